@@ -141,7 +141,8 @@ class Configuration:
     def given_by(self, origin: str) -> dict[str, str]:
         """What comes from one place, as texts that ``from_dict`` reads back; secrets included."""
         keys = [key for key, entry in self._entries.items() if entry.origin == origin]
-        return {key: options_by_key()[key].value_type.render(self._entries[key].value) for key in keys}
+        passed = {key: entry.value for key, entry in self._pass_through.items() if entry.origin == origin}
+        return {key: options_by_key()[key].value_type.render(self._entries[key].value) for key in keys} | passed
 
     def overlaid(self, values: Mapping[str, object], origin: str) -> Configuration:
         """The same configuration with other values on top.

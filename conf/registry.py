@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from conf.option import ConfigOption
-from conf.options import all_options
+from conf.options import JOB_OPTIONS, all_options
 from conf.secret import MASK
 
 SPARK_PREFIX = "spark."
@@ -37,6 +37,12 @@ def options_by_key() -> dict[str, ConfigOption[Any]]:
 def is_pass_through(key: str) -> bool:
     """Whether a key that no option has goes to Spark as it is."""
     return key.startswith(SPARK_PREFIX) and not key.startswith(RESERVED_PREFIX) and len(key) > 6
+
+
+def is_job_setting(key: str) -> bool:
+    """Return whether one job may set a key for itself: its options, and Spark's own settings."""
+    option = options_by_key().get(key)
+    return is_pass_through(key) if option is None else option in JOB_OPTIONS
 
 
 def is_sensitive(key: str) -> bool:

@@ -1,17 +1,20 @@
 """From a job file to a JobGraph, on the client's side.
 
-A file with a top-level function ``pipeline`` is a pipeline: it is imported here, in the user's own process, and the
-function called with the arguments. Every other file is a script: it is not run here at all.
+A file is a pipeline if its top-level function ``pipeline`` names our `Pipeline`: in its annotations, a decorator or its
+body. Such a file is imported here, in the user's own process, and the function called with the arguments. Every other
+file is a script, which does not run here, whatever its functions are called.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
-import symtable
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +28,13 @@ from runtime.librarycache.errors import DirectoryNotPackedError
 
 ENTRY = "pipeline"
 
+_API = ("understudy", "runtime.api", "understudy.runtime.api")
+"""Modules from which a job file imports `Pipeline`."""
+
+_CLASS = Pipeline.__name__
+_parsing = threading.Lock()
+"""In Python 3.11, `ast.parse` in two threads at once fails now and then (SystemError)."""
+
 
 class JobFileError(ClusterError):
     """The job file cannot be used; `details` holds the user's own traceback, or is empty."""
@@ -34,22 +44,32 @@ class JobFileError(ClusterError):
         self.details = details
 
 
-def read_job_file(path: Path, argv: Sequence[str], name: str | None = None, job_id: JobID | None = None) -> JobGraph:
-    """The job that a file describes.
+def read_job_file(
+    path: Path,
+    argv: Sequence[str],
+    name: str | None = None,
+    job_id: JobID | None = None,
+    *,
+    kind: JobKind | None = None,
+    tell: Callable[[str], object] = warnings.warn,
+) -> JobGraph:
+    """Return the job that a file describes.
 
     Args:
         path: the job file.
         argv: arguments for the job.
         name: the job's name; by default the pipeline's own, or the file's.
         job_id: its id; by default a new one.
+        kind: script or pipeline; by default what `kind_of` finds.
+        tell: see `kind_of`.
 
     Raises:
         JobFileError: the file does not exist, is no Python, or cannot be imported.
         JobGraphError: the pipeline that it builds is not valid, or does not know the arguments.
     """
-    kind = kind_of(path)
+    found = kind_of(path, tell if kind is None else lambda _: None)  # a wrong path or text is found here in any case
     now_ms = time.time_ns() // 1_000_000
-    if kind is JobKind.SCRIPT:
+    if (kind or found) is JobKind.SCRIPT:
         return JobGraph.for_script(name or path.stem, job_id=job_id, argv=tuple(argv), created_ms=now_ms)
     pipeline = build_pipeline(path, argv)
     if name is not None:
@@ -119,11 +139,20 @@ def _pack(directory: Path, target: Path, max_bytes: int, prefix: str = "") -> No
         raise JobFileError(str(error), error.remedy) from error
 
 
-def kind_of(path: Path) -> JobKind:
-    """Return whether a file is a script or a pipeline, without running it; raises `JobFileError`."""
+def kind_of(path: Path, tell: Callable[[str], object] = lambda _: None) -> JobKind:
+    """Return whether a file is a script or a pipeline, without running it.
+
+    Args:
+        path: the job file.
+        tell: called with one line where the file is taken for a script and may have been meant as a pipeline.
+
+    Raises:
+        JobFileError: the file does not exist, or is no Python.
+    """
     try:
-        # Not `ast.parse`: in Python 3.11 that fails now and then where threads call it at once (SystemError).
-        table = symtable.symtable(path.read_bytes(), str(path), "exec")  # type: ignore[arg-type]  # bytes: any encoding
+        source = path.read_bytes()
+        with _parsing:
+            tree = ast.parse(source, str(path))
     except FileNotFoundError as error:
         raise JobFileError(f"there is no job file {path}", "give the path of a PySpark script or pipeline") from error
     except OSError as error:
@@ -133,12 +162,71 @@ def kind_of(path: Path) -> JobKind:
         raise JobFileError(
             f"the job file {path} is not valid Python", "correct it and run it again", details
         ) from error
-    is_pipeline = any(block.get_name() == ENTRY and block.get_type() == "function" for block in table.get_children())
-    return JobKind.PIPELINE if is_pipeline else JobKind.SCRIPT
+    statements = list(_top_level(tree.body))
+    functions = [item for item in statements if isinstance(item, ast.FunctionDef) and item.name == ENTRY]
+    if not functions:
+        return JobKind.SCRIPT
+    function = functions[-1]
+    names = _imported(statements)
+    if _names_ours(function, names | _imported(ast.walk(function))):
+        return JobKind.PIPELINE
+    if any(name.startswith(_API) for name in names.values()) or [item.arg for item in function.args.args] == ["argv"]:
+        tell(
+            f"{path} runs as a script: its function {ENTRY}() does not name understudy's {_CLASS}; to run it as a "
+            f"pipeline, annotate it with `-> {_CLASS}` (from understudy import {_CLASS}), or give --kind pipeline"
+        )
+    return JobKind.SCRIPT
+
+
+def _top_level(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield what runs when a module is imported: not the insides of functions and classes."""
+    for statement in statements:
+        yield statement
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            yield from _top_level(ast.iter_child_nodes(statement))
+
+
+def _imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """Return what the imports among the nodes bind: full names by the names that the file uses; the last one counts."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                root = item.name.partition(".")[0]
+                found[item.asname or root] = item.name if item.asname else root
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            for item in node.names:
+                if item.name != "*":
+                    found[item.asname or item.name] = f"{module}.{item.name}"
+                elif module in _API:
+                    found[_CLASS] = f"{module}.{_CLASS}"
+    return found
+
+
+def _names_ours(function: ast.AST, names: dict[str, str]) -> bool:
+    """Return whether our `Pipeline` occurs in a function, as a name or in an annotation that is a text."""
+    for node in ast.walk(function):
+        written = node
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(_CLASS):
+            try:
+                with _parsing:
+                    written = ast.parse(node.value, mode="eval").body
+            except (SyntaxError, ValueError):
+                continue
+        if _full_name(written, names) in [f"{module}.{_CLASS}" for module in _API]:
+            return True
+    return False
+
+
+def _full_name(node: ast.AST, names: dict[str, str]) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_full_name(node.value, names)}.{node.attr}"
+    return names.get(node.id, "") if isinstance(node, ast.Name) else ""
 
 
 def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
-    """The pipeline that a file makes, in this process; raises what `read_job_file` raises."""
+    """Return the pipeline that a file makes, in this process; raises what `read_job_file` raises."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise JobFileError(f"the job file {path} is no Python module", "give it a name that ends with .py")
@@ -147,8 +235,14 @@ def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-        pipeline = getattr(module, ENTRY)(list(argv))
-    except ParameterUsageError:
+        entry = getattr(module, ENTRY, None)
+        if entry is None:
+            raise JobFileError(
+                f"the job file {path} has no function {ENTRY}()",
+                "define one that returns a Pipeline, or run the file with --kind script",
+            )
+        pipeline = entry(list(argv))
+    except (ParameterUsageError, JobFileError):
         raise  # of the command line, not of the file
     except Exception as error:  # the user's code may raise anything; it is shown as the user's own
         raise JobFileError(
@@ -160,13 +254,13 @@ def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
         sys.path.remove(str(path.resolve().parent))
     if not isinstance(pipeline, Pipeline):
         raise JobFileError(
-            f"{ENTRY}() of {path} returned {type(pipeline).__name__}", "return a runtime.api.Pipeline from it"
+            f"{ENTRY}() of {path} returned {type(pipeline).__name__}", "return an understudy.Pipeline from it"
         )
     return pipeline
 
 
 def own_traceback(error: BaseException, path: Path) -> str:
-    """The traceback from the user's first frame on."""
+    """Return the traceback from the user's first frame on."""
     frames = traceback.TracebackException.from_exception(error)
     own = [index for index, frame in enumerate(frames.stack) if frame.filename == str(path)]
     if own:

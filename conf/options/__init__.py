@@ -123,6 +123,8 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
     (
         *Area("", RestartStrategyOptions),
         JobOptions.SPARK_DRIVER,
+        SparkOptions.MASTER,
+        SparkOptions.DRIVER_MEMORY,
         CheckpointingOptions.INTERVAL,
         CheckpointingOptions.MIN_PAUSE,
         CheckpointingOptions.TIMEOUT,
@@ -132,7 +134,7 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
         CheckpointingOptions.RETENTION,
     )
 )
-"""What one job may set for itself."""
+"""What one job may set for itself, beside Spark's own settings; see `conf.registry.is_job_setting`."""
 
 
 def all_options() -> Iterator[ConfigOption[Any]]:

@@ -59,8 +59,9 @@ class JobOptions:
         "auto",
         "Which Spark driver a script runs on. `shared`: its TaskExecutor's, with the other tasks there. `own`: one "
         "that is started for it, which takes some seconds and `spark.driver.memory` more, and ends with it. `auto`: "
-        "its own where its text shows that it needs one (docs/isolation.md), else the shared one. A script with jars "
-        "always gets its own. A job may set it for itself; `understudy job run --own-driver` does.",
+        "its own where its text shows that it needs one (docs/isolation.md), or the job has settings that Spark takes "
+        "only at its start (docs/scripts.md), else the shared one. A script with jars always gets its own. A job may "
+        "set it for itself; `understudy job run --own-driver` does.",
     )
     LOGS_RETENTION = option(
         "job.logs.retention",

@@ -21,6 +21,7 @@ from runtime.cluster.command_line import (
     examples,
     job_argument,
     json_option,
+    kind_option,
     pass_job_file,
     waiting,
 )
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from runtime.checkpoint.compatibility import Verdict
     from runtime.checkpoint.description import QueryDescription
     from runtime.checkpoint.manifest import Savepoint, SavepointQuery
+    from runtime.jobgraph.job_graph import JobKind
     from runtime.protocol.checkpoints import OperationStatus
 
 _SAVEPOINT = "/savepoints/savepoint-0f3c5a-1"
@@ -159,12 +161,15 @@ def _print_operation(
 
 @job.command(name="check", context_settings=JOB_FILE_SETTINGS)
 @configured
+@kind_option
 @click.option(
     "--from", "state", required=True, help="The savepoint or retained checkpoint: a directory, or JOB_ID/chk-N."
 )
 @json_option
 @pass_job_file
-def job_check(configuration: Configuration, file: Path, args: tuple[str, ...], state: str, as_json: bool) -> None:
+def job_check(
+    configuration: Configuration, file: Path, args: tuple[str, ...], kind: JobKind | None, state: str, as_json: bool
+) -> None:
     """Show for each query whether the job FILE with ARGS can start from a state, without running it.
 
     Runs the file's code here, up to where it waits for a query, on a Spark of one core. Its queries read and write no
@@ -176,7 +181,7 @@ def job_check(configuration: Configuration, file: Path, args: tuple[str, ...], s
     from runtime.checkpoint.retained import describe_state, find_state
 
     kept = describe_state(find_state(state, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR)))
-    verdicts = check_job(kept, _queries_of(configuration, file, args))
+    verdicts = check_job(kept, _queries_of(configuration, file, args, kind))
     _print_verdicts(verdicts, as_json)
     known, names = {query.name for query in kept}, {verdict.query for verdict in verdicts}
     if not as_json and names - known and any(verdict.losses and verdict.query in known for verdict in verdicts):
@@ -198,7 +203,9 @@ def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
         sys.exit(ExitStatus.FAILED)
 
 
-def _queries_of(configuration: Configuration, file: Path, args: Sequence[str]) -> list[QueryDescription]:
+def _queries_of(
+    configuration: Configuration, file: Path, args: Sequence[str], kind: JobKind | None
+) -> list[QueryDescription]:
     """Return the queries of a job file, which is run on no rows. Raises JobFileError where its code fails."""
     import tempfile
 
@@ -209,7 +216,7 @@ def _queries_of(configuration: Configuration, file: Path, args: Sequence[str]) -
     from runtime.spark.errors import SparkError
     from runtime.taskexecutor.spark_options import state_backend_properties
 
-    pipeline = build_pipeline(file, args) if kind_of(file) is JobKind.PIPELINE else None
+    pipeline = build_pipeline(file, args) if (kind or kind_of(file, say)) is JobKind.PIPELINE else None
     home = configuration.get(EnvironmentOptions.JAVA_HOME)
     conf = {
         **state_backend_properties(configuration.get(CheckpointingOptions.STATE_BACKEND)),

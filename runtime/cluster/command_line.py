@@ -30,6 +30,7 @@ from runtime.ids import JobID
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
+    from runtime.jobgraph.job_graph import JobKind
 
 PROGRAM = "understudy"
 COMPLETION_TIMEOUT_S = 2.0
@@ -178,6 +179,22 @@ def pass_job_file(command: Command) -> Command:
 
     arguments = click.argument("args", nargs=-1, type=click.UNPROCESSED, callback=without_dashes)
     return click.argument("file", type=click.Path(path_type=Path))(arguments(command))
+
+
+def kind_option(command: Command) -> Command:
+    """Add ``--kind``, a `JobKind` or None."""
+
+    def parsed(ctx: click.Context, param: click.Parameter, value: str | None) -> JobKind | None:
+        from runtime.jobgraph.job_graph import JobKind
+
+        return None if value is None else JobKind(value)
+
+    return click.option(
+        "--kind",
+        type=click.Choice(["pipeline", "script"]),
+        callback=parsed,
+        help="What FILE is.  [default: a pipeline if its function pipeline() names understudy's Pipeline]",
+    )(command)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

@@ -182,6 +182,7 @@ def run_application(
     masters: int,
     detach: bool,
     as_json: bool,
+    kind: JobKind | None = None,
 ) -> int:
     """Run a program in a cluster of its own; return the exit status of the command.
 
@@ -196,12 +197,13 @@ def run_application(
         masters: how many masters to start.
         detach: return when the application has started.
         as_json: print JSON.
+        kind: what the file is; None: what `kind_of` finds.
 
     Raises:
         ClusterError, HaError, SparkError: it cannot be started, or was stopped.
         OSError: a file cannot be read.
     """
-    if kind_of(file) is JobKind.PIPELINE:
+    if (kind or kind_of(file)) is JobKind.PIPELINE:
         raise ClusterError(
             f"{file} describes one pipeline and has no main()", "run it with --target per-job, or submit it in a main()"
         )

@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conf.configuration import Configuration
-from conf.options import (
-    JOB_OPTIONS,
-    CheckpointingOptions,
-    ClientOptions,
-    ExecutionTarget,
-    JobOptions,
-    SparkDriverChoice,
-)
+from conf.options import CheckpointingOptions, ClientOptions, ExecutionTarget, JobOptions, SparkDriverChoice
+from conf.registry import SPARK_PREFIX, is_job_setting
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
     JOB_FILE_SETTINGS,
@@ -37,6 +31,7 @@ from runtime.cluster.command_line import (
     job_argument,
     job_id_of,
     json_option,
+    kind_option,
     masters_option,
     pass_job_file,
     py_files_option,
@@ -52,7 +47,7 @@ from runtime.protocol.execution_state import JobStatus
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
-    from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
+    from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
     from runtime.jobgraph.working_directory import WorkingDirectory
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 
@@ -81,6 +76,7 @@ def job() -> None:
     ),
 )
 @configured
+@kind_option
 @click.option("--name", help="Name of the job.  [default: the pipeline's own, or the file's]")
 @click.option("--job-id", help="32 hexadecimal digits; a job that is submitted twice with one id runs once.")
 @py_files_option
@@ -139,6 +135,7 @@ def job_run(
     configuration: Configuration,
     file: Path,
     args: tuple[str, ...],
+    kind: JobKind | None,
     name: str | None,
     job_id: str | None,
     priority: int,
@@ -163,7 +160,7 @@ def job_run(
     What the job prints appears while it runs: its standard output on standard output, its standard error on standard
     error, where a terminal also shows its progress. The exit status is the script's. Ctrl-C, SIGTERM and SIGHUP cancel
     the job; a second Ctrl-C returns and leaves the job to the cluster. The job itself gets restart-strategy.*,
-    task.spark-driver and execution.checkpointing.* of what -D sets.
+    task.spark-driver, execution.checkpointing.* and Spark's settings (spark.*) of what -D sets.
     """
     from dataclasses import replace
 
@@ -194,16 +191,16 @@ def job_run(
                 )
             sys.exit(
                 run_application(
-                    configuration, file, args, name, own_id, libraries, environment, masters, detach, as_json
+                    configuration, file, args, name, own_id, libraries, environment, masters, detach, as_json, kind
                 )
             )
         # A cluster of the job's own takes seconds to start: errors of the job are found before.
         client = stack.enter_context(connect(configuration)) if wanted is ExecutionTarget.SESSION else None
         graph = replace(
-            read_job_file(file, args, name, own_id),
+            read_job_file(file, args, name, own_id, kind=kind, tell=say),
             priority=priority,
             savepoint=_restore_settings(configuration, client, savepoint, allow_non_restored_state, new_query_id),
-            configuration=_job_configuration(configuration, own_driver),
+            configuration=_job_configuration(configuration, wanted, own_driver),
             environment=environment,
         )
         place, shipped = _working_directory(client, file, working_dir, scratch, max_bytes)
@@ -245,10 +242,14 @@ def heartbeat_of(configuration: Configuration) -> tuple[float, float]:
     return interval_s, timeout_s
 
 
-def _job_configuration(configuration: Configuration, own_driver: bool) -> dict[str, str]:
-    """Return the options that were given with ``-D`` and are a job's to set; the rest is this command's."""
-    keys = {option.key for option in JOB_OPTIONS}
-    own = {key: text for key, text in configuration.given_by("-D").items() if key in keys}
+def _job_configuration(configuration: Configuration, target: ExecutionTarget, own_driver: bool) -> dict[str, str]:
+    """Return what was given with ``-D`` and is a job's to set; the rest is this command's.
+
+    A cluster that is started for the job takes Spark's settings itself.
+    """
+    own = {key: text for key, text in configuration.given_by("-D").items() if is_job_setting(key)}
+    if target is not ExecutionTarget.SESSION:
+        own = {key: text for key, text in own.items() if not key.startswith(SPARK_PREFIX)}
     return {**own, JobOptions.SPARK_DRIVER.key: SparkDriverChoice.OWN.value} if own_driver else own
 
 
@@ -394,6 +395,7 @@ def _await_end(client: ClusterClient, job_id: JobID) -> ArchivedExecutionGraph:
     epilog=examples("understudy job explain --format svg examples/flight_delays.py --out /tmp/delays"),
 )
 @configured
+@kind_option
 @click.option(
     "--format",
     "form",
@@ -404,7 +406,9 @@ def _await_end(client: ClusterClient, job_id: JobID) -> ArchivedExecutionGraph:
 )
 @json_option
 @pass_job_file
-def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...], form: str, as_json: bool) -> None:
+def job_explain(
+    configuration: Configuration, file: Path, args: tuple[str, ...], kind: JobKind | None, form: str, as_json: bool
+) -> None:
     """Show the tasks, vertices and edges of a pipeline FILE with ARGS, without running it.
 
     Everything after FILE belongs to the job. No cluster is needed, nor any of its options.
@@ -415,7 +419,7 @@ def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...],
 
     with readable_errors():
         with contextlib.redirect_stdout(sys.stderr):  # output of the file is not part of the picture
-            graph = read_job_file(file, args)
+            graph = read_job_file(file, args, kind=kind, tell=say)
         if as_json:
             print_json(explain_plan(graph))
         else:

@@ -8,6 +8,8 @@ archive/        finished jobs                        jobs/      materialised res
 claims/         which master looks after what        rest-token the token of the REST API (0600)
 checkpoints/    of running jobs, with their queries' live state
 savepoints/     savepoints (the user's)
+warehouse/      data of managed tables          tables/     definitions of the tables: `runtime.spark.driver.tables`
+hive/           metastore and warehouse of jobs with Hive's catalog
 tm-<n>/         a TaskManager's own               application/  the program of an application cluster
 """
 

@@ -9,6 +9,7 @@ from typing import Any
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import JOB_OPTIONS
+from conf.registry import is_job_setting
 from runtime.jobgraph.errors import (
     DuplicateVertexError,
     EmptyJobGraphError,
@@ -40,6 +41,7 @@ RESERVED_VARIABLES = frozenset({"UNDERSTUDY_CLUSTER_DIR", "UNDERSTUDY_TASK"})
 _MAX_DEPTH = 32
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _JOB_KEYS = frozenset(option.key for option in JOB_OPTIONS)
+"""What a job may set, to be named; Spark's settings come beside them."""
 
 
 def validate(graph: JobGraph) -> None:
@@ -84,9 +86,10 @@ def validate(graph: JobGraph) -> None:
 def check_configuration(configuration: dict[str, str]) -> None:
     """Check what a job sets for itself."""
     for key in configuration:
-        if key not in _JOB_KEYS:
+        if not is_job_setting(key):
             raise InvalidConfigurationError(
-                f"a job cannot set {key!r} for itself, only {', '.join(sorted(_JOB_KEYS))}; set it for the cluster"
+                f"a job cannot set {key!r} for itself, only Spark's settings and {', '.join(sorted(_JOB_KEYS))}; set "
+                "it for the cluster"
             )
     try:
         Configuration.from_dict(configuration, "the job")

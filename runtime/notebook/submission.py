@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from conf.options import JOB_OPTIONS
+from conf.registry import is_job_setting
 from runtime.api import Pipeline
 from runtime.errors import NotebookError
 from runtime.ids import JobID
@@ -25,14 +26,15 @@ _UNNAMED = "function"
 class SubmitOptions(TypedDict, total=False):
     """Options of a job, as keyword arguments of `Cluster.options`.
 
-    ``name``: of the job; by default the function's, the pipeline's or the file's. ``py_files``: modules and archives
-    that its code imports. ``packages``: wheels and source distributions to install for it. ``requirements``:
-    requirements files to install for it. ``archives``: packed virtual environments, or archives of modules. ``jars``:
-    for its Spark session. ``priority`` (0): slots go to jobs of a higher one first. ``from_savepoint``: directory of
-    the savepoint that its streaming queries begin from, by HTTP one of the cluster's machine. ``allow_non_restored_state`` (False): begin although some of
-    that state is nobody's. ``new_query_id`` (None): whether its queries get new ids; None: those that begin in another
-    place while the job that they are of runs. ``settings``: its own ``restart-strategy.*`` and
-    ``execution.checkpointing.*``. ``job_id``: 32 hexadecimal digits; submitting twice with one id is submitting once.
+    ``name``: of the job; by default the function's, the pipeline's or the file's. ``py_files``: modules and
+    archives that its code imports. ``packages``: wheels and source distributions to install for it.
+    ``requirements``: requirements files to install for it. ``archives``: packed virtual environments, or archives
+    of modules. ``jars``: for its Spark session. ``priority`` (0): slots go to jobs of a higher one first.
+    ``from_savepoint``: directory of the savepoint that its streaming queries begin from, by HTTP one of the
+    cluster's machine. ``allow_non_restored_state`` (False): begin although some of that state is nobody's.
+    ``new_query_id`` (None): whether its queries get new ids; None: those that begin in another place while the job
+    that they are of runs. ``settings``: its own ``restart-strategy.*`` and ``execution.checkpointing.*``.
+    ``job_id``: 32 hexadecimal digits; submitting twice with one id is submitting once.
     """
 
     name: str | None
@@ -141,10 +143,10 @@ def _main_of(pipeline: Pipeline, scratch: Path) -> Path:
 
 def job_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings as a job has them; raises `NotebookError` where one is none of a job."""
-    own = {option.key for option in JOB_OPTIONS}
-    wrong = [key for key in settings if key not in own]
+    wrong = [key for key in settings if not is_job_setting(key)]
     if wrong:
-        raise NotebookError(f"{wrong[0]!r} is no setting of a job", f"those are {', '.join(sorted(own))}")
+        own = ", ".join(sorted(option.key for option in JOB_OPTIONS))
+        raise NotebookError(f"{wrong[0]!r} is no setting of a job", f"those are Spark's own and {own}")
     return {key: str(value) for key, value in settings.items()}
 
 

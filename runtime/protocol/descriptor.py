@@ -7,6 +7,7 @@ from typing import Any
 
 from blob.offload import Inline, Offloaded
 from conf.options import JobOptions
+from conf.registry import SPARK_PREFIX
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, SlotID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.codec import decode, encode
@@ -74,6 +75,7 @@ class JobInformation:
         spark_driver: the job's own ``task.spark-driver``; empty where the cluster's holds.
         working_directory: where its code runs; None: in the private directory of each attempt.
         environment: environment variables of its task processes; never shown.
+        spark_conf: the job's own settings of Spark; may hold secrets.
     """
 
     job_id: JobID
@@ -85,11 +87,13 @@ class JobInformation:
     spark_driver: str = ""
     working_directory: WorkingDirectory | None = None
     environment: dict[str, str] = field(default_factory=dict, repr=False)
+    spark_conf: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, graph: JobGraph) -> JobInformation:
         """Return that of a job."""
         driver = graph.configuration.get(JobOptions.SPARK_DRIVER.key, "")
+        conf = {key: value for key, value in graph.configuration.items() if key.startswith(SPARK_PREFIX)}
         return cls(
             graph.job_id,
             graph.name,
@@ -100,6 +104,7 @@ class JobInformation:
             driver,
             graph.working_directory,
             graph.environment,
+            conf,
         )
 
 

@@ -206,5 +206,27 @@ class PreparedSpec:
     connect: ConnectEndpoint | None = None
 
 
+NEVER_HOLD = {
+    "spark.driver.extraClassPath": "--jar FILE",
+    "spark.driver.extraLibraryPath": "-D env.java.opts=... of `start`",
+}
+"""Settings that no driver of ours takes from a job, and what does the same."""
+
+
+def ignored_setting(key: str, value: str, *, is_alone: bool) -> str:
+    """Return the line that tells a user that a setting does not hold, and how to get it.
+
+    Args:
+        key: of the setting.
+        value: what was asked for; a secret is not shown.
+        is_alone: whether the task has a driver of its own.
+    """
+    from conf.registry import masked  # which most tasks do not need
+
+    shown = f"{key}={masked(key, value)}"
+    how = NEVER_HOLD.get(key) or (f"-D {shown}" if is_alone else f"--own-driver -D {shown}")
+    return f"the setting {shown} is ignored: Spark takes it only at its start; to have it, submit the job with {how}"
+
+
 WORKER_VARIABLE = "UNDERSTUDY_TASK"
 """In the environment of the Python workers of a classic task with py-files: the task's name."""

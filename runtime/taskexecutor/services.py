@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +11,7 @@ from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.stores import create_blob_store
 from conf.configuration import Configuration
-from conf.options import BlobOptions, SparkDriverChoice, TaskManagerOptions
+from conf.options import BlobOptions, ClusterOptions, TaskManagerOptions
 from runtime.environment.context import blob_store_url
 from runtime.ids import JobID
 from runtime.librarycache.builder import EnvironmentBuilder
@@ -23,7 +22,7 @@ from runtime.spark.spec import TaskSpec
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.driver_health import DriverWatch
-from runtime.taskexecutor.spark_options import driver_options
+from runtime.taskexecutor.spark_options import CATALOG, WAREHOUSE, driver_options, hive_defaults
 from runtime.taskexecutor.task_pool import TaskPool
 
 
@@ -51,45 +50,6 @@ class FairPools:
         self._tasks[job_id] -= 1
         if not self._tasks[job_id]:
             del self._tasks[job_id], self._numbers[job_id]
-
-
-_HINTS = (
-    (r"\bStreamingContext\b", "uses DStreams, and a driver runs the streams of one program only"),
-    (
-        r"\bhadoopConfiguration\b",
-        "changes Hadoop's configuration, and the tasks of a driver share its open file systems",
-    ),
-    (
-        r"\bfs\.(s3[an]?|azure|abfss?|wasbs?|adl|gs|oss|obs|cosn|swift)\.",
-        "configures a file system, and the tasks of a driver share its open file systems",
-    ),
-    (r"\bADD\s+JARS?\b|\baddJar\b", "adds jars while it runs, which every task of a driver would get"),
-    (r"\baddSparkListener\b", "adds a listener to Spark, which would hear of the other tasks too"),
-    (r"\bSystem\.exit\b|\bgetRuntime\(\)|\bRuntime\.halt\b", "ends its JVM, which would be the other tasks' too"),
-)
-"""Patterns in a script's text that show that it cannot share a driver, and why."""
-
-
-def own_driver_reason(choice: SparkDriverChoice, text: str, jars: Sequence[str]) -> str:
-    """Why a script runs on a Spark driver of its own, as a predicate; empty where it shares the TaskExecutor's.
-
-    The text is a hint only. What it does not show, a library's code for instance, the shared driver refuses or undoes;
-    see `runtime.spark.driver.script_application`.
-
-    Args:
-        choice: ``task.spark-driver``.
-        text: the script.
-        jars: names of the jars that the job brings.
-    """
-    if jars:  # a script attaches to the driver's one context, whose class path they would change
-        return f"brings jars ({', '.join(jars)})"
-    if choice is SparkDriverChoice.OWN:
-        return "is to have one (task.spark-driver)"
-    if choice is SparkDriverChoice.AUTO:
-        for pattern, reason in _HINTS:
-            if re.search(pattern, text, re.IGNORECASE):
-                return reason
-    return ""
 
 
 class TaskHost(Protocol):
@@ -132,9 +92,19 @@ class TaskServices:
     libraries: LibraryCacheManager
     groups: ControlGroups | None
 
-    def own_driver(self, directory: Path, jars: Sequence[Path]) -> DriverOptions:
-        """Return how a driver for one task alone is started, in a directory and with jars."""
-        return driver_options(self.configuration, directory, directory / "spark.log", jars)
+    def own_driver(self, directory: Path, jars: Sequence[Path], settings: Mapping[str, str]) -> DriverOptions:
+        """Return how a driver for one task alone is started, in a directory, with jars and with settings of its own.
+
+        One with a warehouse or a catalog of its own has nothing to do with the cluster's tables.
+
+        Raises:
+            ConfigurationError: a setting is none.
+        """
+        if settings.get(CATALOG) == "hive":
+            settings = {**hive_defaults(self.configuration.get(ClusterOptions.RUNTIME_DIR)), **settings}
+        configuration = self.configuration.overlaid(settings, "the job")
+        options = driver_options(configuration, directory, directory / "spark.log", jars)
+        return replace(options, tables=None) if WAREHOUSE in settings else options
 
 
 def create_services(

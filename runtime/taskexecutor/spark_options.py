@@ -9,6 +9,7 @@ from pathlib import Path
 from conf.configuration import Configuration
 from conf.options import (
     CheckpointingOptions,
+    ClusterOptions,
     EnvironmentOptions,
     HeartbeatOptions,
     SparkOptions,
@@ -18,6 +19,9 @@ from conf.options import (
 from runtime.spark.driver.launch import WORKER_PYTHON, DriverOptions, is_local
 from runtime.spark.driver.remote import RemoteOptions, shown_url
 from runtime.spark.spec import ResourceLimits
+
+CATALOG, _IN_MEMORY = "spark.sql.catalogImplementation", "in-memory"
+WAREHOUSE = "spark.sql.warehouse.dir"
 
 _STATE_STORE = "spark.sql.streaming.stateStore"
 _PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
@@ -57,6 +61,8 @@ def driver_options(
     get = configuration.get
     java_home = get(EnvironmentOptions.JAVA_HOME)
     options: tuple[str, ...] | None = get(EnvironmentOptions.JAVA_OPTS)
+    properties = configuration.spark_properties()
+    runtime_dir = get(ClusterOptions.RUNTIME_DIR)
     return DriverOptions(
         work_dir=work_dir,
         log_file=log_file,
@@ -65,8 +71,10 @@ def driver_options(
         memory=f"{get(SparkOptions.DRIVER_MEMORY) >> 20}m",
         conf={
             **state_backend_properties(get(CheckpointingOptions.STATE_BACKEND)),
-            **configuration.spark_properties(),
+            WAREHOUSE: str(runtime_dir / "warehouse"),
+            **properties,
         },
+        tables=None if properties.get(CATALOG, _IN_MEMORY) != _IN_MEMORY else runtime_dir / "tables",
         java_options=options or (),
         jars=tuple(jars),
         archive_dir=get(SparkOptions.CDS_CACHE_DIR) if get(SparkOptions.CDS_ENABLED) else None,
@@ -75,6 +83,18 @@ def driver_options(
         log_max_bytes=get(EnvironmentOptions.LOG_MAX_SIZE),
         log_backups=get(EnvironmentOptions.LOG_MAX),
     )
+
+
+def hive_defaults(runtime_dir: Path) -> dict[str, str]:
+    """Return where a job with Hive's catalog finds the tables of the last one: in the cluster's directory.
+
+    It is an embedded Derby, which one driver opens at a time. A job that names a metastore or a warehouse has that.
+    """
+    home = runtime_dir / "hive"
+    return {
+        WAREHOUSE: str(home / "warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home / 'metastore_db'};create=true",
+    }
 
 
 def remote_options(configuration: Configuration, work_dir: Path, log_file: Path) -> RemoteOptions | None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from blob.cache import BlobCache
 from blob.errors import BlobError
 from blob.key import BlobKey
+from conf.errors import ConfigurationError
 from conf.options import CheckpointingOptions, ClusterOptions, JobOptions, SparkDriverChoice, StreamingOptions
 from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
@@ -41,6 +42,7 @@ from runtime.protocol.descriptor import (
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind
 from runtime.protocol.streaming_query import StreamingQuery
 from runtime.spark.driver.api import QueryFailure, SparkDriver, StoppedQueries
+from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.errors import (
     DriverCallError,
@@ -63,6 +65,7 @@ from runtime.spark.messages import (
     Running,
 )
 from runtime.spark.spec import (
+    NEVER_HOLD,
     SCHEDULER_POOL,
     ClassicEndpoint,
     ConnectEndpoint,
@@ -71,14 +74,16 @@ from runtime.spark.spec import (
     StreamingSpec,
     TaskSpec,
     has_own_workers,
+    ignored_setting,
 )
 from runtime.spark.task.result_partition import discard_unfinished
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroup
+from runtime.taskexecutor.driver_choice import START_SETTINGS, own_driver_reason, session_settings, settings_in
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
-from runtime.taskexecutor.services import TaskServices, own_driver_reason
+from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.spark_options import resolves_paths, task_environment, task_limits
 from runtime.taskexecutor.streaming import ProgressWatchdog, SeenQueries, watch_queries
 from runtime.taskexecutor.task_checkpoints import (
@@ -101,6 +106,8 @@ ANSWER_S = 60.0
 
 _COPY = "working"
 """An attempt's copy of the directory that its job ships."""
+TABLES_S = 5.0
+"""How long a table that a running task has made may be known to its driver only."""
 
 _QUERY_LOST = "StreamingQueryLostException"
 
@@ -259,13 +266,23 @@ class TaskStarter:
         environment: PythonEnvironment | None,
         scheduler_pool: str,
         place: JobPlace | None,
+        settings: Mapping[str, str],
     ) -> tuple[TaskProcess, SparkEndpoint]:
-        """A process that runs the attempt, ready before or started now, and its way into Spark.
+        """Return a process that runs the attempt, ready before or started now, and its way into Spark.
+
+        Args:
+            driver: where it runs.
+            files: the job's.
+            environment: what its code imports; None for nothing of its own.
+            scheduler_pool: the job's pool.
+            place: where the job's code runs; None: in the attempt's own directory.
+            settings: the job's own, which hold from now on.
 
         Raises:
             SparkError: there can be none.
             OSError: it cannot have a control group.
         """
+        await driver.load_tables()
         descriptor = self._descriptor
         configuration = self._services.configuration
         limits = task_limits(configuration)
@@ -283,7 +300,7 @@ class TaskStarter:
                 classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
                 connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
                 env=task_environment(configuration),
-                conf={SCHEDULER_POOL: scheduler_pool},
+                conf=session_settings(descriptor.job.kind, settings) | {SCHEDULER_POOL: scheduler_pool},
                 limits=limits,
                 streaming=self._streaming(driver) if driver.has_streaming else None,
                 shipping_dir=driver.info.shipping_dir,
@@ -609,41 +626,75 @@ class Task:
             lease.release()
 
     async def _run_process(self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None) -> int:
-        jars = () if environment is None else environment.jars
-        reason = self._own_driver_reason(files, jars)
+        is_script = self._job.kind is JobKind.SCRIPT
+        text = files[ArtifactRole.MAIN][0].read_text("utf-8", "replace") if is_script else ""
+        jars = environment.jars if environment is not None and is_script else ()
+        given, written = self._job.spark_conf, settings_in(text)
+        at_start = await self._driver.start_settings({**written, **given}) if given or written else set()
+        needed = {key for key in at_start if key in given or key in START_SETTINGS}
+        choice = self._driver_choice()
+        reason = own_driver_reason(choice, text, [path.name for path in jars], needed) if self._driver.is_ours else ""
         if not reason:
-            return await self._run_in(self._driver, files, environment)
+            for key in sorted(at_start & set(given)):
+                self._files.tell_user(ignored_setting(key, given[key], is_alone=False))
+            at_runtime = {key: value for key, value in given.items() if key not in at_start}
+            return await self._run_in(self._driver, files, environment, at_runtime)
         logger.info("%s %s: it gets a Spark driver of its own", self._attempt.task_name, reason)
-        options = self._services.own_driver(self._directory / "spark", jars)
+        wanted = {key: value for key, value in {**written, **given}.items() if key not in NEVER_HOLD}
+        options = await self._own_driver_options(wanted, jars)
         current_dir = None if self._place is None else Path(self._place.directory)
         options = replace(options, current_dir=current_dir, variables=self._job.environment)
+        for key in given.keys() & NEVER_HOLD.keys():
+            self._files.tell_user(ignored_setting(key, given[key], is_alone=True))
         self._driver = driver = await LocalDriver.start(options, alone=True)
         try:
             self._files.tell_user(
-                f"the script {reason}: it runs on a Spark driver of its own, process {driver.info.pid}"
+                f"the {self._job.kind.value} {reason}: it runs on a Spark driver of its own, process {driver.info.pid}"
             )
-            return await self._run_in(driver, files, environment)
+            return await self._run_in(driver, files, environment, {})
         finally:
             await driver.stop()
 
-    def _own_driver_reason(self, files: dict[ArtifactRole, list[Path]], jars: Sequence[Path]) -> str:
-        if self._job.kind is not JobKind.SCRIPT or not self._driver.is_ours:
-            return ""
+    def _driver_choice(self) -> SparkDriverChoice:
+        """Return ``task.spark-driver``, which is for scripts; a pipeline is alone only with settings that need it."""
         own = self._job.spark_driver
         choice = SparkDriverChoice(own) if own else self._get(JobOptions.SPARK_DRIVER)
-        text = files[ArtifactRole.MAIN][0].read_text("utf-8", "replace")
-        return own_driver_reason(choice, text, [path.name for path in jars])
+        is_wider = self._job.kind is not JobKind.SCRIPT and choice is SparkDriverChoice.OWN
+        return SparkDriverChoice.AUTO if is_wider else choice
+
+    async def _own_driver_options(self, settings: Mapping[str, str], jars: Sequence[Path]) -> DriverOptions:
+        """Return how the task's own driver is started.
+
+        Raises:
+            LibraryCacheError: a setting of the job is none, or its packages cannot be had.
+        """
+        try:
+            packages = await self._driver.resolve_packages(settings)
+            return self._services.own_driver(self._directory / "spark", [*jars, *packages], settings)
+        except ConfigurationError as error:
+            raise LibraryCacheError(f"the job's settings are not valid: {error}") from error
+        except DriverCallError as error:
+            packages_text = settings.get("spark.jars.packages")
+            raise LibraryCacheError(f"spark.jars.packages={packages_text} cannot be had: {error}") from error
 
     async def _run_in(
-        self, driver: SparkDriver, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
+        self,
+        driver: SparkDriver,
+        files: dict[ArtifactRole, list[Path]],
+        environment: PythonEnvironment | None,
+        settings: Mapping[str, str],
     ) -> int:
-        process, endpoint = await self._starter.start(driver, files, environment, self._scheduler_pool, self._place)
+        process, endpoint = await self._starter.start(
+            driver, files, environment, self._scheduler_pool, self._place, settings
+        )
         try:
             self._process, self._endpoint = process, endpoint
             try:
                 status = await self._follow(process, endpoint)
             finally:
                 process.close()
+            if driver.alive:
+                await driver.save_tables()
             await self._blame_a_lost_driver()
         except BaseException:
             await self._release(endpoint)
@@ -753,6 +804,7 @@ class Task:
             asyncio.create_task(self._end_when_stopped(process)),
             asyncio.create_task(self._end_with_driver(process)),
             asyncio.create_task(self._watch_queries(endpoint)),
+            asyncio.create_task(self._keep_tables()),
         ]
         try:
             async for message in process.messages():
@@ -829,6 +881,12 @@ class Task:
             case Failed(error):
                 kind = FailureKind.USER_CODE if error.lost_result is None else FailureKind.RESULT_LOST
                 self._fail(kind, error.type, error.message, error.traceback, error.lost_result, error.exit_status)
+
+    async def _keep_tables(self) -> None:
+        """Write down the tables that its code makes while it runs, should the driver not live to its end."""
+        while True:
+            await asyncio.sleep(TABLES_S)
+            await self._driver.save_tables()
 
     async def _lease(self, process: TaskProcess, asked: LeaseRequest) -> None:
         holder = lease_holder(self.descriptor, self._driver, self._get(ClusterOptions.HOST))

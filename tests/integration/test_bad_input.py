@@ -11,10 +11,11 @@ import pytest
 from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.job_files import TRIVIAL, write_job
 
-IMPORT_ERROR = "import nothing_of_that_name\n\ndef pipeline(argv):\n    return None\n"
+OURS = "from understudy import Pipeline\n\n"
+IMPORT_ERROR = f"{OURS}import nothing_of_that_name\n\ndef pipeline(argv) -> Pipeline:\n    return None\n"
 SYNTAX_ERROR = "def pipeline(argv:\n"
 EMPTY = "from runtime.api import Pipeline\n\ndef pipeline(argv):\n    return Pipeline('empty')\n"
-NOT_A_PIPELINE = "def pipeline(argv):\n    return 42\n"
+NOT_A_PIPELINE = f"{OURS}def pipeline(argv) -> Pipeline:\n    return 42\n"
 CYCLIC = """\
 from runtime.api import Pipeline, Stream
 from runtime.ids import JobVertexID

@@ -92,6 +92,7 @@ AFTER = (
     BEGIN
     + """
 print(hadoop.get("fs.s3a.access.key"), sc.getCheckpointDir(), jvm.java.lang.System.getProperty("bully"))
+print(sc.getConf().get("spark.bully"))
 print([view.viewName for view in spark.sql("SHOW VIEWS IN global_temp").collect()])
 everyones = jvm.org.apache.spark.SparkContext.getOrCreate()
 print(everyones.getPersistentRDDs().size(), sc.getLocalProperty("spark.jobGroup.id"))
@@ -99,7 +100,7 @@ print(sc.statusTracker().getJobIdsForGroup(), jvm.org.apache.logging.log4j.LogMa
 print(sc.parallelize(range(4), 2).map(lambda x: x + 1).sum(), spark.range(3).select(udf(str)("id")).count())
 """
 )
-AFTER_SAYS = "None None None\n[]\n0 None\n[] INFO\n10 3\n"
+AFTER_SAYS = "None None None\nNone\n[]\n0 None\n[] INFO\n10 3\n"
 
 BULLIES = {
     "stop": (
@@ -138,6 +139,14 @@ print("left")
 os._exit(0)
 """,
         None,
+    ),
+    "settings": (
+        """
+print(sc.getConf().get("spark.app.name"))
+sc._jsc.sc().conf().set("spark.bully", "was here")
+print(sc.getConf().get("spark.bully"))
+""",
+        "bully\nwas here\n",
     ),
     "hadoop-configuration": (
         """

@@ -219,7 +219,7 @@ async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -
     assert outcome.stdout.splitlines() == [
         "rdd 90 45",
         "udf 3",
-        "conf mine local[7] 3",
+        "conf mine local[2] 3",
         "main __main__ ['--out', 'x'] True",
         "again 4 []",
         "bye",

@@ -14,6 +14,56 @@ _HTML = "runtime/notebook/html.py"
 _SUBMISSION = "runtime/notebook/submission.py"
 
 MUTANTS = (
+    # ------------------------------------------------------------------ job files
+    Mutant(
+        "any-function-called-pipeline-is-one",
+        "A script's own function called pipeline is not called on the client.",
+        "runtime/job_file.py",
+        "    if _names_ours(function, names | _imported(ast.walk(function))):\n",
+        "    if True:\n",
+        ("unit/test_job_file.py::test_a_pipeline_is_a_file_whose_function_names_our_class",),
+    ),
+    Mutant(
+        "pipeline-of-any-library-is-ours",
+        "Spark ML's Pipeline does not make a file one of our pipelines.",
+        "runtime/job_file.py",
+        'names.get(node.id, "") if',
+        "f'understudy.{node.id}' if",
+        ("unit/test_job_file.py::test_a_pipeline_is_a_file_whose_function_names_our_class",),
+    ),
+    # ------------------------------------------------------------------ settings of Spark and tables
+    Mutant(
+        "value-that-does-not-hold-answered",
+        "spark.conf.get answers no value that does not hold.",
+        "runtime/spark/task/classic.py",
+        "self._module.applyModifiableSettings(session, self._attachment.held_settings(options))",
+        "self._module.applyModifiableSettings(session, options)",
+        ("integration/test_settings.py::test_what_cannot_hold_is_told_once_and_is_not_answered",),
+    ),
+    Mutant(
+        "settings-of-a-script-for-all",
+        "What a script sets for its application is not the next one's.",
+        "runtime/spark/driver/script_application.py",
+        '        _set(context, "_conf", context.conf().clone())\n',
+        "",
+        ("integration/test_shared_driver.py::test_a_script_keeps_to_its_own_spark",),
+    ),
+    Mutant(
+        "secret-in-an-ignored-setting",
+        "The line that tells of an ignored setting shows no secret.",
+        "runtime/spark/spec.py",
+        'shown = f"{key}={masked(key, value)}"',
+        'shown = f"{key}={value}"',
+        ("unit/test_driver_choice.py::test_the_line_that_tells_of_an_ignored_setting",),
+    ),
+    Mutant(
+        "data-of-a-dropped-table-removed-twice",
+        "A driver that learns that a table was dropped removes no data.",
+        "runtime/spark/driver/tables.py",
+        "            self._catalog.alterTable(outside)\n",
+        "",
+        ("integration/test_tables.py::test_task_executors_see_each_others_tables",),
+    ),
     # ------------------------------------------------------------------ job graphs
     Mutant(
         "graph-of-another-format-taken",
@@ -62,7 +112,7 @@ MUTANTS = (
         "job-sets-what-is-the-clusters",
         "A job sets nothing that is the cluster's to set.",
         _VALIDATION,
-        "        if key not in _JOB_KEYS:\n",
+        "        if not is_job_setting(key):\n",
         "        if False:\n",
         (
             f"{_JOBGRAPH}::test_what_a_job_sets_for_itself_is_an_option_of_jobs",

@@ -406,8 +406,8 @@ def test_every_declared_option_is_read_somewhere() -> None:
 
 
 def test_what_one_place_gives_is_laid_over_another_configuration() -> None:
-    given = Configuration.load(None, ["restart-strategy.type=none", "client.timeout=5s"], {})
-    assert given.given_by("-D") == {"restart-strategy.type": "none", "client.timeout": "5 s"}
+    given = Configuration.load(None, ["restart-strategy.type=none", "client.timeout=5s", "spark.mine=1"], {})
+    assert given.given_by("-D") == {"restart-strategy.type": "none", "client.timeout": "5 s", "spark.mine": "1"}
     cluster = Configuration.from_dict({"restart-strategy.type": "failure-rate", "client.timeout": "9 s"})
     both = cluster.overlaid({"restart-strategy.type": "none"}, "the job")
     assert both.to_dict() == {"restart-strategy.type": "none", "client.timeout": "9 s"}

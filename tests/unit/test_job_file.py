@@ -6,27 +6,82 @@ from pathlib import Path
 
 import pytest
 
-from runtime.job_file import JobFileError, kind_of
+from runtime.job_file import JobFileError, kind_of, read_job_file
 from runtime.jobgraph.job_graph import JobKind
+
+OURS = b"from understudy import Pipeline\n"
+NEAR = "runs as a script: its function pipeline() does not name understudy's Pipeline"
 
 
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        (b"def pipeline(argv):\n    raise SystemExit\n", JobKind.PIPELINE),
-        (b"@print\ndef pipeline(argv): pass\n", JobKind.PIPELINE),
-        (b"# -*- coding: latin-1 -*-\nx = '\xe9'\ndef pipeline(argv): pass\n", JobKind.PIPELINE),
+        (OURS + b"def pipeline(argv) -> Pipeline:\n    raise SystemExit\n", JobKind.PIPELINE),
+        (OURS + b"def pipeline(argv):\n    p = Pipeline('x')\n    return p\n", JobKind.PIPELINE),
+        (OURS + b"@print\ndef pipeline(argv) -> 'Pipeline': pass\n", JobKind.PIPELINE),
+        (b"import understudy as us\ndef pipeline(argv): return us.Pipeline('x')\n", JobKind.PIPELINE),
+        (b"import understudy\ndef pipeline(argv) -> 'understudy.Pipeline': pass\n", JobKind.PIPELINE),
+        (b"import runtime.api\ndef pipeline(argv) -> runtime.api.Pipeline: pass\n", JobKind.PIPELINE),
+        (b"from runtime.api import *\ndef pipeline(argv): return Pipeline('x')\n", JobKind.PIPELINE),
+        (b"def pipeline(argv):\n    from understudy import Pipeline as P\n    return P('x')\n", JobKind.PIPELINE),
+        (b"try:\n    from understudy import Pipeline\nexcept ImportError: pass\ndef pipeline(a: Pipeline): pass\n",
+         JobKind.PIPELINE),
+        (b"# -*- coding: latin-1 -*-\nx = '\xe9'\n" + OURS + b"def pipeline(argv) -> Pipeline: pass\n",
+         JobKind.PIPELINE),
+        (b"def pipeline(df):\n    return df.dropna()\n", JobKind.SCRIPT),
+        (b"from pyspark.ml import Pipeline\ndef pipeline() -> Pipeline:\n    return Pipeline(stages=[])\n",
+         JobKind.SCRIPT),
+        (OURS + b"from sklearn.pipeline import Pipeline\ndef pipeline(argv) -> Pipeline: pass\n", JobKind.SCRIPT),
+        (OURS + b"def pipeline(argv):\n    from pyspark.ml import Pipeline\n    return Pipeline()\n", JobKind.SCRIPT),
+        (OURS + b"class Steps:\n    def pipeline(self): return Pipeline('x')\n", JobKind.SCRIPT),
         (b"import os\nos.abort()\n", JobKind.SCRIPT),
         (b"pipeline = print\n", JobKind.SCRIPT),
         (b"class pipeline: pass\n", JobKind.SCRIPT),
         (b"def main():\n    def pipeline(argv): pass\n", JobKind.SCRIPT),
         (b"", JobKind.SCRIPT),
     ],
-)
-def test_the_kind_is_told_by_what_the_file_defines(source: bytes, kind: JobKind, tmp_path: Path) -> None:
+)  # fmt: skip
+def test_a_pipeline_is_a_file_whose_function_names_our_class(source: bytes, kind: JobKind, tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     file.write_bytes(source)
     assert kind_of(file) is kind
+
+
+@pytest.mark.parametrize(
+    ("source", "is_near"),
+    [
+        (b"def pipeline(argv):\n    return build(argv)\n", True),
+        (b"from understudy import Context\nfrom mine import build\ndef pipeline(args): return build(args)\n", True),
+        (b"def pipeline(df):\n    return df\n", False),
+        (b"from pyspark.ml import Pipeline\ndef pipeline(): return Pipeline()\n", False),
+        (OURS + b"def pipeline(argv) -> Pipeline: pass\n", False),
+        (b"print(1)\n", False),
+    ],
+)
+def test_one_line_says_why_what_may_be_meant_as_a_pipeline_is_a_script(
+    source: bytes, is_near: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.py"
+    file.write_bytes(source)
+    told: list[str] = []
+    kind_of(file, told.append)
+    assert [NEAR in line and "--kind pipeline" in line for line in told] == [True] * is_near
+
+
+def test_what_the_user_says_a_file_is_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_bytes(OURS + b"def pipeline(argv):\n    raise SystemExit('it was run')\n    return Pipeline('x')\n")
+    told: list[str] = []
+    assert read_job_file(file, [], kind=JobKind.SCRIPT, tell=told.append).kind is JobKind.SCRIPT
+    file.write_bytes(b"from understudy import Pipeline as P\nbuild = P\ndef show(ctx): pass\n"
+                     b"def pipeline(argv):\n    p = build('mine')\n    p.sink('s', show)\n    return p\n")  # fmt: skip
+    assert read_job_file(file, [], tell=told.append).kind is JobKind.SCRIPT
+    assert len(told) == 1
+    assert read_job_file(file, [], kind=JobKind.PIPELINE, tell=told.append).name == "mine"
+    assert len(told) == 1, "who says what it is needs no line"
+    file.write_bytes(b"print(1)\n")
+    with pytest.raises(JobFileError, match=r"job\.py has no function pipeline\(\)"):
+        read_job_file(file, [], kind=JobKind.PIPELINE)
 
 
 @pytest.mark.parametrize("source", [b"def pipeline(\n", b"x = '\xff'\n", b"a\0b\n", b"\x80"])

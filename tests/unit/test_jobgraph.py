@@ -275,8 +275,10 @@ def test_what_a_job_sets_for_itself_is_an_option_of_jobs() -> None:
     validate(
         make_graph("a-b", configuration={"restart-strategy.type": "none", "execution.checkpointing.interval": "5 s"})
     )
-    with pytest.raises(InvalidConfigurationError, match=r"cannot set 'rest\.port' for itself"):
-        validate(make_graph("a-b", configuration={"rest.port": "1"}))
+    validate(make_graph("a-b", configuration={"spark.sql.shuffle.partitions": "3", "spark.driver.memory": "3g"}))
+    for key, value in {"rest.port": "1", "spark.remote": "sc://x:1", "spark.cds.enabled": "false"}.items():
+        with pytest.raises(InvalidConfigurationError, match=rf"cannot set '{key}' for itself"):
+            validate(make_graph("a-b", configuration={key: value}))
     with pytest.raises(InvalidConfigurationError, match=r"restart-strategy\.type"):
         validate(make_graph("a-b", configuration={"restart-strategy.type": "never"}))
 

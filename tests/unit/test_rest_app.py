@@ -29,7 +29,7 @@ from runtime.checkpoint.snapshot import take_snapshot
 from runtime.client import JobFile
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID, TriggerID
 from runtime.job_logs import LogChunk
-from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
+from runtime.jobgraph.job_graph import JobGraph, JobKind, SavepointRestoreSettings
 from runtime.jobgraph.json_form import to_json
 from runtime.jobmaster.metrics import job_metrics
 from runtime.metrics.store import MetricStore
@@ -624,6 +624,9 @@ BOUNDARY = b"xxBOUNDARYxx"
 FORM = (b"content-type", b"multipart/form-data; boundary=" + BOUNDARY)
 
 
+A_PIPELINE = b"from understudy import Pipeline\ndef pipeline(argv): return Pipeline('x')"
+
+
 def form(*parts: tuple[str, bytes, str | None]) -> list[bytes]:
     """A form: names, contents, and file names."""
     body = b""
@@ -690,7 +693,9 @@ async def test_a_script_begins_from_a_savepoint(site: Site, tmp_path: Path) -> N
         ([("script", b"print(1)", None)], "exactly one file"),
         ([("script", b"1", "a.py"), ("script", b"2", "b.py")], "exactly one file"),
         ([("script", b"print(", "a.py")], "not valid Python"),
-        ([("script", b"def pipeline(argv): pass", "a.py")], "a pipeline"),
+        ([("script", A_PIPELINE, "a.py")], "a pipeline"),
+        ([("script", b"print(1)", "a.py"), ("kind", b"pipeline", None)], "a pipeline"),
+        ([("script", b"print(1)", "a.py"), ("kind", b"streamlet", None)], "kind must be script or pipeline"),
         ([("script", b"\0", "a.py")], "not valid Python"),
         ([("script", b"1", "../a.py")], "plain file name"),
         ([("script", b"1", "..")], "plain file name"),
@@ -712,6 +717,15 @@ async def test_what_is_no_script_is_refused(site: Site, parts: list[tuple[str, b
     assert answer.status == 400
     assert said in answer.error
     assert site.cluster.submitted == []
+
+
+async def test_a_function_called_pipeline_makes_no_pipeline_of_a_script(site: Site) -> None:
+    for parts in (
+        [("script", b"def pipeline(df): return df", "a.py")],
+        [("script", A_PIPELINE, "a.py"), ("kind", b"script", None)],
+    ):
+        assert (await site.ask("POST", "/scripts", form(*parts), FORM)).status == 202
+        assert site.cluster.submitted[-1][0].kind is JobKind.SCRIPT
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"application/x-www-form-urlencoded", b""])

@@ -57,8 +57,9 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!@=-]{0,199}")
 HOW_TO_SUBMIT = (
     "this cluster runs PySpark, not Flink jobs: submit a script with `understudy job run FILE` or POST /v1/scripts"
 )
-_TEXTS = ("name", "arg", "job-id", "priority", "savepoint", "allow-non-restored-state", "new-query-id")
+_TEXTS = ("name", "kind", "arg", "job-id", "priority", "savepoint", "allow-non-restored-state", "new-query-id")
 _TEXT = {"type": "string"}
+_KINDS = tuple(kind.value for kind in (JobKind.SCRIPT, JobKind.PIPELINE))
 _SCRIPT = {
     "type": "object",
     "required": ["script"],
@@ -184,7 +185,10 @@ async def submit_script(rest: Rest, request: Request) -> Response:
         upload = only_file(form, "script")
         with tempfile.TemporaryDirectory(prefix="us-upload-") as directory:
             files = await kept_files(form, upload, Path(directory))
-            if await kind_of_file(files[0]) is not JobKind.SCRIPT:
+            found, kind = await kind_of_file(files[0]), form.get("kind")
+            if kind not in (None, *_KINDS):
+                raise RestError(400, f"kind must be {' or '.join(_KINDS)}, or left out")
+            if (kind or found.value) != JobKind.SCRIPT.value:
                 raise RestError(
                     400,
                     f"{files[0].name} is a pipeline, which its own user's process builds: `understudy job run`, "

@@ -82,6 +82,18 @@ class AdoptedDriver:
             raise UnsupportedByEndpointError("the Spark of an embedded cluster takes no jobs but its program")
         return await self._jvm.call(self._gateway.share_program, name)
 
+    async def start_settings(self, settings: Mapping[str, str]) -> set[str]:
+        return await self._jvm.call(self._gateway.start_settings, settings)
+
+    async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
+        return []  # for a driver that is started, and here is none
+
+    async def load_tables(self) -> None:
+        """Do nothing: the catalog is somebody else's."""
+
+    async def save_tables(self) -> None:
+        """Do nothing: the catalog is somebody else's."""
+
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         return False
 

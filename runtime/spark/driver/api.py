@@ -30,6 +30,7 @@ class DriverInfo:
         gateway_port, gateway_secret: of its Py4J server on the loopback address; 0 and empty for none.
         connect_port, connect_token: of its Spark Connect server on the loopback address; 0 and empty for none.
         java_home, java_version: the Java that it runs; empty where that is not known.
+        tables: the record of the cluster's tables, see `runtime.spark.driver.tables`; empty where it keeps none.
         class_list: where the JVM records the classes it loads for a class-data-sharing archive; empty where it runs
             from an archive already.
         remote: connection string of an endpoint of somebody else's, which the process only watches.
@@ -48,6 +49,7 @@ class DriverInfo:
     java_home: str = ""
     java_version: str = ""
     class_list: str = ""
+    tables: str = ""
     remote: str = field(default="", repr=False)
 
     @property
@@ -211,6 +213,22 @@ class SparkDriver(Protocol):
         Raises:
             UnsupportedByEndpointError: this Spark takes no tasks of that kind.
         """
+
+    async def start_settings(self, settings: Mapping[str, str]) -> set[str]:
+        """Return the keys of those settings that this driver has not, and Spark takes only at its start."""
+
+    async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
+        """Return the jars that settings name for a driver's start: those of ``spark.jars.packages``, fetched by Ivy.
+
+        Raises:
+            DriverCallError: one cannot be had.
+        """
+
+    async def load_tables(self) -> None:
+        """Take into its catalog the tables that other drivers of the cluster have changed; before a task begins."""
+
+    async def save_tables(self) -> None:
+        """Let other drivers, and the next in its place, see the tables that its tasks have changed."""
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         """Set configuration of a session from here, which takes 1 ms, and a task 8; whether that was possible."""

@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
@@ -20,19 +21,26 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from runtime.spark.driver.api import ActiveQueries, SparkEndpoint, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.jvm import (
+    IVY,
     JAVA_SPARK_CONTEXT,
+    PACKAGES,
     REGISTRY_KEY,
     SPARK_SESSION,
     JvmHandles,
     LeftoverSparkWork,
+    holds,
+    is_taken_at_start,
     lock_file,
     query_info,
     stop_at_boundary,
     unlock_files,
 )
 from runtime.spark.driver.script_application import ScriptApplications
+from runtime.spark.driver.tables import TableRecord
 from runtime.spark.errors import DriverCallError, DriverLostError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
+
+logger = logging.getLogger(__name__)
 
 TAG_PREFIX = "understudy-task-"
 OFFERED = "program"
@@ -55,6 +63,7 @@ class DriverGateway:
         self._handles = JvmHandles(self._server.jvm)
         self._context: Any = None
         self._session: Any = None
+        self._record_directory: Path | None = None
 
     def close(self) -> None:
         """Close the connections; the JVM goes on."""
@@ -110,6 +119,31 @@ class DriverGateway:
             registry = self._registry()
             if registry is not None:  # or the program has taken its driver back
                 registry.remove(name)
+
+    def start_settings(self, settings: Mapping[str, str]) -> set[str]:
+        """Return the keys of settings that the JVM's Spark has not, and takes only at its start."""
+        with _calls():
+            conf, session_conf = self._context.getConf(), self._session.conf()
+            return {
+                key
+                for key, value in settings.items()
+                if is_taken_at_start(self._handles, session_conf, key) and not holds(key, value, conf.get(key, ""))
+            }
+
+    def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
+        """Return the jars of Maven packages, which Spark's Ivy fetches into its cache as for ``spark-submit``."""
+        get = settings.get
+        with _calls():
+            ivy_settings = get(f"{IVY}Settings")
+            found = self._jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
+                True,
+                get("spark.jars.excludes", ""),
+                settings[PACKAGES],
+                get("spark.jars.repositories", ""),
+                get(IVY),
+                self._jvm.scala.Option.apply(ivy_settings),
+            )
+            return [Path(str(item).removeprefix("file:")) for item in self._handles.as_java(found)]
 
     def ping(self) -> bool:
         """Whether the JVM answers and its SparkContext is not stopped."""
@@ -168,6 +202,24 @@ class DriverGateway:
         """Load Spark's SQL engine: one small query with a shuffle, 1 to 3 s in a cold JVM."""
         with _calls():
             self._session.sql("SELECT id % 7, count(*) FROM range(1000) GROUP BY 1").count()
+
+    # --- tables
+
+    def keep_tables(self, directory: Path) -> None:
+        """Keep the tables in a record; it is used from the next `load_tables` on."""
+        self._record_directory = directory
+
+    def load_tables(self) -> None:
+        """Take into the catalog what other drivers have changed. A failure is logged: it is no task's fault."""
+        if self._record_directory is not None and self._record_directory.exists():
+            with _unfailing("the cluster's tables cannot be loaded"):
+                self._tables.load()
+
+    def save_tables(self) -> None:
+        """Write down what the catalog has changed. A failure is logged: it is no task's fault."""
+        if self._record_directory is not None:
+            with _unfailing("the cluster's tables cannot be written down"):
+                self._tables.save()
 
     # --- classic tasks
 
@@ -361,6 +413,11 @@ class DriverGateway:
     def _applications(self) -> ScriptApplications:
         return ScriptApplications(self._handles, self._context.sc(), self._session)
 
+    @cached_property
+    def _tables(self) -> TableRecord:
+        assert self._record_directory is not None
+        return TableRecord(self._handles, self._session, self._record_directory)
+
     def _registry(self) -> Any:
         return self._handles.properties.get(REGISTRY_KEY)
 
@@ -397,6 +454,16 @@ def _calls() -> Iterator[None]:
         raise DriverCallError(str(error.java_exception)) from error
     except Py4JError as error:
         raise DriverCallError(str(error).strip()) from error
+
+
+@contextlib.contextmanager
+def _unfailing(what: str) -> Iterator[None]:
+    """Log a failure that is not the loss of the JVM."""
+    try:
+        with _calls():
+            yield
+    except (DriverCallError, OSError) as error:
+        logger.warning("%s: %s", what, str(error).partition("\n")[0])
 
 
 logging.getLogger("py4j").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Work on objects of the driver JVM: handles that are looked up once, leftover work, file locks, streaming queries.
+"""Work on objects of the driver JVM: handles looked up once, settings, leftover work, file locks, streaming queries.
 
 All of it is blocking and goes over Py4J; see `DriverGateway`.
 """
@@ -6,10 +6,12 @@ All of it is blocking and goes over Py4J; see `DriverGateway`.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -99,6 +101,9 @@ _LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
     "within_listener_thread": lambda of: _singleton(
         of, "org.apache.spark.scheduler.LiveListenerBus$"
     ).withinListenerThread(),
+    "config_entries": lambda of: of.jvm.org.apache.spark.internal.config.ConfigEntry,
+    "partitioning": lambda of: of.jvm.org.apache.spark.sql.execution.datasources.PartitioningUtils,
+    "table_type": lambda of: of.jvm.org.apache.spark.sql.catalyst.catalog.CatalogTableType,
     "connect_service": lambda of: _singleton(of, "org.apache.spark.sql.connect.service.SparkConnectService$"),
     "session_manager": lambda of: of.connect_service.sessionManager(),
     "new_session_key": lambda of: getattr(of.jvm, "org.apache.spark.sql.connect.service.SessionKey"),
@@ -106,6 +111,57 @@ _LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
     "set_log_level": lambda of: of.jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel,
     "log_level": lambda of: of.jvm.org.apache.logging.log4j.Level.INFO,
 }
+
+
+# ------------------------------------------------------------------ settings
+
+PACKAGES, IVY = "spark.jars.packages", "spark.jars.ivy"
+
+_APPLIED = ("spark.app.name", "spark.hadoop.", "spark.sql.catalog.")
+"""Beginnings of settings that a session or a script takes when it begins."""
+
+_OTHERS = ("spark.master", "spark.ssl.", "spark.metrics.", "spark.kubernetes.", "spark.yarn.")
+"""Beginnings of settings that Spark takes at its start and does not declare where it runs."""
+
+
+def is_taken_at_start(handles: JvmHandles, session_conf: Any, key: str) -> bool:
+    """Return whether Spark takes a setting only when it starts, for its SparkContext.
+
+    What Spark does not know is a program's own, which reads it from its session.
+
+    Args:
+        handles: those of the JVM.
+        session_conf: the `RuntimeConfig` of a session.
+        key: of the setting.
+    """
+    if key.startswith(_APPLIED) or session_conf.isModifiable(key):
+        return False
+    return key.startswith(_OTHERS) or handles.config_entries.findEntry(key) is not None
+
+
+def holds(key: str, asked: str, actual: str) -> bool:
+    """Return whether a setting has the value that was asked for, or the same in other words; memory may be more."""
+    if key == "spark.driver.memory":
+        wanted, has = _megabytes(asked), _megabytes(actual)
+        return wanted is not None and has is not None and wanted <= has
+    if key == "spark.jars":
+        names = {Path(item.strip()).name for item in actual.split(",")}
+        return all(Path(item.strip()).name in names for item in asked.split(","))
+    return _plain(asked) == _plain(actual)
+
+
+def _plain(value: str) -> str:
+    """Return a value without what Spark adds to a path or changes of a truth value."""
+    is_truth = value.lower() in ("true", "false")
+    return value.lower() if is_truth else re.sub("^file:/+", "/", value).rstrip("/")
+
+
+def _megabytes(text: str) -> float | None:
+    """Return a size in Spark's words, None for what is none."""
+    found = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower())
+    if found is None:
+        return None
+    return int(found[1]) * {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}[found[2]]
 
 
 # ------------------------------------------------------------------ leftover work

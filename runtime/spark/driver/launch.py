@@ -16,6 +16,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import socket
 import struct
@@ -227,6 +228,7 @@ class DriverOptions:
         conf: further Spark settings; those that keep the driver private and reachable cannot be overridden.
         java_options: further options of the JVM.
         jars: on the class path after Spark's own, and with its executors.
+        tables: the record of the cluster's tables; None where its catalog is not to be kept.
         archive_dir: where class-data-sharing archives are kept; None for none.
         die_with_parent: whether the JVM is killed when the process that starts it ends.
         start_timeout: seconds until a JVM that does not answer is given up.
@@ -244,6 +246,7 @@ class DriverOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
     jars: tuple[Path, ...] = ()
+    tables: Path | None = None
     archive_dir: Path | None = field(default_factory=lambda: default_archive_dir())
     die_with_parent: bool = False
     start_timeout: float = 120.0
@@ -318,9 +321,10 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
         *sharing,
         *MODULE_OPTIONS,
         *options.java_options,
+        *(shlex.split(options.conf.get("spark.driver.extraJavaOptions", ""))),
         "-cp",
         # the others after those that an archive of classes is made of
-        os.pathsep.join(map(str, [*jars, *options.jars, *configuration_directories(options.master)])),
+        os.pathsep.join(map(str, [*jars, *options.jars, *_named(options), *configuration_directories(options.master)])),
         GATEWAY_CLASS,
     ]
     write_private(work / "java.args", "\n".join(_quoted(argument) for argument in arguments).encode() + b"\n")
@@ -380,6 +384,16 @@ def environment(java: Java, options: DriverOptions, connection_file: Path, token
     )
 
 
+def _named(options: DriverOptions) -> list[str]:
+    """Return the jars of ``spark.jars`` that are here: Spark's own launcher has them on the class path, too."""
+    names = [name.strip().removeprefix("local:").removeprefix("file:") for name in _jars_of(options)]
+    return [name for name in names if name.startswith("/") and Path(name).is_file()]
+
+
+def _jars_of(options: DriverOptions) -> list[str]:
+    return [jar for jar in map(str.strip, options.conf.get("spark.jars", "").split(",")) if jar]
+
+
 def _unserved(jar: str) -> str:
     """Name a jar as one that is there where it is needed, so that Spark does not serve it at the driver's port.
 
@@ -412,6 +426,7 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
     }
     fixed = {
         "spark.master": options.master,
+        "spark.driver.memory": options.memory,
         "spark.local.dir": str(work / "local"),
         **network_conf(options.master, options.conf),
         "spark.connect.grpc.binding.address": LOOPBACK,
@@ -419,8 +434,7 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
         STOP_ACTIVE_RUN: "false",  # or the start of a query would end another job's of the same id, silently
     }
     plugins = ["org.apache.spark.sql.connect.SparkConnectPlugin", options.conf.get("spark.plugins", "")]
-    jars = [jar for jar in map(str.strip, options.conf.get("spark.jars", "").split(",")) if jar]
-    if jars := [*jars, *map(str, options.jars)]:
+    if jars := [*_jars_of(options), *map(str, options.jars)]:
         fixed["spark.jars"] = ",".join(map(_unserved, jars) if is_local(options.master) else jars)
     fixed["spark.plugins"] = ",".join(filter(None, plugins))
     return {**defaults, **options.conf, **fixed}

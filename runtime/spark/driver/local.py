@@ -21,7 +21,7 @@ from runtime.spark.driver.cds import sharing
 from runtime.spark.driver.connection import Connection, new_pool, process_of, run_on
 from runtime.spark.driver.gateway import DriverGateway
 from runtime.spark.driver.java import find_java
-from runtime.spark.driver.jvm import LeftoverSparkWork
+from runtime.spark.driver.jvm import PACKAGES, LeftoverSparkWork
 from runtime.spark.driver.launch import (
     DriverOptions,
     await_connection,
@@ -61,6 +61,8 @@ class LocalDriver:
         self.info = jvm.info
         self._jvm = jvm
         self._gateway = jvm.gateway
+        if jvm.info.tables:
+            self._gateway.keep_tables(Path(jvm.info.tables))
         self._alone = alone
 
     # --- life
@@ -109,6 +111,7 @@ class LocalDriver:
                 java_home=java.home,
                 java_version=java.version,
                 class_list="" if shared.class_list is None else str(shared.class_list),
+                tables="" if options.tables is None else str(options.tables),
             )
             driver = cls(Connection(info, gateway, pool, child=child), alone=alone)
         except BaseException as error:
@@ -129,7 +132,9 @@ class LocalDriver:
         What its former owner's tasks left there goes on; see `reset`. Raises `DriverLostError` where the process is
         gone, is another one under the same number, or does not answer.
         """
-        return cls(await connect(info, DriverGateway.attach))
+        driver = cls(await connect(info, DriverGateway.attach))
+        await driver.save_tables()  # before the first load: its former owner may have been killed before it did
+        return driver
 
     @property
     def loss(self) -> str:
@@ -205,6 +210,20 @@ class LocalDriver:
         return ConnectEndpoint(
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
+
+    async def start_settings(self, settings: Mapping[str, str]) -> set[str]:
+        return await self._jvm.call(self._gateway.start_settings, settings)
+
+    async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
+        if not settings.get(PACKAGES):
+            return []
+        return await asyncio.to_thread(self._gateway.resolve_packages, settings)  # it may take minutes
+
+    async def load_tables(self) -> None:
+        await self._jvm.call(self._gateway.load_tables)
+
+    async def save_tables(self) -> None:
+        await self._jvm.call(self._gateway.save_tables)
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         return await self._jvm.call(self._gateway.configure_session, endpoint, conf)

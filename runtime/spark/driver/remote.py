@@ -203,6 +203,18 @@ class RemoteDriver:
     def _session(self, session_id: str) -> ConnectEndpoint:
         return ConnectEndpoint(0, "", session_id, CONNECT_USER, self.info.remote)
 
+    async def start_settings(self, settings: Mapping[str, str]) -> set[str]:
+        return set()  # its sessions say so themselves
+
+    async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
+        return []  # for a driver that is started, and here is none
+
+    async def load_tables(self) -> None:
+        """Do nothing: the catalog is somebody else's."""
+
+    async def save_tables(self) -> None:
+        """Do nothing: the catalog is somebody else's."""
+
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         return False
 

@@ -4,7 +4,8 @@ Spark keeps one SparkContext and one SharedState in a JVM, and in them much that
 another. Each script gets a shallow copy of both. Everything in a copy is the very object of the original (scheduler,
 block manager, catalog), but for these fields, which are the script's own:
 
-- SparkContext: the Hadoop configuration, the checkpoint directory, the persistent RDDs, the added files and jars;
+- SparkContext: its settings, the Hadoop configuration, the checkpoint directory, the persistent RDDs, the added files
+  and jars;
 - SharedState: the cache of tables and DataFrames, the global temporary views.
 
 Sessions made from such a session share the copies, whichever way the script makes them. What Spark keeps elsewhere in
@@ -55,6 +56,7 @@ class ScriptApplications:
         """Return the first session of a new application."""
         jvm, shared = self._handles.jvm, self._session.sharedState()
         context = self._copy(self._context)
+        _set(context, "_conf", context.conf().clone())
         _set(context, "_hadoopConfiguration", jvm.org.apache.hadoop.conf.Configuration(context.hadoopConfiguration()))
         _set(context, "checkpointDir", self._handles.none)
         # weak, as in Spark: an RDD that the script has forgotten is given up by Spark's cleaner

@@ -3,7 +3,7 @@
 PySpark asks the JVM for a SparkContext and for the default session; here it gets what the driver has made for the task
 (see `runtime.spark.driver.script_application`). What would reach beyond the task (stopping the context, cancelling all
 jobs, job groups and tags, the log level, added files, the JVM's default session) is confined to the task. Settings that
-Spark takes only at start are ignored, as `getOrCreate` does with a running application.
+Spark takes only at its start, and was not started with, are ignored with a line (`ScriptSettings`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,11 +29,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.streaming import StreamingContext
 
-from runtime.spark.driver.jvm import JAVA_SPARK_CONTEXT, JvmHandles
+from runtime.spark.driver.jvm import JAVA_SPARK_CONTEXT, JvmHandles, holds, is_taken_at_start
 from runtime.spark.driver.script_application import enter_files, own_files, use_files
 from runtime.spark.errors import SharedDriverError
 from runtime.spark.messages import Finished, Running
-from runtime.spark.spec import SCHEDULER_POOL, WORKER_VARIABLE, ClassicEndpoint, TaskSpec
+from runtime.spark.spec import SCHEDULER_POOL, WORKER_VARIABLE, ClassicEndpoint, TaskSpec, ignored_setting
 from runtime.spark.task.control import Cancellation, TaskControl
 from runtime.spark.task.imports import ShippedPath
 from runtime.spark.task.program import run_main
@@ -132,6 +132,61 @@ def authenticate_callbacks(gateway: Any, secret: str) -> None:
     module.ensure_callback_server_started = ensure_callback_server_started
 
 
+class ScriptSettings:
+    """The settings that a script makes for Spark: those that hold are its application's, of the others it is told once.
+
+    A script attaches to a SparkContext that runs, so what Spark takes only at its start holds where the context was
+    started with it. Nothing that does not hold is left where the script could read it.
+
+    Args:
+        jvm: the script's view of the JVM.
+        java_context: the task's JavaSparkContext.
+        session: its first session (Java's).
+        is_alone: whether the driver was started for this task.
+    """
+
+    def __init__(self, jvm: Any, java_context: Any, session: Any, *, is_alone: bool) -> None:
+        self._jvm = jvm
+        self._java_context = java_context
+        self._session_conf = session.conf()
+        self._handles = JvmHandles(jvm)
+        self._is_alone = is_alone
+        self._judged: dict[tuple[str, str], bool] = {}
+
+    def take(self, asked: Mapping[str, str]) -> SparkConf:
+        """Give the task's SparkContext the settings that hold, and return them."""
+        context = self._java_context.sc()
+        held = SparkConf(_jvm=self._jvm)
+        for key, value in self.holding(asked).items():
+            held.set(key, value)
+            if key.startswith(_HADOOP):
+                context.hadoopConfiguration().set(key.removeprefix(_HADOOP), value)
+            elif key != _MASTER:
+                context.conf().set(key, value)
+        held.set(_MASTER, self._java_context.master())
+        return held
+
+    def holding(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that hold; the script's standard error names each other one, once."""
+        return {key: value for key, value in asked.items() if self._holds(key, str(value))}
+
+    def _holds(self, key: str, value: str) -> bool:
+        if (key, value) not in self._judged:
+            self._judged[key, value] = self._judge(key, value)
+            if not self._judged[key, value]:
+                print(ignored_setting(key, value, is_alone=self._is_alone), file=sys.stderr)  # noqa: T201
+        return self._judged[key, value]
+
+    def _judge(self, key: str, value: str) -> bool:
+        if not key.startswith("spark.") or not is_taken_at_start(self._handles, self._session_conf, key):
+            return True
+        return holds(key, value, self._java_context.getConf().get(key, ""))
+
+
+_MASTER = "spark.master"
+_HADOOP = "spark.hadoop."
+"""Beginning of the settings that are Hadoop's."""
+
 _ADDITION = re.compile(r"\s*ADD\s+(FILES?|JARS?|ARCHIVES?)\b", re.IGNORECASE)
 """Spark's statements that add a file to the SparkContext."""
 
@@ -152,6 +207,9 @@ class ClassicAttachment:
         self._first_session: Any = self._sessions.get(0)
         self._java_context: Any = self._context_of(self._first_session)
         self._alone = endpoint.alone
+        self._settings = ScriptSettings(
+            self._gateway.jvm, self._java_context, self._first_session, is_alone=endpoint.alone
+        )
         self._current: Any = None
         self._files: Any = None
         """The artifact set to which the script's files are added; None before the first."""
@@ -235,14 +293,13 @@ class ClassicAttachment:
             context: Any, master: Any, app_name: Any, spark_home: Any, py_files: Any, environment: Any, batch_size: Any,
             serializer: Any, conf: Any, *rest: Any,
         ) -> None:  # fmt: skip
-            conf = conf or SparkConf(_jvm=SparkContext._jvm)
-            conf.setIfMissing("spark.app.name", spec.descriptor.job.job_name)
-            conf.setIfMissing("spark.master", attachment._java_context.master())
+            asked = {key: value for key, value in spec.conf.items() if key != SCHEDULER_POOL}
+            asked |= (conf or SparkConf(_jvm=SparkContext._jvm)).getAll()
+            asked |= {_MASTER: master} if master else {}
+            asked.setdefault("spark.app.name", spec.descriptor.job.job_name)
             environment = {**(environment or {}), **attachment._worker_environment()}
-            attachment._warn_of_ignored_settings(conf)
-            initialize(
-                context, master, app_name, spark_home, py_files, environment, batch_size, serializer, conf, *rest
-            )
+            held = attachment._settings.take(asked)
+            initialize(context, None, app_name, spark_home, py_files, environment, batch_size, serializer, held, *rest)
             # A worker puts these before the driver's own directory of files, where Spark leaves a copy of the first
             # file of each name that any session ever added; by PYTHONPATH they would come after it.
             context._python_includes.extend(attachment._worker_path(context, spec.py_files) or spec.python_path)
@@ -277,22 +334,6 @@ class ClassicAttachment:
         patched.cancelAllJobs = cancel_all_jobs
         patched.clearJobTags = clear_job_tags
         patched.addPyFile = add_py_file
-
-    def _warn_of_ignored_settings(self, conf: Any) -> None:
-        """Say which of the script's settings Spark takes only at its start, where they differ from the cluster's."""
-        runtime, own = self._sessions.get(0).conf(), self._java_context.getConf()
-        for key, value in conf.getAll():
-            if key in ("spark.app.name", "spark.master") or not key.startswith("spark.") or runtime.isModifiable(key):
-                continue
-            if own.get(key, "") != value:
-                from conf.registry import masked  # which most scripts do not need
-
-                shown = masked(key, value)
-                print(  # noqa: T201
-                    f"the setting {key}={shown} is ignored: Spark takes it only at its start, and the script runs on "
-                    f"the cluster's; start the cluster with -D {key}={shown}",
-                    file=sys.stderr,
-                )
 
     def _worker_environment(self) -> dict[str, str]:
         """Return the job's variables, and the one that gives it Python workers of its own, where it needs them."""
@@ -336,6 +377,7 @@ class ClassicAttachment:
         attachment = self
         initialize: Any = SparkSession.__init__
         get_class: Any = SparkSession._get_j_spark_session_class
+        get_module: Any = SparkSession._get_j_spark_session_module
 
         def init(session: Any, context: Any, java_session: Any = None, options: Any = None) -> None:
             initialize(session, context, java_session, options or {})
@@ -347,6 +389,7 @@ class ClassicAttachment:
         patched: Any = SparkSession
         patched.__init__ = init
         patched._get_j_spark_session_class = staticmethod(lambda jvm: _SessionClass(attachment, get_class(jvm)))
+        patched._get_j_spark_session_module = staticmethod(lambda jvm: _SessionModule(attachment, get_module(jvm)))
 
     def _own_streaming_context(self) -> None:
         """Let `StreamingContext.stop` stop the streams, and of Spark what `SparkContext.stop` does here."""
@@ -505,7 +548,12 @@ class ClassicAttachment:
 
     def _configure(self, session: Any) -> None:
         for key, value in self._spec.conf.items():
-            session.conf().set(key, value)
+            if not key.startswith(_HADOOP):
+                session.conf().set(key, value)
+
+    def held_settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of a session's options that hold."""
+        return self._settings.holding(options)
 
     def default_session(self) -> Any:
         """The Java session that `getOrCreate` finds: the task's first one, a new one after each `stop`."""
@@ -539,6 +587,20 @@ class _SessionClass:
 
     def clearDefaultSession(self) -> None:  # noqa: N802
         return None
+
+
+class _SessionModule:
+    """Scala's object SparkSession, which gives a session only those of a script's settings that hold."""
+
+    def __init__(self, attachment: ClassicAttachment, module: Any) -> None:
+        self._attachment = attachment
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def applyModifiableSettings(self, session: Any, options: Mapping[str, Any]) -> None:  # noqa: N802
+        self._module.applyModifiableSettings(session, self._attachment.held_settings(options))
 
 
 class _Some:

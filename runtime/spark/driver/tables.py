@@ -1,0 +1,246 @@
+"""The record of a cluster's tables: the drivers of one machine keep in it what their in-memory catalogs have.
+
+Spark's in-memory catalog goes with its JVM, and no other JVM sees it. Its persistent one is Hive's, on a Derby that one
+JVM opens at a time, and costs seconds at the first table. So each driver writes what has changed in its catalog into a
+directory, and takes from there what others have changed: a file for each database, table and view, written at once or
+not at all. A file holds Spark's own objects (`CatalogDatabase`; `CatalogTable` with its partitions, if the catalog has
+them), serialised by Java. Data are never touched here. Where two drivers change one table at a time, the last change
+counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from py4j.protocol import Py4JJavaError
+
+from conf.files import make_private, write_private
+from runtime.causes import cause_of
+from runtime.spark.driver.jvm import JvmHandles
+
+logger = logging.getLogger(__name__)
+
+_DATABASE, _TABLE = ".database", ".table"
+_DEFAULT = "default"
+_TICK_NS = 50_000_000
+
+Name = tuple[str, str]
+"""A database and a table of it; the database itself has an empty table name."""
+
+Signature = tuple[int, int, int]
+
+
+class TableRecord:
+    """Keeps a driver's catalog and the record alike. Blocking; thread-safe.
+
+    Args:
+        handles: those of the JVM.
+        session: its root session.
+        directory: of the record; made with the first entry.
+    """
+
+    def __init__(self, handles: JvmHandles, session: Any, directory: Path) -> None:
+        self._handles = handles
+        self._catalog: Any = session.sharedState().externalCatalog().unwrapped()
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._hashes: dict[Name, int] = {}
+        """What this driver's catalog had of each entry when both were last alike."""
+        self._files: dict[Name, Signature] = {}
+        """The file of each entry then."""
+        self._partitioned: set[Name] = set()
+        """Tables whose partitions are in the catalog."""
+        self._catalog_hash: tuple[object, ...] | None = None
+        self._directories: dict[Path, int] | None = None
+
+    def load(self) -> None:
+        """Take into the catalog what others have changed; without a change that is some calls of `stat`."""
+        with self._lock:
+            seen = self._modified()
+            if seen == self._directories:
+                return
+            found = dict(self._entries())
+            for name in sorted(found):  # a database before its tables
+                if found[name] != self._files.get(name):
+                    self._take(name, found[name])
+            for name in sorted(self._files.keys() - found.keys(), reverse=True):
+                self._forget(name)
+            # A change within the tick of the file system's clock has the time of the one before.
+            is_settled = time.time_ns() - max(seen.values(), default=0) > _TICK_NS
+            self._directories, self._catalog_hash = seen if is_settled else None, None
+
+    def save(self) -> None:
+        """Write what this driver's catalog has changed; without a change that is two calls and one for a database."""
+        with self._lock:
+            tables = {name: self._catalog.listTables(name) for name in _names(self._catalog.listDatabases())}
+            now = tuple(self._hash_of_database(name, found) for name, found in tables.items())
+            inside = {name: self._hash_of_partitions(name) for name in self._partitioned if name[0] in tables}
+            if (now, inside) == self._catalog_hash:
+                return
+            living = [(database, table) for database, found in tables.items() for table in ("", *_names(found))]
+            for name in living:
+                self._put(name)
+            for name in sorted(self._hashes.keys() - set(living), reverse=True):
+                self._remove(name)
+            self._partitioned &= set(living)
+            self._catalog_hash = now, {name: self._hash_of_partitions(name) for name in self._partitioned}
+
+    # --- the catalog
+
+    def _hash_of_database(self, name: str, tables: Any) -> tuple[str, int, int]:
+        database = 0 if name == _DEFAULT else int(self._catalog.getDatabase(name).hashCode())
+        inside = 0 if tables.isEmpty() else int(self._catalog.getTablesByName(name, tables).hashCode())
+        return name, database, inside
+
+    def _hash_of_partitions(self, name: Name) -> int:
+        """Return a hash of the partitions of a table; 0 for one that is gone, which its database's hash tells."""
+        if not self._catalog.tableExists(*name):
+            return 0
+        return int(self._catalog.listPartitions(*name, self._handles.none).hashCode())
+
+    def _definition(self, name: Name) -> Any:
+        database, table = name
+        return self._catalog.getTable(database, table) if table else self._catalog.getDatabase(database)
+
+    def _hash_of(self, name: Name, definition: Any) -> int:
+        """Return a hash of all that a record of the entry holds, and note whether it has partitions."""
+        found = int(definition.hashCode())
+        if name[1] and definition.tracksPartitionsInCatalog():
+            self._partitioned.add(name)
+            return hash((found, self._hash_of_partitions(name)))
+        return found
+
+    def _take(self, name: Name, signature: Signature) -> None:
+        database, table = name
+        try:
+            definition, *inside = self._deserialised(self._file(name).read_bytes())
+        except (OSError, Py4JJavaError) as error:
+            why = cause_of(str(error.java_exception)) if isinstance(error, Py4JJavaError) else error
+            logger.warning(
+                "the record of a table, %s, cannot be read, and the table is not there: %s", self._file(name), why
+            )
+            return
+        if table and self._catalog.tableExists(database, table):
+            self._catalog.alterTable(definition)
+        elif table:
+            self._catalog.createTable(definition, True)
+        elif self._catalog.databaseExists(database):
+            self._catalog.alterDatabase(definition)
+        else:
+            self._catalog.createDatabase(definition, True)
+        if inside:
+            self._take_partitions(name, *inside)
+        self._files[name], self._hashes[name] = signature, self._hash_of(name, self._definition(name))
+
+    def _take_partitions(self, name: Name, partitions: Any, names: str) -> None:
+        """Take those that are new or changed; forget those that are gone, whose data are not touched."""
+        self._catalog.createPartitions(*name, partitions, True)
+        gone = set(self._partition_names(name).split("\n")) - set(names.split("\n"))
+        specs = self._handles.jvm.java.util.ArrayList()
+        for each in gone:
+            specs.add(self._handles.partitioning.parsePathFragment(each))
+        if gone:
+            self._catalog.dropPartitions(*name, self._handles.as_scala(specs).toSeq(), True, True, True)
+
+    def _partition_names(self, name: Name) -> str:
+        return str(self._catalog.listPartitionNames(*name, self._handles.none).mkString("\n"))
+
+    def _forget(self, name: Name) -> None:
+        """Drop what another driver has dropped, and not its data: something new may be in the place."""
+        database, table = name
+        if table and self._catalog.tableExists(database, table):
+            outside = self._changed(name, "tableType", self._handles.table_type.EXTERNAL())
+            self._catalog.alterTable(outside)
+            self._catalog.dropTable(database, table, True, True)
+        elif not table and self._catalog.databaseExists(database):
+            nowhere = self._handles.jvm.java.io.File(str(self._directory / "nowhere")).toURI()
+            self._catalog.alterDatabase(self._changed(name, "locationUri", nowhere))
+            self._catalog.dropDatabase(database, True, True)
+        self._files.pop(name, None)
+        self._hashes.pop(name, None)
+
+    def _changed(self, name: Name, field_name: str, value: Any) -> Any:
+        copy = self._handles.new_kryo().copyShallow(self._definition(name))
+        field = copy.getClass().getDeclaredField(field_name)
+        field.setAccessible(True)
+        field.set(copy, value)
+        return copy
+
+    def _serialised(self, name: Name, definition: Any) -> bytes:
+        parts = self._handles.jvm.java.util.ArrayList()
+        parts.add(definition)
+        if name in self._partitioned:
+            parts.add(self._catalog.listPartitions(*name, self._handles.none))
+            parts.add(self._partition_names(name))
+        buffer = self._handles.jvm.java.io.ByteArrayOutputStream()
+        stream = self._handles.jvm.java.io.ObjectOutputStream(buffer)
+        stream.writeObject(parts)
+        stream.close()
+        return bytes(buffer.toByteArray())
+
+    def _deserialised(self, data: bytes) -> Any:
+        return self._handles.jvm.java.io.ObjectInputStream(
+            self._handles.jvm.java.io.ByteArrayInputStream(data)
+        ).readObject()
+
+    # --- the files
+
+    def _file(self, name: Name) -> Path:
+        database, table = (quote(part, safe="") for part in name)
+        return self._directory / database / (f"{table}{_TABLE}" if table else f"{database}{_DATABASE}")
+
+    def _put(self, name: Name) -> None:
+        if name == (_DEFAULT, ""):
+            return  # every catalog has one, whose place is its driver's
+        definition = self._definition(name)
+        hashed = self._hash_of(name, definition)
+        if self._hashes.get(name) == hashed:
+            return
+        file = self._file(name)
+        make_private(file.parent)
+        write_private(file, self._serialised(name, definition))
+        self._hashes[name], self._files[name] = hashed, _signature(file.stat())
+
+    def _remove(self, name: Name) -> None:
+        self._file(name).unlink(missing_ok=True)
+        if not name[1]:
+            with contextlib.suppress(OSError):  # another driver has made a table there
+                self._file(name).parent.rmdir()
+        self._hashes.pop(name, None)
+        self._files.pop(name, None)
+
+    def _modified(self) -> dict[Path, int]:
+        """When files of the record came or went last: the times of its directories."""
+        try:
+            inside = [path for path in self._directory.iterdir() if path.is_dir()]
+            return {path: path.stat().st_mtime_ns for path in (self._directory, *inside)}
+        except FileNotFoundError:
+            return {}
+
+    def _entries(self) -> Iterator[tuple[Name, Signature]]:
+        for directory in self._modified():
+            if directory == self._directory:
+                continue
+            database = unquote(directory.name)
+            for file in directory.iterdir():
+                if file.suffix in (_DATABASE, _TABLE) and not file.name.startswith("."):
+                    with contextlib.suppress(FileNotFoundError):
+                        table = "" if file.suffix == _DATABASE else unquote(file.stem)
+                        yield (database, table), _signature(file.stat())
+
+
+def _signature(found: os.stat_result) -> Signature:
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _names(found: Any) -> list[str]:
+    """Return the names in a sequence of Scala's, in one call: Spark allows letters, digits and underscores in them."""
+    return [name for name in str(found.mkString(",")).split(",") if name]

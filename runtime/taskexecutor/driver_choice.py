@@ -1,0 +1,150 @@
+"""Which Spark driver a task runs on, and with which settings: those of its job, and those in its script's text.
+
+The text is a hint only, and nothing of it runs. What it does not show (values that the script computes, a library's
+code) the shared driver refuses, undoes or ignores with a line; see `runtime.spark.driver.script_application` and
+`runtime.spark.task.classic`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from conf.options import SparkDriverChoice, SparkOptions
+from conf.registry import is_job_setting
+from runtime.jobgraph.job_graph import JobKind
+from runtime.taskexecutor.spark_options import CATALOG, WAREHOUSE
+
+START_SETTINGS = (
+    "spark.jars",
+    "spark.jars.packages",
+    "spark.sql.extensions",
+    CATALOG,
+    WAREHOUSE,
+    "spark.default.parallelism",
+    "spark.driver.memory",
+    "spark.plugins",
+)
+"""Settings of a script that Spark takes only at its start, and without which the script fails or computes in another
+way: with ``task.spark-driver=auto`` a script that names one gets a driver of its own."""
+
+_HINTS = (
+    (r"\bStreamingContext\b", "uses DStreams, and a driver runs the streams of one program only"),
+    (
+        r"\bhadoopConfiguration\b",
+        "changes Hadoop's configuration, and the tasks of a driver share its open file systems",
+    ),
+    (
+        r"\bfs\.(s3[an]?|azure|abfss?|wasbs?|adl|gs|oss|obs|cosn|swift)\.",
+        "configures a file system, and the tasks of a driver share its open file systems",
+    ),
+    (r"\bADD\s+JARS?\b|\baddJar\b", "adds jars while it runs, which every task of a driver would get"),
+    (r"\baddSparkListener\b", "adds a listener to Spark, which would hear of the other tasks too"),
+    (r"\bSystem\.exit\b|\bgetRuntime\(\)|\bRuntime\.halt\b", "ends its JVM, which would be the other tasks' too"),
+)
+"""Patterns in a script's text that show that it cannot share a driver, and why."""
+
+
+def own_driver_reason(
+    choice: SparkDriverChoice, text: str, jars: Sequence[str], start_settings: Collection[str] = ()
+) -> str:
+    """Return why a task runs on a Spark driver of its own, as a predicate; empty where it shares the TaskExecutor's.
+
+    Args:
+        choice: ``task.spark-driver``.
+        text: the script; empty for a pipeline.
+        jars: names of the jars that the job brings for a script.
+        start_settings: names of the settings, of the job or in the text, that the shared driver cannot have.
+    """
+    if jars:  # a script attaches to the driver's one context, whose class path they would change
+        return f"brings jars ({', '.join(jars)})"
+    if choice is SparkDriverChoice.OWN:
+        return "is to have one (task.spark-driver)"
+    if choice is SparkDriverChoice.AUTO:
+        if start_settings:
+            return f"has settings that Spark takes only at its start ({', '.join(sorted(start_settings))})"
+        for pattern, reason in _HINTS:
+            if re.search(pattern, text, re.IGNORECASE):
+                return reason
+    return ""
+
+
+def session_settings(kind: JobKind, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return a job's settings as a session takes them: one of Connect has Hadoop's among its own."""
+    if kind is JobKind.SCRIPT:
+        return dict(settings)
+    return {key.removeprefix("spark.hadoop."): value for key, value in settings.items()}
+
+
+def settings_in(text: str) -> dict[str, str]:
+    """Return the Spark settings that a script makes before Spark starts, as far as its text says them literally.
+
+    These are calls of `config`, `set`, `setAll`, `master`, `setMaster` and `enableHiveSupport` with constants, or with
+    names to which the script assigns one constant. Of a key that is set twice the last value counts.
+    """
+    if not re.search(r"['\"]spark\.|enableHiveSupport|\.\s*(?:set)?[mM]aster\s*\(", text):
+        return {}
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}  # it fails when it runs, and says why
+    constants = _constants(tree)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls.sort(key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0))  # that of a chain's last call is last
+    found = [pair for call in calls for pair in _settings_of(call, constants)]
+    return {key: value for key, value in found if key.startswith("spark.") and is_job_setting(key)}
+
+
+def _settings_of(call: ast.Call, constants: dict[str, str]) -> Iterator[tuple[str, str]]:
+    if not isinstance(call.func, ast.Attribute):
+        return
+    named = {item.arg: item.value for item in call.keywords}
+    match call.func.attr, [*call.args, *(named[name] for name in ("key", "value") if name in named)]:
+        case "enableHiveSupport", []:
+            yield CATALOG, "hive"
+        case (("master" | "setMaster"), [master]):
+            yield from _pair(ast.Constant(SparkOptions.MASTER.key), master, constants)
+        case (("config" | "set"), [key, value]):
+            yield from _pair(key, value, constants)
+        case "config", [] if isinstance(settings := named.get("map"), ast.Dict):
+            for each, value in zip(settings.keys, settings.values, strict=True):
+                if each is not None:
+                    yield from _pair(each, value, constants)
+        case "setAll", [ast.List(items) | ast.Tuple(items)]:
+            for item in items:
+                match item:
+                    case ast.Tuple([key, value]):
+                        yield from _pair(key, value, constants)
+
+
+def _pair(key: ast.expr, value: ast.expr, constants: dict[str, str]) -> Iterator[tuple[str, str]]:
+    name, text = _constant(key, constants), _constant(value, constants)
+    if name is not None and text is not None:
+        yield name, text
+
+
+def _constant(node: ast.expr, constants: dict[str, str]) -> str | None:
+    """Return a constant as PySpark passes it to Spark."""
+    match node:
+        case ast.Constant(bool(value)):
+            return str(value).lower()
+        case ast.Constant(str(value) | int(value) | float(value)):
+            return str(value)
+        case ast.Name(name):
+            return constants.get(name)
+    return None
+
+
+def _constants(tree: ast.AST) -> dict[str, str]:
+    """Return the names to which a text assigns a constant, and nothing else."""
+    stores: Counter[str] = Counter()
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(name, ast.Store()):
+                stores[name] += 1
+            case ast.Assign([ast.Name(name)], ast.Constant() as value) if (text := _constant(value, {})) is not None:
+                found[name] = text
+    return {name: text for name, text in found.items() if stores[name] == 1}

@@ -1,0 +1,193 @@
+"""Settings of Spark that a job has: each holds, or one line of the job's standard error says that it does not."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from tests.cluster_harness import Cluster
+from tests.job_files import write_job
+
+OWN = "it runs on a Spark driver of its own"
+
+
+def logs(cluster: Cluster, file: Path, *options: str) -> tuple[str, str]:
+    """Run a job to its end; returns its standard output and standard error."""
+    job_id = cluster.submit(file, options=options)
+    cluster.await_status(job_id, "FINISHED")
+    done = cluster.run("job", "logs", job_id)
+    return done.stdout, done.stderr
+
+
+def test_settings_of_sessions_hold_on_the_shared_driver(cluster: Cluster, tmp_path: Path) -> None:
+    text = (
+        "from pyspark.sql import SparkSession\n"
+        "builder = SparkSession.builder.appName('mine').config('spark.mine.too', 2).config('spark.hadoop.b.c', 'd')\n"
+        "spark = builder.config('spark.sql.catalog.other', 'org.example.None').getOrCreate()\n"
+        "get = spark.conf.get\n"
+        "print(get('spark.sql.shuffle.partitions'), get('spark.mine'), get('spark.mine.too'))\n"
+        "conf = spark.sparkContext.getConf()\n"
+        "print(conf.get('spark.mine'), conf.get('spark.mine.too'), conf.get('spark.app.name'))\n"
+        "print(get('spark.sql.catalog.other'))\n"
+        "java = getattr(spark.sparkContext._jsc, 'hadoop' + 'Configuration')()\n"
+        "print(java.get('a.b'), java.get('b.c'))\n"
+    )
+    options = ("-D", "spark.sql.shuffle.partitions=7", "-D", "spark.mine=1", "-D", "spark.hadoop.a.b=c")
+    out, err = logs(cluster, write_job(tmp_path, text), *options)
+    assert out.splitlines() == ["7 1 2", "1 2 mine", "org.example.None", "c d"]
+    assert "ignored" not in err
+    assert OWN not in err
+    nothing = "from pyspark.sql import SparkSession\n" \
+        "conf = SparkSession.builder.getOrCreate().sparkContext.getConf()\n" \
+        "print(conf.get('spark.mine'), conf.get('spark.mine.too'), conf.get('spark.app.name'))\n"  # fmt: skip
+    out, _ = logs(cluster, write_job(tmp_path, nothing, "next.py"))
+    assert out == "None None next\n", "nothing of a job's settings is left for the next"
+
+
+IGNORED = """\
+import os
+from pyspark.sql import SparkSession
+
+threads, memory = "local[" + "3]", str(7) + "g"
+spark = SparkSession.builder.master(threads).config("spark.executor.memory", memory).getOrCreate()
+sc = spark.sparkContext
+for get in (spark.conf.get, sc.getConf().get):
+    print(get("spark.executor.memory", None), get("spark.master", None) == sc.master, sc.master == threads)
+SparkSession.builder.config("spark.executor.memory", memory).getOrCreate()
+"""
+
+
+def test_what_cannot_hold_is_told_once_and_is_not_answered(cluster: Cluster, tmp_path: Path) -> None:
+    out, err = logs(cluster, write_job(tmp_path, IGNORED))
+    assert out == "None True False\nNone True False\n"
+    for setting in ("spark.executor.memory=7g", "spark.master=local[3]"):
+        (line,) = [line for line in err.splitlines() if setting in line]
+        assert line == (
+            f"the setting {setting} is ignored: Spark takes it only at its start; to have it, submit the job with "
+            f"--own-driver -D {setting}"
+        )
+    own = ("--own-driver", "-D", "spark.executor.memory=7g", "-D", "spark.master=local[3]")
+    out, err = logs(cluster, write_job(tmp_path, IGNORED), *own)
+    assert out == "7g True True\n7g True True\n"
+    assert "ignored" not in err
+
+
+def test_a_secret_in_an_ignored_setting_is_not_shown(cluster: Cluster, tmp_path: Path) -> None:
+    text = (
+        "from pyspark.sql import SparkSession\n"
+        "SparkSession.builder.config('spark.ssl.keyPassword', 'hunter2').getOrCreate()\n"
+    )
+    _, err = logs(cluster, write_job(tmp_path, text))
+    assert "the setting spark.ssl.keyPassword=****** is ignored" in err
+    assert "hunter2" not in err
+
+
+def test_a_script_whose_text_needs_them_has_a_driver_with_its_settings(cluster: Cluster, tmp_path: Path) -> None:
+    house = tmp_path / "house"
+    text = (
+        "from pyspark.sql import SparkSession\n"
+        f"HOUSE = {str(house)!r}\n"
+        "builder = SparkSession.builder.master('local[2]').config('spark.default.parallelism', 5)\n"
+        "spark = builder.config('spark.sql.warehouse.dir', HOUSE).getOrCreate()\n"
+        "sc = spark.sparkContext\n"
+        "print(sc.master, sc.defaultParallelism, spark.range(9).rdd.getNumPartitions())\n"
+        "spark.range(3).write.saveAsTable('mine')\n"
+    )
+    file = write_job(tmp_path, text)
+    out, err = logs(cluster, file)
+    assert out == "local[2] 5 5\n"
+    assert (house / "mine").is_dir()
+    assert f"(spark.default.parallelism, spark.sql.warehouse.dir): {OWN}" in err
+    assert "ignored" not in err
+    out, err = logs(
+        cluster, write_job(tmp_path, text.replace("'mine'", "'elsewhere'")), "-D", "task.spark-driver=shared"
+    )
+    assert OWN not in err
+    assert "the setting spark.default.parallelism=5 is ignored" in err
+    assert not (house / "elsewhere").exists()
+
+
+def test_settings_for_a_start_on_the_command_line_give_a_driver_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
+    text = (
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "jvm = spark.sparkContext._jvm.java.lang\n"
+        "heap = getattr(jvm.Runtime, 'get' + 'Runtime')().maxMemory() >> 20\n"
+        "print(spark.conf.get('spark.driver.memory'), heap > 2600, jvm.System.getProperty('mine'))\n"
+    )
+    options = ("-D", "spark.driver.memory=2700m", "-D", "spark.driver.extraJavaOptions=-Dmine=yes")
+    out, err = logs(cluster, write_job(tmp_path, text), *options)
+    assert out == "2700m True yes\n"
+    assert f"(spark.driver.extraJavaOptions, spark.driver.memory): {OWN}" in err
+    _, err = logs(cluster, write_job(tmp_path, "print(1)"), *options, "-D", "task.spark-driver=shared")
+    assert "the setting spark.driver.memory=2700 mb is ignored" in err
+
+
+def test_a_pipeline_with_settings_for_a_start_has_a_driver_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
+    text = (
+        "from pyspark.sql import functions as F\n"
+        "from understudy import Pipeline\n\n"
+        "def show(ctx):\n"
+        "    parts = ctx.spark.range(100).select(F.spark_partition_id().alias('p')).distinct().count()\n"
+        "    print(parts, ctx.spark.conf.get('spark.sql.shuffle.partitions'), ctx.spark.conf.get('spark.mine'))\n\n"
+        "def pipeline(argv):\n"
+        "    p = Pipeline('parts')\n"
+        "    p.sink('show', show)\n"
+        "    return p\n"
+    )
+    file = write_job(tmp_path, text)
+    session = ("-D", "spark.sql.shuffle.partitions=7", "-D", "spark.mine=1")
+    out, err = logs(cluster, file, *session)
+    assert out.split()[1:] == ["7", "1"]
+    assert OWN not in err
+    out, err = logs(cluster, file, *session, "-D", "spark.default.parallelism=5")
+    assert out == "5 7 1\n"
+    assert OWN in err
+
+
+def maven_repository(directory: Path) -> Path:
+    """A repository with one package, org.example:marker:1.0, whose jar holds marker.txt."""
+    place = directory / "org" / "example" / "marker" / "1.0"
+    place.mkdir(parents=True)
+    with zipfile.ZipFile(place / "marker-1.0.jar", "w") as jar:
+        jar.writestr("marker.txt", "here")
+    (place / "marker-1.0.pom").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId><artifactId>marker</artifactId>"
+        "<version>1.0</version></project>"
+    )
+    return directory
+
+
+def test_packages_are_fetched_and_are_on_the_class_path(cluster: Cluster, tmp_path: Path) -> None:
+    repository = maven_repository(tmp_path / "m2")
+    text = (
+        "from pyspark.sql import SparkSession\n"
+        "builder = SparkSession.builder.config('spark.jars.packages', 'org.example:marker:1.0')\n"
+        f"builder = builder.config('spark.jars.repositories', '{repository.as_uri()}')\n"
+        f"spark = builder.config('spark.jars.ivy', '{tmp_path / 'ivy'}').getOrCreate()\n"
+        "loader = spark.sparkContext._jvm.java.lang.ClassLoader.getSystemClassLoader()\n"
+        "print(loader.getResource('marker.txt') is not None, spark.conf.get('spark.jars.packages'))\n"
+    )
+    out, err = logs(cluster, write_job(tmp_path, text))
+    assert out == "True org.example:marker:1.0\n"
+    assert f"(spark.jars.packages): {OWN}" in err
+
+
+HIVE = """\
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.enableHiveSupport().getOrCreate()
+if sys.argv[1] == "write":
+    spark.sql("CREATE TABLE kept (id BIGINT) STORED AS PARQUET")
+    spark.range(3).write.insertInto("kept")
+print(spark.conf.get("spark.sql.catalogImplementation"), spark.table("kept").count())
+"""
+
+
+def test_a_script_with_hive_finds_the_tables_of_the_last_one(cluster: Cluster, tmp_path: Path) -> None:
+    file = write_job(tmp_path, HIVE)
+    for what in ("write", "read"):
+        job_id = cluster.submit(file, what)
+        cluster.await_status(job_id, "FINISHED")
+        assert cluster.run("job", "logs", job_id).stdout == "hive 3\n"
