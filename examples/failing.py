@@ -1,6 +1,6 @@
 """A script with a mistake in it: what its author sees is the script's own traceback, with the job's id and state.
 
-python -m runtime.cluster job run examples/failing.py
+understudy job run examples/failing.py
 """
 
 from pyspark.sql import SparkSession

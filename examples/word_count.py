@@ -1,6 +1,6 @@
 """An ordinary PySpark script, as people write them: nothing in it knows of Understudy.
 
-python -m runtime.cluster job run examples/word_count.py
+understudy job run examples/word_count.py
 spark-submit examples/word_count.py
 """
 
