@@ -10,14 +10,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # Unit tests sync thousands of small files: to memory, where that has a gigabyte to spare.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 1000000 2>/dev/null && echo TMPDIR=/dev/shm)
 
-.PHONY: env demo test check format bench docs clean
+.PHONY: env demo test check format bench docs pictures clean
 
 env: $(STAMP)
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[java,redis-server,examples,notebook,kubernetes,test,fuzz,docs,dev]'
+	# setuptools warns, in a frame of stars, of what an editable installation is for: to import the checkout.
+	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip install --quiet --editable '.[java,redis-server,examples,notebook,kubernetes,test,fuzz,docs,dev]'
 	@touch $@
 
 demo: env
@@ -33,6 +34,7 @@ check: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m conf.reference --check
+	$(BIN)/python -m tests.prose
 	$(IN_MEMORY) $(BIN)/python -m pytest --numprocesses auto tests/unit
 
 format: env
@@ -42,6 +44,10 @@ format: env
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the site is in build/site"
+
+# The pictures of README, from a real run; needs Chromium.
+pictures: env
+	$(BIN)/python -m docs.pictures
 
 bench: env
 	$(BIN)/python -m tests.bench submit --json -

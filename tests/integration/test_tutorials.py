@@ -1,7 +1,8 @@
 """The tutorials, worked through as a reader would: every block of code is run, and prints what the page says.
 
 A block with a title is a file of the reader's directory; other `bash` and `python` blocks are run there. A `text` block
-is what the one before it has printed on standard output; a line of three dots stands for any lines.
+is what the one before it has printed on standard output; a line of three dots stands for any lines, three dots in a
+line for any text, and blanks for any number of them. A block in an HTML comment is run and not shown.
 """
 
 from __future__ import annotations
@@ -111,9 +112,14 @@ class Reader:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether an output is the one that is shown, in which a line of three dots stands for any lines."""
-    pattern = "".join("(.*\n)*" if line == "..." else re.escape(line + "\n") for line in shown.splitlines())
+    """Return whether an output is the one that is shown, in which three dots stand for any lines or text."""
+    pattern = "".join("(.*\n)*" if line == "..." else f"{_pattern_of(line)} *\n" for line in shown.splitlines())
     return re.fullmatch(pattern, printed) is not None
+
+
+def _pattern_of(line: str) -> str:
+    words = (".*?".join(map(re.escape, word.split("..."))) for word in re.split(" +", line))
+    return " +".join(words)
 
 
 @pytest.fixture
@@ -135,6 +141,9 @@ def test_shown_output() -> None:
     assert matches("a\n...\nb\n", "a\nx\ny\nb\n")
     assert not matches("a.c\n", "abc\n")
     assert not matches("a\n", "a\nb\n")
+    assert matches("job ... is  FINISHED\n", "job 4711 is FINISHED\n")
+    assert not matches("job ... is FINISHED\n", "job 4711 is FAILED\n")
+    assert not matches("ab\n", "a b\n")
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ def spark_home() -> Path:
     spec = importlib.util.find_spec("pyspark")
     home = Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
     if home is None or not (home / "jars").is_dir():
-        raise DriverStartError("pyspark with its jars is not installed: pip install 'pyspark[connect]>=4.1,<5'")
+        raise DriverStartError("pyspark with its jars is not installed: pip install 'pyspark[connect]>=4.3,<4.4'")
     return home
 
 
@@ -285,7 +285,7 @@ def class_path() -> list[Path]:
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     if not any(jar.name.startswith("spark-connect_") for jar in jars):
         raise DriverStartError(
-            f"{spark_home() / 'jars'} has no spark-connect jar: install pyspark 4.1 or later from PyPI"
+            f"{spark_home() / 'jars'} has no spark-connect jar: install pyspark 4.3 from PyPI"
         )
     return jars
 
