@@ -140,7 +140,8 @@ def unpack_directory(packed: Path, target: Path) -> None:
             elif mode & stat.S_IXUSR:
                 path.chmod(0o700)
     for path, end in links:  # all files are written by now: nothing is written through a link
-        if not Path(os.path.normpath(path.parent / end)).is_relative_to(target):
-            raise zipfile.BadZipFile(f"the symbolic link {path.relative_to(target)} leads out of the directory")
         path.unlink()
         path.symlink_to(end)
+    for path, _ in links:
+        if not path.resolve().is_relative_to(target.resolve()):
+            raise zipfile.BadZipFile(f"the symbolic link {path.relative_to(target)} leads out of the directory")

@@ -219,3 +219,86 @@ def test_a_job_with_a_driver_of_its_own_names_its_directory_in_sql(cluster: Clus
     )
     (tmp_path / "rows.csv").write_text("1\n2\n")
     assert run(cluster, tmp_path, "job", "run", "--own-driver", "--env", "STAGE=test", "job.py") == "2 test\n"
+
+
+SECRET = "s3cret-of-the-caller"
+
+
+def test_variables_reach_the_job_and_its_workers_and_are_shown_nowhere(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_TOKEN", SECRET)
+    (tmp_path / "job.py").write_text(
+        "import os, signal, subprocess\nfrom pathlib import Path\nfrom pyspark.sql import SparkSession\n"
+        "length = lambda _=0: len(os.environ.get('API_TOKEN', ''))\n"
+        "again = Path('again').exists()\nPath('again').touch()\n"
+        "again or os.kill(os.getpid(), signal.SIGKILL)\n"
+        "started = subprocess.run(['printenv', 'STAGE'], capture_output=True, text=True).stdout.strip()\n"
+        "context = SparkSession.builder.getOrCreate().sparkContext\n"
+        "print(length(), started, context.range(1).map(length).collect())\n"
+    )
+    (tmp_path / "flow.py").write_text(
+        "import os\nfrom pyspark.sql import functions as F\nfrom understudy import Pipeline\n"
+        "def rows(ctx):\n    return ctx.spark.range(1)\n"
+        "def show(ctx, rows):\n    length = F.udf(lambda _: len(os.environ.get('API_TOKEN', '')), 'int')\n"
+        "    print(length.func(0), rows.select(length('id')).collect()[0][0])\n"
+        "def pipeline(argv):\n    job = Pipeline('flow')\n"
+        "    job.source('rows', rows).sink('show', show)\n    return job\n"
+    )
+    own = ("--env", "API_TOKEN", "--env", "STAGE=test")
+    assert run(cluster, tmp_path, "job", "run", *own, "job.py").splitlines()[-1] == f"20 test [{len(SECRET)}]"
+    assert run(cluster, tmp_path, "job", "run", *own, "flow.py") == "20 20\n"
+    (tmp_path / "next.py").write_text(
+        "import os\nfrom pyspark.sql import SparkSession\n"
+        "context = SparkSession.builder.getOrCreate().sparkContext\n"
+        "print(context.range(2).map(lambda _: os.environ.get('API_TOKEN')).collect())\n"
+    )
+    assert run(cluster, tmp_path, "job", "run", "next.py") == "[None, None]\n"
+    with cluster.client() as client:
+        for details in client.list_jobs():
+            assert SECRET not in run(cluster, tmp_path, "job", "info", "--json", details.job_id)
+    for part in ("log", "archive"):
+        for path in (cluster.directory / part).rglob("*"):
+            assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+
+
+def test_a_job_runs_in_a_copy_of_what_it_ships(cluster: Cluster, tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    (project / ".gitignore").write_text("*.tmp\n")
+    (project / "left.tmp").touch()
+    (project / "sub").mkdir()
+    (project / "sub" / "beside.py").write_text("NAME = 'beside'\n")
+    (project / "sub" / "job.py").write_text(
+        "import os, sys, beside, helpers\nfrom pathlib import Path\n"
+        "from pyspark.sql import SparkSession, functions as F\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "print(beside.NAME, sys.argv, Path(__file__).relative_to(Path.cwd()), Path('left.tmp').exists())\n"
+        "sales = spark.read.option('header', True).csv('data/sales.csv')\n"
+        "print([row[0] for row in sales.select(F.udf(helpers.rate, 'double')('region')).collect()])\n"
+        "sales.write.csv('out')\nprint(len(list(Path('out').glob('part-*'))) > 0, os.getcwd())\n"
+    )
+    shown = run(cluster, tmp_path, "job", "run", "--working-dir", "project", "project/sub/job.py", "x").splitlines()
+    assert shown[:2] == ["beside ['sub/job.py', 'x'] sub/job.py False", "[0.5, 2.0]"]
+    written, _, copy = shown[2].partition(" ")
+    assert written == "True"
+    assert not Path(copy).exists(), "it goes with the attempt"
+    assert not (project / "out").exists()
+    refused = understudy(cluster, tmp_path, "job", "run", "-D", "client.working-dir.max-size=10b", "--working-dir",
+                         "project", "project/sub/job.py")  # fmt: skip
+    assert refused.returncode == 1
+    assert "the largest are" in refused.stderr
+    assert "remedy: name in a .gitignore" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_directories_as_py_files(cluster: Cluster, tmp_path: Path) -> None:
+    library = make_project(tmp_path / "library")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "job.py").write_text(
+        "from pyspark.sql import SparkSession\nimport conf.settings, runtime\n"
+        "context = SparkSession.builder.getOrCreate().sparkContext\n"
+        "print(conf.settings.NAME, context.range(1).map(lambda _: runtime.described()).collect())\n"
+    )
+    given = f"{library / 'conf'},{library}/runtime.py"
+    shown = run(cluster, tmp_path / "here", "job", "run", "--py-files", given, "job.py")
+    assert shown == "own settings ['own runtime']\n"

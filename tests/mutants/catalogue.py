@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from tests.mutants import actors, blob, checkpoint, clusters, conf_files, control, deployment, ha, jobs, own_names, rest
+from tests.mutants import (
+    actors,
+    blob,
+    checkpoint,
+    clusters,
+    conf_files,
+    control,
+    deployment,
+    ha,
+    jobs,
+    own_names,
+    rest,
+    working_directory,
+)
 from tests.mutants.model import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -17,4 +30,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *jobs.MUTANTS,
     *own_names.MUTANTS,
     *rest.MUTANTS,
+    *working_directory.MUTANTS,
 )

@@ -14,7 +14,7 @@ from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph, JobKind
 from runtime.jobgraph.working_directory import CallerDirectory, WorkingDirectory, file_system_of, imports_beside
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
-from runtime.spark.spec import JobPlace, TaskSpec
+from runtime.spark.spec import JobPlace, TaskSpec, has_own_workers
 from runtime.spark.task.working_directory import _Resolver
 
 # ------------------------------------------------------- the caller's directory
@@ -113,6 +113,12 @@ def test_what_a_task_with_a_place_sees() -> None:
     assert (spec.directory, spec.shown_file, spec.argv) == ("/home/me", "/home/me/p/job.py", ["p/job.py", "a"])
     assert spec.import_path == ["/home/me/p", "/e"]
     assert replace(spec, py_files=()).has_own_workers
+
+
+def test_a_job_with_variables_has_workers_of_its_own() -> None:
+    task = TaskDeploymentDescriptor.internal("task", JobKind.SCRIPT)
+    assert not has_own_workers(task.job, None)
+    assert has_own_workers(replace(task.job, environment={"A": "b"}), None)
 
 
 # --------------------------------------------------------------- paths of Spark
