@@ -33,7 +33,7 @@ from runtime.cluster.command_line import (
     waiting,
 )
 from runtime.cluster.job_listing import SORTS, JobFilter, moment_of
-from runtime.cluster.output import clean, clean_lines, format_moment, print_json, print_line, print_result, say
+from runtime.cluster.output import clean, clean_lines, format_moment, print_answer, print_document, print_line, say
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 from runtime.protocol.execution_state import JobStatus
@@ -171,11 +171,16 @@ def job_run(
         with interrupt_kept() as release:
             submitted = _submit(client, graph, file, libraries)
             page = _show_page(client, submitted)
+            if detach and not as_json:
+                print_line(submitted)
+                return
+            from runtime.cluster.documents import Job, SubmittedJob
+
             if detach:
-                print_result({"job_id": submitted, "web_page": page}, submitted, as_json)
+                print_document(SubmittedJob(submitted, page))
                 return
             ended, interrupted = _await_or_cancel(client, submitted, lambda _: None, release)
-        print_json(ended)
+        print_document(Job.of(ended))
         sys.exit(status_of_end(ended.status.value, interrupted))
 
 
@@ -297,7 +302,7 @@ def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...],
         with contextlib.redirect_stdout(sys.stderr):  # output of the file is not part of the picture
             graph = read_job_file(file, args)
         if as_json:
-            print_json(explain_plan(graph))
+            print_document(explain_plan(graph))
         else:
             draw = {"text": explain_text, "dot": explain_dot, "svg": explain_svg}[form]
             print_line(draw(graph).rstrip("\n"))
@@ -352,7 +357,9 @@ def job_list(configuration: Configuration, as_json: bool, **chosen: Any) -> None
     with connected(configuration) as client:
         jobs = JobFilter(**chosen).apply(client.list_jobs(), _now_ms())
     if as_json:
-        print_json(jobs)
+        from runtime.cluster.documents import JobLine
+
+        print_document([JobLine.of(job) for job in jobs])
     else:
         print_jobs([view_of_details(job) for job in jobs])
 
@@ -368,7 +375,9 @@ def job_info(configuration: Configuration, reference: str, as_json: bool) -> Non
     with connected_to_job(configuration, reference) as (client, job_id):
         job = client.job(job_id)
     if as_json:
-        print_json(job)
+        from runtime.cluster.documents import Job
+
+        print_document(Job.of(job))
     else:
         print_job(view_of_job(job))
         print_checkpoints(job.checkpoints)
@@ -389,7 +398,9 @@ def job_cancel(configuration: Configuration, reference: str, wait: bool, as_json
             if wait:
                 state = _await_end(client, job_id, lambda _: None).status.value
     text = f"job {job_id} is {state or 'to be cancelled'}"
-    print_result({"job_id": job_id, "state": state or "CANCELLING"}, text, as_json)
+    from runtime.cluster.documents import JobState
+
+    print_answer(JobState(job_id, state or "CANCELLING"), text, as_json)
 
 
 @job.command(name="logs", epilog=examples(f"understudy job logs -f {EXAMPLE_ID}"))
@@ -440,7 +451,9 @@ def job_exceptions(configuration: Configuration, reference: str | None, as_json:
     if job.failure is not None and job.failure not in failures:
         failures.insert(0, job.failure)
     if as_json:
-        print_json({"job_id": job.job_id, "name": job.name, "state": job.status, "failures": failures})
+        from runtime.cluster.documents import JobFailures
+
+        print_document(JobFailures(job.job_id, job.name, job.status.value, tuple(failures)))
         return
     say(f"job {job.job_id} ({clean(job.name)}) is {job.status.value}")
     if not failures:

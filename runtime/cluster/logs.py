@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import codecs
-import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from actors.errors import ActorError
 from runtime.client import ClusterClient
 from runtime.cluster.command_line import ExitStatus
-from runtime.cluster.output import print_json, print_line, say
+from runtime.cluster.output import print_document, say
 from runtime.cluster.views import print_failed_job, view_of_job
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.job_logs import TASK_LOGS
+from runtime.job_logs import TASK_LOGS, LogPiece
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
 from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.errors import UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.messages import TaskLog
 from runtime.protocol.task_executor import TaskExecutorGateway
-
-
-@dataclass(frozen=True, slots=True)
-class LogPiece:
-    """Text that was added to a log.
-
-    Args:
-        task: name of the task.
-        attempt: number of the attempt, from 0.
-        name: ``stdout`` or ``stderr``.
-        text: what was added.
-        is_note: whether the text is a remark on the log instead.
-    """
-
-    task: str
-    attempt: int
-    name: str
-    text: str
-    is_note: bool = False
 
 
 @dataclass(slots=True)
@@ -136,7 +116,9 @@ def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
 
 
 def _print_json(logs: Iterable[tuple[TaskLog | ComponentLog, bytes]]) -> None:
-    print_json([{**asdict(log), "text": content.decode(errors="replace")} for log, content in logs])
+    from runtime.cluster.documents import Log
+
+    print_document([Log.of(log, content) for log, content in logs])
 
 
 def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
@@ -183,7 +165,7 @@ def _show_piece(piece: LogPiece, last: str, as_json: bool) -> str:
     """Print a piece, with a title where the piece before was of another log; return its title."""
     title = f"{piece.task}, attempt {piece.attempt + 1}, {piece.name}"
     if as_json:
-        print_line(json.dumps(asdict(piece)))
+        print_document(piece, indent=None)
     elif piece.is_note:
         say(f"--- {title}: {piece.text}")
     else:
