@@ -72,6 +72,25 @@ class KeptLog:
 
 
 @dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Text that was added to a log, one line of ``job logs -f --json``.
+
+    Args:
+        task: name of the task.
+        attempt: number of the attempt, from 0.
+        name: ``stdout`` or ``stderr``.
+        text: what was added.
+        is_note: whether the text is a remark on the log instead.
+    """
+
+    task: str
+    attempt: int
+    name: str
+    text: str
+    is_note: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LogChunk:
     """A piece of a log: its bytes, none at the present end; and how many the log has at present."""
 

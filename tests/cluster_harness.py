@@ -14,14 +14,16 @@ from typing import Any
 
 import psutil
 
-from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect
+from runtime.cluster.documents import Job
+from runtime.cluster.output import to_plain
 from runtime.ids import JobID
 from runtime.protocol.diagnostics import TaskPoolReport
 from runtime.protocol.messages import ProcessView
 from tests.job_files import WAITING, write_job
+from tests.json_output import parsed
 from tests.waiting import PATIENCE_S
 
 NO_WARM_UP, WARM_UP = (f"taskmanager.spark.warm-up={value}" for value in ("false", "true"))  # 15 s of CPU time
@@ -78,8 +80,8 @@ class Cluster:
         return done
 
     def json(self, *arguments: str) -> Any:
-        """What a command with ``--json`` says."""
-        return json.loads(self.run(*arguments, "--json").stdout)
+        """What a command with ``--json`` says, held against its schema."""
+        return parsed(arguments, self.run(*arguments, "--json").stdout)
 
     def submit(self, file: Path, *args: str, options: tuple[str, ...] = ()) -> str:
         """Submit a job detached; returns its id."""
@@ -88,7 +90,7 @@ class Cluster:
     def job(self, job_id: str) -> dict[str, Any]:
         """The job as `job info --json` shows it, asked from here: whoever polls starts no process each time."""
         with self.client() as client:
-            return dict(json.loads(json.dumps(to_plain(client.job(JobID(job_id))))))
+            return dict(json.loads(json.dumps(to_plain(Job.of(client.job(JobID(job_id)))))))
 
     def await_status(self, job_id: str, *statuses: str, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """Wait until the job is in one of the states; any other final state is a failure."""
@@ -96,9 +98,9 @@ class Cluster:
 
         def look() -> dict[str, Any] | None:
             job = self.job(job_id)
-            if job["status"] in statuses:
+            if job["state"] in statuses:
                 return job
-            assert job["status"] not in final, f"job is {job['status']}: {job['failure']}\n{self.logs()}"
+            assert job["state"] not in final, f"job is {job['state']}: {job['failure']}\n{self.logs()}"
             return None
 
         found: dict[str, Any] = await_value(look, timeout)

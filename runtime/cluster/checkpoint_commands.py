@@ -30,11 +30,11 @@ from runtime.cluster.output import (
     clean,
     format_moment,
     format_size,
+    print_answer,
+    print_document,
     print_error,
     print_facts,
-    print_json,
     print_line,
-    print_result,
     print_table,
     say,
 )
@@ -133,7 +133,7 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
         with waiting(f"rolling job {job_id} back", _continues("rollback", job_id)):
             status = client.roll_back(job_id, place, new_query_id=new_query_id)
         if as_json:
-            print_json(status)
+            print_document(status)
         else:
             say(f"job {job_id} goes back to {status.path}: its tasks restart")
 
@@ -148,7 +148,7 @@ def _print_operation(
     """Print the directory to standard output and notes to standard error; exit with 1 where the operation failed."""
     completed = status.state.value == "COMPLETED"
     if as_json:
-        print_json(status)
+        print_document(status)
     elif completed:
         for note in status.notes:
             say(f"note: {note}")
@@ -193,7 +193,7 @@ def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
     from runtime.checkpoint.compatibility import Fit
 
     if as_json:
-        print_json(verdicts)
+        print_document(verdicts)
     else:
         for verdict in verdicts:
             print_line(clean(f"{verdict.query}: {verdict.fit.value}"))
@@ -268,21 +268,9 @@ def savepoint_list(directory: Path, as_json: bool) -> None:
 
     listed = list_savepoints(directory)
     if as_json:
-        print_json(
-            [
-                {
-                    "path": one.path,
-                    "ok": not one.problems,
-                    "problems": one.problems,
-                    "job": found.job if found else None,
-                    "created_ms": found.created_ms if found else None,
-                    "queries": [query.snapshot.name for query in found.queries] if found else [],
-                    "bytes": found.bytes if found else None,
-                }
-                for one in listed
-                for found in [one.savepoint]
-            ]
-        )
+        from runtime.cluster.documents import SavepointLine
+
+        print_document([SavepointLine.of(one) for one in listed])
     elif not listed:
         print_line("no savepoints")
     else:
@@ -307,7 +295,9 @@ def savepoint_info(path: Path, as_json: bool) -> None:
 
     found = read_savepoint(path)
     if as_json:
-        print_json(found)
+        from runtime.cluster.documents import SavepointContent
+
+        print_document(SavepointContent.of(found))
     else:
         _print_savepoint(found)
 
@@ -324,7 +314,9 @@ def savepoint_verify(path: Path, as_json: bool) -> None:
 
     problems = verify_state(path)
     if as_json:
-        print_json({"path": path, "ok": not problems, "problems": problems})
+        from runtime.cluster.documents import Verification
+
+        print_document(Verification(str(path), not problems, problems))
     else:
         for problem in problems or [f"{path} is as it was written"]:
             print_line(clean(problem))
@@ -342,7 +334,9 @@ def savepoint_dispose(path: Path, as_json: bool) -> None:
 
     if not dispose_savepoint(path):
         raise SavepointError(f"there is no savepoint {path}", "`understudy savepoint list DIR` shows what there is")
-    print_result({"path": path, "disposed": True}, clean(f"{path} is disposed"), as_json)
+    from runtime.cluster.documents import DisposedSavepoint
+
+    print_answer(DisposedSavepoint(str(path)), clean(f"{path} is disposed"), as_json)
 
 
 @savepoint.command(name="check", epilog=examples(f"understudy savepoint check --query counts {_SAVEPOINT} /tmp/trial"))
@@ -411,9 +405,9 @@ def savepoint_state(
         sys.exit(ExitStatus.FAILED)
     plain = [{name: _plain(value) for name, value in row.items()} for row in rows]
     if as_json:
-        print_json(
-            {"query": choice.query.snapshot.name, "operator": choice.operator, "store": choice.store, "rows": plain}
-        )
+        from runtime.cluster.documents import StateRows
+
+        print_document(StateRows(choice.query.snapshot.name, choice.operator, choice.store, plain))
     elif not rows:
         print_line("no rows")
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 
 import click
 
 from conf.errors import ConfigurationError
 from runtime.cluster.checkpoint_commands import savepoint
-from runtime.cluster.cluster_commands import demo, doctor, log_level, master, start, status, stop
+from runtime.cluster.cluster_commands import demo, doctor, log_level, start, start_master, status, stop
 from runtime.cluster.command_line import (
     PROGRAM,
     ExitStatus,
@@ -68,8 +69,12 @@ def completion(shell: str) -> None:
     click.echo(completion_script(cli, shell))
 
 
-for _command in (start, master, stop, status, doctor, demo, log_level, job, savepoint):
+for _command in (start, start_master, stop, status, doctor, demo, log_level, job, savepoint):
     cli.add_command(_command)
+
+_former_name = copy.copy(start_master)
+_former_name.hidden = True
+cli.add_command(_former_name, "master")  # its only name in the first releases: scripts may have it
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The commands on a cluster as a whole: start, master, stop, status, doctor, demo and log-level."""
+"""The commands on a cluster as a whole: start, start-master, stop, status, doctor, demo and log-level."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runtime.cluster.command_line import (
     role_options,
     waiting,
 )
-from runtime.cluster.output import print_facts, print_json, print_line, print_result, print_table, say
+from runtime.cluster.output import print_answer, print_document, print_facts, print_line, print_table, say
 from runtime.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -64,10 +64,15 @@ def start(
     left = "what was started has been stopped again"
     with readable_errors(), waiting("", left), start_cluster(configuration, say, masters) as client:
         overview = client.overview()
-        where = _places(configuration, client, _web_addresses(client.status()))
+        pages = _web_addresses(client.status())
+        where = _places(configuration, client, ", ".join(pages))
     if as_json:
-        plain = {name.lower().replace(" ", "_"): value for name, value in where.items()}
-        print_json({**plain, "task_executors": overview.task_managers, "slots": overview.slots})
+        from runtime.cluster.documents import StartedCluster
+
+        address, directory, logs = where["address"], where["runtime directory"], where["logs"]
+        print_document(
+            StartedCluster(where["cluster"], address, pages, directory, logs, overview.task_managers, overview.slots)
+        )
         return
     print_facts(where)
     print_line(f"ready: {overview.task_managers} TaskExecutor(s) with {overview.slots} slots")
@@ -81,7 +86,9 @@ def _start_role(configuration: Configuration, role: str, host: str | None, as_js
     with readable_errors(), waiting("", left):
         started = start_role(configuration, Role(role), host, say)
     if as_json:
-        print_json(started)
+        from runtime.cluster.documents import StartedHost
+
+        print_document(StartedHost.of(started))
         return
     print_facts(
         {
@@ -109,7 +116,9 @@ def _on_all_hosts(configuration: Configuration, verb: str, as_json: bool) -> Non
             outcomes += run_everywhere(configuration, verb, targets, str(config_file), overrides, say)
     failed = [outcome for outcome in outcomes if not outcome.ok]
     if as_json:
-        print_json({"ok": not failed, "hosts": outcomes})
+        from runtime.cluster.documents import HostOutcomes
+
+        print_document(HostOutcomes.of(outcomes))
     else:
         rows = [(each.host, each.role.value, "ok" if each.ok else "FAILED", each.detail) for each in outcomes]
         print_table(("HOST", "ROLE", "OUTCOME", "DETAIL"), rows)
@@ -117,9 +126,9 @@ def _on_all_hosts(configuration: Configuration, verb: str, as_json: bool) -> Non
         sys.exit(ExitStatus.FAILED)
 
 
-def _web_addresses(status: ClusterStatus) -> str:
-    """Return where the web endpoints serve; empty where there are none."""
-    return ", ".join(process.url for process in status.processes if process.url)
+def _web_addresses(status: ClusterStatus) -> list[str]:
+    """Return where the web endpoints serve."""
+    return [process.url for process in status.processes if process.url]
 
 
 def _places(configuration: Configuration, client: ClusterClient, web: str = "") -> dict[str, str]:
@@ -136,11 +145,14 @@ def _places(configuration: Configuration, client: ClusterClient, web: str = "") 
     }
 
 
-@click.command(epilog=examples("understudy master"))
+@click.command(name="start-master", epilog=examples("understudy start-master"))
 @configured
 @json_option
-def master(configuration: Configuration, as_json: bool) -> None:
-    """Start one more master for the running cluster, or for one whose masters were all killed: its tasks run on."""
+def start_master(configuration: Configuration, as_json: bool) -> None:
+    """Start one more master for the running cluster, as a standby.
+
+    If all masters of the cluster were killed, it takes over what they left: their jobs' tasks run on.
+    """
     from runtime.cluster.session import join_cluster
 
     left = "the master may be coming up; `understudy status` shows it"
@@ -148,7 +160,9 @@ def master(configuration: Configuration, as_json: bool) -> None:
         address = join_cluster(configuration)
     cluster_id = configuration.get(ClusterOptions.ID)
     text = f"a master of the cluster {cluster_id!r} serves at {address}"
-    print_result({"cluster": cluster_id, "address": address}, text, as_json)
+    from runtime.cluster.documents import StartedMaster
+
+    print_answer(StartedMaster(cluster_id, address), text, as_json)
 
 
 @click.command(
@@ -172,7 +186,9 @@ def stop(configuration: Configuration, role: str | None, hosts: bool, as_json: b
         with readable_errors(), waiting("", left):
             stop_cluster(configuration, say)
         cluster_id = configuration.get(ClusterOptions.ID)
-        print_result({"cluster": cluster_id, "stopped": True}, f"the cluster {cluster_id!r} has stopped", as_json)
+        from runtime.cluster.documents import StoppedCluster
+
+        print_answer(StoppedCluster(cluster_id), f"the cluster {cluster_id!r} has stopped", as_json)
 
 
 def _stop_role(configuration: Configuration, role: str, as_json: bool) -> None:
@@ -182,7 +198,9 @@ def _stop_role(configuration: Configuration, role: str, as_json: bool) -> None:
     left = f"part of it may run still; `understudy stop --role {role}` goes on"
     with readable_errors(), waiting("", left):
         stop_role(configuration, Role(role), say)
-    print_result({"role": role, "stopped": True}, f"the {role} of this host has stopped", as_json)
+    from runtime.cluster.documents import StoppedHost
+
+    print_answer(StoppedHost(role), f"the {role} of this host has stopped", as_json)
 
 
 @click.command(epilog=examples("understudy status", "understudy status --json"))
@@ -197,15 +215,9 @@ def status(configuration: Configuration, as_json: bool) -> None:
         workers, jobs = client.task_managers(), client.list_jobs()
         pools = client.task_pools()
     if as_json:
-        print_json(
-            {
-                "cluster": cluster,
-                "overview": overview,
-                "task_managers": workers,
-                "task_pools": pools,
-                "jobs": jobs,
-            }
-        )
+        from runtime.cluster.documents import Status
+
+        print_document(Status.of(cluster, overview, workers, pools, jobs))
         return
     running = sum(not job.status.is_terminal for job in jobs)
     ready = sum(sum(pool.idle.values()) for pool in pools.values())
@@ -216,7 +228,7 @@ def status(configuration: Configuration, as_json: bool) -> None:
             "cluster": cluster.cluster_id,
             "version": cluster.version,
             "address": client.address,
-            "REST API": _web_addresses(cluster),
+            "REST API": ", ".join(_web_addresses(cluster)),
             "slots": f"{overview.free_slots} of {overview.slots} free",
             "jobs": f"{running} running, {len(jobs) - running} finished",
             "ready tasks": f"{ready}; {hits} of {asked} tasks found one" if pools else "",
@@ -253,7 +265,9 @@ def doctor(configuration: Configuration, start_spark: bool, as_json: bool) -> No
     results = examine_machine(configuration, start_spark)
     failed = sum(not result.ok for result in results)
     if as_json:
-        print_json({"ok": not failed, "checks": results})
+        from runtime.cluster.documents import Examination
+
+        print_document(Examination.of(results))
     else:
         rows = [(result.name, "ok" if result.ok else "FAILED", result.detail, result.remedy) for result in results]
         print_table(("CHECK", "STATE", "FOUND", "REMEDY"), rows)
@@ -350,11 +364,13 @@ def _show_log_levels(client: ClusterClient, process: str | None, as_json: bool) 
             found[name] = known[name].request_log_levels().result()
         except ActorError as error:
             say(f"warning: {name} does not answer: {error}")
-    if as_json:
-        print_json(found)
-        return
     rows = [(name, logger, level) for name, levels in found.items() for logger, level in levels.items()]
-    print_table(("PROCESS", "LOGGER", "LEVEL"), rows)
+    if as_json:
+        from runtime.cluster.documents import LogLevel
+
+        print_document([LogLevel(*row) for row in rows])
+    else:
+        print_table(("PROCESS", "LOGGER", "LEVEL"), rows)
 
 
 def _change_log_level(client: ClusterClient, target: str, level: str, process: str | None, as_json: bool) -> ExitStatus:
@@ -376,7 +392,7 @@ def _change_log_level(client: ClusterClient, target: str, level: str, process: s
             outcomes[name] = error
     changes = log_level_changes(outcomes, logger, level)
     if as_json:
-        print_json(changes)
+        print_document(changes)
     for change in changes:
         if change.error:
             say(f"warning: {change.process} does not answer: {change.error}")

@@ -23,7 +23,8 @@ from runtime.application.program import ApplicationFiles
 from runtime.application.state import ApplicationResult
 from runtime.client import ClusterClient
 from runtime.cluster.command_line import ExitStatus, Interrupts, await_or_cancel, status_of_end
-from runtime.cluster.output import print_error, print_json, print_result, say
+from runtime.cluster.documents import Application, JobLine, SubmittedApplication
+from runtime.cluster.output import print_answer, print_document, print_error, say
 from runtime.cluster.session import Say, start_cluster, stop_cluster, wait_until_stopped
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
@@ -224,7 +225,7 @@ def run_application(
                     f"`understudy job list {reached_by(configuration)}` shows its jobs; its logs are in {directory.log}"
                 )
                 if detach:
-                    print_result({"application_id": own_id, "web_page": page}, own_id, as_json)
+                    print_answer(SubmittedApplication(own_id, page), own_id, as_json)
                     return ExitStatus.DONE
                 known: dict[JobID, str] = {}
                 with Interrupts() as interrupts:
@@ -271,15 +272,8 @@ def _print_result(
     as_json: bool,
 ) -> None:
     if as_json:
-        print_json(
-            {
-                "application_id": application_id,
-                "status": result.status.value,
-                "error": result.error,
-                "traceback": result.traceback,
-                "jobs": jobs,
-            }
-        )
+        listed = tuple(map(JobLine.of, jobs))
+        print_document(Application(application_id, result.status.value, result.error, result.traceback, listed))
         return
     if files.stdout.exists():  # main() may have been cancelled before it was run
         sys.stdout.write(files.stdout.read_text(errors="replace"))

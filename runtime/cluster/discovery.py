@@ -118,7 +118,7 @@ def connect_locally(configuration: Configuration) -> ClusterClient:
     if not directory.is_running():
         raise ClusterNotRunning(
             f"the cluster in {directory.root} is not running: its master is gone",
-            "`understudy master` takes over what it left, `stop` cleans up, `start` starts it again",
+            "`understudy start-master` takes over what it left, `stop` cleans up, `start` starts it again",
         )
     running = Configuration.read(directory.configuration_file)  # has the limits of the cluster itself
     return _client(

@@ -2,7 +2,7 @@
 
     python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD LOCK_FD first | join | member
 
-Started by `understudy start`, by `master` to join a running cluster, or by `start --role master` as a
+Started by `understudy start`, by `start-master` to join a running cluster, or by `start --role master` as a
 member of a cluster on several hosts. The starter holds the lock of the runtime directory and hands it over. The process
 reads the configuration there, and reports on the report descriptor, in one JSON line, that it serves or why it cannot.
 """

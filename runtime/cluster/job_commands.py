@@ -40,7 +40,7 @@ from runtime.cluster.command_line import (
     waiting,
 )
 from runtime.cluster.job_listing import SORTS, JobFilter, moment_of
-from runtime.cluster.output import clean, clean_lines, format_moment, print_json, print_line, print_result, say
+from runtime.cluster.output import clean, clean_lines, format_moment, print_answer, print_document, print_line, say
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 from runtime.protocol.execution_state import JobStatus
@@ -166,6 +166,7 @@ def job_run(
 
     from runtime.cluster.deployment import job_cluster, run_application, target_of
     from runtime.cluster.discovery import connect
+    from runtime.cluster.documents import Job, SubmittedJob
     from runtime.job_file import pack_py_files, read_job_file
     from runtime.jobgraph.job_graph import ArtifactRole
 
@@ -208,7 +209,7 @@ def job_run(
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
         if detach:
             submitted = _submit(client, graph, file, libraries)
-            print_result({"job_id": submitted, "web_page": _show_page(client, submitted)}, submitted, as_json)
+            print_answer(SubmittedJob(submitted, _show_page(client, submitted)), submitted, as_json)
             return
         heartbeat_s, timeout_s = heartbeat_of(configuration)
         graph = replace(graph, client_heartbeat_timeout_s=timeout_s)
@@ -224,7 +225,7 @@ def job_run(
 
             with client.heartbeats(submitted, heartbeat_s):
                 ended, interrupt = _await_or_cancel(client, submitted, wait, heartbeat_s)
-        print_json(ended)
+        print_document(Job.of(ended))
         exit_status = None if ended.failure is None else ended.failure.exit_status
         sys.exit(status_of_end(ended.status.value, interrupt, exit_status))
 
@@ -421,7 +422,7 @@ def job_explain(
         with contextlib.redirect_stdout(sys.stderr):  # output of the file is not part of the picture
             graph = read_job_file(file, args, kind=kind, tell=say)
         if as_json:
-            print_json(explain_plan(graph))
+            print_document(explain_plan(graph))
         else:
             draw = {"text": explain_text, "dot": explain_dot, "svg": explain_svg}[form]
             print_line(draw(graph).rstrip("\n"))
@@ -476,7 +477,9 @@ def job_list(configuration: Configuration, as_json: bool, **chosen: Any) -> None
     with connected(configuration) as client:
         jobs = JobFilter(**chosen).apply(client.list_jobs(), _now_ms())
     if as_json:
-        print_json(jobs)
+        from runtime.cluster.documents import JobLine
+
+        print_document([JobLine.of(job) for job in jobs])
     else:
         print_jobs([view_of_details(job) for job in jobs])
 
@@ -492,7 +495,9 @@ def job_info(configuration: Configuration, reference: str, as_json: bool) -> Non
     with connected_to_job(configuration, reference) as (client, job_id):
         job = client.job(job_id)
     if as_json:
-        print_json(job)
+        from runtime.cluster.documents import Job
+
+        print_document(Job.of(job))
     else:
         print_job(view_of_job(job))
         print_checkpoints(job.checkpoints)
@@ -513,7 +518,9 @@ def job_cancel(configuration: Configuration, reference: str, wait: bool, as_json
             if wait:
                 state = _await_end(client, job_id).status.value
     text = f"job {job_id} is {state or 'to be cancelled'}"
-    print_result({"job_id": job_id, "state": state or "CANCELLING"}, text, as_json)
+    from runtime.cluster.documents import JobState
+
+    print_answer(JobState(job_id, state or "CANCELLING"), text, as_json)
 
 
 @job.command(name="logs", epilog=examples(f"understudy job logs -f {EXAMPLE_ID}"))
@@ -564,7 +571,9 @@ def job_exceptions(configuration: Configuration, reference: str | None, as_json:
     if job.failure is not None and job.failure not in failures:
         failures.insert(0, job.failure)
     if as_json:
-        print_json({"job_id": job.job_id, "name": job.name, "state": job.status, "failures": failures})
+        from runtime.cluster.documents import JobFailures
+
+        print_document(JobFailures(job.job_id, job.name, job.status.value, tuple(failures)))
         return
     say(f"job {job.job_id} ({clean(job.name)}) is {job.status.value}")
     if not failures:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import codecs
 import itertools
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TextIO
 
 from actors.errors import ActorError
 from blob.errors import BlobError
 from runtime.client import ClusterClient
 from runtime.cluster.command_line import Interrupted, status_of_end, status_of_interrupt
-from runtime.cluster.output import clean, discard_output, print_bytes, print_json, print_line, say
+from runtime.cluster.output import clean, discard_output, print_bytes, print_document, say
 from runtime.cluster.views import JobProgress, print_ended_job, view_of_job
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.job_logs import TASK_LOGS, KeptLog, rest_of
+from runtime.job_logs import TASK_LOGS, KeptLog, LogPiece, rest_of
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
 from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.errors import UnknownTaskExecutorError
@@ -35,7 +34,7 @@ CHUNKS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class LogPiece:
+class OutputPiece:
     """Bytes that were added to a log, or a remark on it.
 
     Args:
@@ -82,7 +81,7 @@ class LogFollower:
     def __init__(
         self,
         client: ClusterClient,
-        show: Callable[[LogPiece], None],
+        show: Callable[[OutputPiece], None],
         held: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._client = client
@@ -182,12 +181,12 @@ class LogFollower:
                 return
         self.complete = False
         where = f"what follows cannot be read from TaskExecutor {reading.attempt.task_executor}: {missing}"
-        self._show(LogPiece(reading.task, reading.attempt.number, reading.name, b"", where))
+        self._show(OutputPiece(reading.task, reading.attempt.number, reading.name, b"", where))
 
     def _add(self, reading: _Reading, data: bytes) -> None:
         if data:
             with self._held():
-                self._show(LogPiece(reading.task, reading.attempt.number, reading.name, data))
+                self._show(OutputPiece(reading.task, reading.attempt.number, reading.name, data))
                 reading.offset += len(data)
 
 
@@ -217,7 +216,7 @@ class JobScreen:
         if self._progress is not None and not self._unfinished:
             self._progress.update(view_of_job(job))
 
-    def write(self, piece: LogPiece) -> None:
+    def write(self, piece: OutputPiece) -> None:
         """Show a piece of output.
 
         Raises:
@@ -261,13 +260,12 @@ class JobScreen:
             if isinstance(error, BrokenPipeError):
                 raise Interrupted(signal.SIGPIPE) from None
 
-    def _write_json(self, piece: LogPiece) -> None:
+    def _write_json(self, piece: OutputPiece) -> None:
         source = piece.task, piece.attempt, piece.name
         decoder = self._decoders.setdefault(source, codecs.getincrementaldecoder("utf-8")("replace"))
         text = piece.note or decoder.decode(piece.data)
         if text:
-            told = {"task": piece.task, "attempt": piece.attempt, "name": piece.name}
-            print_line(json.dumps({**told, "text": text, "is_note": bool(piece.note)}))
+            print_document(LogPiece(piece.task, piece.attempt, piece.name, text, bool(piece.note)), indent=None)
 
 
 def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
@@ -282,7 +280,9 @@ def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
 
 
 def _print_json(logs: Iterable[tuple[TaskLog | ComponentLog, bytes]]) -> None:
-    print_json([{**asdict(log), "text": content.decode(errors="replace")} for log, content in logs])
+    from runtime.cluster.documents import Log
+
+    print_document([Log.of(log, content) for log, content in logs])
 
 
 def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:

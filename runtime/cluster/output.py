@@ -19,6 +19,9 @@ from typing import TextIO
 
 from conf import SecretStr
 
+SCHEMA = "understudy/v1"
+"""Version of the JSON that commands print."""
+
 STATE_STYLES = {
     "RUNNING": "green",
     "FINISHED": "bold green",
@@ -70,17 +73,34 @@ def say(step: str) -> None:
     print_line(step, sys.stderr)
 
 
-def print_json(value: object, stream: TextIO | None = None) -> None:
-    """Print a value as indented JSON; see `to_plain`. Raises TypeError."""
-    print_line(json.dumps(to_plain(value), indent=2), stream)
+def print_document(value: object, *, indent: int | None = 2) -> None:
+    """Print what a command answers as JSON to standard output; see `to_plain`.
+
+    An object begins with ``"schema"``. A list stays a list, whose objects each begin with it: `jq` reads it with
+    ``.[]``, and an object taken out of it still says what it is, as an item of `kubectl` does.
+
+    Args:
+        value: one of `runtime.cluster.documents`, or a list of them.
+        indent: columns; None for all of it on one line.
+
+    Raises:
+        TypeError: JSON has no form for it.
+    """
+    print_line(json.dumps(_marked(to_plain(value)), indent=indent))
 
 
-def print_result(value: object, text: str, as_json: bool) -> None:
-    """Print what a command has done: *value* as JSON, or *text* on a line."""
+def print_answer(value: object, text: str, as_json: bool) -> None:
+    """Print what a command has done: *value* as `print_document` does, or *text* on a line."""
     if as_json:
-        print_json(value)
+        print_document(value)
     else:
         print_line(text)
+
+
+def _marked(plain: object) -> object:
+    if isinstance(plain, list):
+        return [_marked(item) for item in plain]
+    return {"schema": SCHEMA, **plain} if isinstance(plain, dict) else plain
 
 
 def print_error(error: BaseException | str, remedy: str = "", stream: TextIO | None = None) -> None:

@@ -13,6 +13,7 @@ from runtime.ha.redis_process import find_redis_server
 from tests.cluster_harness import ROOT, await_value
 from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.network import Network
+from tests.json_output import parsed
 
 COMMAND_S = 300.0
 
@@ -97,13 +98,13 @@ class Hosts:
 
     def json(self, host: str, *arguments: str) -> Any:
         """What a command with ``--json`` says on a host."""
-        return json.loads(self.run(host, *arguments, "--json").stdout)
+        return parsed(arguments, self.run(host, *arguments, "--json").stdout)
 
     def task_managers(self, host: str) -> dict[str, dict[str, Any]]:
         """The registered TaskExecutors as a host sees them, by the name of their host."""
         names = {address: name for name, address in self.network.addresses.items()}
-        views = self.json(host, "status")["task_managers"]
-        return {names[view["registration"]["address"].split("@")[1].split(":")[0]]: view for view in views}
+        views = self.json(host, "status")["task_executors"]
+        return {names[view["address"].split("@")[1].split(":")[0]]: view for view in views}
 
     def await_task_managers(self, host: str, *expected: str) -> dict[str, dict[str, Any]]:
         """Wait until exactly the TaskExecutors of these hosts are registered, with all their slots free or used."""

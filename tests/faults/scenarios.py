@@ -185,7 +185,7 @@ SCENARIOS = (
     ),
     Scenario(
         "start-stop",
-        "`start`, `start`, `stop` and `master` meet at any moment, as do signals to masters and commands.",
+        "`start`, `start`, `stop` and `start-master` meet at any moment, as do signals to masters and commands.",
         "There is one cluster, or a clear line; no job of a cluster that was not told to end is lost.",
         (
             "faults/test_start_stop.py::test_a_master_that_is_told_to_end_while_another_joins_leaves_it_the_jobs",

@@ -90,7 +90,7 @@ def test_a_host_that_is_cut_off_loses_its_tasks_to_another_and_comes_back(networ
     committed = stream.await_commits(2)
     cut = str(await_value(stream.host))
     other = "three" if cut == "two" else "two"
-    registration = before[cut]["registration"]
+    registration = before[cut]
 
     network.cut(cut)
     # It ends by itself what it runs: from here nobody can.
@@ -103,7 +103,7 @@ def test_a_host_that_is_cut_off_loses_its_tasks_to_another_and_comes_back(networ
     network.rejoin(cut)
     after = hosts.await_task_managers("one", "two", "three")
     assert after[cut]["instance_id"] != before[cut]["instance_id"]
-    assert after[cut]["registration"]["pid"] != registration["pid"]
+    assert after[cut]["pid"] != registration["pid"]
     # A batch job gets the slot that came back, from a host that has neither master nor Redis.
     out = tmp_path / "squares"
     done = hosts.run(other, "job", "run", str(write_job(tmp_path, PIPELINE)), "--", "1000", str(out))
@@ -184,17 +184,17 @@ def test_a_master_host_that_is_cut_off_loses_its_leadership_to_a_standby_and_no_
         assert "waits to be registered: taskmanager-10.231.0.4-0: no ResourceManager leads" in early.stdout
         hosts.start(one="master")
         hosts.start(two="master")
-        before = hosts.await_task_managers("two", "three")["three"]["registration"]
+        before = hosts.await_task_managers("two", "three")["three"]
         stream = _Stream(hosts, tmp_path)
         committed = stream.await_commits(2)
 
         network_of_four.cut("one")
         stream.source.write(5)
         stream.await_commits(committed + 4)
-        after = hosts.await_task_managers("two", "three")["three"]["registration"]
+        after = hosts.await_task_managers("two", "three")["three"]
         assert (after["pid"], after["spark_pid"]) == (before["pid"], before["spark_pid"])
         job = hosts.json("two", "job", "info", stream.job_id)
-        assert (job["status"], len(job["tasks"][0]["attempts"])) == ("RUNNING", 1)
+        assert (job["state"], len(job["tasks"][0]["attempts"])) == ("RUNNING", 1)
 
         network_of_four.rejoin("one")
         leaders = await_value(lambda: _leaders_of_both(hosts))

@@ -41,7 +41,7 @@ def test_a_killed_task_executor_is_noticed_and_its_task_restarted(
     cluster = make_cluster()
     waiting = WaitingJob.start(cluster, tmp_path)
     job_id = waiting.job_id
-    spark = cluster.json("status")["task_managers"][0]["registration"]["spark_pid"]
+    spark = cluster.json("status")["task_executors"][0]["spark_pid"]
     os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
     await_value(lambda: waiting.starts == 2)
     waiting.release()
@@ -49,7 +49,7 @@ def test_a_killed_task_executor_is_noticed_and_its_task_restarted(
     assert job["restarts"] == 1
     assert job["tasks"][0]["attempts"][0]["error"]["kind"] == "task-executor-lost"
     assert job["failure_counts"] == {"task-executor-lost": 1}
-    assert cluster.json("status")["task_managers"][0]["registration"]["spark_pid"] == spark, "the driver is adopted"
+    assert cluster.json("status")["task_executors"][0]["spark_pid"] == spark, "the driver is adopted"
 
 
 @pytest.mark.parametrize("victim", ["dispatcher", "resourcemanager", "blobserver", "redis"])
@@ -73,9 +73,9 @@ def test_a_killed_job_master_is_replaced_and_its_task_runs_on(cluster: Cluster, 
     seen = set()
 
     def look() -> bool:
-        seen.add(cluster.json("job", "list")[0]["status"])
+        seen.add(cluster.json("job", "list")[0]["state"])
         job = cluster.job(job_id)
-        return job["status"] == "RUNNING" and "RECONCILING" in job["timestamps"]  # as its new JobMaster has recorded
+        return job["state"] == "RUNNING" and "RECONCILING" in job["timestamps"]  # as its new JobMaster has recorded
 
     await_value(look)
     assert seen <= {"RUNNING", "RECONCILING"}, "nobody says anything else of it"
@@ -175,7 +175,7 @@ def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(
     cluster = make_cluster()
     waiting = WaitingJob.start(cluster, tmp_path)
     job_id = waiting.job_id
-    spark = cluster.json("status")["task_managers"][0]["registration"]["spark_pid"]
+    spark = cluster.json("status")["task_executors"][0]["spark_pid"]
     os.kill(spark, signal.SIGKILL)
     await_value(lambda: waiting.starts == 2)
     waiting.release()
@@ -183,7 +183,7 @@ def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(
     assert job["tasks"][0]["attempts"][0]["error"]["kind"] == "spark-lost"
     assert job["failure_counts"]["spark-lost"] >= 1
     assert "user-code" not in job["failure_counts"], "the job's code saw its sockets close: that is no fault of its own"
-    assert cluster.json("status")["task_managers"][0]["registration"]["spark_pid"] != spark
+    assert cluster.json("status")["task_executors"][0]["spark_pid"] != spark
 
 
 def test_stop_cleans_up_after_a_killed_master(own_cluster: Cluster, tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def test_a_driver_that_was_cut_off_is_ended_before_its_successor_writes(pair: Cl
     job_id = pair.submit(write_job(tmp_path, STREAM), str(location))
     await_value(lambda: commits(location) >= 0)
     first = attempt(pair, job_id)
-    registrations = [row["registration"] for row in pair.json("status")["task_managers"]]
-    (worker,) = [row for row in registrations if row["resource_id"] == first["task_executor"]]
+    workers = pair.json("status")["task_executors"]
+    (worker,) = [row for row in workers if row["task_executor"] == first["task_executor"]]
     assert lock_holder(lease) == worker["spark_pid"]
 
     cut_off = worker["spark_pid"], worker["pid"]

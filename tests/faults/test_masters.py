@@ -65,7 +65,7 @@ def test_a_standby_takes_over_from_a_killed_master_and_no_job_notices(pair: Clus
     wait_for_leaders(pair, 1)
     pair.await_status(waiting.job_id, "RUNNING")
     await_value(lambda: {name: pair.pid_of(name) for name in kept} == kept)
-    pair.run("master")  # and there are two again
+    pair.run("start-master")  # and there are two again
     await_value(lambda: len(pair.json("status")["cluster"]["masters"]) == 2)
     waiting.release()
     job = pair.await_status(waiting.job_id, "FINISHED")
@@ -205,7 +205,7 @@ def test_masters_that_were_all_killed_are_replaced_and_tasks_run_on(own_cluster:
     waiting = WaitingJob.start(cluster, tmp_path)
     os.kill(cluster.pid_of("master"), signal.SIGKILL)
     await_value(lambda: cluster.run("job", "list", check=False).returncode == 69)
-    cluster.run("master")
+    cluster.run("start-master")
     cluster.await_status(waiting.job_id, "RUNNING")
     waiting.release()
     job = cluster.await_status(waiting.job_id, "FINISHED")

@@ -94,7 +94,7 @@ def test_a_command_without_a_cluster(idle: Cluster, command: tuple[str, ...]) ->
 
 def test_a_second_start(cluster: Cluster) -> None:
     assert "already runs at akka.tcp://" in refused(cluster, "start")
-    assert cluster.json("status")["overview"]["task_managers"] == 1
+    assert cluster.json("status")["overview"]["task_executors"] == 1
 
 
 def test_a_job_file_that_does_not_exist(cluster: Cluster) -> None:

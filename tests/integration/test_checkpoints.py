@@ -20,6 +20,7 @@ from runtime.protocol.checkpoints import OperationState
 from tests.cluster_harness import ROOT, Cluster, await_value, paths_below, started
 from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
+from tests.json_output import parsed
 from tests.rest_client import RestClient
 from tests.streaming_rows import Source, files_of, files_so_far, rows_of, rows_so_far
 
@@ -116,8 +117,8 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     kill_and_await_restart(cluster, job_id, task)
     source.write(3)
     await_checkpoints(cluster, job_id)
-    (manager,) = cluster.json("status")["task_managers"]
-    kill_and_await_restart(cluster, job_id, manager["registration"]["spark_pid"])
+    (manager,) = cluster.json("status")["task_executors"]
+    kill_and_await_restart(cluster, job_id, manager["spark_pid"])
     source.write(3)
     before = await_checkpoints(cluster, job_id)["latest_completed"]["id"]
     assert cluster.job(job_id)["checkpoints"]["counts"]["restored"] == 2
@@ -145,7 +146,7 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     assert (refused.returncode, "chk-999999 is no savepoint" in refused.stderr) == (1, True)
     number = attempts(cluster, job_id)
     cluster.run("job", "rollback", "--to", first.path, "--new-query-id", job_id)
-    restored = lambda: (cluster.job(job_id)["checkpoints"]["latest_restored"] or {}).get("external_path")  # noqa: E731
+    restored = lambda: (cluster.job(job_id)["checkpoints"]["latest_restored"] or {}).get("path")  # noqa: E731
     await_value(lambda: restored() == first.path)
     assert attempts(cluster, job_id) > number
     await_checkpoints(cluster, job_id)
@@ -199,7 +200,7 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     fourth = cluster.submit(script, str(source.directory), str(sink), "", options=("--from", third))
     await_checkpoints(cluster, fourth)
     restored = cluster.job(fourth)["checkpoints"]["latest_restored"]
-    assert (restored["is_savepoint"], Path(restored["external_path"]).parent.name) == (False, third)
+    assert (restored["is_savepoint"], Path(restored["path"]).parent.name) == (False, third)
     # That checkpoint may be of the batch before the last windows were closed; a query that is started again closes them
     # only with the next data (Spark).
     source.close()
@@ -241,7 +242,7 @@ def test_a_changed_job_is_told_whether_it_fits_and_nothing_is_touched(checkpoint
     def check(file: Path) -> tuple[int, dict[str, Any]]:
         done = cluster.run("job", "check", "--from", savepoint, "--json", str(file), "--", *arguments, check=False)
         assert done.returncode in (0, 1), done.stderr
-        return done.returncode, {verdict["query"]: verdict for verdict in json.loads(done.stdout)}
+        return done.returncode, {verdict["query"]: verdict for verdict in parsed(("job", "check"), done.stdout)}
 
     exit_status, verdicts = check(script)
     assert (exit_status, verdicts["counts"]["fit"]) == (0, "fits"), verdicts
@@ -280,7 +281,7 @@ def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed
     after = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"][0]
     assert (after["id"], after["run_id"] != before["run_id"]) == (before["id"], True), "it is the same query"
     savepoint = Path(cluster.run("job", "stop", job_id).stdout.strip())
-    assert cluster.job(job_id)["status"] == "FINISHED"
+    assert cluster.job(job_id)["state"] == "FINISHED"
     assert [query.snapshot.name for query in read_savepoint(savepoint).queries] == ["query-0"]
     file = str(write_job(tmp_path, PIPELINE))
     checked = cluster.run("job", "check", "--from", str(savepoint), file, "--", f"--source={source.directory}")

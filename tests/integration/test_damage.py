@@ -95,9 +95,9 @@ def test_a_query_whose_state_is_damaged_goes_back_to_its_checkpoint(rocksdb: Clu
     await_value(lambda: figures()["latest_completed"] and holding())
 
     # The column families are in the zip alone, so that the changelog that stays is no state.
-    (manager,) = cluster.json("status")["task_managers"]
+    (manager,) = cluster.json("status")["task_executors"]
     before = attempts()
-    os.kill(manager["registration"]["spark_pid"], signal.SIGKILL)
+    os.kill(manager["spark_pid"], signal.SIGKILL)
     (live / "state" / "0" / "0" / "1.zip").unlink()
     source.write(1)
     await_value(lambda: committed() >= 1)

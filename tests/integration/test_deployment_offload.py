@@ -88,7 +88,7 @@ def test_what_one_component_says_to_another_may_exceed_a_frame(
     job_id = cluster.submit(write_job(tmp_path, WIDE), "400")
 
     def status() -> str:
-        return str(next(job["status"] for job in cluster.json("job", "list") if job["job_id"] == job_id))
+        return str(next(job["state"] for job in cluster.json("job", "list") if job["job_id"] == job_id))
 
     await_value(lambda: status() != "FAILED" and status() == "FINISHED")
     archived = [path for path in paths_below(cluster.directory) if path.name == f"{job_id}.job"]

@@ -59,8 +59,8 @@ def test_a_driver_that_runs_no_jobs_is_replaced_and_its_tasks_restarted(
     assert {failure["kind"] for failure in failures} <= {"spark-lost", "task-executor-lost"}, failures
 
     def replaced() -> str:
-        managers = cluster.json("status")["task_managers"]
-        registration = managers[0]["registration"] if managers else {"spark_pid": shared}
+        managers = cluster.json("status")["task_executors"]
+        registration = managers[0] if managers else {"spark_pid": shared}
         return "" if registration["spark_pid"] == shared else str(registration["spark_loss"])
 
     assert why in await_value(replaced)

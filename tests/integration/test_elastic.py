@@ -69,4 +69,4 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
     cluster.await_status(waiting, "FINISHED")
 
     await_value(lambda: worker_of(cluster) == 0 and not lives(second))
-    assert cluster.json("status")["task_managers"] == []
+    assert cluster.json("status")["task_executors"] == []

@@ -194,7 +194,7 @@ def test_a_script_with_jars_has_a_spark_driver_of_its_own(cluster: Cluster, tmp_
     assert len(drivers) >= 2
     assert "version None 5" in output_of(cluster, without)
     assert "version connector-1.jar 5" in output_of(cluster, with_jar)
-    shared = cluster.json("status")["task_managers"][0]["registration"]["spark_pid"]
+    shared = cluster.json("status")["task_executors"][0]["spark_pid"]
     told = cluster.run("job", "logs", with_jar).stderr
     assert "brings jars (connector-1.jar): it runs on a Spark driver of its own, process " in told
     own = int(told.split("of its own, process ")[1].split()[0])

@@ -155,7 +155,7 @@ def test_following_ends_as_the_job_does(cluster: Cluster, tmp_path: Path) -> Non
     (own,) = [log["text"] for log in logs if log["name"] == "taskexecutor"]
     assert f"job {job_id} starts" in own
     served = cluster.json("job", "logs", "--task-executors", job_id)
-    assert [log["name"] for log in served if "resource_id" in log] == ["taskexecutor", "spark"]
+    assert [log["name"] for log in served if log["task_executor"]] == ["taskexecutor", "spark"]
     job_id, gate = _begin(cluster, tmp_path)
     interrupted = subprocess.Popen(cluster.command("job", "logs", "-f", job_id), stdout=subprocess.PIPE, text=True)
     assert interrupted.stdout is not None
@@ -213,8 +213,9 @@ def test_log_levels_are_changed_while_the_cluster_runs(cluster: Cluster) -> None
     log = cluster.directory / "log" / "dispatcher.log"
     changed = cluster.run("log-level", "dispatcher", "debug")
     assert changed.stdout == "dispatcher: root is DEBUG, it was INFO\n"
-    assert cluster.json("log-level", "dispatcher") == {"dispatcher": cluster.json("log-level")["dispatcher"]}
-    assert cluster.json("log-level")["dispatcher"]["root"] == "DEBUG"
+    levels_of = [level for level in cluster.json("log-level") if level["process"] == "dispatcher"]
+    assert cluster.json("log-level", "dispatcher") == levels_of
+    assert [level["level"] for level in levels_of if level["logger"] == "root"] == ["DEBUG"]
     assert "the log level of root is DEBUG, it was INFO" in log.read_text()
     everywhere = cluster.json("log-level", "actors.rpc", "ERROR")
     assert {"master", "dispatcher", "taskmanager-0"} <= {change["process"] for change in everywhere}

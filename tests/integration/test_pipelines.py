@@ -171,5 +171,5 @@ def test_what_is_lost_is_made_again_from_as_far_back_as_necessary(cluster: Clust
     assert "total 9900" in cluster.run("job", "logs", job_id).stdout
     assert began() == {"first": 3, "second": 2, "third": 2}
     assert [failure["kind"] for failure in job["failure_history"]] == ["user-code", "result-lost"]
-    assert job["failure_history"][1]["lost_result"] == tasks["second"]["key"]
+    assert job["failure_history"][1]["lost_result"] == tasks["second"]["id"]
     assert job["restarts"] == 2

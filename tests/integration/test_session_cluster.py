@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.spark.driver.java import find_java
 from tests.cluster_harness import ROOT, Cluster, WaitingJob, await_full_task_pool, await_value
 from tests.job_files import FAILING, PIPELINE, TRIVIAL, WAITING, write_job
+from tests.json_output import parsed
 from tests.waiting import PATIENCE_S
 
 
@@ -57,7 +57,7 @@ def test_a_failing_script_shows_the_users_own_traceback(cluster: Cluster, tmp_pa
 
 def test_two_jobs_run_at_once(cluster: Cluster, tmp_path: Path) -> None:
     jobs = [WaitingJob.start(cluster, tmp_path, name) for name in ("gate-a", "gate-b")]
-    assert [cluster.job(job.job_id)["status"] for job in jobs] == ["RUNNING", "RUNNING"]
+    assert [cluster.job(job.job_id)["state"] for job in jobs] == ["RUNNING", "RUNNING"]
     for job in jobs:
         job.release()
     for job in jobs:
@@ -99,7 +99,7 @@ def test_a_cancellation_may_be_left_to_the_cluster_and_who_follows_sees_it(clust
         assert told == {"job_id": waiting.job_id, "state": "CANCELLING"}
         follower.communicate(timeout=PATIENCE_S)
     assert follower.returncode == 79  # somebody else cancelled the job that was followed
-    assert cluster.job(waiting.job_id)["status"] == "CANCELED"
+    assert cluster.job(waiting.job_id)["state"] == "CANCELED"
 
 
 def test_ctrl_c_of_a_start_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_a_job_sets_for_itself_how_it_is_restarted(cluster: Cluster, tmp_path: P
     flags = [part for option in (*own, "restart-strategy.fixed-delay.delay=10ms") for part in ("-D", option)]
     failed = cluster.run("job", "run", *flags, "--json", str(file), check=False)
     assert failed.returncode == 1
-    job = json.loads(failed.stdout)
-    assert (job["status"], job["restarts"]) == ("FAILED", 2)
+    job = parsed(("job", "run"), failed.stdout)
+    assert (job["state"], job["restarts"]) == ("FAILED", 2)
     assert cluster.run("job", "run", "-D", "restart-strategy.type=never", str(file), check=False).returncode == 1
 
 
@@ -157,7 +157,7 @@ def test_an_actor_is_looked_up_by_its_address_from_another_process(cluster: Clus
 
 def test_the_doctor_asks_the_cluster_and_starts_a_driver(cluster: Cluster) -> None:
     done = cluster.run("doctor", "--json", "--start-spark", check=False)
-    told = json.loads(done.stdout)
+    told = parsed(("doctor",), done.stdout)
     checks = {check["name"]: check for check in told["checks"]}
     assert done.returncode == (0 if told["ok"] else 1)
     assert not {"jobmanager.rpc.port", "web endpoint"} & set(checks)

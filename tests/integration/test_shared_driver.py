@@ -257,8 +257,8 @@ def beside(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def driver_of(cluster: Cluster) -> int:
     """The process of the shared driver, once its TaskExecutor is registered."""
-    managers = await_value(lambda: cluster.json("status")["task_managers"])
-    return int(managers[0]["registration"]["spark_pid"])
+    managers = await_value(lambda: cluster.json("status")["task_executors"])
+    return int(managers[0]["spark_pid"])
 
 
 @pytest.mark.parametrize("bully", BULLIES)

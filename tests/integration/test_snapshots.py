@@ -38,6 +38,7 @@ from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.state_reader import read_state
 from tests.damage import DAMAGES, Damage, damaged_files, found_in_live, found_in_snapshot
+from tests.json_output import parsed
 from tests.seeds import printed_seed
 from tests.waiting import PATIENCE_S
 
@@ -319,7 +320,7 @@ def _processor_moved(spark: SparkSession, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runtime.cluster", "savepoint", "state", "--json", savepoint.path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
+    shown = parsed(("savepoint", "state"), done.stdout)
     assert (shown["query"], shown["operator"], shown["store"]) == ("counts", 0, "default")
     assert {row["key"]["k"]: row["value"]["n"] for row in shown["rows"]} == totals
 

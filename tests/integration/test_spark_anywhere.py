@@ -76,8 +76,8 @@ def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path) -
     url, work = spark
     settings = (f"spark.master={url}", "spark.executor.memory=512m", "spark.driver.memory=512m")
     for cluster in started(tmp_path / "c", *settings, "restart-strategy.fixed-delay.delay=100ms"):
-        [manager] = cluster.json("status")["task_managers"]
-        assert manager["registration"]["spark_master"] == url
+        [manager] = cluster.json("status")["task_executors"]
+        assert manager["spark_master"] == url
         for version, text in ((1, SCRIPT), (2, PIPELINE)):
             job = tmp_path / f"job{version}.py"
             job.write_text(text)
@@ -88,7 +88,7 @@ def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path) -
             assert seen == str(version)
             assert all(Path(module).is_relative_to(work) for module in modules), modules
             assert ("sum 499500" in said) == (text is PIPELINE)
-        _survives_its_driver(WaitingJob.start(cluster, tmp_path), cluster, manager["registration"]["spark_pid"])
+        _survives_its_driver(WaitingJob.start(cluster, tmp_path), cluster, manager["spark_pid"])
 
 
 def _survives_its_driver(job: WaitingJob, cluster: Cluster, driver: int) -> None:
@@ -146,8 +146,8 @@ def test_jobs_at_an_endpoint_that_is_there_already(tmp_path: Path) -> None:
     with connect_endpoint(tmp_path, spark_environment(tmp_path), token) as (url, kill):
         settings = (f"spark.remote={url}/;token={token}", "heartbeat.interval=1s", "restart-strategy.type=none")
         for cluster in started(tmp_path / "c", *settings):
-            [manager] = cluster.json("status")["task_managers"]
-            assert manager["registration"]["spark_master"] == url
+            [manager] = cluster.json("status")["task_executors"]
+            assert manager["spark_master"] == url
             said = cluster.run("job", "run", *write_libraries(tmp_path / "libraries", 4), str(files["pipeline"])).stdout
             [line] = {line for line in said.splitlines() if line.startswith("worker ")}
             assert line.split()[1] == "4"
@@ -168,4 +168,4 @@ def test_jobs_at_an_endpoint_that_is_there_already(tmp_path: Path) -> None:
 
 def _failed(cluster: Cluster, job_id: str) -> dict[str, Any] | None:
     job = cluster.job(job_id)
-    return job if job["status"] == "FAILED" else None
+    return job if job["state"] == "FAILED" else None

@@ -14,6 +14,7 @@ import pytest
 from tests.cluster_harness import ROOT, Cluster
 from tests.fakes.sshd import find_sshd, running_sshd, unused_port
 from tests.job_files import TRIVIAL, write_job
+from tests.json_output import parsed
 
 ABSENT = "127.0.0.2"
 """Where nobody listens: the sshd is at 127.0.0.1 only."""
@@ -30,7 +31,7 @@ def command(conf: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def outcomes(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], dict[str, Any]]:
     """What became of each host's roles."""
     assert done.returncode == 1, done.stderr  # for that of the absent one
-    return {(each["host"], each["role"]): each for each in json.loads(done.stdout)["hosts"]}
+    return {(each["host"], each["role"]): each for each in parsed(("start",), done.stdout)["hosts"]}
 
 
 def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(tmp_path: Path) -> None:
@@ -60,8 +61,8 @@ def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(tmp
 
             ran = command(conf, "job", "run", str(write_job(tmp_path, TRIVIAL)))
             assert ran.stdout == "sum 499500\n", ran.stderr
-            views = json.loads(command(conf, "status", "--json").stdout)["task_managers"]
-            assert [view["registration"]["resource_id"] for view in views] == ["taskmanager-127.0.0.1-0"]
+            views = parsed(("status",), command(conf, "status", "--json").stdout)["task_executors"]
+            assert [view["task_executor"] for view in views] == ["taskmanager-127.0.0.1-0"]
 
             again = outcomes(command(conf, "start", "--hosts", "--json"))
             assert "already runs" in again["127.0.0.1", "master"]["detail"]

@@ -155,9 +155,9 @@ def test_all_operators_go_on_from_a_checkpoint_over_all_stores(backends: Cluster
     before = latest()
     await_value(lambda: latest() > before + 1)  # the next may have been begun earlier
     source.write(2)
-    (manager,) = cluster.json("status")["task_managers"]
-    os.kill(manager["registration"]["spark_pid"], signal.SIGKILL)
-    await_value(lambda: cluster.job(job_id)["status"] == "FAILED")
+    (manager,) = cluster.json("status")["task_executors"]
+    os.kill(manager["spark_pid"], signal.SIGKILL)
+    await_value(lambda: cluster.job(job_id)["state"] == "FAILED")
     kept = open_checkpoint(find_state(job_id, cluster.directory / "checkpoints"))
     assert sorted(query.name for query in kept.queries) == sorted(QUERIES)
     assert all(query.batch_id >= 0 for query in kept.queries)

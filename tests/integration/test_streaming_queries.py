@@ -275,7 +275,7 @@ def test_a_query_in_trouble_that_nobody_waits_for_fails_its_task_which_is_restar
     for name in ("good", "troubled"):
         await_query(streaming, job_id, name, lambda query: (query["batch"] or 0) > 0)
     job = streaming.job(job_id)
-    assert job["status"] == "RUNNING"
+    assert job["state"] == "RUNNING"
     assert job["restarts"] >= 1
     streaming.run("job", "cancel", job_id)
     streaming.await_status(job_id, "CANCELED")
@@ -294,7 +294,7 @@ def test_a_location_has_one_writer(streaming: Cluster, tmp_path: Path) -> None:
     refused = streaming.run(*second, check=False)
     assert refused.returncode == 1
     assert f"the checkpointLocation {location} is written to by job {job_id} (" in refused.stderr
-    assert streaming.job(job_id)["status"] == "RUNNING"
+    assert streaming.job(job_id)["state"] == "RUNNING"
     streaming.run("job", "cancel", job_id)
     streaming.await_status(job_id, "CANCELED")
     assert lock_holder(tmp_path / ".live.lease") is None
@@ -315,7 +315,7 @@ def test_a_copy_that_is_begun_beside_its_original_ends_nothing(streaming: Cluste
     copy = streaming.submit(script, str(tmp_path / "copy"), options=("--from", savepoint))
     copied = await_query(streaming, copy, "located", lambda query: query["batch"] is not None)
     assert copied["id"] != own_id
-    assert streaming.job(original)["status"] == "RUNNING"
+    assert streaming.job(original)["state"] == "RUNNING"
     batch = await_query(streaming, original, "located", lambda query: query["batch"] is not None)["batch"]
     await_query(streaming, original, "located", lambda query: query["id"] == own_id and query["batch"] > batch)
 

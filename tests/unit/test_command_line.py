@@ -48,6 +48,8 @@ def leaves(group: click.Group, words: str = "") -> dict[str, click.Command]:
     """All commands that do something, by their words."""
     found: dict[str, click.Command] = {}
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
         path = f"{words} {name}".strip()
         found |= leaves(command, path) if isinstance(command, click.Group) else {path: command}
     return found
@@ -137,6 +139,16 @@ def test_the_exit_status_is_the_end_of_the_job(
 @pytest.mark.parametrize("words", sorted(leaves(cli).keys() - WITHOUT_JSON))
 def test_every_command_has_json(words: str) -> None:
     assert any("--json" in parameter.opts for parameter in leaves(cli)[words].params)
+
+
+def test_the_former_name_of_start_master_works_and_is_not_shown(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(cli, ["--help"]).output
+    assert re.search(r"^  start-master ", shown, re.MULTILINE)
+    assert not re.search(r"^  master ", shown, re.MULTILINE)
+    words = ("-D", f"cluster.runtime-dir={tmp_path / 'none'}")
+    former, now = (run(name, *words, HOME=str(tmp_path)) for name in ("master", "start-master"))
+    assert now.returncode == ExitStatus.FAILED
+    assert (former.returncode, former.stdout, former.stderr) == (now.returncode, now.stdout, now.stderr)
 
 
 @pytest.mark.parametrize("words", sorted(EXAMPLES))
@@ -490,7 +502,7 @@ def completed(words: str, *, home: Path) -> list[str]:
 
 
 def test_commands_options_and_keys_are_completed(tmp_path: Path) -> None:
-    assert completed("understudy sta", home=tmp_path) == ["start", "status"]
+    assert completed("understudy sta", home=tmp_path) == ["start", "start-master", "status"]
     assert "exceptions" in completed("understudy job ", home=tmp_path)
     assert completed("understudy job stop --dr", home=tmp_path) == ["--drain"]
     assert "env.log.format=" in completed("understudy start -D env.log.", home=tmp_path)

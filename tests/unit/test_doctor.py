@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
@@ -30,6 +29,7 @@ from runtime.environment.directory import ClusterDirectory
 from runtime.errors import PreflightError
 from runtime.ids import InstanceID, ResourceID
 from runtime.protocol.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerView
+from tests.json_output import parsed
 
 NAMES = [
     "Python",
@@ -86,7 +86,7 @@ def test_all_is_well(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["CHECK", "STATE", "FOUND", "REMEDY"]
     assert lines[-1] == f"all {len(NAMES) - 1} checks are well"  # the port is any
-    told = json.loads(run(tmp_path, "--json").stdout)
+    told = parsed(("doctor",), run(tmp_path, "--json").stdout)
     assert told["ok"] is True
     assert [check["name"] for check in told["checks"]] == [name for name in NAMES if name != "jobmanager.rpc.port"]
     assert all(check["ok"] and check["detail"] and not check["remedy"] for check in told["checks"])
@@ -100,7 +100,7 @@ def test_everything_that_fails_is_told_with_its_remedy(tmp_path: Path, monkeypat
     monkeypatch.setattr(doctor_module, "describe_redis", no_redis)
     done = run(tmp_path, "--json", **{"spark.driver.memory": "900000 gb", "env.java.home": tmp_path / "none"})
     assert done.exit_code == 1
-    told = json.loads(done.stdout)
+    told = parsed(("doctor",), done.stdout)
     assert told["ok"] is False
     failed = {check["name"]: check for check in told["checks"] if not check["ok"]}
     assert set(failed) == {"Java", "Redis", "memory"}
@@ -114,7 +114,7 @@ def test_everything_that_fails_is_told_with_its_remedy(tmp_path: Path, monkeypat
 def test_a_web_endpoint_that_asks_nobody_for_the_token_is_told(tmp_path: Path) -> None:
     done = run(tmp_path, "--json", **{"rest.authentication.enabled": "false"})
     assert done.exit_code == 1
-    (failed,) = [check for check in json.loads(done.stdout)["checks"] if not check["ok"]]
+    (failed,) = [check for check in parsed(("doctor",), done.stdout)["checks"] if not check["ok"]]
     assert failed["name"] == "web access"
     assert "every user of this machine may run code as" in failed["detail"]
     assert "set it to true" in failed["remedy"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from runtime.cluster.cli import cli
 from tests.job_files import PIPELINE, TRIVIAL, write_job
+from tests.json_output import parsed
 
 TALKATIVE = """\
 from runtime.api import Parameter, Pipeline, parse_parameters
@@ -40,7 +40,7 @@ def test_what_the_file_prints_is_no_part_of_what_is_explained(file: str) -> None
     done = explain("--json", file, "--", "--rows", "7")
     assert done.exit_code == 0, done.output
     assert done.stderr == "imported\n"
-    plan = json.loads(done.stdout)
+    plan = parsed(("job", "explain"), done.stdout)
     assert plan["parameters"] == {"rows": 7}
     assert [(vertex["name"], vertex["retries"]) for vertex in plan["vertices"]] == [("work", 1)]
     root = ElementTree.fromstring(explain("--format", "svg", file).stdout)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from actors.errors import RecipientUnreachable
 from runtime.cluster.command_line import Interrupted
-from runtime.cluster.logs import CHUNKS_AT_ONCE, JobScreen, LogFollower, LogPiece
+from runtime.cluster.logs import CHUNKS_AT_ONCE, JobScreen, LogFollower, OutputPiece
 from runtime.cluster.views import JobView
 from runtime.dispatcher.endpoint import is_whole, merged_logs
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
@@ -182,12 +182,12 @@ class FakeSource:
         return self.answer
 
 
-def _following(source: FakeSource) -> tuple[LogFollower, list[LogPiece]]:
-    pieces: list[LogPiece] = []
+def _following(source: FakeSource) -> tuple[LogFollower, list[OutputPiece]]:
+    pieces: list[OutputPiece] = []
     return LogFollower(source, pieces.append), pieces  # type: ignore[arg-type]
 
 
-def _data(pieces: list[LogPiece]) -> bytes:
+def _data(pieces: list[OutputPiece]) -> bytes:
     return b"".join(piece.data for piece in pieces)
 
 
@@ -248,7 +248,7 @@ def test_what_was_not_shown_is_read_again() -> None:
     source = FakeSource()
     shown: list[bytes] = []
 
-    def show(piece: LogPiece) -> None:
+    def show(piece: OutputPiece) -> None:
         if len(shown) == 1:
             shown.append(b"")
             raise KeyboardInterrupt
@@ -318,7 +318,7 @@ class Shown:
         self.log.append("hide")
 
     def write(self, attempt: int, data: bytes, name: str = "stdout", task: str = "task") -> None:
-        self.screen.write(LogPiece(task, attempt, name, data))
+        self.screen.write(OutputPiece(task, attempt, name, data))
 
     def of(self, name: str) -> bytes:
         return cast(io.BytesIO, self.streams[name].buffer).getvalue()
@@ -367,6 +367,6 @@ def test_output_that_nobody_reads_is_an_interrupt(tmp_path: Path) -> None:
     with os.fdopen(write, "w") as stream:
         screen._streams["stdout"] = stream
         with pytest.raises(Interrupted) as interrupt:
-            screen.write(LogPiece("task", 0, "stdout", b"into the void"))
+            screen.write(OutputPiece("task", 0, "stdout", b"into the void"))
         assert interrupt.value.number == signal.SIGPIPE
-        screen.write(LogPiece("task", 0, "stdout", b"from now on it is no error"))
+        screen.write(OutputPiece("task", 0, "stdout", b"from now on it is no error"))

@@ -15,13 +15,14 @@ import pytest
 from conf import SecretStr
 from conf.errors import ConfigurationError
 from runtime.cluster.output import (
+    SCHEMA,
     clean,
     format_duration,
     format_moment,
     format_size,
     is_fancy,
+    print_document,
     print_error,
-    print_json,
     print_table,
     to_plain,
     width,
@@ -109,7 +110,7 @@ def test_texts_of_others_are_harmless() -> None:
     assert width("aé漢e\u0301") == 5
 
 
-def test_json() -> None:
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     class Colour(Enum):
         RED = "red"
 
@@ -120,11 +121,14 @@ def test_json() -> None:
         secret: SecretStr
         table: dict[Colour, float | None]
 
-    out = io.StringIO()
-    print_json([Thing(Path("/x"), (Colour.RED,), SecretStr("hunter2"), {Colour.RED: None})], out)
-    assert json.loads(out.getvalue()) == [
-        {"path": "/x", "colours": ["red"], "secret": "******", "table": {"red": None}}
-    ]
+    thing = Thing(Path("/x"), (Colour.RED,), SecretStr("hunter2"), {Colour.RED: None})
+    plain = {"schema": SCHEMA, "path": "/x", "colours": ["red"], "secret": "******", "table": {"red": None}}
+    print_document([thing])
+    assert json.loads(capsys.readouterr().out) == [plain]
+    print_document(thing, indent=None)
+    assert capsys.readouterr().out == json.dumps(plain) + "\n"
+    print_document([])
+    assert capsys.readouterr().out == "[]\n"
     with pytest.raises(TypeError):
         to_plain(object())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,8 @@ from runtime.checkpoint.manifest import Savepoint, SavepointJob
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.cluster.cli import cli
+from runtime.cluster.output import SCHEMA
+from tests.json_output import parsed
 from tests.streaming_files import StreamingFiles
 
 
@@ -37,17 +38,19 @@ def test_list(savepoint: Savepoint) -> None:
     assert lines[0].split() == ["SAVEPOINT", "STATE", "JOB", "CREATED", "QUERIES", "SIZE"]
     assert lines[1].split()[:3] == [Path(savepoint.path).name, "OK", "flights"]
     assert lines[2].split() == ["savepoint-broken", "DAMAGED"]
-    good, bad = json.loads(run("list", "--json", str(directory)).stdout)
+    good, bad = parsed(("savepoint", "list"), run("list", "--json", str(directory)).stdout)
     assert good == {
+        "schema": SCHEMA,
         "path": savepoint.path,
         "ok": True,
         "problems": [],
-        "job": {"id": "ab" * 16, "name": "flights"},
+        "job_id": "ab" * 16,
+        "job_name": "flights",
         "created_ms": savepoint.created_ms,
         "queries": ["counts"],
         "bytes": savepoint.bytes,
     }
-    assert (bad["ok"], bad["job"], len(bad["problems"])) == (False, None, 1)
+    assert (bad["ok"], bad["job_id"], len(bad["problems"])) == (False, None, 1)
     assert run("list", str(directory.parent / "live")).stdout == "no savepoints\n"
 
 
@@ -60,7 +63,7 @@ def test_info(savepoint: Savepoint) -> None:
         "Batch:      2",
     ):
         assert part in text
-    value = json.loads(run("info", "--json", savepoint.path).stdout)
+    value = parsed(("savepoint", "info"), run("info", "--json", savepoint.path).stdout)
     assert value["queries"][0]["snapshot"]["batch_id"] == 2
     assert set(value["files"]) == set(savepoint.files)
     error = run("info", str(Path(savepoint.path).parent)).exception
@@ -78,7 +81,7 @@ def test_verify(savepoint: Savepoint) -> None:
     assert done.stdout.startswith(f"{name} has 0 bytes in place of ")
     done = run("verify", "--json", savepoint.path)
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["ok"] is False
+    assert parsed(("savepoint", "verify"), done.stdout)["ok"] is False
 
 
 def test_check(savepoint: Savepoint, tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_check(savepoint: Savepoint, tmp_path: Path) -> None:
     later = write_savepoint(tmp_path / "savepoints", job, [take_snapshot(other.query, tmp_path / "chk-2")])
     done = run("check", "--json", savepoint.path, later.path)
     assert done.exit_code == 1
-    [verdict] = json.loads(done.stdout)
+    [verdict] = parsed(("savepoint", "check"), done.stdout)
     assert (verdict["query"], verdict["fit"]) == ("counts", "does not fit")
     assert verdict["reasons"] == ["operator 0 (save) had the stores default and has left, right"]
     error = run("check", "--query", "x", savepoint.path, str(other.location)).exception
@@ -106,7 +109,8 @@ def test_check(savepoint: Savepoint, tmp_path: Path) -> None:
 
 
 def test_dispose(savepoint: Savepoint) -> None:
-    assert json.loads(run("dispose", "--json", savepoint.path).stdout) == {"path": savepoint.path, "disposed": True}
+    disposed = parsed(("savepoint", "dispose"), run("dispose", "--json", savepoint.path).stdout)
+    assert disposed == {"schema": SCHEMA, "path": savepoint.path, "disposed": True}
     assert not Path(savepoint.path).exists()
 
 

@@ -284,9 +284,7 @@ def class_path() -> list[Path]:
     """Spark's jars, sorted: an archive of classes is good for one order only."""
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     if not any(jar.name.startswith("spark-connect_") for jar in jars):
-        raise DriverStartError(
-            f"{spark_home() / 'jars'} has no spark-connect jar: install pyspark 4.3 from PyPI"
-        )
+        raise DriverStartError(f"{spark_home() / 'jars'} has no spark-connect jar: install pyspark 4.3 from PyPI")
     return jars
 
 
