@@ -39,6 +39,7 @@ _SPAN = re.compile(r"``[^`]+``|`[^`\n]+(?:\n[^`\n]+)?`|\"[^\"\n]{3,}\"")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _END = re.compile(
     r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_]*[A-Z0-9`\x00])|\n\s*\n|[^\S\n]*\n(?=\s*(?:[-*|#>]|\d+\.) )|: *\n| \| |;\s"
+    r"|\n(?= +[\w*, ]+: )"  # an entry of Args, Attributes or Raises
 )
 _COMMENT = re.compile(r"(?:^|\s\s)\s*# (?!noqa|type:|pragma)(.+)$")
 _WORD = re.compile(r"[\w\x00][\w'.,/-]*")
