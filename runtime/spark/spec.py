@@ -206,5 +206,8 @@ class PreparedSpec:
     connect: ConnectEndpoint | None = None
 
 
+ENVIRONMENT_FILE = "environment.json"
+"""File of an attempt's directory with the job's variables, for Python workers of a Connect session; mode 0600."""
+
 WORKER_VARIABLE = "UNDERSTUDY_TASK"
 """In the environment of the Python workers of a classic task with py-files: the task's name."""
