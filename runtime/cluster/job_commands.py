@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,6 +152,7 @@ def job_run(
     returns and leaves the job to the cluster. The job itself gets restart-strategy.*, task.spark-driver and
     execution.checkpointing.* of what -D sets.
     """
+    import tempfile
     from dataclasses import replace
 
     from runtime.cluster.deployment import job_cluster, run_application, target_of
