@@ -967,9 +967,14 @@ class ClusterClient:
         return ""
 
     def worker_hosts(self) -> list[str]:
-        """Return the hosts of the TaskExecutors; where there is none yet, that of the master."""
-        addresses = [ActorAddress.parse(view.registration.address) for view in self.task_managers()]
-        return [address.host for address in addresses or [self._link.system]]
+        """Return the hosts of the TaskExecutors; where none is known, that of the master."""
+        master = self._link.system.host
+        if master == "localhost" or master.startswith("127."):
+            return [master]  # no other machine reaches it
+        with contextlib.suppress(ActorError):  # the job is submitted all the same
+            views = self.task_managers()
+            return [ActorAddress.parse(view.registration.address).host for view in views] or [master]
+        return [master]
 
     def diagnostics(self) -> dict[str, DiagnosticsGateway]:
         """Return gateways to the diagnostics of each process, by its name; some may have ended meanwhile."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -162,6 +161,7 @@ def job_run(
     the job; a second Ctrl-C returns and leaves the job to the cluster. The job itself gets restart-strategy.*,
     task.spark-driver, execution.checkpointing.* and Spark's settings (spark.*) of what -D sets.
     """
+    import tempfile
     from dataclasses import replace
 
     from runtime.cluster.deployment import job_cluster, run_application, target_of

@@ -228,5 +228,8 @@ def ignored_setting(key: str, value: str, *, is_alone: bool) -> str:
     return f"the setting {shown} is ignored: Spark takes it only at its start; to have it, submit the job with {how}"
 
 
+ENVIRONMENT_FILE = "environment.json"
+"""File of an attempt's directory with the job's variables, for Python workers of a Connect session; mode 0600."""
+
 WORKER_VARIABLE = "UNDERSTUDY_TASK"
 """In the environment of the Python workers of a classic task with py-files: the task's name."""

@@ -65,6 +65,7 @@ from runtime.spark.messages import (
     Running,
 )
 from runtime.spark.spec import (
+    ENVIRONMENT_FILE,
     NEVER_HOLD,
     SCHEDULER_POOL,
     ClassicEndpoint,
@@ -621,6 +622,7 @@ class Task:
             )
             return await self._run_process(files, environment)
         finally:
+            (self._directory / ENVIRONMENT_FILE).unlink(missing_ok=True)
             await asyncio.to_thread(shutil.rmtree, self._directory / _COPY, ignore_errors=True)
             self._services.fair_pools.leave(job_id)
             lease.release()

@@ -36,7 +36,7 @@ from runtime.cluster.command_line import (
 from runtime.cluster.job_commands import run_attached
 from runtime.errors import ClusterError
 from runtime.ids import JobID
-from runtime.jobgraph.job_graph import JobKind
+from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.execution_state import JobStatus
 
@@ -485,6 +485,26 @@ def test_variables_of_the_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert capsys.readouterr().err == "warning: NOBODYS is not set here, so --env NOBODYS gives the job none\n"
     with pytest.raises(click.BadParameter, match="'1A' is no name of an environment variable"):
         job_run_parameters("--env", "1A=secret")
+
+
+def test_the_current_directory_is_shipped_to_other_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (file := Path("job.py")).write_text("print(1)")
+    (scratch := tmp_path / ".venv").mkdir()
+
+    def shipped(*hosts: str, given: Path | None = None, most: int = 1 << 20) -> tuple[bool, list[Any]]:
+        client = cast(Any, SimpleNamespace(worker_hosts=lambda: hosts))
+        place, files = job_commands._working_directory(client, file, given, scratch, most)
+        return place.caller is not None, files
+
+    packed = (scratch / "working-directory.zip", ArtifactRole.WORKING_DIRECTORY)
+    assert shipped("127.0.0.1", "localhost") == (True, [])
+    assert shipped("127.0.0.1", "192.0.2.1") == (True, [packed])  # a worker that sees the original uses that
+    assert shipped("127.0.0.1", given=tmp_path) == (False, [packed])
+    assert shipped("192.0.2.1", most=1) == (True, [])
+    assert "warning: the current directory does not come along to other machines: " in capsys.readouterr().err
 
 
 def test_whether_a_host_is_this_machine() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import os
 import pickle
 import sys
@@ -39,13 +40,13 @@ class Surroundings(NamedTuple):
     Args:
         import_path: directories that go onto its path.
         directory: its current directory; empty: as it is.
-        environment: variables of its environment.
+        environment: file of variables, as JSON: Spark writes functions, with all that they carry, to its log.
         resolves_paths: see `runtime.spark.spec.JobPlace`.
     """
 
     import_path: tuple[str, ...] = ()
     directory: str = ""
-    environment: tuple[tuple[str, str], ...] = ()
+    environment: str = ""
     resolves_paths: bool = False
 
 
@@ -70,7 +71,9 @@ def _unpack(surroundings: tuple[Any, ...], data: bytes) -> Any:
     ]
     missing = [path for path in found if path not in sys.path]
     sys.path[1:1] = missing
-    os.environ.update(environment)
+    if environment and os.path.isfile(environment):  # noqa: PTH113
+        with open(environment) as file:  # noqa: PTH123
+            os.environ.update(json.load(file))
     if directory and os.path.isdir(directory):  # noqa: PTH112
         os.chdir(directory)
     if getattr(sys.modules["__main__"].__spec__, "name", "") == _BATCH_WORKER:

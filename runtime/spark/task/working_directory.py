@@ -14,10 +14,12 @@ from __future__ import annotations
 import functools
 import glob
 import inspect
+import json
 import os.path
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaMember
@@ -28,7 +30,8 @@ from pyspark.sql.connect import session as connect_session
 from pyspark.sql.connect.streaming import readwriter as connect_streaming
 from pyspark.sql.streaming import readwriter as streaming
 
-from runtime.spark.spec import TaskSpec
+from conf.files import write_private
+from runtime.spark.spec import ENVIRONMENT_FILE, TaskSpec
 from runtime.spark.task.imports import Surroundings, carry
 from runtime.spark.task.streaming import record_calls, settings_of
 
@@ -77,11 +80,18 @@ def carry_surroundings(spec: TaskSpec, import_path: Sequence[str] = ()) -> None:
     surroundings = Surroundings(
         (*(() if place is None else place.worker_path), *import_path),
         "" if is_remote else spec.directory,
-        tuple(job.environment.items()) if spec.connect is not None else (),  # Spark gives them to a script's workers
+        _written(spec) if job.environment and spec.connect is not None else "",  # a script's workers get them by Spark
         place is not None and place.resolves_paths,
     )
     if any(surroundings):
         carry(surroundings)
+
+
+def _written(spec: TaskSpec) -> str:
+    """Write the job's variables down for its workers; returns the file."""
+    file = Path(spec.work_dir, ENVIRONMENT_FILE)
+    write_private(file, json.dumps(spec.descriptor.job.environment).encode(), durable=False)
+    return str(file)
 
 
 def resolve_paths_of(spec: TaskSpec) -> None:
