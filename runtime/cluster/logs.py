@@ -22,7 +22,7 @@ from runtime.cluster.command_line import Interrupted, status_of_end, status_of_i
 from runtime.cluster.output import clean, discard_output, print_bytes, print_document, say
 from runtime.cluster.views import JobProgress, print_ended_job, view_of_job
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.job_logs import TASK_LOGS, KeptLog, LogPiece, rest_of
+from runtime.job_logs import CHUNK, TASK_LOGS, KeptLog, LogPiece, rest_of
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
 from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.errors import UnknownTaskExecutorError
@@ -59,6 +59,7 @@ class _Reading:
     name: str
     offset: int = 0
     ended: bool = False
+    tail: bytes = b""
 
     @property
     def kept(self) -> KeptLog | None:
@@ -73,9 +74,6 @@ class LogFollower:
         client: where logs come from.
         show: takes each piece; what it raises leaves the piece to be read again.
         held: a context in which no signal interrupts: a piece is shown, and counted as shown, or neither.
-
-    Attributes:
-        complete: whether everything that the attempts wrote has been shown so far.
     """
 
     def __init__(
@@ -89,7 +87,6 @@ class LogFollower:
         self._held = held
         self._readings: dict[tuple[ExecutionAttemptID, str], _Reading] = {}
         self._executors: dict[str, TaskExecutorGateway] = {}
-        self.complete = True
 
     def follow(
         self, job_id: JobID, look: Callable[[ArchivedExecutionGraph], object] = lambda job: None
@@ -104,6 +101,10 @@ class LogFollower:
             look(job)
             self.poll(job)
         return job
+
+    def has_shown(self, text: str) -> bool:
+        """Return whether *text* was among the last that one of the attempts wrote to its standard error."""
+        return any(text.encode(errors="replace") in reading.tail for reading in self._readings.values())
 
     def poll(self, job: ArchivedExecutionGraph) -> None:
         """Show what was written since the last call, the first attempts first.
@@ -127,19 +128,20 @@ class LogFollower:
             return
         try:
             for _ in itertools.count() if attempt.state.is_terminal else range(CHUNKS_AT_ONCE):
-                sizes = [
-                    self._read_chunk(job.job_id, reading) for reading in readings
-                ]  # in turns: they were written so
+                sizes = [self._read_chunk(job.job_id, reading) for reading in readings]  # in turns, as they are written
                 if not any(sizes):
                     break
         except (ActorError, UnknownTaskExecutorError) as error:
             self._executors.pop(attempt.task_executor, None)
             if job.status.is_globally_terminal:  # else another process may answer in its name at the next call
                 for reading in readings:
-                    self._read_what_is_left(job.job_id, reading, error)
+                    self._read_what_is_left(job.job_id, reading, str(error))
             return
-        for reading in readings:
-            reading.ended = attempt.state.is_terminal
+        if attempt.state.is_terminal:
+            for reading in readings:
+                if reading.kept is not None and reading.kept.size > reading.offset:
+                    self._read_what_is_left(job.job_id, reading, "it has no more of it")
+                reading.ended = True
 
     def _read_kept(self, job_id: JobID, reading: _Reading) -> bool:
         """Show the rest of a log that is kept whole; returns whether it is, and could be fetched."""
@@ -166,28 +168,29 @@ class LogFollower:
             self._executors[resource_id] = self._client.task_executor(ResourceID(resource_id))
         return self._executors[resource_id]
 
-    def _read_what_is_left(self, job_id: JobID, reading: _Reading, error: Exception) -> None:
-        """Show what is kept of a log that was too long, or that there is no more of it: its TaskExecutor is gone."""
-        reading.ended = True
-        kept, missing = reading.kept, str(error)
+    def _read_what_is_left(self, job_id: JobID, reading: _Reading, why: str) -> None:
+        """Show what is kept of a log that its TaskExecutor does not have (any more), or else say *why* that ends."""
+        kept, note = reading.kept, f"what follows cannot be read from TaskExecutor {reading.attempt.task_executor}: "
         if kept is not None:
-            if kept.size <= reading.offset:
-                return
             try:
-                self._add(reading, rest_of(self._client.kept_log(job_id, kept), kept.size, reading.offset))
-            except BlobError as blob_error:
-                missing = str(blob_error)
-            else:
-                return
-        self.complete = False
-        where = f"what follows cannot be read from TaskExecutor {reading.attempt.task_executor}: {missing}"
-        self._show(OutputPiece(reading.task, reading.attempt.number, reading.name, b"", where))
+                if kept.size > reading.offset:
+                    self._add(reading, rest_of(self._client.kept_log(job_id, kept), kept.size, reading.offset))
+                note = ""
+            except BlobError as error:
+                why = str(error)
+        with self._held():
+            if note:
+                self._show(OutputPiece(reading.task, reading.attempt.number, reading.name, b"", note + why))
+            reading.ended = True
 
     def _add(self, reading: _Reading, data: bytes) -> None:
-        if data:
-            with self._held():
-                self._show(OutputPiece(reading.task, reading.attempt.number, reading.name, data))
-                reading.offset += len(data)
+        if not data:
+            return
+        with self._held():
+            self._show(OutputPiece(reading.task, reading.attempt.number, reading.name, data))
+            reading.offset += len(data)
+            if reading.name == "stderr":
+                reading.tail = (reading.tail + data)[-CHUNK:]
 
 
 class JobScreen:
@@ -236,19 +239,21 @@ class JobScreen:
             self._say(f"--- {title} ---")
         self._shown = source
         self._print(piece.data, piece.name)
-        (self._unfinished.discard if piece.data.endswith(b"\n") else self._unfinished.add)(piece.name)
+        if piece.data.endswith(b"\n"):
+            self._unfinished.discard(piece.name)
+        elif piece.name == "stderr" or self._streams[piece.name].isatty():
+            self._unfinished.add(piece.name)
 
     def finish(self) -> None:
-        """End an unfinished line of a terminal, so that the next line is one of its own."""
-        terminals = [name for name in self._unfinished if self._streams[name].isatty()]
-        self._unfinished.clear()
-        if terminals:
+        """End an unfinished line, so that what the command says next is a line of its own."""
+        for source, decoder in self._decoders.items():
+            self._print_json(source, decoder.decode(b"", final=True))
+        if self._unfinished:
+            self._unfinished.clear()
             self._print(b"\n", "stderr")
 
     def _say(self, text: str) -> None:
-        if "stderr" in self._unfinished or any(self._streams[name].isatty() for name in self._unfinished):
-            self._print(b"\n", "stderr")
-            self._unfinished.discard("stderr")
+        self.finish()
         self._print(f"{text}\n".encode(), "stderr")
 
     def _print(self, data: bytes, name: str) -> None:
@@ -263,9 +268,12 @@ class JobScreen:
     def _write_json(self, piece: OutputPiece) -> None:
         source = piece.task, piece.attempt, piece.name
         decoder = self._decoders.setdefault(source, codecs.getincrementaldecoder("utf-8")("replace"))
-        text = piece.note or decoder.decode(piece.data)
+        self._print_json(source, piece.note or decoder.decode(piece.data), is_note=bool(piece.note))
+
+    def _print_json(self, source: tuple[str, int, str], text: str, *, is_note: bool = False) -> None:
         if text:
-            print_document(LogPiece(piece.task, piece.attempt, piece.name, text, bool(piece.note)), indent=None)
+            task, attempt, name = source
+            print_document(LogPiece(task, attempt, name, text, is_note), indent=None)
 
 
 def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
@@ -327,9 +335,10 @@ def end_of_job(job: ArchivedExecutionGraph, interrupt: KeyboardInterrupt | None,
     Args:
         job: as it ended.
         interrupt: what made this command cancel it.
-        follower: has shown its output, with the traceback that a task prints when it fails.
+        follower: has shown its output, which may have the traceback that a task prints when it fails.
     """
-    print_ended_job(view_of_job(job), with_traceback=not follower.complete)
+    is_shown = job.failure is not None and follower.has_shown(job.failure.traceback)
+    print_ended_job(view_of_job(job), with_traceback=not is_shown)
     return status_of_end(job.status.value, interrupt, None if job.failure is None else job.failure.exit_status)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal
@@ -212,7 +213,6 @@ def test_following_goes_on_with_the_next_attempt_and_tells_nothing_twice() -> No
     done = _attempt(1, ExecutionState.FINISHED, _whole("stdout", 17), KeptLog("stderr", 0, 0, ""))
     follower.poll(_job(JobStatus.FINISHED, failed, done))
     assert _data(pieces) == b" and the end"
-    assert follower.complete
 
 
 def test_following_says_what_it_cannot_show() -> None:
@@ -229,7 +229,30 @@ def test_following_says_what_it_cannot_show() -> None:
     follower.poll(_job(JobStatus.FINISHED, lost, cut))
     assert [(piece.attempt, bool(piece.note)) for piece in pieces] == [(0, True), (0, True), (1, False), (1, True)]
     assert _data(pieces) == b"head ... tail"
-    assert not follower.complete
+
+
+def test_what_a_task_executor_has_no_more_is_read_from_what_is_kept() -> None:
+    source = FakeSource()
+    follower, pieces = _following(source)
+    running = _attempt(0, ExecutionState.RUNNING)
+    source.written[running.attempt_id, "stdout"] = b"12345678"
+    follower.poll(_job(JobStatus.RUNNING, running))
+    source.written.clear()  # another process serves in its name, on another disk
+    notice = b"\n--- 10 of the 28 bytes of this log were left out here (job.logs.max-size)\n"
+    source.kept["cut"] = b"123456" + notice + b"and the end!"
+    ended = _attempt(0, ExecutionState.FAILED, KeptLog("stdout", 28, len(source.kept["cut"]), "cut"))
+    follower.poll(_job(JobStatus.FAILED, ended))
+    assert _data(pieces) == b"12345678" + notice.replace(b"10", b"8") + b"and the end!"
+
+
+def test_a_traceback_that_the_job_printed_is_known() -> None:
+    source = FakeSource()
+    follower, _ = _following(source)
+    attempt = _attempt(0, ExecutionState.FAILED)
+    source.written[attempt.attempt_id, "stderr"] = b"Traceback:\n  no\n"
+    follower.poll(_job(JobStatus.FAILED, attempt))
+    assert follower.has_shown("Traceback:\n  no\n")
+    assert not follower.has_shown("Traceback:\n  of another process\n")
 
 
 def test_standard_output_and_error_are_read_in_turns_and_a_log_without_end_is_left_for_a_while() -> None:
@@ -358,6 +381,21 @@ def test_progress_makes_room_for_output_and_waits_for_the_end_of_its_line(monkey
     shown.screen.update(job)
     assert shown.log[-2:] == ["hide", "update RUNNING"]
     assert (shown.of("stdout"), shown.of("stderr")) == (b"half a line\nno end", b"\n")
+
+
+def test_json_has_characters_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = JobScreen(as_json=True)
+    for data in (b"gr\xc3", b"\xbc\xc3"):
+        screen.write(OutputPiece("task", 0, "stdout", data))
+    screen.write(OutputPiece("task", 0, "stdout", b"", "there is no more"))
+    screen.finish()
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(piece["text"], piece["is_note"]) for piece in told] == [
+        ("gr", False),
+        ("ü", False),
+        ("there is no more", True),
+        ("\ufffd", False),
+    ]
 
 
 def test_output_that_nobody_reads_is_an_interrupt(tmp_path: Path) -> None:
