@@ -244,7 +244,7 @@ def compare_all(names: list[str]) -> Iterator[Result]:
     """Run scripts one after the other, on one cluster."""
     with tempfile.TemporaryDirectory(prefix="us-ex-") as scratch:
         cluster = Cluster(Path(scratch) / "cluster")
-        cluster.run("start")
+        cluster.run("start", "-D", "cluster.start-timeout=10 min")
         try:
             for number, name in enumerate(names):
                 yield compare(name, Path(scratch) / str(number), cluster)
