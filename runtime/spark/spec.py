@@ -207,10 +207,13 @@ class PreparedSpec:
 
 
 NEVER_HOLD = {
-    "spark.driver.extraClassPath": "--jar FILE",
-    "spark.driver.extraLibraryPath": "-D env.java.opts=... of `start`",
+    "spark.driver.extraClassPath": "bring the jar with --jar FILE",
+    "spark.driver.extraLibraryPath": "start the cluster with -D env.java.opts=-Djava.library.path=DIR",
+    "spark.local.dir": "start the cluster with -D cluster.runtime-dir=DIR",
+    "spark.driver.host": "set it for the cluster: its driver listens where its executors are",
+    "spark.driver.bindAddress": "set it for the cluster: its driver listens where its executors are",
 }
-"""Settings that no driver of ours takes from a job, and what does the same."""
+"""Settings that no driver of ours takes from a job, and what to do instead."""
 
 
 def ignored_setting(key: str, value: str, *, is_alone: bool) -> str:
@@ -224,7 +227,9 @@ def ignored_setting(key: str, value: str, *, is_alone: bool) -> str:
     from conf.registry import masked  # which most tasks do not need
 
     shown = f"{key}={masked(key, value)}"
-    how = NEVER_HOLD.get(key) or (f"-D {shown}" if is_alone else f"--own-driver -D {shown}")
+    if key in NEVER_HOLD:
+        return f"the setting {shown} is ignored: a job's driver does not take it; {NEVER_HOLD[key]}"
+    how = f"-D {shown}" if is_alone else f"--own-driver -D {shown}"
     return f"the setting {shown} is ignored: Spark takes it only at its start; to have it, submit the job with {how}"
 
 

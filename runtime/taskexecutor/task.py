@@ -11,6 +11,7 @@ checkpoints (`runtime.taskexecutor.task_checkpoints`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -695,7 +696,7 @@ class Task:
                 status = await self._follow(process, endpoint)
             finally:
                 process.close()
-            if driver.alive:
+            with contextlib.suppress(DriverLostError):  # which others tell
                 await driver.save_tables()
             await self._blame_a_lost_driver()
         except BaseException:

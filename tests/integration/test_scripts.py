@@ -72,7 +72,8 @@ from pyspark.sql import SparkSession
 
 atexit.register(print, "bye")
 builder = SparkSession.builder.config("spark.hadoop.fs.s3a.secret.key", "hunter2")
-spark = builder.config("spark.executor.memory", "7g").getOrCreate()
+spark = builder.config("spark.executor.memory", "7g").config("spark.ssl.keyPassword", "hunter3").getOrCreate()
+print("hadoop", spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key") == "hunter2")
 query = spark.readStream.format("rate").load().writeStream.queryName("left").format("noop").start()
 print("started", query.isActive)
 """
@@ -83,8 +84,8 @@ def test_a_script_is_told_what_is_not_as_in_a_program_of_its_own(cluster: Cluste
     job_id = cluster.submit(write_job(tmp_path, LEAVES_A_QUERY), options=shared)
     cluster.await_status(job_id, "FINISHED")
     logs = cluster.run("job", "logs", job_id)
-    assert "started True\nbye\n" in logs.stdout
+    assert "hadoop True\nstarted True\nbye\n" in logs.stdout
     assert "its streaming query left was active: the query is stopped" in logs.stderr
     assert "the setting spark.executor.memory=7g is ignored" in logs.stderr
-    assert "the setting spark.hadoop.fs.s3a.secret.key=****** is ignored" in logs.stderr
-    assert "hunter2" not in logs.stderr
+    assert "the setting spark.ssl.keyPassword=****** is ignored" in logs.stderr
+    assert "hunter" not in logs.stderr

@@ -72,16 +72,6 @@ def test_what_cannot_hold_is_told_once_and_is_not_answered(cluster: Cluster, tmp
     assert "ignored" not in err
 
 
-def test_a_secret_in_an_ignored_setting_is_not_shown(cluster: Cluster, tmp_path: Path) -> None:
-    text = (
-        "from pyspark.sql import SparkSession\n"
-        "SparkSession.builder.config('spark.ssl.keyPassword', 'hunter2').getOrCreate()\n"
-    )
-    _, err = logs(cluster, write_job(tmp_path, text))
-    assert "the setting spark.ssl.keyPassword=****** is ignored" in err
-    assert "hunter2" not in err
-
-
 def test_a_script_whose_text_needs_them_has_a_driver_with_its_settings(cluster: Cluster, tmp_path: Path) -> None:
     house = tmp_path / "house"
     text = (

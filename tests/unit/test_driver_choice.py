@@ -102,6 +102,7 @@ def test_the_settings_that_a_scripts_text_makes(text: str, found: dict[str, str]
         ("spark.driver.memory", "much", "2048m", False),
         ("spark.jars", "/a/x.jar, y.jar", "local:/a/x.jar,local:/b/y.jar,local:/c/z.jar", True),
         ("spark.jars", "/a/x.jar", "", False),
+        ("spark.plugins", "org.A", "org.apache.spark.sql.connect.SparkConnectPlugin,org.A", True),
         ("spark.ui.enabled", "False", "false", True),
         ("spark.sql.warehouse.dir", "/A", "/a", False),
         ("spark.sql.warehouse.dir", "/a/", "file:/a", True),
@@ -116,7 +117,10 @@ def test_the_line_that_tells_of_an_ignored_setting() -> None:
     assert shared.endswith("is ignored: Spark takes it only at its start; to have it, submit the job with --own-driver "
                            "-D spark.executor.memory=7g")  # fmt: skip
     assert "hunter2" not in ignored_setting("spark.ssl.keyPassword", "hunter2", is_alone=True)
-    assert ignored_setting("spark.driver.extraClassPath", "/x", is_alone=False).endswith("with --jar FILE")
+    assert ignored_setting("spark.driver.extraClassPath", "/x", is_alone=False).endswith(
+        "; bring the jar with --jar FILE"
+    )
+    assert "cluster.runtime-dir" in ignored_setting("spark.local.dir", "/x", is_alone=True)
 
 
 def test_a_session_of_connect_has_hadoops_settings_among_its_own() -> None:

@@ -144,7 +144,7 @@ def holds(key: str, asked: str, actual: str) -> bool:
     if key == "spark.driver.memory":
         wanted, has = _megabytes(asked), _megabytes(actual)
         return wanted is not None and has is not None and wanted <= has
-    if key == "spark.jars":
+    if key in ("spark.jars", "spark.plugins"):
         names = {Path(item.strip()).name for item in actual.split(",")}
         return all(Path(item.strip()).name in names for item in asked.split(","))
     return _plain(asked) == _plain(actual)

@@ -132,9 +132,7 @@ class LocalDriver:
         What its former owner's tasks left there goes on; see `reset`. Raises `DriverLostError` where the process is
         gone, is another one under the same number, or does not answer.
         """
-        driver = cls(await connect(info, DriverGateway.attach))
-        await driver.save_tables()  # before the first load: its former owner may have been killed before it did
-        return driver
+        return cls(await connect(info, DriverGateway.attach))
 
     @property
     def loss(self) -> str:

@@ -64,13 +64,21 @@ class TableRecord:
     def load(self) -> None:
         """Take into the catalog what others have changed; without a change that is some calls of `stat`."""
         with self._lock:
+            if self._catalog_hash is None and not self._files:
+                self._save()  # a former owner of the driver may have been killed before it did
             seen = self._modified()
             if seen == self._directories:
                 return
             found = dict(self._entries())
             for name in sorted(found):  # a database before its tables
                 if found[name] != self._files.get(name):
-                    self._take(name, found[name])
+                    try:
+                        self._take(name, found[name])
+                    except (OSError, Py4JJavaError) as error:  # of another version of Spark, or of a dropped database
+                        why = cause_of(str(getattr(error, "java_exception", error)))
+                        logger.warning(
+                            "a table is left out, for its record %s cannot be used: %s", self._file(name), why
+                        )
             for name in sorted(self._files.keys() - found.keys(), reverse=True):
                 self._forget(name)
             # A change within the tick of the file system's clock has the time of the one before.
@@ -80,18 +88,21 @@ class TableRecord:
     def save(self) -> None:
         """Write what this driver's catalog has changed; without a change that is two calls and one for a database."""
         with self._lock:
-            tables = {name: self._catalog.listTables(name) for name in _names(self._catalog.listDatabases())}
-            now = tuple(self._hash_of_database(name, found) for name, found in tables.items())
-            inside = {name: self._hash_of_partitions(name) for name in self._partitioned if name[0] in tables}
-            if (now, inside) == self._catalog_hash:
-                return
-            living = [(database, table) for database, found in tables.items() for table in ("", *_names(found))]
-            for name in living:
-                self._put(name)
-            for name in sorted(self._hashes.keys() - set(living), reverse=True):
-                self._remove(name)
-            self._partitioned &= set(living)
-            self._catalog_hash = now, {name: self._hash_of_partitions(name) for name in self._partitioned}
+            self._save()
+
+    def _save(self) -> None:
+        tables = {name: self._catalog.listTables(name) for name in _names(self._catalog.listDatabases())}
+        now = tuple(self._hash_of_database(name, found) for name, found in tables.items())
+        inside = {name: self._hash_of_partitions(name) for name in self._partitioned if name[0] in tables}
+        if (now, inside) == self._catalog_hash:
+            return
+        living = [(database, table) for database, found in tables.items() for table in ("", *_names(found))]
+        for name in living:
+            self._put(name)
+        for name in sorted(self._hashes.keys() - set(living), reverse=True):
+            self._remove(name)
+        self._partitioned &= set(living)
+        self._catalog_hash = now, {name: self._hash_of_partitions(name) for name in self._partitioned}
 
     # --- the catalog
 
@@ -120,14 +131,7 @@ class TableRecord:
 
     def _take(self, name: Name, signature: Signature) -> None:
         database, table = name
-        try:
-            definition, *inside = self._deserialised(self._file(name).read_bytes())
-        except (OSError, Py4JJavaError) as error:
-            why = cause_of(str(error.java_exception)) if isinstance(error, Py4JJavaError) else error
-            logger.warning(
-                "the record of a table, %s, cannot be read, and the table is not there: %s", self._file(name), why
-            )
-            return
+        definition, *inside = self._deserialised(self._file(name).read_bytes())
         if table and self._catalog.tableExists(database, table):
             self._catalog.alterTable(definition)
         elif table:

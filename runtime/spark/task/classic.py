@@ -296,6 +296,7 @@ class ClassicAttachment:
             asked = {key: value for key, value in spec.conf.items() if key != SCHEDULER_POOL}
             asked |= (conf or SparkConf(_jvm=SparkContext._jvm)).getAll()
             asked |= {_MASTER: master} if master else {}
+            asked |= {"spark.app.name": app_name} if app_name else {}
             asked.setdefault("spark.app.name", spec.descriptor.job.job_name)
             environment = {**(environment or {}), **attachment._worker_environment()}
             held = attachment._settings.take(asked)
