@@ -232,8 +232,8 @@ def test_the_strategy_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not started again" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_an_interruption_inside_foreach_batch_is_told_in_few_words(nested: bool) -> None:
+@pytest.mark.parametrize("is_handled", [False, True])
+def test_an_interruption_inside_foreach_batch_is_told_in_few_words(is_handled: bool) -> None:
     stack = "\tat org.apache.spark.sql.Dataset.count(Dataset.scala)\n" * 500
 
     class JavaError(Py4JJavaError):
@@ -249,7 +249,7 @@ def test_an_interruption_inside_foreach_batch_is_told_in_few_words(nested: bool)
         try:
             raise JavaError
         except JavaError:
-            if nested:
+            if is_handled:
                 raise RuntimeError("this batch cannot be counted") from JavaError()
             raise
 
