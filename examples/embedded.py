@@ -9,6 +9,8 @@ and a savepoint is made while it runs.
 
 import argparse
 import json
+import os
+import sys
 import threading
 from pathlib import Path
 
@@ -67,6 +69,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--directory", type=Path, required=True)
     directory = parser.parse_args().directory
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers would run the python3 of the PATH
     spark = SparkSession.builder.appName("embedded").config("spark.ui.enabled", "false").getOrCreate()
     with EmbeddedCluster(spark) as cluster:
         label_rows(spark, cluster.access())

@@ -12,8 +12,11 @@ import re
 import subprocess
 import sys
 import textwrap
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
+import understudy
 from actors.rpc.gateway import gateway_methods
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.master import MasterGateway
@@ -60,6 +63,148 @@ def gateways_module() -> str:
     return _formatted("".join([_GATEWAYS_HEAD, *lines, "\n\n", *classes]))
 
 
+# ------------------------------------------------------------------------- docs/api.md
+
+_API_HEAD = """\
+# Python API
+
+All public names, which are those of the package `understudy`: `from understudy import connect`. This page is made from
+their docstrings by `python -m tests.generated --write`.
+"""
+
+_PARTS = {
+    "Clusters and jobs": (
+        "runtime.notebook",
+        "runtime.protocol",
+        "runtime.client",
+        "runtime.job_file",
+        "runtime.spark",
+    ),
+    "Pipelines": ("runtime.api",),
+    "Embedded in a Spark program": ("runtime.embedded",),
+    "Actors": ("actors",),
+    "RPC": ("actors.rpc", "actors.receptionist", "actors.errors", "actors.service_system"),
+    "Testing actors": ("actors.testkit",),
+}
+"""The parts of the page, and the packages whose public names stand in each; the longest one that fits."""
+
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$")
+
+
+def api_page() -> str:
+    """Return the text of `docs/api.md`."""
+    found: dict[str, list[str]] = {part: [] for part in _PARTS}
+    for module, names in understudy._HOMES.items():
+        found[_part_of(module)] += names
+    lines = [_API_HEAD]
+    for part, names in found.items():
+        lines.append(f"## {part}\n")
+        for name in sorted(names, key=str.lower):
+            lines += _entry(name, getattr(understudy, name))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _part_of(module: str) -> str:
+    fitting = [
+        (len(package), part)
+        for part, packages in _PARTS.items()
+        for package in packages
+        if module == package or module.startswith(f"{package}.")
+    ]
+    return max(fitting)[1]
+
+
+def _entry(name: str, value: Any) -> list[str]:
+    lines = [f"### {name}\n"]
+    if not isinstance(value, type):
+        if callable(value) and hasattr(value, "__code__"):
+            lines.append(f"```python\n{_signature(name, value)}\n```\n")
+        return [*lines, *markdown(documentation(name, value))]
+    kind = "exception" if issubclass(value, BaseException) else "class"
+    lines.append(f"```python\n{kind} {_signature(name, value, of_class=True)}\n```\n")
+    lines += markdown(documentation(name, value))
+    if issubclass(value, Enum):
+        return [*lines, f"Members: {', '.join(f'`{member.name}`' for member in value)}.\n"]
+    for member, found in public_members(value):
+        if isinstance(found, property):
+            lines.append(f"**`{name}.{member}`** (property)\n")
+        else:
+            lines.append(f"```python\n{_signature(f'{name}.{member}', found)}\n```\n")
+        lines += markdown(inspect.getdoc(found) or "")
+    return lines
+
+
+def public_members(kind: type) -> list[tuple[str, Any]]:
+    """Return methods and properties of a public class that are its user's, those of other packages left out."""
+    members = []
+    for name in sorted({name for base in kind.__mro__ if _is_ours(base) for name in vars(base)}):
+        found = inspect.getattr_static(kind, name)
+        plain = found.__func__ if isinstance(found, classmethod | staticmethod) else found
+        if not name.startswith("_") and (isinstance(found, property) or inspect.isfunction(plain)):
+            members.append((name, plain))
+    return members
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.removeprefix("understudy.").split(".")[0] in ("actors", "blob", "conf", "runtime")
+
+
+def documentation(name: str, value: Any) -> str:
+    """Return the docstring of a public name; of an alias, the text below its assignment."""
+    if isinstance(value, type) or inspect.isfunction(value):
+        own = inspect.getdoc(value) or ""
+        return "" if own.startswith(f"{name}(") else own  # one that dataclasses make
+    source = inspect.getsource(sys.modules[f"understudy.{understudy._HOME_OF[name]}"])
+    found = re.search(rf'^{name} = .*\n"""(.*?)"""$', source, re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
+def _signature(name: str, function: Any, *, of_class: bool = False) -> str:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return name
+    parameters = [item for item in signature.parameters.values() if of_class or item.name not in ("self", "cls")]
+    returns = inspect.Signature.empty if of_class else signature.return_annotation
+    text = str(signature.replace(parameters=parameters, return_annotation=returns)).replace("'", "")
+    text = re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", text)  # defaults that are members of enums
+    text = re.sub(
+        r"<(?:function|class) ([\w.]+)[^>]*>", r"\1", re.sub(r"<factory>|<object object at \w+>", "...", text)
+    )
+    text = text.replace("typing.", "").replace("runtime.notebook.cluster.", "")
+    prefix = "async " if inspect.iscoroutinefunction(function) else ""
+    if len(text) > 90 and parameters:
+        text = re.sub(r"^\(", "(\n    ", text)
+    return f"{prefix}{name}{'' if text == '()' and of_class else text}"
+
+
+def markdown(text: str) -> list[str]:
+    """A docstring of ours as Markdown: its sections as lists."""
+    lines: list[str] = []
+    section = ""
+    for line in text.splitlines():
+        if heading := _SECTION.match(line):
+            section = heading[1]
+            lines += ["", f"*{section}:*", ""]
+        elif section and not line.startswith("    ") and line:
+            section = ""
+            lines += ["", _escaped(line)]
+        elif section in ("Returns", "Yields") or not section:
+            lines.append(_escaped(line.strip()) if section else line if line.startswith("    ") else _escaped(line))
+        elif re.match(r"^    \S", line):
+            names, colon, rest = line.strip().partition(": ")
+            lines.append(f"- `{names}`: {_escaped(rest)}" if colon else f"- {_escaped(line.strip())}")
+        else:
+            lines.append(f"  {_escaped(line.strip())}".rstrip())
+    return [re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"]
+
+
+def _escaped(line: str) -> str:
+    """The line with no markup of HTML outside of code."""
+    parts = line.split("`")
+    return "`".join(part if index % 2 else part.replace("<", "&lt;") for index, part in enumerate(parts))
+
+
 def _formatted(text: str) -> str:
     """Python text as ``ruff`` has it: its imports sorted, its lines broken."""
     for options in (["check", "--fix-only", "--select", "I"], ["format"]):
@@ -77,7 +222,7 @@ def _formatted(text: str) -> str:
     return text
 
 
-FILES = {ROOT / "runtime/notebook/gateways.py": gateways_module}
+FILES = {ROOT / "runtime/notebook/gateways.py": gateways_module, ROOT / "docs/api.md": api_page}
 
 
 def main() -> int:

@@ -73,6 +73,77 @@ if TYPE_CHECKING:
     from runtime.spark.state_reader import read_state as read_state
 
 _HOMES = {
+    "actors": (
+        "Actor",
+        "ActorAddress",
+        "ActorContext",
+        "ActorError",
+        "ActorIdentity",
+        "ActorInitializationError",
+        "ActorKilled",
+        "ActorNotFound",
+        "ActorProcessDied",
+        "ActorRef",
+        "ActorSelection",
+        "ActorSystem",
+        "ActorSystemBase",
+        "ActorSystemClient",
+        "ActorSystemError",
+        "AddRoutee",
+        "AdjustPoolSize",
+        "AllForOneStrategy",
+        "Ask",
+        "AskTimeout",
+        "AuthenticationError",
+        "Backoff",
+        "BoundedMailbox",
+        "Broadcast",
+        "BroadcastAll",
+        "ConsistentHash",
+        "ControlAwareMailbox",
+        "ControlMessage",
+        "DeadLetter",
+        "DeathPactError",
+        "Directive",
+        "Failure",
+        "GetRoutees",
+        "Group",
+        "Identify",
+        "InvalidActorName",
+        "Kill",
+        "MailboxFull",
+        "NotInfluenceReceiveTimeout",
+        "OneForOneStrategy",
+        "Overflow",
+        "PoisonPill",
+        "Pool",
+        "PriorityMailbox",
+        "Props",
+        "Quarantined",
+        "Random",
+        "ReceiveTimeout",
+        "RecipientTerminated",
+        "RecipientUnreachable",
+        "RemoteError",
+        "RemoveRoutee",
+        "RoundRobin",
+        "Routees",
+        "ScatterGatherFirstCompleted",
+        "SerializationError",
+        "SmallestMailbox",
+        "StashOverflow",
+        "Subscribe",
+        "Subscribed",
+        "SupervisorStrategy",
+        "SystemConfig",
+        "Terminated",
+        "UnboundedMailbox",
+        "UnhandledMessage",
+        "UnhandledMessageError",
+        "Unsubscribe",
+        "message",
+        "stopping_strategy",
+    ),
     "actors.errors": ("FencingError",),
     "actors.receptionist": ("LeaderChanged",),
     "actors.rpc.codec": ("wire_error",),
@@ -118,27 +189,24 @@ _HOMES = {
     "runtime.protocol.execution_state": ("JobStatus",),
     "runtime.spark.state_reader": ("read_state",),
 }
-"""Where the names are, beside those of `actors`."""
+"""Where the public names are."""
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # of constants, so that nothing is imported for it
 
 
 def __getattr__(name: str) -> Any:
     if name in NAMES:
         return importlib.import_module(f"understudy.{name}")
-    if not name.startswith("_") and (name in _HOME_OF or name in _actors().__all__):
-        home = importlib.import_module(f"understudy.{_HOME_OF.get(name, 'actors')}")
-        value = globals()[name] = getattr(home, name)
+    if name in _HOME_OF:
+        value = globals()[name] = getattr(importlib.import_module(f"understudy.{_HOME_OF[name]}"), name)
         return value
     raise AttributeError(f"module 'understudy' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *NAMES, *_HOME_OF, *_actors().__all__})
-
-
-def _actors() -> Any:
-    return importlib.import_module("understudy.actors")
+    return sorted({*globals(), *NAMES, *__all__})
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

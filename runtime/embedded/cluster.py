@@ -32,7 +32,7 @@ from runtime.jobmaster.restart_strategy import RestartStrategy, default_restart_
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.job import Job
 from runtime.protocol.archived_execution_graph import JobResult
-from runtime.spark.embedding import OfferedDriver, ProgramQueries
+from runtime.spark.embedding import OfferedDriver, ProgramQueries, python_of_workers
 from runtime.spark.errors import DriverStartError
 from runtime.spark.messages import Running
 from runtime.spark.process import start_time
@@ -55,12 +55,40 @@ _SETTINGS = {
 QUERY_RESTARTS = 3
 POLL_S = 0.05
 STOP_S = 90.0
+PYTHON_S = 30.0
 
 _MAIN = "# The program that embeds the cluster; it runs already.\n"
 
 
 class EmbeddedClusterError(ClusterError):
     """The cluster cannot be embedded, or its job is not taken."""
+
+
+def _lack_of_workers(spark: Any) -> EmbeddedClusterError | None:
+    """Return why functions in Spark's Python workers cannot reach the cluster; None where they can, as far as is seen.
+
+    They run ``python3`` of the PATH unless ``PYSPARK_PYTHON`` names another one, whichever Python runs the program.
+    """
+    python = None if ".connect." in type(spark).__module__ else python_of_workers(spark)
+    if python is None or Path(python).absolute() == Path(sys.executable).absolute():
+        return None
+    command = [python, "-c", f"import {ClusterAccess.__module__}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PYTHON_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        done = subprocess.CompletedProcess(command, 1, "", str(error))
+    if done.returncode == 0:
+        return None
+    why = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return EmbeddedClusterError(
+        f"Spark's Python workers run {python}, which cannot import {ClusterAccess.__module__} ({why}), so functions in "
+        "them do not reach this cluster",
+        f"set PYSPARK_PYTHON={sys.executable} before the session is made",
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 class EmbeddedCluster:
@@ -94,6 +122,9 @@ class EmbeddedCluster:
         self._client: ClusterClient | None = None
         self._configuration, self._keep = _configuration(settings or {})
         self._directory = ClusterDirectory(self._configuration.get(ClusterOptions.RUNTIME_DIR))
+        self._workers_lack = _lack_of_workers(spark)
+        if self._workers_lack is not None:
+            _say(f"warning: {self._workers_lack}; remedy: {self._workers_lack.remedy}")
         try:
             self._start()
         except BaseException:
@@ -191,7 +222,13 @@ class EmbeddedCluster:
     # ----------------------------------------------------------------- executors
 
     def access(self) -> ClusterAccess:
-        """Return what a function needs to reach actors and blobs from Spark's executors."""
+        """Return what a function needs to reach actors and blobs from Spark's executors.
+
+        Raises:
+            EmbeddedClusterError: Spark's Python workers, of a local master, run a Python that lacks this package.
+        """
+        if self._workers_lack is not None:
+            raise self._workers_lack
         if self._secret is None:
             secret = load_secret(self._configuration.get(SecurityOptions.SECRET_FILE))
             self._secret = self._spark.sparkContext.broadcast(secret)
@@ -226,10 +263,9 @@ class EmbeddedCluster:
         try:
             guard.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            print(  # noqa: T201
+            _say(
                 f"the embedded cluster in {self._directory.root} has not ended within {STOP_S:g} s: its guard, process "
-                f"{guard.pid}, goes on to end it",
-                file=sys.stderr,
+                f"{guard.pid}, goes on to end it"
             )
 
     def _start_guard(self) -> None:

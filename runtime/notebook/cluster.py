@@ -7,12 +7,12 @@ import functools
 import inspect
 import tempfile
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from actors.address import ActorAddress
 from actors.rpc.gateway import Ask, RpcGateway, gateway_methods
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 G = TypeVar("G", bound=RpcGateway)
 T = TypeVar("T")
+P = ParamSpec("P")
 
 SHOWN_JOBS = 10
 
@@ -490,19 +491,19 @@ def connect(
     return Cluster(client)
 
 
-async def connect_async(
-    address: str | None = None,
-    *,
-    redis: str | None = None,
-    secret_file: str | Path | None = None,
-    config: str | Path | None = None,
-    settings: Mapping[str, object] | None = None,
-) -> AsyncCluster:
-    """Return a handle of a running cluster for coroutines; arguments and errors as of `connect`."""
-    cluster = await asyncio.to_thread(
-        connect, address, redis=redis, secret_file=secret_file, config=config, settings=settings
+def _for_coroutines(connect: Callable[P, Cluster]) -> Callable[P, Coroutine[Any, Any, AsyncCluster]]:
+    async def connect_async(*args: P.args, **kwargs: P.kwargs) -> AsyncCluster:
+        """Return a handle of a running cluster for coroutines; arguments and errors as of `connect`."""
+        return AsyncCluster(await asyncio.to_thread(connect, *args, **kwargs))
+
+    connect_async.__signature__ = inspect.signature(connect).replace(  # type: ignore[attr-defined]
+        return_annotation="AsyncCluster"
     )
-    return AsyncCluster(cluster)
+    connect_async.__qualname__ = "connect_async"
+    return connect_async
+
+
+connect_async = _for_coroutines(connect)
 
 
 def _any_path(address: str) -> str:

@@ -23,7 +23,7 @@ from runtime.ids import JobID
 from runtime.job_logs import TASK_LOGS
 from runtime.jobgraph.job_graph import ExchangeMode, JobEdge, JobGraph, JobVertex
 from runtime.jobgraph.svg import explain_svg
-from runtime.notebook.ends import LOOK_S, JobEnds
+from runtime.notebook.ends import LOOK_S, RETRY_S, JobEnds
 from runtime.notebook.html import checkpoints_html, job_html
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
@@ -192,13 +192,15 @@ class Job(Generic[T]):
         if timeout is None:
             self._client.result(self.id)
             return
-        deadline = time.monotonic() + timeout
+        deadline, asked = time.monotonic() + timeout, float("-inf")
         while not self.done():
-            woken = threading.Event()
-            is_told = self._client.on_end(self.id, woken.set)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise self._goes_on(timeout)
+            if time.monotonic() - asked < RETRY_S:  # a leader is gone, and the next one has not begun
+                time.sleep(min(RETRY_S, left))
+            woken, asked = threading.Event(), time.monotonic()
+            is_told = self._client.on_end(self.id, woken.set)
             woken.wait(left if is_told else min(left, LOOK_S))
 
     def _goes_on(self, timeout: float | None) -> TimeoutError:

@@ -14,14 +14,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
+import shutil
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -37,6 +39,60 @@ from runtime.spark.process import start_time
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.task.control import FailedQuery
 from runtime.spark.task.streaming import StreamingQueries
+
+_JAVA_ERROR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+_INTERRUPTIONS = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+_FUNCTION_TEXT = 300
+
+
+class InterruptedBatchError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
+    """An interruption inside foreachBatch, in so few words that Spark can read it on a stack of 1 MB.
+
+    Spark tells a query that was stopped from one that failed by a regular expression over the text, which takes a Java
+    frame for each character of it.
+    """
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+# Spark looks for the name of the base.
+InterruptedBatchError.__module__, InterruptedBatchError.__qualname__ = "py4j.protocol", "Py4JJavaError"
+
+
+def interruptible(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function for foreachBatch that raises an `InterruptedBatchError` where Spark interrupts it."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception:
+            _, found, text = traceback.format_exc().partition(_JAVA_ERROR)
+            interruption = next((name for name in _INTERRUPTIONS if found and name in text), None)
+            if interruption is None:
+                raise
+            raise InterruptedBatchError(
+                f"An error occurred while calling{text[:_FUNCTION_TEXT]} ... {interruption}: the query is being stopped"
+            ) from None
+
+    return run
+
+
+def python_of_workers(spark: Any) -> str | None:
+    """Return the Python that Spark's workers on this machine run; None where they are on other machines."""
+    context = spark.sparkContext
+    if not str(context.master).startswith("local"):
+        return None
+    named = str(context.pythonExec)
+    return shutil.which(named) or named
 
 
 class OfferedDriver:
@@ -173,6 +229,7 @@ class ProgramQueries:
         """Put the hooks in place."""
         self._restart_where_awaited()
         self._queries.install(DataStreamWriter)
+        self._shorten_interruptions()
         for method in ("start", "toTable"):
             self._record_start(method)
 
@@ -194,6 +251,16 @@ class ProgramQueries:
         """The queries are being stopped for the cluster: none is started again."""
         self._ended.set()
         self._queries.stopped_all()
+
+    def _shorten_interruptions(self) -> None:
+        original: Any = DataStreamWriter.foreachBatch
+
+        @functools.wraps(original)
+        def foreach_batch(writer: Any, func: Callable[..., Any]) -> Any:
+            return original(writer, interruptible(func))
+
+        patched: Any = DataStreamWriter
+        patched.foreachBatch = foreach_batch
 
     def _record_start(self, method: str) -> None:
         hooked: Any = getattr(DataStreamWriter, method)

@@ -34,6 +34,32 @@ for line in sys.stdin:
     print("savepoint", cluster.savepoint(sys.argv[1]), query.isActive, flush=True)
 """
 
+STOPPED_IN_A_BATCH = """\
+import sys, threading
+from pyspark.sql import SparkSession
+from runtime.embedded import EmbeddedCluster
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+inside = threading.Event()
+
+def collect(batch, number):
+    inside.set()
+    batch.sparkSession.range(10**14).selectExpr("sum(id * id % 7)").collect()  # longer than anybody waits
+
+with EmbeddedCluster(spark) as cluster:
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    query = rows.writeStream.foreachBatch(collect).option("checkpointLocation", sys.argv[1] + "/location").start()
+    inside.wait()
+    while not spark.sparkContext.statusTracker().getActiveJobsIds():
+        query.awaitTermination(0.1)
+    query.stop()
+    print("stopped", query.isActive, query.exception())
+    try:
+        cluster.access()
+    except Exception as error:
+        print("access", error.remedy)
+"""
+
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -107,6 +133,28 @@ def test_a_killed_task_executor_is_replaced_and_a_killed_program_leaves_nothing(
         program.kill()
         program.wait()
     await_value(lambda: not any(start_time(pid) for pid in processes) and not _left(tmp_path))
+
+
+def test_a_query_stopped_in_a_batch_and_workers_of_another_python(environment: dict[str, str], tmp_path: Path) -> None:
+    script, other = tmp_path / "program.py", tmp_path / "bin" / "python3"
+    script.write_text(STOPPED_IN_A_BATCH)
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'msgpack'\" >&2\nexit 1\n")
+    other.chmod(0o700)
+    own = {name: value for name, value in environment.items() if not name.startswith("PYSPARK")}
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**own, "PATH": f"{other.parent}:{environment['PATH']}"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "stopped False None" in done.stdout.splitlines()
+    assert "StackOverflowError" not in done.stderr
+    assert f"warning: Spark's Python workers run {other}" in done.stderr
+    assert f"access set PYSPARK_PYTHON={sys.executable} before the session is made" in done.stdout
 
 
 def _left(directory: Path) -> list[str]:

@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from runtime.checkpoint.lease import LocationInUseError
+from runtime.embedded.cluster import _lack_of_workers
 from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
 from runtime.jobgraph.job_graph import JobKind
@@ -21,7 +25,7 @@ from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark.embedding import ProgramQueries, _Run
+from runtime.spark.embedding import ProgramQueries, _Run, interruptible
 from runtime.spark.errors import ZygoteError
 from runtime.spark.messages import Canceled, Finished, FromTask, LeaseRequest, QueryStarts, Running
 from runtime.spark.process import start_time
@@ -31,6 +35,12 @@ from runtime.taskexecutor.embedded import ProgramHost
 from runtime.taskexecutor.worker_files import ProgramInfo
 from tests.cluster_harness import await_value
 from tests.waiting import PATIENCE_S
+
+SHELL_WITHOUT_MSGPACK = """\
+#!/bin/sh
+echo "ModuleNotFoundError: No module named 'msgpack'" >&2
+exit 1
+"""
 
 
 class _Program:
@@ -220,6 +230,79 @@ def test_the_strategy_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert not managed.restart("0")
     assert query._jsq.runId() == "1"
     assert "is not started again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_handled", [False, True])
+def test_an_interruption_inside_foreach_batch_is_told_in_few_words(is_handled: bool) -> None:
+    stack = "\tat org.apache.spark.sql.Dataset.count(Dataset.scala)\n" * 500
+
+    class JavaError(Py4JJavaError):
+        def __init__(self) -> None:
+            pass
+
+        def __str__(self) -> str:
+            return f"An error occurred while calling o1.count.\n: java.lang.InterruptedException\n{stack}"
+
+    JavaError.__module__, JavaError.__qualname__ = "py4j.protocol", "Py4JJavaError"
+
+    def collect(batch: str, number: int) -> None:
+        try:
+            raise JavaError
+        except JavaError:
+            if is_handled:
+                raise RuntimeError("this batch cannot be counted") from JavaError()
+            raise
+
+    with pytest.raises(Py4JJavaError) as caught:
+        interruptible(collect)("batch", 3)
+    shown = "".join(traceback.format_exception(caught.value))
+    _, found, told = shown.partition("py4j.protocol.Py4JJavaError: An error occurred while calling")
+    assert found
+    assert "java.lang.InterruptedException" in told
+    assert len(told) < 500
+
+
+def test_other_errors_inside_foreach_batch_are_as_they_were() -> None:
+    def collect(batch: str, number: int) -> int:
+        if number == 2:
+            raise ValueError(f"{batch} {number}: java.lang.InterruptedException")
+        return number
+
+    function = interruptible(collect)
+    assert function("batch", 1) == 1
+    with pytest.raises(ValueError, match=r"batch 2: java\.lang"):
+        function("batch", 2)
+    assert function.__name__ == "collect"
+
+
+def _session(python: Path | str, master: str = "local[2]") -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, pythonExec=str(python)))
+
+
+def test_workers_that_run_another_python_are_told_of_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "python3"
+    other.write_text(SHELL_WITHOUT_MSGPACK)
+    other.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    lack = _lack_of_workers(_session("python3"))
+    assert lack is not None
+    assert f"run {other}, which cannot import runtime.embedded.access" in str(lack)
+    assert "(ModuleNotFoundError: No module named 'msgpack')" in str(lack)
+    assert f"PYSPARK_PYTHON={sys.executable}" in lack.remedy
+    assert _lack_of_workers(_session("python3", "spark://elsewhere:7077")) is None, "what is there is not known here"
+    missing = _lack_of_workers(_session(tmp_path / "none"))
+    assert missing is not None
+    assert "No such file" in str(missing)
+
+
+def test_workers_that_run_this_python_lack_nothing(tmp_path: Path) -> None:
+    assert _lack_of_workers(_session(sys.executable)) is None
+    linked = tmp_path / "python"
+    linked.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    linked.chmod(0o700)
+    assert _lack_of_workers(_session(linked)) is None
 
 
 def test_what_was_stopped_and_what_is_unknown_stays_so() -> None:

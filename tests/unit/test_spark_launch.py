@@ -91,6 +91,7 @@ def test_command_line_is_an_argument_file(options: DriverOptions, jars: list[Pat
     assert line == ["/opt/jdk/bin/java", f"@{options.work_dir / 'java.args'}"]
     arguments = (options.work_dir / "java.args").read_text().splitlines()
     assert '"-Xmx1g"' in arguments
+    assert '"-Xss16m"' in arguments, "a query that is stopped inside foreachBatch needs it"
     assert '"-Xshare:auto"' in arguments
     assert not any("add-modules" in argument for argument in arguments)
     assert (options.work_dir / "java.args").stat().st_mode & 0o777 == 0o600

@@ -253,13 +253,14 @@ def test_the_command_line_starts_in_a_directory_with_modules_of_our_names(projec
 def test_every_public_name_is_there() -> None:
     for name in dir(understudy):
         assert getattr(understudy, name) is not None
-    assert set(actors.__all__) <= set(dir(understudy))
+    assert set(actors.__all__) == set(understudy._HOMES["actors"])
+    assert set(understudy.__all__) <= set(dir(understudy))
     assert understudy.Pipeline is Pipeline
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         understudy.nothing  # noqa: B018
     text = (ROOT / "understudy" / "__init__.py").read_text()
     typed = set(re.findall(r"^    from \S+ import (\w+) as \1$", text, re.MULTILINE))
-    assert typed == set(understudy._HOME_OF)
+    assert typed == set(understudy.__all__) - set(actors.__all__)
 
 
 def test_what_the_pages_and_examples_import_is_public() -> None:

@@ -311,6 +311,9 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
     write_private(work / "fairscheduler.xml", _FAIR_POOLS.encode())
     arguments = [
         f"-Xmx{options.memory}",
+        # Spark looks through the text of an interrupted batch by a regular expression, a Java frame for each character:
+        # with a stack of 1 MB a query that is stopped inside foreachBatch ends in a StackOverflowError.
+        "-Xss16m",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
         f"-Djava.io.tmpdir={work / 'tmp'}",
