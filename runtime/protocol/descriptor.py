@@ -253,8 +253,32 @@ class JobReport:
 
 
 @dataclass(frozen=True, slots=True)
+class StageProgress:
+    """One Spark stage.
+
+    Args:
+        stage_id: Spark's number of it.
+        name: Spark's: the call that made it.
+        tasks: how many it has.
+        completed: how many of these are done.
+        active: how many run.
+        state: ``PENDING``, ``ACTIVE``, ``COMPLETE``, ``FAILED`` or ``SKIPPED``, as Spark's own page has it.
+    """
+
+    stage_id: int
+    name: str
+    tasks: int
+    completed: int
+    active: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class VertexProgress:
-    """Spark's own counts for one vertex: stages seen and completed, tasks in all, completed and active."""
+    """Spark's own counts for one vertex: stages seen and completed, tasks in all, completed and active.
+
+    `latest_stages` are the newest stages of a script, the newest last; none are told of a pipeline's vertex.
+    """
 
     vertex_id: JobVertexID
     stages: int = 0
@@ -262,6 +286,7 @@ class VertexProgress:
     tasks_total: int = 0
     tasks_completed: int = 0
     tasks_active: int = 0
+    latest_stages: tuple[StageProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

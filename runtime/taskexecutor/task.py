@@ -20,6 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from blob.cache import BlobCache
 from blob.errors import BlobError
@@ -35,6 +36,7 @@ from runtime.librarycache.manager import EnvironmentLease
 from runtime.protocol.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
+    StageProgress,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
@@ -943,7 +945,7 @@ class Task:
         self._on_progress(self.progress)
 
 
-def _vertex_progress(vertices: dict[str, dict[str, int]]) -> tuple[VertexProgress, ...]:
+def _vertex_progress(vertices: dict[str, dict[str, Any]]) -> tuple[VertexProgress, ...]:
     """Read Spark's counts as the task process sends them."""
     return tuple(
         VertexProgress(
@@ -953,6 +955,7 @@ def _vertex_progress(vertices: dict[str, dict[str, int]]) -> tuple[VertexProgres
             tasks_total=counts.get("tasks_total", 0),
             tasks_completed=counts.get("tasks_completed", 0),
             tasks_active=counts.get("tasks_active", 0),
+            latest_stages=tuple(StageProgress(**stage) for stage in counts.get("latest_stages", ())),
         )
         for vertex_id, counts in vertices.items()
     )

@@ -32,7 +32,7 @@ from runtime.protocol.checkpoint_statistics import (
     RestoredCheckpointStats,
 )
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
-from runtime.protocol.descriptor import VertexProgress
+from runtime.protocol.descriptor import StageProgress, VertexProgress
 from runtime.protocol.diagnostics import LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
@@ -74,6 +74,10 @@ ValueError: carrier 'ZZ' has no name
 """
 RUNNING, STREAMING, WAITING, FAILED, FINISHED, CANCELED = (JobID(f"{n}" * 32) for n in range(1, 7))
 _SLOTS = 4
+_STAGES = (
+    StageProgress(7, f"count at {HOSTILE}", 40, 40, 0, "COMPLETE"),
+    StageProgress(8, "collect at nightly.py:33", 200, 50, 2, "ACTIVE"),
+)
 _DONE = {ExecutionState.RUNNING: 13, ExecutionState.FINISHED: 40}
 _SYSTEM = "akka.tcp://understudy@127.0.0.1:6123"
 _S = ExecutionState
@@ -162,7 +166,9 @@ def _job(
                 vertex_id(names[key]),
                 state,
                 tuple(vertex_id(names[source]) for source in inputs),
-                VertexProgress(vertex_id(names[key]), 2, 1, 40, _DONE.get(state, 0), 2),
+                VertexProgress(
+                    vertex_id(names[key]), 2, 1, 40, _DONE.get(state, 0), 2, _STAGES if key == "main" else ()
+                ),
             )
             for key, (state, inputs) in tasks.items()
         ),

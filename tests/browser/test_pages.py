@@ -146,6 +146,21 @@ def test_a_graph_tells_states_and_progress_in_words(visitor: Visitor) -> None:
     expect(visitor.page.get_by_role("list", name="Back pressure")).to_contain_text("back pressure LOW")
 
 
+def test_a_script_shows_the_stages_that_spark_runs_for_it(visitor: Visitor) -> None:
+    visitor.go(f"#/jobs/{STREAMING}")
+    rows = visitor.page.get_by_role("region", name="Spark stages").locator("tbody tr")
+    expect(rows).to_have_count(2)  # the newest first
+    for row, texts in enumerate(
+        (("collect at nightly.py:33", "ACTIVE", "50 of 200 tasks", "8"), (f"count at {HOSTILE}", "COMPLETE", "7"))
+    ):
+        for text in texts:
+            expect(rows.nth(row)).to_contain_text(text)
+    visitor.go(JOB)
+    expect(visitor.page.get_by_role("region", name="Tasks", exact=True)).to_be_visible()
+    expect(visitor.page.get_by_role("region", name="Spark stages")).to_have_count(0)
+    assert visitor.problems == []
+
+
 def test_checkpoints_and_savepoints_are_listed_with_what_became_of_them(visitor: Visitor) -> None:
     visitor.go(f"#/jobs/{STREAMING}/checkpoints")
     rows = visitor.page.locator("tbody tr")

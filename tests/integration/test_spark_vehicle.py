@@ -229,6 +229,8 @@ async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -
     script = progress.vertices[vid("script")]
     assert script["state"] == "FINISHED"
     assert script["tasks_total"] == script["tasks_completed"] > 0
+    assert {stage["state"] for stage in script["latest_stages"]} <= {"COMPLETE", "SKIPPED"}
+    assert any(" at " in stage["name"] and stage["tasks"] > 0 for stage in script["latest_stages"])
     assert await vehicle.driver.ping()  # `spark.stop()` did not stop the driver
 
 

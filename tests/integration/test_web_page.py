@@ -44,6 +44,27 @@ def test_a_log_is_read_on_while_it_is_written_and_when_it_is_kept(cluster: Clust
     assert rest.ask("GET", f"{path}?offset=1000").body == b""
 
 
+COUNTING = b"""\
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+print(spark.sparkContext.parallelize(range(6), 3).map(lambda n: (n % 2, n)).reduceByKey(max).collect())
+"""
+
+
+def test_the_stages_of_a_script_are_told_one_by_one(cluster: Cluster) -> None:
+    rest = RestClient.of(cluster)
+    job_id = rest.submit(COUNTING, "counting.py")
+    cluster.await_status(job_id, "FINISHED")
+    (told,) = rest.get(f"/jobs/{job_id}")["spark"].values()
+    stages = told["latest-stages"]
+    assert [(stage["state"], stage["tasks"], stage["tasks-completed"]) for stage in stages] == [("COMPLETE", 3, 3)] * 2
+    assert stages[0]["name"].startswith("reduceByKey at ")
+    assert stages[1]["name"].startswith("collect at ")
+    assert rest.get(f"/jobs/{job_id}/queries") == {"queries": []}
+    assert rest.get(f"/jobs/{job_id}")["kind"] == "script"
+
+
 def test_the_page_is_served_and_told_who_leads(cluster: Cluster) -> None:
     rest = RestClient.of(cluster)
     stranger = RestClient(rest.url, "")

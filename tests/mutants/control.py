@@ -47,6 +47,14 @@ MUTANTS = (
         ("unit/test_query_history.py::test_the_query_that_was_silent_for_longest_makes_room",),
     ),
     Mutant(
+        "stages-of-a-script-unbounded",
+        "At most 12 stages of a script are told one by one.",
+        "runtime/spark/task/progress.py",
+        "dict(sorted(known.items())[-MOST_STAGES:])",
+        "dict(sorted(known.items()))",
+        ("unit/test_spark_progress.py::test_the_newest_stages_are_told_one_by_one",),
+    ),
+    Mutant(
         "batch-reported-twice-counted-twice",
         "A batch that is reported again is no second point.",
         _QUERIES,

@@ -18,7 +18,7 @@ from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot, TaskStateStats
 from runtime.protocol.checkpoints import OperationState, OperationStatus, SnapshotType
-from runtime.protocol.descriptor import VertexProgress
+from runtime.protocol.descriptor import StageProgress, VertexProgress
 from runtime.protocol.diagnostics import TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
 from runtime.protocol.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
@@ -99,6 +99,7 @@ def _figures() -> CheckpointStatsSnapshot:
 
 
 FIGURES = _figures()
+STAGE = StageProgress(3, "collect at a.py:7", 8, 2, 1, "ACTIVE")
 HISTORY = QueryHistory(
     READ, "q", "r", "clicks", (10, 20), (0, 1), (1.5, 2.5), (3.0, 4.0), (30, 40), (5, 6), (50, 60), (7, None)
 )
@@ -151,7 +152,15 @@ def graph(status: JobStatus = JobStatus.RUNNING, **changes: Any) -> ArchivedExec
             TaskInfo(WRITE, "write", (WRITE,), (waits,), "the result of 'read'"),
         ),
         "vertices": (
-            VertexInfo(READ, "read <img>", VertexRole.SOURCE, READ, runs.state, (), VertexProgress(READ)),
+            VertexInfo(
+                READ,
+                "read <img>",
+                VertexRole.SOURCE,
+                READ,
+                runs.state,
+                (),
+                VertexProgress(READ, latest_stages=(STAGE,)),
+            ),
             VertexInfo(WRITE, "write", VertexRole.SINK, WRITE, waits.state, (READ,), VertexProgress(WRITE)),
         ),
         "failure": ERROR if status is JobStatus.FAILED else None,
@@ -176,6 +185,16 @@ def test_a_job_has_the_form_of_flinks(status: JobStatus) -> None:
     assert [node["id"] for node in told["plan"]["nodes"]] == [vertex["id"] for vertex in told["vertices"]]
     counts = dict.fromkeys(("stages", "stages-completed", "tasks", "tasks-completed", "tasks-active"), int)
     fits(told["spark"], {key: {**counts, "queries": [dict]} for key in (READ, WRITE)})
+    assert told["spark"][READ]["latest-stages"] == [
+        {
+            "id": 3,
+            "name": "collect at a.py:7",
+            "state": "ACTIVE",
+            "tasks": 8,
+            "tasks-completed": 2,
+            "tasks-active": 1,
+        }
+    ]
     assert told["spark"][READ]["queries"] == [{"id": "q", "run-id": "r", "name": "", "batch": 3}]
     fits(told["plan"]["nodes"], [NODE])
     fits(jobs.plan(graph(status)), {"plan": PLAN})

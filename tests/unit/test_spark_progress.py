@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.spark.task.progress import Counts, ProgressReporter, TaskProgress
+import pytest
+
+from runtime.spark.task.progress import MOST_OF_A_NAME, MOST_STAGES, Counts, ProgressReporter, Stage, TaskProgress
 
 CHAIN = {"read": [], "clean": ["read"], "other": ["read"], "write": ["clean"]}
 
@@ -50,6 +52,39 @@ def test_operations_add_up_and_a_completed_one_has_nothing_left() -> None:
     item = progress.snapshot()["a"]
     assert (item["stages"], item["stages_completed"]) == (4, 3)
     assert (item["tasks_total"], item["tasks_completed"], item["tasks_active"]) == (14, 12, 1)
+
+
+@pytest.mark.parametrize(
+    ("job", "tasks", "completed", "active", "state"),
+    [
+        ("RUNNING", 4, 0, 0, "PENDING"),
+        ("RUNNING", 4, 0, 2, "ACTIVE"),
+        ("RUNNING", 4, 3, 0, "ACTIVE"),
+        ("RUNNING", 4, 4, 0, "COMPLETE"),
+        ("UNKNOWN", 4, 0, 0, "PENDING"),
+        ("SUCCEEDED", 4, 0, 0, "SKIPPED"),
+        ("SUCCEEDED", 4, 2, 0, "COMPLETE"),
+        ("FAILED", 4, 2, 0, "FAILED"),
+        ("FAILED", 4, 4, 0, "COMPLETE"),
+    ],
+)
+def test_a_stage_has_the_state_that_its_tasks_and_its_job_tell(
+    job: str, tasks: int, completed: int, active: int, state: str
+) -> None:
+    assert Stage.of(1, "collect at a.py:1", tasks, completed, active, job).state == state
+
+
+def test_the_newest_stages_are_told_one_by_one() -> None:
+    progress = TaskProgress({"a": [], "b": []})
+    stages = [Stage.of(number, "x" * 1000, 4, 1, 1, "RUNNING") for number in range(2 * MOST_STAGES)]
+    for number in (3, 2, *range(2 * MOST_STAGES)):
+        progress.update("a", "op", stages[number].counts, [stages[number]])
+    progress.update("a", "op", Counts(), [Stage.of(2 * MOST_STAGES - 1, "last", 4, 4, 0, "RUNNING")])
+    told = progress.snapshot()
+    latest = told["a"]["latest_stages"]
+    assert [stage["stage_id"] for stage in latest] == list(range(MOST_STAGES, 2 * MOST_STAGES))
+    assert (latest[-1]["name"], latest[-1]["state"], latest[0]["name"]) == ("last", "COMPLETE", "x" * MOST_OF_A_NAME)
+    assert "latest_stages" not in told["b"]
 
 
 def test_reporter_sends_changes_at_most_every_interval() -> None:

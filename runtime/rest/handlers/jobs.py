@@ -105,6 +105,18 @@ def _spark(graph: ArchivedExecutionGraph, task: TaskInfo) -> Json:
         "tasks": sum(count.tasks_total for count in counts),
         "tasks-completed": sum(count.tasks_completed for count in counts),
         "tasks-active": sum(count.tasks_active for count in counts),
+        "latest-stages": [
+            {
+                "id": stage.stage_id,
+                "name": stage.name,
+                "state": stage.state,
+                "tasks": stage.tasks,
+                "tasks-completed": stage.completed,
+                "tasks-active": stage.active,
+            }
+            for count in counts
+            for stage in count.latest_stages
+        ],
         "queries": [_query(query) for query in task.attempts[-1].queries],
     }
 

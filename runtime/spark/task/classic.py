@@ -37,7 +37,7 @@ from runtime.spark.spec import SCHEDULER_POOL, WORKER_VARIABLE, ClassicEndpoint,
 from runtime.spark.task.control import Cancellation, TaskControl
 from runtime.spark.task.imports import ShippedPath
 from runtime.spark.task.program import run_main
-from runtime.spark.task.progress import Counts, ProgressReporter, TaskProgress
+from runtime.spark.task.progress import Counts, ProgressReporter, Stage, TaskProgress
 from runtime.spark.task.streaming import watch_streaming_queries
 from runtime.spark.task.working_directory import carry_surroundings, resolve_paths_of
 
@@ -75,34 +75,37 @@ class StatusPoller:
                 found = list(self._read())
             except (Py4JError, OSError):  # the JVM is gone, which the script's own call says better
                 return
-            for job_id, counts, over in found:
-                self._reporter.change(TaskProgress.update, self._vertex, f"job-{job_id}", counts)
+            for job_id, counts, stages, over in found:
+                self._reporter.change(TaskProgress.update, self._vertex, f"job-{job_id}", counts, stages)
                 if over:
                     self._reporter.change(TaskProgress.complete, f"job-{job_id}")
             if last:
                 return
             self._reporter.tick()
 
-    def _read(self) -> Iterator[tuple[int, Counts, bool]]:
-        """Yield id, counts, and whether it is over, of the jobs that run or have ended since the last look."""
+    def _read(self) -> Iterator[tuple[int, Counts, list[Stage], bool]]:
+        """Yield id, counts, stages, and whether it is over, of the jobs that run or have ended since the last look."""
         for job_id in sorted(set(self._numbers(self._by_tag.getJobIdsForTag(self._tag))) - self._done):
             job = self._tracker.getJobInfo(job_id)
             if job is None:
                 continue
-            over = str(job.status().name()) in ("SUCCEEDED", "FAILED")
-            counts = Counts()
+            status = str(job.status().name())
+            over = status in ("SUCCEEDED", "FAILED")
+            stages, counts = [], Counts()
             for stage_id in self._numbers(job.stageIds()):
-                counts += self._stage(stage_id)
+                stage = self._stage(stage_id, status)
+                counts += Counts(stages=1) if stage is None else stage.counts
+                stages += [] if stage is None else [stage]
             if over:
                 self._done.add(job_id)
-            yield job_id, counts, over
+            yield job_id, counts, stages, over
 
-    def _stage(self, stage_id: int) -> Counts:
-        stage = self._tracker.getStageInfo(stage_id)
-        if stage is None:
-            return Counts(stages=1)
-        total, completed, active = stage.numTasks(), stage.numCompletedTasks(), stage.numActiveTasks()
-        return Counts(1, int(completed >= total), total, completed, active)
+    def _stage(self, stage_id: int, job: str) -> Stage | None:
+        info = self._tracker.getStageInfo(stage_id)
+        if info is None:
+            return None
+        total, completed, active = info.numTasks(), info.numCompletedTasks(), info.numActiveTasks()
+        return Stage.of(stage_id, str(info.name()), total, completed, active, job)
 
     def _numbers(self, array: Any) -> list[int]:
         """A Java int array, in one call instead of one for each element."""

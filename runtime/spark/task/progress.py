@@ -10,6 +10,10 @@ from typing import Any
 
 MIN_INTERVAL = 0.2
 """Seconds between two progress messages of a task."""
+MOST_STAGES = 12
+"""Stages of a vertex that are told one by one, the newest."""
+MOST_OF_A_NAME = 200
+"""Most characters of a stage's name."""
 
 
 class VertexState(Enum):
@@ -40,6 +44,40 @@ class Counts:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A Spark stage: its number, its name (the call that made it), its tasks, and its state in Spark's words."""
+
+    stage_id: int
+    name: str
+    tasks: int
+    completed: int
+    active: int
+    state: str
+
+    @classmethod
+    def of(cls, stage_id: int, name: str, tasks: int, completed: int, active: int, job: str) -> Stage:
+        """Return the stage as Spark's status tracker has it.
+
+        *job* is the state of its Spark job (`JobExecutionStatus`). Spark skips a stage whose output an earlier job has
+        left: no task of it is completed when its job has SUCCEEDED.
+        """
+        if completed >= tasks:
+            state = "COMPLETE"
+        elif job == "FAILED":
+            state = "FAILED"
+        elif job == "SUCCEEDED":
+            state = "COMPLETE" if completed else "SKIPPED"
+        else:
+            state = "ACTIVE" if active or completed else "PENDING"
+        return cls(stage_id, name[:MOST_OF_A_NAME], tasks, completed, active, state)
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of this stage alone."""
+        return Counts(1, int(self.completed >= self.tasks), self.tasks, self.completed, self.active)
+
+
 class TaskProgress:
     """The progress of a task's vertices (pure).
 
@@ -52,6 +90,7 @@ class TaskProgress:
         self._states = dict.fromkeys(self._upstream, VertexState.CREATED)
         self._operations: dict[str, tuple[frozenset[str], Counts]] = {}
         self._finished_counts = dict.fromkeys(self._upstream, Counts())
+        self._stages: dict[str, dict[int, Stage]] = {}
 
     def start(self, vertex: str) -> None:
         """The vertex's function begins."""
@@ -71,13 +110,15 @@ class TaskProgress:
         """The task is done."""
         self._states = dict.fromkeys(self._upstream, VertexState.FINISHED)
 
-    def update(self, vertex: str, operation: str, counts: Counts) -> None:
-        """Take the counts, from its start, of an operation that `vertex` runs."""
+    def update(self, vertex: str, operation: str, counts: Counts, stages: Iterable[Stage] = ()) -> None:
+        """Take the counts, from its start, of an operation that `vertex` runs, and its stages where they are known."""
         if operation in self._operations:
             vertices, _ = self._operations[operation]
         else:
             vertices = frozenset({vertex, *self._unfinished_ancestors(vertex)})
         self._operations[operation] = (vertices, counts)
+        known = self._stages.get(vertex, {}) | {stage.stage_id: stage for stage in stages}
+        self._stages[vertex] = dict(sorted(known.items())[-MOST_STAGES:])
 
     def complete(self, operation: str) -> None:
         """An operation is over: its counts stay, those of skipped stages as completed, and it is forgotten."""
@@ -95,6 +136,8 @@ class TaskProgress:
                 if vertex in vertices:
                     counts += current
             result[vertex] = {"state": state.value, **asdict(counts)}
+            if stages := self._stages.get(vertex):
+                result[vertex]["latest_stages"] = [asdict(stage) for stage in stages.values()]
         return result
 
     def _unfinished_ancestors(self, vertex: str) -> set[str]:

@@ -2,7 +2,7 @@
 
 import { getJson, at } from "../api.js";
 import { h } from "../dom.js";
-import { count } from "../format.js";
+import { count, plural } from "../format.js";
 import { jobGraph, pressureOf, progressOf } from "../graph.js";
 import { badge, card, empty, gauge, lasting, notice, table, tone } from "../parts.js";
 import { pressure } from "./job_streaming.js";
@@ -53,6 +53,34 @@ function queries(job) {
   );
 }
 
+const STAGE_TONES = { ACTIVE: "RUNNING", COMPLETE: "FINISHED", FAILED: "FAILED", SKIPPED: "CANCELED" };
+
+/** What Spark does inside the job's scripts: their newest stages, the newest first. */
+function stages(job) {
+  const rows = job.vertices.flatMap((v) => (job.spark?.[v.id]?.["latest-stages"] ?? []).map((stage) => ({ ...stage, task: v })));
+  if (rows.length === 0) return null;
+  const all = job.vertices.reduce((sum, v) => sum + (job.spark?.[v.id]?.stages ?? 0), 0);
+  const bar = (stage) => {
+    const words = `${count(stage["tasks-completed"])} of ${plural(stage.tasks, "task")}`;
+    return gauge(stage["tasks-completed"], stage.tasks, words, `fill-${tone(STAGE_TONES[stage.state])}`);
+  };
+  return card(
+    "Spark stages",
+    table(
+      "Spark stages",
+      [
+        { title: "Call", kind: "name", cell: (stage) => stage.name },
+        { title: "State", cell: (stage) => h("span", { class: `badge tone-${tone(STAGE_TONES[stage.state])}` }, stage.state) },
+        { title: "Progress", cell: bar },
+        { title: "Stage", kind: "number", cell: (stage) => stage.id },
+      ],
+      rows.reverse(),
+      { key: (stage) => `${stage.task.id} ${stage.id}` },
+    ),
+    all > rows.length && h("p", { class: "small muted" }, `The last ${rows.length} of ${plural(all, "stage")}.`),
+  );
+}
+
 /** What the colours of back pressure mean, where there are any. */
 function legend(job) {
   const levels = job.vertices.map((v) => pressureOf(job.spark?.[v.id])).filter(Boolean);
@@ -91,6 +119,7 @@ export function view(failure, job) {
             jobGraph(job, href),
           ),
           legend(job),
+          stages(job),
           card(
             "Tasks",
             table(
