@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -292,15 +293,24 @@ def _batch_time(duration_ms: int, interval_ms: int | None) -> str:
     return took if interval_ms is None else f"{took} of {format_duration(interval_ms)}"
 
 
+_JAVA_FRAME = re.compile(r"\s+(at [\w.$/<>]+\(.*\)|\.\.\. \d+ more)")
+
+
 def print_failed_job(job: JobView, stream: TextIO | None = None) -> None:
-    """Print how an attached run failed, to standard error: the user's traceback, then the job's state."""
+    """Print how an attached run failed, to standard error: the user's traceback, then state and cause on one line.
+
+    Frames of Java are left out: ``job exceptions`` prints them.
+    """
     out = stream or sys.stderr
     if job.failure is not None and job.failure.traceback:
-        print_line(clean_lines(job.failure.traceback), out)
-    cause, remedy = ("", "") if job.failure is None else (f": {job.failure}", job.failure.kind.remedy)
+        lines = clean_lines(job.failure.traceback).splitlines()
+        print_line("\n".join(line for line in lines if not _JAVA_FRAME.fullmatch(line)), out)
+    cause, remedy = ("", "") if job.failure is None else (f": {job.failure.cause}", job.failure.kind.remedy)
+    verb = "logs" if job.failure is None or job.failure.cause == str(job.failure) else "exceptions"
+    what = {"logs": "its output", "exceptions": "all of the failure"}[verb]
     print_error(
         f"job {job.id} ({job.name}) {job.state}{cause}",
-        remedy or f"`understudy job logs {job.id}` shows its output",
+        remedy or f"`understudy job {verb} {job.id}` shows {what}",
         out,
     )
 
