@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import re
 
-_EXCEPTION = re.compile(r"[\w.$]*(Error|Exception)(:|$)")
+LIMIT = 300
+"""Most characters of a cause."""
+
+_EXCEPTION = re.compile(r"(?:: |Caused by: )?([\w.$]*(?:Error|Exception)(?::.*|$))")
 
 
 def cause_of(message: str) -> str:
-    """Return the line of an error's text that names its cause.
+    """Return the line of an error's text that names its cause, cut to `LIMIT` characters.
 
-    What Spark says of a failed Python function has the function's traceback in it: its exception is the cause. Of any
-    other error it is the first line.
+    In what Spark says of a failed Python function stands the function's traceback: its exception is the cause. In what
+    it says of a failure of Java's it is the last ``Caused by``, without the stack. Of any other error it is the first
+    line.
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    exceptions = [line for line in lines[1:] if _EXCEPTION.match(line)]
-    return exceptions[-1] if exceptions else lines[0] if lines else "no reason was given"
+    exceptions = [found[1] for line in lines[1:] if (found := _EXCEPTION.match(line))]
+    return _cut(exceptions[-1] if exceptions else lines[0] if lines else "no reason was given")
+
+
+def _cut(line: str) -> str:
+    """Cut a long line behind its last whole sentence, or word."""
+    if len(line) <= LIMIT:
+        return line
+    begun = line[: LIMIT - 4]
+    sentence = begun.rfind(". ") + 1
+    end = sentence if sentence > LIMIT // 2 else begun.rfind(" ")
+    return f"{begun[: end if end > 0 else None].rstrip()} ..."

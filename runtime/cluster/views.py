@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -299,8 +300,13 @@ def _batch_time(duration_ms: int, interval_ms: int | None) -> str:
     return took if interval_ms is None else f"{took} of {format_duration(interval_ms)}"
 
 
+_JAVA_FRAME = re.compile(r"\s+(at [\w.$/<>]+\(.*\)|\.\.\. \d+ more)")
+
+
 def print_ended_job(job: JobView, stream: TextIO | None = None, *, with_traceback: bool = True) -> None:
     """Print how a job that was followed ended, to standard error, unless it is FINISHED.
+
+    Frames of Java are left out: ``job exceptions`` prints them.
 
     Args:
         job: as it ended.
@@ -314,11 +320,14 @@ def print_ended_job(job: JobView, stream: TextIO | None = None, *, with_tracebac
         print_line(f"job {job.id} ({clean(job.name)}) is CANCELED{_because(job)}", out)
         return
     if with_traceback and job.failure is not None and job.failure.traceback:
-        print_line(clean_lines(job.failure.traceback), out)
-    cause, remedy = ("", "") if job.failure is None else (f": {job.failure}", job.failure.kind.remedy)
+        lines = clean_lines(job.failure.traceback).splitlines()
+        print_line("\n".join(line for line in lines if not _JAVA_FRAME.fullmatch(line)), out)
+    cause, remedy = ("", "") if job.failure is None else (f": {job.failure.cause}", job.failure.kind.remedy)
+    verb = "logs" if job.failure is None or job.failure.cause == str(job.failure) else "exceptions"
+    what = {"logs": "its output", "exceptions": "all of the failure"}[verb]
     print_error(
         f"job {job.id} ({job.name}) {job.state}{cause}",
-        remedy or f"`understudy job logs {job.id}` shows its output",
+        remedy or f"`understudy job {verb} {job.id}` shows {what}",
         out,
     )
 

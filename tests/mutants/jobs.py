@@ -64,6 +64,37 @@ MUTANTS = (
         "",
         ("integration/test_tables.py::test_task_executors_see_each_others_tables",),
     ),
+    # ------------------------------------------------------------- the job that is meant
+    Mutant(
+        "first-of-several-jobs-with-a-prefix",
+        "The first digits of several ids name no job.",
+        "runtime/cluster/job_listing.py",
+        "    if len(begun) == 1:\n",
+        "    if begun:\n",
+        (
+            "unit/test_job_listing.py::test_what_several_jobs_fit_is_refused_with_a_list_of_them",
+            "unit/test_command_line.py::test_a_job_that_is_not_clear_is_asked_nothing",
+        ),
+    ),
+    Mutant(
+        "first-of-several-jobs-with-a-name",
+        "The name of several jobs names none of them, unless one alone is not over.",
+        "runtime/cluster/job_listing.py",
+        "        if len(fitting) == 1:\n",
+        "        if fitting:\n",
+        (
+            "unit/test_job_listing.py::test_what_several_jobs_fit_is_refused_with_a_list_of_them",
+            "unit/test_job_listing.py::test_several_jobs_of_one_name_that_run_are_refused",
+        ),
+    ),
+    Mutant(
+        "kilobytes-of-a-cause",
+        "A cause is one short line.",
+        "runtime/causes.py",
+        "    if len(line) <= LIMIT:\n",
+        "    if True:\n",
+        ("unit/test_causes.py::test_a_long_cause_is_cut",),
+    ),
     # ------------------------------------------------------------------ job graphs
     Mutant(
         "graph-of-another-format-taken",

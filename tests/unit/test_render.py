@@ -227,6 +227,23 @@ def test_failed_job() -> None:
     ]
 
 
+def test_a_failure_of_java_is_one_short_line() -> None:
+    stack = "".join(f"\n\tat org.apache.spark.Frame.run$1(Frame.scala:{number})" for number in range(100))
+    message = f"An error occurred while calling o1.count.\n: java.io.IOException: no such file{stack}"
+    out = io.StringIO()
+    traceback = f"Traceback:\n  at the user's own line\nPy4JJavaError: {message}\n\t... 31 more\n"
+    failure = ErrorInfo(FailureKind.USER_CODE, "Py4JJavaError", message, traceback)
+    print_ended_job(dataclasses.replace(JOB, state="FAILED", failure=failure), out)
+    assert out.getvalue().splitlines() == [
+        "Traceback:",
+        "  at the user's own line",
+        "Py4JJavaError: An error occurred while calling o1.count.",
+        ": java.io.IOException: no such file",
+        f"error: job {'0' * 32} (flights) FAILED: java.io.IOException: no such file",
+        f"remedy: `understudy job exceptions {'0' * 32}` shows all of the failure",
+    ]
+
+
 def test_a_job_that_failed_by_the_clusters_fault_has_the_clusters_remedy() -> None:
     for kind in (FailureKind.SPARK_LOST, FailureKind.TASK_EXECUTOR_LOST, FailureKind.NO_RESOURCE):
         out = io.StringIO()
