@@ -1,6 +1,6 @@
 """A program of several jobs: which number below a limit takes the most steps to come to 1 (Collatz), a range a job.
 
-    understudy job run --target application examples/application.py -- 20000
+    python -m runtime.cluster job run --target application examples/application.py -- 20000
 
 Started with plain Python, it runs its jobs in the session cluster.
 """

@@ -1,6 +1,6 @@
 """Which flights from New York were late in 2013, and was it the wind?
 
-    understudy job run examples/flight_delays.py -- --out /tmp/delays
+    python -m runtime.cluster job run examples/flight_delays.py -- --out /tmp/delays
 
 The 336,776 flights that left New York's three airports in 2013 are cleaned and joined with the weather at the hour of
 departure; their delays are aggregated by carrier, by airport of departure and by hour of the day against wind and rain.

@@ -1,6 +1,6 @@
 """Arrivals by carrier and hour, counted as they come in: the flights of 2013 replayed as a stream, a file for each day.
 
-understudy job run examples/flight_stream.py -- --out /tmp/arrivals --check
+python -m runtime.cluster job run examples/flight_stream.py -- --out /tmp/arrivals --check
 spark-submit examples/flight_stream.py --out /tmp/arrivals --check
 
 An ordinary PySpark script. It ends when all days are replayed; stopped before, it goes on from there when it is run
