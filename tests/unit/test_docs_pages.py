@@ -94,6 +94,12 @@ def test_readme_is_short_and_names_the_command_by_its_name() -> None:
         assert (ROOT / picture).stat().st_size < 400_000, picture
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "DESIGN.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 def test_quoted_figures_are_those_of_the_performance_page() -> None:
     assert differing() == []
     assert sum(len(QUOTED.findall(page.read_text())) for page in PAGES) > 10
