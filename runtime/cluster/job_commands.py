@@ -484,7 +484,7 @@ def job_list(configuration: Configuration, as_json: bool, **chosen: Any) -> None
         print_jobs([view_of_details(job) for job in jobs])
 
 
-@job.command(name="info", epilog=examples(f"understudy job info {EXAMPLE_ID}"))
+@job.command(name="info", epilog=examples("understudy job info latest", f"understudy job info {EXAMPLE_ID}"))
 @configured
 @json_option
 @job_argument()

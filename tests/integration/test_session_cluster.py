@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from runtime.client import ClusterClient
+from runtime.cluster.output import SCHEMA
 from runtime.ids import JobID
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.spark.driver.java import find_java
@@ -97,7 +98,7 @@ def test_a_cancellation_may_be_left_to_the_cluster_and_who_follows_sees_it(clust
         cluster.command("job", "logs", "-f", waiting.job_id), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as follower:
         told = cluster.json("job", "cancel", "--no-wait", waiting.job_id)
-        assert told == {"job_id": waiting.job_id, "state": "CANCELLING"}
+        assert told == {"schema": SCHEMA, "job_id": waiting.job_id, "state": "CANCELLING"}
         follower.communicate(timeout=PATIENCE_S)
     assert follower.returncode == 79  # somebody else cancelled the job that was followed
     assert cluster.job(waiting.job_id)["state"] == "CANCELED"
