@@ -206,8 +206,8 @@ class ClientOptions:
         "client.working-dir.max-size",
         MemorySize("100 mb"),
         "100 mb",
-        "How much the files of a directory that a job ships may have together: one of `job run --working-dir` or "
-        "`--py-files`. What its `.gitignore` files name is not counted.",
+        "How much the files of a directory that a job ships may have together: one of `understudy job run --working-dir` "
+        "or `--py-files`. What its `.gitignore` files name is not counted.",
     )
 
     TIMEOUT = option(
@@ -243,12 +243,12 @@ class ClientOptions:
         "client.heartbeat.interval",
         Duration("30 s", minimum=0.001),
         "30 s",
-        "How often an attached `job run` tells the cluster that it is there.",
+        "How often an attached `understudy job run` tells the cluster that it is there.",
     )
     HEARTBEAT_TIMEOUT = option(
         "client.heartbeat.timeout",
         Duration("180 s", minimum=0.001),
         "180 s",
-        "How long the cluster hears nothing of an attached `job run` before it cancels the job. It does not apply to "
-        "`job run --detach`, nor after a second Ctrl-C.",
+        "How long the cluster hears nothing of an attached `understudy job run` before it cancels the job. It does not "
+        "apply to `understudy job run --detach`, nor after a second Ctrl-C.",
     )

@@ -336,7 +336,7 @@ class Job:
         restarts: how often some of its tasks were restarted.
         restart_strategy: in words.
         failure: what made the job fail; null otherwise.
-        cancelled_because: why the cluster cancelled it; empty where a user did, or it was not cancelled.
+        canceled_because: why the cluster cancelled it; empty where a user did, or it was not cancelled.
         failure_history: the last failures, those that were restarted too, the newest last.
         failure_counts: number of failures of each kind; only kinds that occurred.
         tasks: each after those that it reads from.
@@ -356,7 +356,7 @@ class Job:
     restarts: int
     restart_strategy: str
     failure: ErrorInfo | None
-    cancelled_because: str
+    canceled_because: str
     failure_history: tuple[ErrorInfo, ...]
     failure_counts: dict[str, int]
     tasks: tuple[Task, ...]
@@ -371,6 +371,7 @@ class Job:
             job,
             kind=job.kind.value,
             state=job.status.value,
+            canceled_because=job.cancelled_because,
             tasks=tuple(map(Task.of, job.tasks)),
             checkpoints=Checkpoints.of(job.checkpoints),
         )

@@ -190,7 +190,7 @@ def test_a_client_that_vanishes_ends_its_job_unless_that_is_detached(cluster: Cl
         assert cluster.job(job_id)["status"] == "RUNNING", "its client lives"
         vanishing.kill()
         job = cluster.await_status(job_id, "CANCELED")
-    assert job["cancelled_because"] == "its client has not been heard of for 4 s"
+    assert job["canceled_because"] == "its client has not been heard of for 4 s"
     assert "CANCELED (its client has not been heard of for 4 s)" in cluster.run("job", "info", job_id).stdout
     for log in ("dispatcher", f"jobmaster-{job_id}"):
         text = (cluster.directory / "log" / f"{log}.log").read_text()

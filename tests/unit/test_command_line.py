@@ -84,7 +84,7 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         (("nonsense",), ExitStatus.WRONG_USAGE, "No such command"),
         (("start", "--nonsense"), ExitStatus.WRONG_USAGE, "No such option"),
         (("job", "info"), ExitStatus.WRONG_USAGE, "Missing argument"),
-        (("job", "info", "not-an-id"), ExitStatus.FAILED, "remedy:"),
+        (("job", "info", "not-an-id"), ExitStatus.UNAVAILABLE, "remedy:"),
         (("job", "run", "--job-id", "not-an-id", "job.py"), ExitStatus.FAILED, "32 lower-case hexadecimal digits"),
         (("log-level", "dispatcher", "LOUD"), ExitStatus.FAILED, "remedy: give one of DEBUG"),
         (("savepoint", "verify", "/nowhere/at/all"), ExitStatus.FAILED, "/nowhere/at/all"),
@@ -147,7 +147,7 @@ def test_the_former_name_of_start_master_works_and_is_not_shown(tmp_path: Path) 
     assert not re.search(r"^  master ", shown, re.MULTILINE)
     words = ("-D", f"cluster.runtime-dir={tmp_path / 'none'}")
     former, now = (run(name, *words, HOME=str(tmp_path)) for name in ("master", "start-master"))
-    assert now.returncode == ExitStatus.FAILED
+    assert now.returncode == ExitStatus.UNAVAILABLE
     assert (former.returncode, former.stdout, former.stderr) == (now.returncode, now.stdout, now.stderr)
 
 
@@ -494,13 +494,17 @@ def test_the_current_directory_is_shipped_to_other_machines(
     (file := Path("job.py")).write_text("print(1)")
     (scratch := tmp_path / ".venv").mkdir()
 
-    def shipped(*hosts: str, given: Path | None = None, most: int = 1 << 20) -> tuple[bool, list[Any]]:
-        client = cast(Any, SimpleNamespace(worker_hosts=lambda: hosts))
+    def shipped(
+        *hosts: str, given: Path | None = None, most: int = 1 << 20, here: bool = True
+    ) -> tuple[bool, list[Any]]:
+        client = cast(Any, SimpleNamespace(worker_hosts=lambda: hosts, sees_files=here))
         place, files = job_commands._working_directory(client, file, given, scratch, most)
         return place.caller is not None, files
 
     packed = (scratch / "working-directory.zip", ArtifactRole.WORKING_DIRECTORY)
     assert shipped("127.0.0.1", "localhost") == (True, [])
+    assert shipped("127.0.0.1", here=False) == (True, [packed]), "by HTTP the address is another machine's own"
+    (scratch / "working-directory.zip").unlink()
     assert shipped("127.0.0.1", "192.0.2.1") == (True, [packed])  # a worker that sees the original uses that
     assert shipped("127.0.0.1", given=tmp_path) == (False, [packed])
     assert shipped("192.0.2.1", most=1) == (True, [])

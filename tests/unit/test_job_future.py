@@ -44,6 +44,8 @@ class FakeClient:
         tells: whether it tells of ends; one that does not is to be asked now and then.
     """
 
+    sees_files = True
+
     def __init__(self, tells: bool = True) -> None:
         self.tells = tells
         self.states: dict[JobID, JobStatus] = {}
