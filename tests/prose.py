@@ -28,7 +28,7 @@ ALLOWED = Path(__file__).with_name("prose_allowed.json")
 MAX_WORDS = 25
 PACKAGES = ("actors", "blob", "conf", "runtime", "understudy", "examples")
 PAGES = ("README.md", "CONTRIBUTING.md", "DESIGN.md")
-GENERATED = ("docs/performance.md", "docs/reliability.md", "docs/configuration.md")
+GENERATED = tuple(f"docs/{page}.md" for page in ("api", "configuration", "json", "performance", "reliability"))
 """Pages whose text comes from docstrings and figures, which are read where they are written."""
 
 _FENCED = r"^ *```.*?^ *```[^\S\n]*$"

@@ -206,8 +206,8 @@ class ClientOptions:
         "client.working-dir.max-size",
         MemorySize("100 mb"),
         "100 mb",
-        "How much the files of a directory that a job ships may have together: one of `understudy job run --working-dir` "
-        "or `--py-files`. What its `.gitignore` files name is not counted.",
+        "How much the files of a directory that a job ships may have together: one of `understudy job run "
+        "--working-dir` or `--py-files`. What its `.gitignore` files name is not counted.",
     )
 
     TIMEOUT = option(
