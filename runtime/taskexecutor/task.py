@@ -635,12 +635,13 @@ class Task:
         text = files[ArtifactRole.MAIN][0].read_text("utf-8", "replace") if is_script else ""
         jars = environment.jars if environment is not None and is_script else ()
         given, written = self._job.spark_conf, settings_in(text)
-        at_start = await self._driver.start_settings({**written, **given}) if given or written else set()
-        needed = {key for key in at_start if key in given or key in START_SETTINGS}
+        at_start = await self._driver.start_settings({**written, **given}) if given or written else {}
+        missing = {key for key, holds in at_start.items() if not holds}
+        needed = {key for key in missing if key in given or key in START_SETTINGS}
         choice = self._driver_choice()
         reason = own_driver_reason(choice, text, [path.name for path in jars], needed) if self._driver.is_ours else ""
         if not reason:
-            for key in sorted(at_start & set(given)):
+            for key in sorted(missing & given.keys()):
                 self._files.tell_user(ignored_setting(key, given[key], is_alone=False))
             at_runtime = {key: value for key, value in given.items() if key not in at_start}
             return await self._run_in(self._driver, files, environment, at_runtime)

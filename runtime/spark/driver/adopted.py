@@ -82,7 +82,7 @@ class AdoptedDriver:
             raise UnsupportedByEndpointError("the Spark of an embedded cluster takes no jobs but its program")
         return await self._jvm.call(self._gateway.share_program, name)
 
-    async def start_settings(self, settings: Mapping[str, str]) -> set[str]:
+    async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
         return await self._jvm.call(self._gateway.start_settings, settings)
 
     async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:

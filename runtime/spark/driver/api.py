@@ -214,8 +214,8 @@ class SparkDriver(Protocol):
             UnsupportedByEndpointError: this Spark takes no tasks of that kind.
         """
 
-    async def start_settings(self, settings: Mapping[str, str]) -> set[str]:
-        """Return the keys of those settings that this driver has not, and Spark takes only at its start."""
+    async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
+        """Return the keys of those settings that Spark takes only at its start, and whether this driver has them."""
 
     async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
         """Return the jars that settings name for a driver's start: those of ``spark.jars.packages``, fetched by Ivy.

@@ -120,14 +120,14 @@ class DriverGateway:
             if registry is not None:  # or the program has taken its driver back
                 registry.remove(name)
 
-    def start_settings(self, settings: Mapping[str, str]) -> set[str]:
-        """Return the keys of settings that the JVM's Spark has not, and takes only at its start."""
+    def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
+        """Return the keys of settings that Spark takes only at its start, and whether the JVM's has them."""
         with _calls():
             conf, session_conf = self._context.getConf(), self._session.conf()
             return {
-                key
+                key: holds(key, value, conf.get(key, ""))
                 for key, value in settings.items()
-                if is_taken_at_start(self._handles, session_conf, key) and not holds(key, value, conf.get(key, ""))
+                if is_taken_at_start(self._handles, session_conf, key)
             }
 
     def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:

@@ -209,7 +209,7 @@ class LocalDriver:
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
 
-    async def start_settings(self, settings: Mapping[str, str]) -> set[str]:
+    async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
         return await self._jvm.call(self._gateway.start_settings, settings)
 
     async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:

@@ -203,8 +203,8 @@ class RemoteDriver:
     def _session(self, session_id: str) -> ConnectEndpoint:
         return ConnectEndpoint(0, "", session_id, CONNECT_USER, self.info.remote)
 
-    async def start_settings(self, settings: Mapping[str, str]) -> set[str]:
-        return set()  # its sessions say so themselves
+    async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
+        return {}  # its sessions say so themselves
 
     async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
         return []  # for a driver that is started, and here is none
