@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -69,9 +70,12 @@ class Cluster:
         return [sys.executable, "-m", "runtime.cluster", *words, *flags, *rest]
 
     def run(self, *arguments: str, check: bool = True, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-        """Run one command to its end."""
+        """Run one command to its end; `job run` in a directory of its own, where its job runs then."""
+        cwd = ROOT
+        if arguments[:2] == ("job", "run"):
+            cwd = Path(tempfile.mkdtemp(prefix="caller-", dir=self.directory.parent))
         done = subprocess.run(
-            self.command(*arguments), capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False
+            self.command(*arguments), capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False
         )
         if check and done.returncode != 0:
             raise AssertionError(

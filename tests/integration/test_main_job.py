@@ -26,7 +26,7 @@ def test_the_main_job_equals_an_independent_computation(
     cluster: Cluster, tmp_path: Path, expected: dict[str, list[Row]]
 ) -> None:
     out = tmp_path / "delays"
-    done = cluster.run("job", "run", "examples/flight_delays.py", "--", "--out", str(out))
+    done = cluster.run("job", "run", str(ROOT / "examples/flight_delays.py"), "--", "--out", str(out))
     assert written_tables(out) == expected
     printed = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines() if line.startswith("  ")]
     for name in ("by_carrier", "by_airport"):
@@ -55,13 +55,13 @@ def _expected_hours(rows: list[Row]) -> list[list[str]]:
 
 
 def test_the_ordinary_script_runs_unchanged(cluster: Cluster) -> None:
-    done = cluster.run("job", "run", "examples/word_count.py")
+    done = cluster.run("job", "run", str(ROOT / "examples/word_count.py"))
     assert done.stdout.splitlines()[0] == "4 x and (3 letters)"
     assert "understudy" not in (ROOT / "examples" / "word_count.py").read_text().split('"""', 2)[2].lower()
 
 
 def test_the_failing_script_shows_its_own_traceback(cluster: Cluster) -> None:
-    done = cluster.run("job", "run", "examples/failing.py", check=False)
+    done = cluster.run("job", "run", str(ROOT / "examples/failing.py"), check=False)
     assert done.returncode == 1
     assert 'File "failing.py", line 10, in share' in done.stderr
     assert "FAILED: ZeroDivisionError: division by zero" in done.stderr
