@@ -33,7 +33,7 @@ def test_settings_of_sessions_hold_on_the_shared_driver(cluster: Cluster, tmp_pa
         "print(java.get('a.b'), java.get('b.c'))\n"
     )
     options = ("-D", "spark.sql.shuffle.partitions=7", "-D", "spark.mine=1", "-D", "spark.hadoop.a.b=c")
-    options += ("-D", "spark.driver.memory=64m")  # the shared driver has as much, and Spark lets nobody set it again
+    options += ("-D", "spark.driver.memory=256m")  # the shared driver has as much, and Spark lets nobody set it again
     out, err = logs(cluster, write_job(tmp_path, text), *options)
     assert out.splitlines() == ["7 1 2", "1 2 mine", "org.example.None", "c d"]
     assert "ignored" not in err
