@@ -247,7 +247,7 @@ class ClusterDirectory:
     def discard(self) -> None:
         """After `clean`, removes what only a further start would need: secrets, blobs, state, the workers' own files.
 
-        Logs, archive, checkpoints and savepoints stay.
+        Logs, archive, checkpoints, savepoints and tables stay.
 
         Raises:
             OSError: something cannot be removed.
@@ -264,7 +264,7 @@ class ClusterDirectory:
                 shutil.rmtree(part)
         for path in (self.secret, self.root / "rest-token"):
             path.unlink(missing_ok=True)
-        for part in (self.archive, self.checkpoints):
+        for part in (self.archive, self.checkpoints, self.root / "warehouse", self.root / "tables"):
             if part.is_dir() and not any(part.iterdir()):
                 part.rmdir()
 
