@@ -151,7 +151,7 @@ def test_a_signal_cancels_the_job_and_shows_its_end(
         process.send_signal(sent)
         output, errors = process.communicate(timeout=PATIENCE_S)
     assert (output, process.returncode) == (b"the end\n", status), errors
-    assert cluster.job(job_id)["status"] == "CANCELED"
+    assert cluster.job(job_id)["state"] == "CANCELED"
 
 
 def test_cancelled_by_somebody_else_and_unread_output_have_statuses_of_their_own(
@@ -171,7 +171,7 @@ def test_cancelled_by_somebody_else_and_unread_output_have_statuses_of_their_own
         output_of(process).close()
         open_gates(gate, 0)
         assert process.wait(PATIENCE_S) == 141
-    assert cluster.job(job_id)["status"] == "CANCELED"
+    assert cluster.job(job_id)["state"] == "CANCELED"
 
 
 def pass_time(seconds: float) -> None:
@@ -187,7 +187,7 @@ def test_a_client_that_vanishes_ends_its_job_unless_that_is_detached(cluster: Cl
         job_id = id_of(vanishing)
         assert output_of(vanishing).readline() == BEGUN
         pass_time(6.0)
-        assert cluster.job(job_id)["status"] == "RUNNING", "its client lives"
+        assert cluster.job(job_id)["state"] == "RUNNING", "its client lives"
         vanishing.kill()
         job = cluster.await_status(job_id, "CANCELED")
     assert job["canceled_because"] == "its client has not been heard of for 4 s"
@@ -195,7 +195,7 @@ def test_a_client_that_vanishes_ends_its_job_unless_that_is_detached(cluster: Cl
     for log in ("dispatcher", f"jobmaster-{job_id}"):
         text = (cluster.directory / "log" / f"{log}.log").read_text()
         assert "cancelled: its client has not been heard of for 4 s" in text
-    assert cluster.job(detached)["status"] == "RUNNING"
+    assert cluster.job(detached)["state"] == "RUNNING"
     open_gates(gate, 0, 1, 2)
     cluster.await_status(detached, "FINISHED")
 
@@ -219,7 +219,7 @@ def test_a_job_whose_client_lives_outlives_its_dispatcher_and_one_that_stood_sti
         pass_time(6.0)  # longer than the time-out
         stopped.resume()
         pass_time(6.0)
-        assert [cluster.job(job_id)["status"] for job_id in jobs] == ["RUNNING", "RUNNING"]
+        assert [cluster.job(job_id)["state"] for job_id in jobs] == ["RUNNING", "RUNNING"]
         open_gates(gate, 0, 1, 2)
         assert living.wait(PATIENCE_S) == 0
     cluster.await_status(jobs[1], "FINISHED")

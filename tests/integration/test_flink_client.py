@@ -63,7 +63,7 @@ def test_flinks_client_lists_saves_stops_and_cancels(cluster: Cluster, tmp_path:
 
     stopped = path_in(flink.good("stop", "-p", str(tmp_path / "savepoints"), job_id))
     assert read_savepoint(stopped).job.id == job_id
-    assert cluster.job(job_id)["status"] == "FINISHED"
+    assert cluster.job(job_id)["state"] == "FINISHED"
     waiting = WaitingJob.start(cluster, tmp_path)  # holds all of Spark's cores
     assert "Cancelled job" in flink.good("cancel", waiting.job_id)
     cluster.await_status(waiting.job_id, "CANCELED")
@@ -87,7 +87,7 @@ def test_flinks_client_cancels_with_a_savepoint(cluster: Cluster, tmp_path: Path
     found = re.search(r"Savepoint stored in (\S+)\.$", said, re.MULTILINE)
     assert found, said
     assert read_savepoint(path_of(found.group(1))).job.id == job_id
-    assert cluster.job(job_id)["status"] == "CANCELED"
+    assert cluster.job(job_id)["state"] == "CANCELED"
 
 
 def test_flinks_client_shows_why_not(cluster: Cluster, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_what_is_lost_is_made_again_from_as_far_back_as_necessary(cluster: Clust
     announced = {name: task["attempts"][-1]["partitions"] for name, task in tasks.items()}
     assert announced["third"] == []
     (first,), (second,) = announced["first"], announced["second"]
-    assert second["path"] == f"{results}/{tasks['second']['key']}/attempt-0"
+    assert second["path"] == f"{results}/{tasks['second']['id']}/attempt-0"
     files = list(Path(second["path"]).glob("part-*"))
     assert (second["subpartitions"], second["bytes"]) == (len(files), sum(file.stat().st_size for file in files))
     await_value(lambda: not Path(first["path"]).exists())  # it was read, and is released
