@@ -31,7 +31,7 @@ def test_a_lost_task_process_is_restarted(cluster: Cluster, tmp_path: Path) -> N
     assert first["error"]["kind"] == "task-process-lost"
     assert "SIGKILL" in first["error"]["message"]
     assert job["failure_counts"] == {"task-process-lost": 1}
-    assert "Failures:  1 task-process-lost\n" in cluster.run("job", "info", job_id).stdout
+    assert "Failures:   1 task-process-lost\n" in cluster.run("job", "info", job_id).stdout
     assert second["state"] == "FINISHED"
 
 

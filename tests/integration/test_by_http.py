@@ -64,7 +64,7 @@ directory = Path(sys.argv[1])
 told = {}
 with connect() as cluster:
     told["workers"] = cluster.overview().task_managers
-    job = cluster.submit(directory / "words.py", "world", py_files=[directory / "wording.zip"])
+    job = cluster.options(py_files=[directory / "wording.zip"]).submit(directory / "words.py", "world")
     job.progress()
     told["words"] = job.logs("stdout")
     told["status"] = job.status.value
