@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from pathlib import Path
 from typing import Generic, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from conf.secret import MASK, SecretStr
 
@@ -99,6 +99,17 @@ class Secret(ValueType[SecretStr]):
         return str(value)
 
 
+def split_url(url: str) -> tuple[str, SplitResult]:
+    """Return the authority of a URL, and the URL without it as `urlsplit` returns it.
+
+    An authority may list several hosts, as those of Redis' Sentinels. Where one of them is an IPv6 address, the newer
+    releases of Python refuse the URL: they expect brackets around the whole host.
+    """
+    scheme, separator, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    return authority, urlsplit(scheme + separator + rest.removeprefix(authority))
+
+
 class SecretUrl(Secret):
     """A URL that may hold a password: shown without its user, password and query."""
 
@@ -110,10 +121,10 @@ class SecretUrl(Secret):
         self.expected = "a URL that starts with " + " or ".join(f"{scheme}://" for scheme in schemes)
 
     def parse(self, text: str) -> SecretStr:
-        parts = urlsplit(text)
-        if parts.scheme not in self._schemes or not (parts.netloc or parts.path) or any(c.isspace() for c in text):
+        authority, parts = split_url(text)
+        if parts.scheme not in self._schemes or not (authority or parts.path) or any(c.isspace() for c in text):
             raise ValueError("not such a URL")
-        netloc = f"{MASK}@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
+        netloc = f"{MASK}@{authority.rpartition('@')[2]}" if "@" in authority else authority
         query = f"?{MASK}" if parts.query else ""
         return SecretStr(text, f"{parts.scheme}://{netloc}{parts.path}{query}")
 

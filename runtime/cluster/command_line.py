@@ -1,4 +1,4 @@
-"""What all commands share: options, completion, examples, exit statuses, errors in one line, and Ctrl-C.
+"""Shared parts of all commands: options, completion, examples, exit statuses, errors in one line, and Ctrl-C.
 
 A command is one function: click's decorators declare it, its body does it. Its module is loaded for every ``--help``
 and every completion, so bodies import what is slow to load (the client, the actors, Spark) themselves.

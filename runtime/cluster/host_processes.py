@@ -107,7 +107,7 @@ def launch(
 
 
 class Report:
-    """What a started process tells `launch`: one line, on the descriptor that it was given.
+    """Answer of a started process to `launch`: one line, on the descriptor that it was given.
 
     The starter may be gone; later reports are dropped.
     """
@@ -169,17 +169,22 @@ def sweep(directory: ClusterDirectory) -> int:
     """End all processes of the directory's cluster; return how many there were.
 
     The caller holds the directory's lock alone, so that no process is started meanwhile.
+
+    Raises:
+        RedisServerError: Redis does not end; all other processes have ended.
     """
-    processes = left_behind(directory)
-    redis = embedded_redis(directory)
-    if redis is not None:
-        redis.stop()
-    for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        for pid in processes_of(directory):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        if await_condition(lambda: not processes_of(directory), patience_s):
-            break
+    try:
+        processes = left_behind(directory)
+        redis = embedded_redis(directory)
+        if redis is not None:
+            redis.stop()
+    finally:
+        for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+            for pid in processes_of(directory):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            if await_condition(lambda: not processes_of(directory), patience_s):
+                break
     return len(processes)
 
 

@@ -25,6 +25,7 @@ from conf.options import (
     SecurityOptions,
     TaskManagerOptions,
 )
+from conf.values import split_url
 from runtime.cluster.host import registrations
 from runtime.cluster.host_processes import HOST, ClusterStartError, last_words, launch, sweep
 from runtime.cluster.preflight import require, start_checks
@@ -181,7 +182,7 @@ def _is_own(host: str) -> bool:
 
 def _redis_host(url: str) -> tuple[str, int] | None:
     """Return host and port of a Redis, or of its first Sentinel; None for a Unix socket."""
-    where = urlsplit(url).netloc.rpartition("@")[2].split(",")[0]
+    where = split_url(url)[0].rpartition("@")[2].split(",")[0]
     parts = urlsplit(f"//{where}")
     return None if not parts.hostname else (parts.hostname, parts.port or 6379)
 

@@ -184,7 +184,7 @@ class RunningJob:
         return self._unconfirmed()
 
     def _unconfirmed(self) -> JobDetails:
-        """What is said of a job whose JobMaster does not answer: never RUNNING, for that is not known."""
+        """Return the state to show for a job whose JobMaster does not answer: never RUNNING, which is not known."""
         known = self._last_known
         if known.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
             return known

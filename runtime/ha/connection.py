@@ -21,6 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
+from conf.values import split_url
 from runtime.ha.errors import (
     RedisAuthenticationError,
     RedisCommandError,
@@ -84,8 +85,8 @@ class SentinelUrl:
         """
         # The text of urllib's own errors can hold a part of the password, hence `from None`.
         try:
-            parts = urlsplit(url)
-            user, _, hosts = parts.netloc.rpartition("@")
+            authority, parts = split_url(url)
+            user, _, hosts = authority.rpartition("@")
             found = tuple(_host(text) for text in hosts.split(","))
             service, _, database = parts.path.strip("/").partition("/")
             number = int(database or 0)

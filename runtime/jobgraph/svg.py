@@ -95,7 +95,7 @@ def _extent(sizes: Mapping[K, tuple[float, float]], item: K | _Passing) -> tuple
 def _layers(
     sizes: Mapping[K, tuple[float, float]], edges: Sequence[tuple[K, K]], last: Collection[K]
 ) -> tuple[list[list[K | _Passing]], list[list[K | _Passing]]]:
-    """What is in each layer, the places of passing edges among it; and the way of each edge through the layers."""
+    """Return the content of each layer, with the places of passing edges, and the way of each edge through them."""
     level = dict.fromkeys(sizes, 0)
     sources: dict[K, list[K]] = {key: [] for key in sizes}
     for source, target in edges:

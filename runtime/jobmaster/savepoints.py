@@ -164,7 +164,7 @@ class _TakenUp:
 
 
 class TaskRestores:
-    """What the tasks of one job begin with: its last rollback, its last checkpoint, or what the job was begun from.
+    """State that the tasks of one job start from: its last rollback, its last checkpoint, or the job's own start.
 
     Args:
         job_id: the job.

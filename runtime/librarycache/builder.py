@@ -9,16 +9,21 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import EnvironmentBuildError
 from runtime.librarycache.packing import unpack_directory
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    import tarfile
+else:  # the standard library's has no filters before 3.11.4, which Debian 12 does not have
+    from backports import tarfile
 
 Fetch = Callable[[Library], Path]
 Cancelled = Callable[[], bool]

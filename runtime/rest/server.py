@@ -44,7 +44,7 @@ HEAD_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 60.0
 UNAUTHENTICATED_KEEP_ALIVE_S = 10
 WHOLE_BODY_TIMEOUT_S = 150.0
-"""Of a body that comes, but hardly: more than what handlers wait for one (`BODY_TIMEOUT_S`), who say so."""
+"""Seconds for a whole body, however slow; longer than handlers wait (`BODY_TIMEOUT_S`), so that they answer first."""
 MAX_HEAD = 64 * 1024
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 _REASONS[503] = b"Service Unavailable"

@@ -1,4 +1,4 @@
-"""What a TaskExecutor says of itself: where its threads and those of its tasks are, what it takes, and its metrics."""
+"""Diagnostics of a TaskExecutor: stacks of its threads and of its tasks', resources that it uses, and metrics."""
 
 from __future__ import annotations
 

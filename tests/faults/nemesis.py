@@ -270,7 +270,7 @@ async def leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
 
 
 def remains(cluster: Cluster) -> list[str]:
-    """What runs and lies about of a cluster that was stopped, in words."""
+    """List the processes and files that a stopped cluster has left, in words."""
     problems = [f"left running: {name} ({pid})" for pid, name in cluster.processes().items()]
     return problems + [f"left behind: {path}" for path in map(cluster.directory.joinpath, GONE) if path.exists()]
 

@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from runtime.cluster.host_processes import sweep
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
+from runtime.ha.errors import RedisServerError
+from runtime.ha.redis_process import EmbeddedRedis
 from runtime.spark.driver.java import find_java
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.fakes.redis_server import is_begun, slow_redis
@@ -176,6 +180,28 @@ def test_a_cluster_is_stopped_while_its_redis_is_being_started(
         starting.communicate(timeout=PATIENCE_S)
     assert stopping.returncode == 0, errors
     assert cluster.processes() == {}
+
+
+def test_a_redis_that_does_not_end_keeps_no_other_process_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = ClusterDirectory(tmp_path / "c")
+    directory.create()
+    (directory.redis / "redis.conf").touch()
+
+    def refuse(server: EmbeddedRedis, timeout: float = 0.0) -> int:
+        raise RedisServerError("it comes no further")
+
+    monkeypatch.setattr(EmbeddedRedis, "find", refuse)
+    marked = {**os.environ, CLUSTER_DIR_VARIABLE: str(directory.root)}
+    with subprocess.Popen(["sleep", "3600"], env=marked) as left:
+        threading.Thread(target=left.wait, daemon=True).start()  # else it stays a zombie, and is found
+        try:
+            with pytest.raises(RedisServerError):
+                sweep(directory)
+            assert left.wait(1) == -signal.SIGTERM, "it was ended before `sweep` raised"
+        finally:
+            left.kill()
 
 
 # ----------------------------------------------------------------------- at any moment

@@ -142,6 +142,8 @@ def test_the_address_is_the_one_towards_redis(tmp_path: Path) -> None:
     assert find_host(near, Role.TASK_EXECUTOR) == "127.0.0.1"
     sentinels = shared(tmp_path, **{"high-availability.redis.url": "redis+sentinel://:w@127.0.0.9:1,x:2/m/0"})
     assert find_host(sentinels, Role.MASTER) == "127.0.0.1"
+    several = shared(tmp_path, **{"high-availability.redis.url": "redis+sentinel://:w@127.0.0.9:1,[::1]:1,x/m/0"})
+    assert find_host(several, Role.MASTER) == "127.0.0.1", "newer releases of Python refuse such a URL"
 
 
 def test_the_address_that_is_set_comes_first(tmp_path: Path) -> None:
