@@ -218,10 +218,10 @@ class WebClient:
             headers["Authorization"] = f"Bearer {self._token}"
         while True:
             connection, is_new = self._take(endpoint)
+            is_usable = False
             try:
                 answer, refusal = _exchange(endpoint, connection, method, endpoint.path + target, body, headers)
-                if refusal is None:
-                    self._give_back(endpoint, connection)
+                is_usable = refusal is None
             except TimeoutError as error:
                 raise AskTimeout(f"{endpoint} did not answer within {REPLY_S:g} s; the outcome is unknown") from error
             except (OSError, http.client.HTTPException) as error:
@@ -230,7 +230,7 @@ class WebClient:
                     raise _unreachable(endpoint, error) from error
                 continue
             finally:
-                self._leave(connection)
+                self._give_back(endpoint, connection, is_usable=is_usable)
             if refusal is not None:
                 raise refusal
             return answer
@@ -250,7 +250,7 @@ class WebClient:
         try:
             connection.connect()
         except BaseException as error:
-            self._leave(connection)
+            self._give_back(endpoint, connection, is_usable=False)
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise HttpError(
                     f"the certificate of {endpoint} is not trusted: {error.verify_message}",
@@ -272,21 +272,14 @@ class WebClient:
             endpoint.host, endpoint.port, timeout=self._connect_s, context=self._tls, blocksize=CHUNK
         )
 
-    def _give_back(self, endpoint: WebAddress, connection: http.client.HTTPConnection) -> None:
+    def _give_back(self, endpoint: WebAddress, connection: http.client.HTTPConnection, *, is_usable: bool) -> None:
+        """Keep a connection for the next request, or close it. Once for each `_take`: others may have it at once."""
         with self._lock:
             self._busy.discard(connection)
-            if connection.sock is not None and not self._closed and len(self._idle) < IDLE_CONNECTIONS:
+            if is_usable and connection.sock is not None and not self._closed and len(self._idle) < IDLE_CONNECTIONS:
                 self._idle.append((endpoint, time.monotonic(), connection))
                 return
         connection.close()
-
-    def _leave(self, connection: http.client.HTTPConnection) -> None:
-        """Close a connection that was not given back."""
-        with self._lock:
-            is_left = connection in self._busy
-            self._busy.discard(connection)
-        if is_left:
-            connection.close()
 
     def close(self) -> None:
         """Close all connections; requests under way end in `RecipientUnreachable`. Idempotent."""

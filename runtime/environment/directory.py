@@ -63,6 +63,7 @@ class ClusterDirectory:
         self.jobs = root / "jobs"
         self.checkpoints = root / "checkpoints"
         self.claims = root / "claims"
+        self.tables = (root / "warehouse", root / "tables", root / "hive")
         self.application = root / "application"
 
     def taskmanager(self, index: int) -> Path:
@@ -76,7 +77,7 @@ class ClusterDirectory:
             RuntimeDirectoryError: it cannot be made, is a link or a file, or belongs to another user.
         """
         parts = (self.run, self.log, self.blob, self.ha, self.redis, self.archive, self.jobs, self.claims)
-        self._make(self.root, *parts)
+        self._make(self.root, *parts, *self.tables)
 
     def _make(self, *directories: Path) -> None:
         try:
@@ -264,7 +265,7 @@ class ClusterDirectory:
                 shutil.rmtree(part)
         for path in (self.secret, self.root / "rest-token"):
             path.unlink(missing_ok=True)
-        for part in (self.archive, self.checkpoints, self.root / "warehouse", self.root / "tables"):
+        for part in (self.archive, self.checkpoints, *self.tables):
             if part.is_dir() and not any(part.iterdir()):
                 part.rmdir()
 

@@ -150,7 +150,7 @@ def test_errors_are_those_of_rpc(client: ClusterClient) -> None:
 def test_gateways_are_typed(endpoint: Served, client: ClusterClient) -> None:
     endpoint.cluster.answers["request_log_list"] = []
     dispatcher = client.lookup("dispatcher", DispatcherGateway)
-    asks = [dispatcher.request_job_status(ID) for _ in range(100)]
+    asks = [dispatcher.request_job_status(ID) for _ in range(1000)]
     assert {ask.result() for ask in asks} == {endpoint.cluster.running.status}
     assert client.task_executor(ResourceID("tm-0")).request_log_list().result() == []
     gone = client.lookup_address("akka.tcp://u@127.0.0.1:9/user/tm-9", TaskExecutorGateway)

@@ -56,7 +56,8 @@ def run(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`job run`, whose job has not ended yet."""
     command = cluster.command("job", "run", *options, str(file), "--", *arguments)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # Without a buffer: `communicate` leaves out what a buffer has read ahead.
+    with subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield process
         finally:
@@ -99,7 +100,10 @@ def test_output_is_seen_while_the_job_runs_and_across_leaders(cluster: Cluster, 
         assert output_of(process).readline() == b"line 1\n"
         open_gates(gate, 2)
         output, errors = process.communicate(timeout=PATIENCE_S)
-    assert (output, errors, process.returncode) == (b"line 2\nthe end\n", b"a remark\n", 0)
+    assert (output, process.returncode) == (b"line 2\nthe end\n", 0)
+    web_page, *rest = errors.splitlines()
+    assert web_page.startswith(b"web page: http")
+    assert rest == [b"a remark"]
 
 
 def test_a_later_attempt_is_told_apart(cluster: Cluster, tmp_path: Path) -> None:

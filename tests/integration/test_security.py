@@ -59,7 +59,8 @@ def batches(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """The job runs; the file that grows by a line with each of its batches."""
     directory = tmp_path_factory.mktemp("attacked")
     path = directory / "batches"
-    module = directory / "helper.py"
+    module = directory / "library" / "helper.py"  # not beside the script, where it would be found first
+    module.parent.mkdir()
     module.write_text("begun = True\n")
     job_id = cluster.submit(write_job(directory, JOB), str(path), options=("--py-files", str(module)))
     await_value(lambda: path.exists() and path.read_text())
@@ -190,7 +191,7 @@ def test_no_secret_is_on_a_command_line_or_in_a_log(cluster: Cluster, batches: P
     assert not [what for what, secret in secrets.items() if secret in configuration]
 
 
-SPARKS = ("spark", "jobs", "checkpoints", "savepoints")
+SPARKS = ("spark", "jobs", "checkpoints", "savepoints", "warehouse", "hive")
 """Directories in which Spark writes, by the user's umask: data of jobs, below directories of mode 0700."""
 ATTEMPTS = ("attempt.json", *TASK_LOGS, "files")
 """Names that the runtime writes into the working directory of a task; the job's code writes the others."""
