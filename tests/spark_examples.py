@@ -138,8 +138,8 @@ def _run(command: list[str], directory: Path, environment: dict[str, str] | None
         )
     except subprocess.TimeoutExpired:
         return Run(None, "", f"did not end within {TIMEOUT_S} s", time.monotonic() - started)
-    texts = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
-    return Run(done.returncode, *texts, time.monotonic() - started)
+    output, error = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
+    return Run(done.returncode, output, error, time.monotonic() - started)
 
 
 def spark_directory(directory: Path) -> Path:

@@ -23,11 +23,16 @@ BENCHMARKS = {
     "blob": "tests.bench.blob",
     "checkpoint": "tests.bench.checkpoint",
     "failover": "tests.bench.failover",
+    "first_contact": "tests.bench.first_contact",
     "rest": "tests.bench.rest",
     "rpc": "tests.bench.rpc",
     "scale": "tests.bench.scale",
     "submit": "tests.bench.submit",
 }
+
+
+APART = frozenset({"first_contact"})
+"""Those that `all` runs only if they are named: they take long, and have no floor or peer beside them."""
 
 
 def main() -> int:
@@ -42,6 +47,8 @@ def main() -> int:
         one.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
         if name == "checkpoint":
             one.add_argument("--kills", type=int, default=6, help="how often the cluster is killed (default 6)")
+        if name == "first_contact":
+            one.add_argument("--examples", metavar="FILE", help="an earlier result of `python -m tests.spark_examples`")
         if name == "scale":
             one.add_argument("--size", type=float, default=1.0, help="a part of the whole (default 1)")
     everything = commands.add_parser("all", help="all of them, beside their floors and peers")
@@ -67,7 +74,7 @@ def main() -> int:
 
 def _one(arguments: argparse.Namespace) -> int:
     module = importlib.import_module(BENCHMARKS[arguments.name])
-    options = {name: value for name, value in vars(arguments).items() if name in ("kills", "size")}
+    options = {name: value for name, value in vars(arguments).items() if name in ("kills", "size", "examples")}
     figures, rows = module.run(arguments.rounds, **options)
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
@@ -78,7 +85,7 @@ def _one(arguments: argparse.Namespace) -> int:
 
 
 def _all(arguments: argparse.Namespace) -> int:
-    names = arguments.only or list(BENCHMARKS)
+    names = arguments.only or [name for name in BENCHMARKS if name not in APART]
     result = suite.run_all(names, arguments.repeats, ("--rounds", str(arguments.rounds)))
     _write(arguments.json, result)
     if arguments.html:
