@@ -18,13 +18,21 @@ from pathlib import Path
 
 import pytest
 
+from runtime.spark.driver.java import find_java, launcher_home
 from tests.cluster_harness import ROOT, Cluster
 from tests.waiting import PATIENCE_S
 
 TUTORIALS = ROOT / "docs" / "tutorials"
-ON_ONE_CLUSTER = ("first-job", "from-spark-submit-and-livy", "from-flink", "streaming-savepoints", "operating")
+ON_ONE_CLUSTER = (
+    "first-job",
+    "your-project",
+    "from-spark-submit-and-livy",
+    "from-flink",
+    "streaming-savepoints",
+    "operating",
+)
 """In this order: the first starts the cluster, the last stops it."""
-SHORT = ("first-job", "from-flink")
+SHORT = ("first-job", "your-project", "from-flink")
 """Of these, what is run when no long forms are asked for."""
 ON_THEIR_OWN = ("high-availability", "embedding", "security")
 TIMEOUT_S = PATIENCE_S
@@ -55,9 +63,14 @@ class Reader:
         bin_dir, conf_dir = home / "bin", home / "conf"
         for directory in (self._work, bin_dir, conf_dir):
             directory.mkdir(parents=True)
-        for name, command in (("python", ""), ("python3", ""), ("understudy", " -m runtime.cluster")):
+        java = f'export JAVA_HOME="{launcher_home(find_java(), home / "java")}"; '  # PySpark by itself brings none
+        for name, line in (
+            ("python", f'{java}exec "{sys.executable}"'),
+            ("python3", f'{java}exec "{sys.executable}"'),
+            ("understudy", f'exec "{sys.executable}" -m understudy'),
+        ):
             program = bin_dir / name
-            program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{command} "$@"\n')
+            program.write_text(f'#!/bin/sh\n{line} "$@"\n')
             program.chmod(0o755)
         (conf_dir / "config.yaml").write_text("rest.port: 0\njobmanager.rpc.port: 0\nspark.driver.memory: 768m\n")
         cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")  # the archive of Spark's classes
@@ -77,7 +90,9 @@ class Reader:
         for number, block in enumerate(blocks):
             where = f"{tutorial}, block {number + 1}:\n{block.text}"
             if block.title:
-                (self._work / block.title).write_text(block.text)
+                file = self._work / block.title
+                file.parent.mkdir(exist_ok=True, parents=True)
+                file.write_text(block.text)
             elif block.language in ("bash", "python"):
                 program = ["bash", "-e", "-c", block.text] if block.language == "bash" else self._script(block.text)
                 done = subprocess.run(
