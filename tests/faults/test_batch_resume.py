@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster_harness import ROOT, Cluster, await_value
@@ -92,7 +93,8 @@ class Interrupted:
             return
         if victim == "everything":
             for pid in self.cluster.processes():
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended with its master
+                    os.kill(pid, signal.SIGKILL)
             await_value(lambda: not self.cluster.processes())
             self.cluster.run("start")
         else:
