@@ -139,7 +139,7 @@ class ResourceManagerConnection:
             self._state.write(REGISTERED)
             self.heard()
             await self._silence.lasts(silence_s)
-            endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)
+            endpoint.log.warning("the ResourceManager was silent for %g s: registering again", silence_s)
 
     async def _register(self, gateway: ResourceManagerGateway) -> None:
         try:

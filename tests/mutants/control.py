@@ -289,7 +289,7 @@ MUTANTS = (
         "savepoint-published-by-a-former-job-master",
         "A JobMaster that stood still does not publish a savepoint.",
         _CHECKPOINTING,
-        "            await self._written()  # refused where the store knows a later JobMaster\n"
+        "            await self._written()  # rejected if the store knows a later JobMaster\n"
         "            self._endpoint.act(self._term)\n",
         "",
         ("unit/test_job_checkpoints.py::test_a_thawed_job_master_leaves_the_savepoint_of_its_successor_alone",),
