@@ -531,7 +531,7 @@ def _of_end(end: Future[None], jobs: list[Job[T]]) -> list[Job[T]]:
 def _directory(status: OperationStatus, what: str) -> Path:
     if status.state is not OperationState.COMPLETED:
         raise SavepointFailedError(
-            f"the {what} failed: {status.error}", "the job keeps running; fix the cause and try again"
+            f"the {what} failed: {status.error}", "the job still runs; fix the cause and try again"
         )
     return Path(status.path)
 

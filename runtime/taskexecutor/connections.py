@@ -79,7 +79,7 @@ class ResourceManagerConnection:
 
     async def start(self) -> None:
         """Follow the leader."""
-        self._state.write(WAITING, "no ResourceManager leads, or who does cannot be found out")
+        self._state.write(WAITING, "no ResourceManager leads, or the leader cannot be found")
         await self._follower.start()
 
     async def stop(self) -> None:

@@ -669,7 +669,7 @@ MUTANTS = (
         "component-that-cannot-be-started-given-up",
         "A start of a component that fails is tried again.",
         "runtime/cluster/supervisor.py",
-        '            self.self_ref.tell(Ended(f"could not be started again: {error}"))\n',
+        '            self.self_ref.tell(Ended(f"could not be restarted: {error}"))\n',
         '            logger.error("could not be started again: %s", error)\n',
         ("unit/test_supervisor.py::test_a_process_that_ends_is_started_again_and_again_where_that_fails",),
     ),

@@ -508,7 +508,7 @@ def test_the_current_directory_is_shipped_to_other_machines(
     assert shipped("127.0.0.1", "192.0.2.1") == (True, [packed])  # a worker that sees the original uses that
     assert shipped("127.0.0.1", given=tmp_path) == (False, [packed])
     assert shipped("192.0.2.1", most=1) == (True, [])
-    assert "warning: the current directory does not come along to other machines: " in capsys.readouterr().err
+    assert "warning: the current directory is not copied to other machines: " in capsys.readouterr().err
 
 
 def test_whether_a_host_is_this_machine() -> None:
