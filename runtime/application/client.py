@@ -55,7 +55,7 @@ class ApplicationClient:
             self._channel.send({"op": op, **arguments})
             answer = self._channel.receive()
         if answer is None:
-            raise NotebookError("the cluster has gone", "the application is run again where its cluster is")
+            raise NotebookError("the connection to the cluster is lost", "the cluster runs main() again by itself")
         if "error" in answer:
             kind = _ERRORS.get(answer["error"])
             raise kind(answer["text"]) if kind else NotebookError(answer["text"], answer["remedy"])
@@ -123,7 +123,7 @@ class ApplicationClient:
     def __getattr__(self, name: str) -> NoReturn:
         raise NotebookError(
             f"{name!r} is not available in an application's main(): it reaches its jobs only",
-            "use it from outside, with the cluster.id that `understudy job run` has told",
+            "use it from outside, with the cluster.id that `understudy job run` has printed",
         )
 
 
@@ -177,7 +177,7 @@ class ApplicationGateway:
         if op == "submit":
             return self._submit(message)
         if op not in _CALLS:
-            raise ValueError(f"main() asks for {op!r}, which there is not")
+            raise ValueError(f"main() requests {op!r}, which does not exist")
         job_ids = [JobID(message["job_id"])] if "job_id" in message else []
         return to_plain(self._insist(lambda: getattr(self._client, op)(*job_ids)))
 

@@ -129,7 +129,7 @@ class MainProcess:
             data = self._socket.recv(1 << 20)
             messages = self._reader.feed(data)
         except (ConnectionResetError, WireError) as error:
-            logger.error("main() is ended: %s", error)
+            logger.error("main() is killed: %s", error)
             self._process.kill()
             data, messages = b"", []
         for message in messages:
@@ -156,7 +156,7 @@ class MainProcess:
         try:
             frame = encode(message)
         except WireError as error:
-            frame = encode({"error": "WireError", "text": str(error), "remedy": "look at it from outside"})
+            frame = encode({"error": "WireError", "text": str(error), "remedy": "use the command line instead"})
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # reading notices the end
             self._socket.sendall(frame)
 

@@ -100,12 +100,12 @@ def role_options(command: Command) -> Command:
     role = click.option(
         "--role",
         type=click.Choice(["master", "task-executor"]),
-        help="This host's part of a cluster on several hosts (docs/hosts.md).",
+        help="Only this host's part of a cluster on several hosts (docs/hosts.md).",
     )
     hosts = click.option(
         "--hosts",
         is_flag=True,
-        help="On every host that `masters` and `workers` in the configuration directory name, over ssh.",
+        help="All hosts that `masters` and `workers` in the configuration directory name, over ssh.",
     )
     return role(hosts(command))
 
@@ -154,7 +154,7 @@ def environment_option(command: Command) -> Command:
             elif name in os.environ:
                 found[name] = os.environ[name]
             else:
-                click.echo(f"warning: {name} is not set here, so --env {name} gives the job none", err=True)
+                click.echo(f"warning: {name} is not set here, so --env {name} has no effect", err=True)
         return found
 
     return click.option(

@@ -140,7 +140,7 @@ class LogFollower:
         if attempt.state.is_terminal:
             for reading in readings:
                 if reading.kept is not None and reading.kept.size > reading.offset:
-                    self._read_what_is_left(job.job_id, reading, "it has no more of it")
+                    self._read_what_is_left(job.job_id, reading, "its copy of the log ends here")
                 reading.ended = True
 
     def _read_kept(self, job_id: JobID, reading: _Reading) -> bool:

@@ -314,7 +314,9 @@ def _await_registration(
         for name, (state, reason) in open_states.items():
             lasted_s = now - since.setdefault((name, state), now)
             if state == REFUSED and lasted_s > refusal_s:
-                raise ClusterStartError(f"the master rejects this host's TaskExecutor: {reason}", "then start again")
+                raise ClusterStartError(
+                    f"the master rejects this host's TaskExecutor: {reason}", "fix it, and try again"
+                )
             if state != REFUSED and reason and lasted_s > PATIENCE_S:
                 return f"{name}: {reason}"
         if not directory.is_running():

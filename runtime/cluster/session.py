@@ -366,7 +366,7 @@ def leave_cluster(configuration: Configuration, say: Say) -> None:
         ClusterNotRunning: there is nothing to stop.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    _require_something(directory, f"nothing of a cluster runs in {directory.root}")
+    _require_something(directory, f"no part of a cluster runs in {directory.root}")
     told: set[int] = set()
     lock = end_cluster(directory, directory.incarnation(), told, configuration.get(ClusterOptions.STOP_TIMEOUT))
     if lock is not None:

@@ -129,7 +129,7 @@ class ControlGroups:
             groups.create("probe").remove()
         except OSError as error:
             raise ControlGroupError(
-                f"no control group can be made in the one of taskmanager.cgroup: {error.strerror} ({error.filename})",
+                f"no control group can be made below taskmanager.cgroup: {error.strerror} ({error.filename})",
                 REMEDY,
             ) from error
         return groups
@@ -267,7 +267,7 @@ def _find(controller: str, name: str, mounts: list[tuple[int, Path, frozenset[st
             missing.append(str(group))
             continue
         if not os.access(group, os.W_OK):
-            raise ControlGroupError(f"the control group {group} (taskmanager.cgroup) is not this user's", REMEDY)
+            raise ControlGroupError(f"the control group {group} (taskmanager.cgroup) is not writable", REMEDY)
         if version == 2:
             _delegate(group, controller)
         return version, group
@@ -285,9 +285,9 @@ def _delegate(group: Path, controller: str) -> None:
     try:
         (group / "cgroup.subtree_control").write_text(f"+{controller}")
     except OSError as error:
-        why = "processes are in it itself" if error.errno == errno.EBUSY else error.strerror
+        why = "it contains processes itself" if error.errno == errno.EBUSY else error.strerror
         raise ControlGroupError(
-            f"the control group {group} cannot give {controller} to others: {why}", REMEDY
+            f"the control group {group} cannot pass on the controller {controller}: {why}", REMEDY
         ) from error
 
 

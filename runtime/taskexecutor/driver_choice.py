@@ -62,7 +62,7 @@ def own_driver_reason(
     if jars:  # they would change the class path of the one context that scripts share
         return f"brings jars ({', '.join(jars)})"
     if choice is SparkDriverChoice.OWN:
-        return "is to have one (task.spark-driver)"
+        return "requests one (task.spark-driver)"
     if choice is SparkDriverChoice.AUTO:
         if start_settings:
             return f"has settings that Spark takes only at its start ({', '.join(sorted(start_settings))})"

@@ -103,7 +103,7 @@ class LocationLeases:
             except (OSError, SparkError) as error:
                 cause = error if isinstance(error, OSError) else _lock_error(path)
                 if cause is not None and cause.errno in _UNSUPPORTED:
-                    self._tell_user(f"nothing keeps another job off the checkpointLocation {location}: {cause}")
+                    self._tell_user(f"no lease protects the checkpointLocation {location} from other jobs: {cause}")
                     return
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since

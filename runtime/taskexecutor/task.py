@@ -191,7 +191,7 @@ class TaskFiles:
             return _place_of_copy(wanted, copy, main, resolves_paths)
         if wanted.caller is not None:
             self.tell_user(
-                f"the directory in which the job was submitted, {wanted.caller.path}, cannot be seen here: the job "
+                f"the directory in which the job was submitted, {wanted.caller.path}, does not exist here: the job "
                 f"runs in a private directory, {self._directory}; --working-dir DIR brings its files along"
             )
         return None
@@ -681,7 +681,7 @@ class Task:
             raise LibraryCacheError(f"the job's settings are not valid: {error}") from error
         except DriverCallError as error:
             packages_text = settings.get("spark.jars.packages")
-            raise LibraryCacheError(f"spark.jars.packages={packages_text} cannot be had: {error}") from error
+            raise LibraryCacheError(f"spark.jars.packages={packages_text} cannot be resolved: {error}") from error
 
     async def _run_in(
         self,

@@ -132,7 +132,7 @@ def test_a_group_that_is_not_there_cannot_be_used_or_lacks_a_limit_is_said_at_on
     with pytest.raises(ControlGroupError, match=r"taskmanager.cgroup is set, and neither"):
         check({"taskmanager.cgroup": name})
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may do everything
-    with pytest.raises(ControlGroupError, match=f"{directories[0]} .*is not this user's"):
+    with pytest.raises(ControlGroupError, match=f"{directories[0]} .*is not writable"):
         check({"taskmanager.cgroup": name, **limit})
 
 
