@@ -118,7 +118,7 @@ def connect_locally(configuration: Configuration) -> ClusterClient:
     if not directory.is_running():
         raise ClusterNotRunning(
             f"the cluster in {directory.root} is not running: its master has ended",
-            "`understudy start-master` takes it over, `stop` cleans up, `start` starts a new one",
+            "`understudy start-master` takes it over, `stop` cleans up, `start` starts it again",
         )
     running = Configuration.read(directory.configuration_file)  # has the limits of the cluster itself
     return _client(

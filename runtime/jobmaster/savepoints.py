@@ -1,4 +1,4 @@
-"""Files that a job starts from or is rolled back to: savepoints written, found and read, and rollbacks. All blocks.
+"""Files that a job starts from or is rolled back to: savepoints written, found, read, and rollbacks. All calls block.
 
 Flink rolls a job back by cancelling it and running it again from an older checkpoint. Here a running job is rolled back
 in its place. The rollback is written before it takes effect. From then on all attempts start from the older state,

@@ -1,7 +1,7 @@
 """Choice of the Spark driver of a task, and of its settings: those of its job, and those in its script's text.
 
 The text is a hint only, and is never run. It does not show values that the script computes, nor those of a library. The
-shared driver rejects or undoes these, or ignores them with a line in the log. See
+shared driver rejects or undoes these, or ignores them with a line in the task's standard error. See
 `runtime.spark.driver.script_application` and `runtime.spark.task.classic`.
 """
 

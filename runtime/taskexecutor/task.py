@@ -191,7 +191,7 @@ class TaskFiles:
             return _place_of_copy(wanted, copy, main, resolves_paths)
         if wanted.caller is not None:
             self.tell_user(
-                f"the directory in which the job was submitted, {wanted.caller.path}, does not exist here: the job "
+                f"the directory in which the job was submitted, {wanted.caller.path}, cannot be used here: the job "
                 f"runs in a private directory, {self._directory}; --working-dir DIR brings its files along"
             )
         return None
