@@ -495,8 +495,8 @@ class ExecutionGraph:
         Args:
             resource_id: the TaskExecutor.
             attempt_ids: the attempts that it held when it answered.
-            asked_for: `attempts_seen_at` the time of the request. The answer may lack attempts that have started since.
-                It is older than their reports, but may arrive after them, by another connection.
+            asked_for: result of `attempts_seen_at` at the time of the request. The answer may lack attempts that have
+                started since. It is older than their reports, but may arrive after them, by another connection.
             at: now.
         """
         held = set(attempt_ids)
