@@ -1,6 +1,6 @@
-"""The way of main() to its cluster: through the process that runs it, which alone has the cluster's secret.
+"""Connection of main() to its cluster, through the process that runs it: only that process has the cluster's secret.
 
-Both ends of their way: typed values in frames over a socket pair. Nothing of what main() sends is unpickled.
+Both ends are here. They exchange typed values in frames over a socket pair. Nothing that main() sends is unpickled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CALLS = frozenset({"status_of", "job", "cancel", "function_result", "function_e
 
 
 class ApplicationClient:
-    """The `runtime.client.ClusterClient` of main(), with the jobs of its application alone.
+    """The `runtime.client.ClusterClient` of main(), limited to the jobs of its application.
 
     Args:
         channel: to the process that runs main().
@@ -55,7 +55,7 @@ class ApplicationClient:
             self._channel.send({"op": op, **arguments})
             answer = self._channel.receive()
         if answer is None:
-            raise NotebookError("the cluster has gone", "the application is run again where its cluster is")
+            raise NotebookError("the connection to the cluster is lost", "the cluster runs main() again by itself")
         if "error" in answer:
             kind = _ERRORS.get(answer["error"])
             raise kind(answer["text"]) if kind else NotebookError(answer["text"], answer["remedy"])
@@ -67,17 +67,17 @@ class ApplicationClient:
         return JobID(self._ask("submit", graph=encode(graph), main=str(main.resolve()), files=files))
 
     def status_of(self, job_id: JobID) -> JobStatus:
-        """As `ClusterClient.status_of`."""
+        """Return the state of a job; as `ClusterClient.status_of`."""
         found: JobStatus = from_plain(self._ask("status_of", job_id=job_id), JobStatus)
         return found
 
     def job(self, job_id: JobID) -> ArchivedExecutionGraph:
-        """As `ClusterClient.job`."""
+        """Return a job with its tasks; as `ClusterClient.job`."""
         found: ArchivedExecutionGraph = from_plain(self._ask("job", job_id=job_id), ArchivedExecutionGraph)
         return found
 
     def watch(self, job_id: JobID) -> Iterator[ArchivedExecutionGraph]:
-        """As `ClusterClient.watch`."""
+        """Yield a job until it is over; as `ClusterClient.watch`."""
         while True:
             job = self.job(job_id)
             yield job
@@ -86,44 +86,44 @@ class ApplicationClient:
             time.sleep(POLL_S)
 
     def result(self, job_id: JobID) -> JobResult:
-        """As `ClusterClient.result`."""
+        """Wait for the end of a job, and return its result; as `ClusterClient.result`."""
         while not self.status_of(job_id).is_globally_terminal:
             time.sleep(POLL_S)
         return self.job(job_id).result()
 
     def cancel(self, job_id: JobID) -> None:
-        """As `ClusterClient.cancel`."""
+        """Cancel a job; as `ClusterClient.cancel`."""
         self._ask("cancel", job_id=job_id)
 
     def function_result(self, job_id: JobID) -> bytes | None:
-        """As `ClusterClient.function_result`."""
+        """Return the pickled return value of a function; as `ClusterClient.function_result`."""
         found: bytes | None = self._ask("function_result", job_id=job_id)
         return found
 
     def function_error(self, job_id: JobID) -> bytes | None:
-        """As `ClusterClient.function_error`."""
+        """Return the pickled exception of a function; as `ClusterClient.function_error`."""
         found: bytes | None = self._ask("function_error", job_id=job_id)
         return found
 
     def on_end(self, job_id: JobID, wake: Callable[[], object]) -> bool:
-        """As `ClusterClient.on_end`: not to be had here."""
+        """Return False: this client cannot wake its caller, unlike `ClusterClient.on_end`."""
         return False
 
     def logs(self, job_id: JobID) -> list[tuple[TaskLog, bytes]]:
-        """As `ClusterClient.logs`."""
+        """Return the logs of a job's tasks; as `ClusterClient.logs`."""
         return [(from_plain(log, TaskLog), content) for log, content in self._ask("logs", job_id=job_id)]
 
     def list_jobs(self) -> list[JobDetails]:
-        """As `ClusterClient.list_jobs`."""
+        """Return the jobs of the application; as `ClusterClient.list_jobs`."""
         return [from_plain(job, JobDetails) for job in self._ask("list_jobs")]
 
     def close(self) -> None:
-        """Nothing: the way to the cluster is main()'s for as long as it runs."""
+        """Do nothing: main() needs the connection for as long as it runs."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise NotebookError(
-            f"{name!r} cannot be had in an application's main(): it reaches its jobs only",
-            "use it from outside, with the cluster.id that `understudy job run` has told",
+            f"{name!r} is not available in an application's main(): it reaches its jobs only",
+            "use it from outside, with the cluster.id that `understudy job run` has printed",
         )
 
 
@@ -131,25 +131,25 @@ _current: ApplicationClient | None = None
 
 
 def application_client() -> ApplicationClient | None:
-    """The client of the application whose main() runs in this process; None in any other process."""
+    """Return the client of the application whose main() runs in this process; None in any other process."""
     return _current
 
 
 def use(client: ApplicationClient) -> None:
-    """Have this process reach its cluster by this client."""
+    """Make *client* this process's connection to its cluster."""
     global _current  # a process has one main()
     _current = client
 
 
 class ApplicationGateway:
-    """The other end: does for one run of main() what it asks for.
+    """The other end: handles the requests of one run of main().
 
     Args:
         client: of the cluster.
         ids: of its jobs.
-        libraries: what all jobs of the application import, beside their own.
+        libraries: libraries that all jobs of the application import, in addition to their own.
         insist: calls a function until the cluster has answered.
-        environment: environment variables of all its jobs, beside their own.
+        environment: environment variables of all its jobs, in addition to their own.
     """
 
     def __init__(
@@ -167,17 +167,17 @@ class ApplicationGateway:
         self._environment = environment
 
     def answer(self, message: Message) -> Message:
-        """The answer to a question of main()'s; whatever is wrong with that is the answer, too."""
+        """Return the answer to a request of main(); an error of the request is the answer, too."""
         try:
             return {"value": self._value(str(message["op"]), message)}
-        except Exception as error:  # what user code sends may be wrong in any way; it is told so
+        except Exception as error:  # user code may send anything; main() gets the error
             return {"error": type(error).__name__, "text": str(error), "remedy": str(getattr(error, "remedy", ""))}
 
     def _value(self, op: str, message: Message) -> Any:
         if op == "submit":
             return self._submit(message)
         if op not in _CALLS:
-            raise ValueError(f"main() asks for {op!r}, which there is not")
+            raise ValueError(f"main() requests {op!r}, which does not exist")
         job_ids = [JobID(message["job_id"])] if "job_id" in message else []
         return to_plain(self._insist(lambda: getattr(self._client, op)(*job_ids)))
 

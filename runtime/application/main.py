@@ -1,7 +1,7 @@
 """The process of a user's main(): `python -m understudy.runtime.application.main FD PARENT`.
 
-It has the limits of a task process, and no secret: over the descriptor, a socket, it is told what to run, asks for what
-it needs of the cluster, and says how main() has ended. It dies with the process that has started it.
+It has the limits of a task process, and no secret. FD is a socket, over which it receives the program to run, sends
+its requests to the cluster, and reports how main() has ended. It dies with the process that started it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from runtime.spark.task.control import describe
 from runtime.spark.task.program import explain, impose, run_main
 from runtime.spark.wire import BlockingChannel
 
-_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"  # as Python has it
+_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"  # Python's own words
 
 
 def main() -> int:
-    """The exit status is 0 when the user's main() has ended in good order."""
+    """Return the exit status: 0 if the user's main() has ended in good order, else 1."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with(parent)
     channel = BlockingChannel(socket.socket(fileno=descriptor))
@@ -41,7 +41,7 @@ def main() -> int:
     shown = order["shown"]
     try:
         run_main(order["file"], order["argv"], order["import_path"], shown)
-    except BaseException as error:  # whatever it is, it is how main() ended
+    except BaseException as error:  # any exception is the end of main()
         raised = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # without this function
         described = describe(raised, {shown: Path(shown).name})
         words = explain(error, limits) or f"{described.type}: {described.message}"
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _cause(error: BaseException | None) -> JobID | None:
-    """The job whose end main() did not handle, if that is why it failed."""
+    """Return the job whose failure or cancellation main() did not handle; None if it failed for another reason."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, JobFailedError):

@@ -29,7 +29,7 @@ class PackagedProgram:
         argv: its arguments.
         libraries: what its jobs import: path and `ArtifactRole`; main() itself imports the py-files among them.
         environment: environment variables of main() and of its jobs; never shown.
-        working_directory: where main() runs, if its process sees that; else in a directory of its own.
+        working_directory: where main() runs, if its process can reach it; else main() has a directory of its own.
     """
 
     id: ApplicationID
@@ -42,7 +42,7 @@ class PackagedProgram:
 
     @property
     def python_path(self) -> tuple[str, ...]:
-        """Entries of main()'s path for its py-files: archives as such, modules by their directories."""
+        """Entries of main()'s path for its py-files: archives themselves, and the directories of modules."""
         files = [Path(path) for path, role in self.libraries if role is ArtifactRole.PY_FILE]
         return tuple(str(path.parent if path.suffix == ".py" else path) for path in files)
 
@@ -54,8 +54,8 @@ class ApplicationFiles:
         directory: the cluster's.
 
     Attributes:
-        work: the working directory of main(), where it has not its caller's.
-        stdout: what the last run of main() wrote, as ``stderr``.
+        work: the working directory of main(), if it does not run in its caller's.
+        stdout: the output of the last run of main(); ``stderr`` likewise.
     """
 
     def __init__(self, directory: ClusterDirectory) -> None:
@@ -77,7 +77,7 @@ class ApplicationFiles:
         environment: Mapping[str, str] | None = None,
         working_directory: WorkingDirectory | None = None,
     ) -> PackagedProgram:
-        """Copy a program and its files for the cluster that is to run it. Raises OSError."""
+        """Copy a program and its files for the cluster that will run it. Raises OSError."""
         if self._root.exists():
             shutil.rmtree(self._root)
         self._result.unlink(missing_ok=True)
@@ -106,17 +106,17 @@ class ApplicationFiles:
         return decode(self._program.read_bytes(), PackagedProgram)
 
     def cancel(self) -> None:
-        """Say that the application is to be cancelled, whoever looks after it then. Raises OSError."""
+        """Mark the application as cancelled, for the process that runs it now or next. Raises OSError."""
         self._cancelled.touch(mode=0o600)
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether that was said."""
+        """Return whether the application is marked as cancelled."""
         return self._cancelled.exists()
 
     def write_result(self, result: ApplicationResult) -> None:
-        """Write down how it ended. Raises OSError."""
-        write_private(self._result, json.dumps(to_plain(result)).encode())  # for people, too: it stays
+        """Write how the application ended. Raises OSError."""
+        write_private(self._result, json.dumps(to_plain(result)).encode())  # in JSON, as people read it later
 
     def result(self) -> ApplicationResult | None:
         """Return how the application ended; None while it has not. Raises OSError, WireError."""

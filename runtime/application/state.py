@@ -19,7 +19,7 @@ class MainOutcome(Enum):
 
     FINISHED = "FINISHED"
     FAILED = "FAILED"
-    """Main() raised something, or left with another exit status than 0."""
+    """Main() raised an exception, or left with another exit status than 0."""
     LOST = "LOST"
     """Its process was killed."""
 
@@ -30,10 +30,10 @@ class MainEnd:
 
     Args:
         outcome: in one word.
-        error: of one that did not finish, in one line.
+        error: reason in one line, if it did not finish.
         traceback: the user's own, or empty.
-        job_id: the job whose failure or cancellation main() did not handle, if that was it.
-        exit_status: with which main() ended the program; None where it did not.
+        job_id: the job whose failure or cancellation main() did not handle, if this was the reason.
+        exit_status: status with which main() ended the program; None if it did not.
     """
 
     outcome: MainOutcome
@@ -45,9 +45,9 @@ class MainEnd:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationResult:
-    """Result of an application; *error* and *traceback* are empty where it SUCCEEDED.
+    """Result of an application; *error* and *traceback* are empty if it SUCCEEDED.
 
-    *exit_status* is that of a main() that ended the program with one.
+    *exit_status* is that of a main() that ended the program with one; else None.
     """
 
     status: ApplicationStatus
@@ -68,24 +68,24 @@ class StopMain:
 
 @dataclass(frozen=True, slots=True)
 class CancelJobs:
-    """Cancel these jobs, and look again."""
+    """Cancel these jobs, then ask for the next step again."""
 
     job_ids: tuple[JobID, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Something goes on; look again."""
+    """Main() or a job still runs: ask for the next step again later."""
 
 
 Instruction = RunMain | StopMain | CancelJobs | Wait | ApplicationResult
 
 
 class ApplicationState:
-    """State of main(); the cluster knows that of the jobs.
+    """State of main(); the cluster has the state of the jobs.
 
-    Where the process that has the book is lost, a new book begins with running main() again: its executes find the jobs
-    of the run before.
+    If the process with this state is lost, the next one starts with a new state, and runs main() again. The executes of
+    that run find the jobs of the run before.
     """
 
     def __init__(self) -> None:
@@ -95,15 +95,15 @@ class ApplicationState:
         self._losses = 0
 
     def cancel(self) -> None:
-        """The application is to be cancelled; from then on main() is not run again."""
+        """Cancel the application; from then on main() is not run again."""
         self._is_cancelled = True
 
     def main_started(self) -> None:
-        """Main() runs."""
+        """Note that main() runs."""
         self._is_running, self._end = True, None
 
     def main_ended(self, end: MainEnd) -> None:
-        """Main() does not run any more."""
+        """Note that main() has ended."""
         self._is_running, self._end = False, end
         self._losses += end.outcome is MainOutcome.LOST
 
@@ -111,7 +111,7 @@ class ApplicationState:
         """Return the next step, which in the end is an `ApplicationResult`.
 
         Args:
-            jobs: all jobs of the cluster; while main() runs they do not matter.
+            jobs: all jobs of the cluster; they are ignored while main() runs.
         """
         if self._is_running:
             return StopMain() if self._is_cancelled else Wait()
@@ -141,8 +141,8 @@ class ApplicationState:
 class ExecuteIds:
     """The ids of the jobs of one run of main(): the n-th execute of a name has the same id in each run.
 
-    So a run after a failover finds the jobs of the one before it, those that are over with their results (Flink allows
-    one execute where main() may be run again, with ``$internal.pipeline.job-id``).
+    So a run after a failover finds the jobs of the run before, including ended ones with their results. (Flink allows
+    only one execute if main() may run again, with ``$internal.pipeline.job-id``.)
     """
 
     def __init__(self, application_id: str) -> None:
@@ -150,6 +150,6 @@ class ExecuteIds:
         self._counts: dict[str, int] = {}
 
     def next(self, name: str) -> JobID:
-        """The id of the next job of that name."""
+        """Return the id of the next job with this name."""
         number = self._counts[name] = self._counts.get(name, 0) + 1
         return JobID.from_name("execute", self._application_id, name, str(number))

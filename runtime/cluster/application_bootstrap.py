@@ -2,9 +2,9 @@
 
     python -m runtime.cluster.application_bootstrap RUNTIME_DIR SYSTEM
 
-Flink runs main() in the Dispatcher's process. Here user code has processes of its own. The master that holds its claim
-keeps this process running. It speaks to the cluster, and runs main() in a child with the limits of a task and without
-the secret. If this process is lost, its successor runs main() again, which finds the jobs that it has executed.
+Flink runs main() in the Dispatcher's process. Here user code has processes of its own. The master that holds this
+process's claim keeps it running. The process sends requests to the cluster, and runs main() in a child with the limits
+of a task and without the secret. If it is lost, the next one runs main() again, which finds the jobs that it executed.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class MainProcess:
             data = self._socket.recv(1 << 20)
             messages = self._reader.feed(data)
         except (ConnectionResetError, WireError) as error:
-            logger.error("main() is ended: %s", error)
+            logger.error("main() is killed: %s", error)
             self._process.kill()
             data, messages = b"", []
         for message in messages:
@@ -156,7 +156,7 @@ class MainProcess:
         try:
             frame = encode(message)
         except WireError as error:
-            frame = encode({"error": "WireError", "text": str(error), "remedy": "look at it from outside"})
+            frame = encode({"error": "WireError", "text": str(error), "remedy": "use the command line instead"})
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # reading notices the end
             self._socket.sendall(frame)
 
@@ -264,18 +264,18 @@ class ApplicationBootstrap:
             self._insist(lambda: self._client.cancel(job_id))
 
     def _insist(self, ask: Callable[[], T]) -> T:
-        """Ask until the cluster has answered: without a leader nothing is known of the application."""
+        """Repeat a request until the cluster has answered: without a leader the state of the application is unknown."""
         while True:
             try:
                 return ask()
             except (ActorError, BlobError, JobNotReachableError) as error:
                 if type(error) not in (ActorError, NoAnswerError) and not isinstance(error, _PASSING):
                     raise
-                logger.warning("the cluster does not answer, it is asked again: %s", error)
+                logger.warning("the cluster does not answer, trying again: %s", error)
                 time.sleep(RETRY_S)
 
     def _keep_logs(self) -> None:
-        """Write the logs of the jobs' tasks beside those of the components, where they outlive the cluster."""
+        """Write the logs of the jobs' tasks next to the components' logs, where they outlive the cluster."""
         for job_id in self._jobs():
             try:
                 for entry, content in self._insist(functools.partial(self._client.logs, job_id)):
@@ -286,7 +286,7 @@ class ApplicationBootstrap:
 
 
 def _connected(configuration: Configuration) -> ClusterClient:
-    """Return a client, once the master has written where the cluster is."""
+    """Return a client, once the master has written the cluster's address."""
     while True:
         try:
             return connect_locally(configuration)
@@ -295,7 +295,7 @@ def _connected(configuration: Configuration) -> ClusterClient:
 
 
 def main() -> int:
-    """Run the application; the exit status is 0 when it is over and the cluster was told to end."""
+    """Run the application; return exit status 0 once it is over and its cluster has been stopped."""
     await_gate()
     context = ComponentContext.read(*sys.argv[1:3])
     configuration, directory = context.configuration, context.directory
@@ -304,7 +304,7 @@ def main() -> int:
         with _connected(configuration) as client:
             ApplicationBootstrap(client, configuration, directory).run()
     except (ClusterError, ClusterStoppedError, WireError, OSError) as error:
-        logger.critical("the application cannot go on: %s", error, exc_info=True)
+        logger.critical("the application cannot continue: %s", error, exc_info=True)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""The BlobServer as a component of a cluster: with metrics, of which the blob service knows nothing."""
+"""The BlobServer as a component of a cluster: adds metrics, which the blob service itself does not have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.metrics.registry import MetricRegistry, add_process_metrics, serve_
 
 
 def blob_server_metrics(service: RpcService, server: BlobServerEndpoint) -> MetricRegistry:
-    """The registry of a BlobServer's process."""
+    """Return the metric registry of a BlobServer's process."""
     registry = MetricRegistry()
     group = registry.group(MetricScope(ScopeCategory.JOB_MANAGER, component=NAME))
 
@@ -38,7 +38,7 @@ def blob_server_metrics(service: RpcService, server: BlobServerEndpoint) -> Metr
 
 
 async def create(service: RpcService, name: str, **arguments: Any) -> BlobServerEndpoint:
-    """Factory for the actor's host; *arguments* are those of `blob.endpoint.create`."""
+    """Create the BlobServer in the actor's host; *arguments* are those of `blob.endpoint.create`."""
     server = await blob.endpoint.create(service, name, **arguments)
     await serve_metrics(service, blob_server_metrics(service, server))
     return server

@@ -1,4 +1,4 @@
-"""The commands on checkpoints and savepoints: those of a job, and ``savepoint``, which needs no cluster."""
+"""The commands for checkpoints and savepoints: those of a job, and ``savepoint``, which needs no cluster."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _directory = click.Path(file_okay=False, path_type=Path)
 @json_option
 @job_argument()
 def job_checkpoint(configuration: Configuration, reference: str, as_json: bool) -> None:
-    """Take a checkpoint of a job's streaming queries now; its directory goes to standard output."""
+    """Take a checkpoint of a job's streaming queries now, and print its directory."""
     with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"taking a checkpoint of job {job_id}", _continues("checkpoint", job_id)):
             status = client.trigger_checkpoint(job_id)
@@ -74,9 +74,9 @@ def job_checkpoint(configuration: Configuration, reference: str, as_json: bool) 
 @job_argument()
 @click.argument("directory", required=False, type=_directory)
 def job_savepoint(configuration: Configuration, reference: str, directory: Path | None, as_json: bool) -> None:
-    """Make a savepoint of a job's streaming queries in DIRECTORY; its own directory goes to standard output.
+    """Make a savepoint of a job's streaming queries in DIRECTORY, and print the savepoint's own directory.
 
-    DIRECTORY is execution.checkpointing.savepoint-dir unless it is given.
+    DIRECTORY defaults to execution.checkpointing.savepoint-dir.
     """
     with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"making a savepoint of job {job_id}", _continues("savepoint", job_id)):
@@ -92,16 +92,16 @@ def job_savepoint(configuration: Configuration, reference: str, directory: Path 
     type=_directory,
     help="The directory for the savepoint.  [default: execution.checkpointing.savepoint-dir]",
 )
-@click.option("--drain", is_flag=True, help="Let the queries first process what their sources have.")
+@click.option("--drain", is_flag=True, help="Let the queries first process all data of their sources.")
 @json_option
 @job_argument()
 def job_stop(configuration: Configuration, reference: str, directory: Path | None, drain: bool, as_json: bool) -> None:
     """Stop a job's streaming queries between two batches, make a savepoint, and let the job finish.
 
-    A query that commits no batch within task.cancellation.timeout is stopped by force, with a note; it repeats that
-    batch when it is restored. If the savepoint fails, the job continues.
+    A query that commits no batch within task.cancellation.timeout is stopped by force, and a note says so. When it is
+    restored, it repeats that batch. If the savepoint fails, the job continues.
     """
-    remedy = "`understudy job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
+    remedy = "see with `understudy job info` if the job still runs, or why it ended; fix the cause and try again"
     with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"stopping job {job_id}", _continues("stop", job_id)):
             status, job_status = client.stop_and_await_end(job_id, directory, drain=drain)
@@ -126,7 +126,7 @@ def job_stop(configuration: Configuration, reference: str, directory: Path | Non
 def job_rollback(configuration: Configuration, reference: str, target: str, new_query_id: bool, as_json: bool) -> None:
     """Restart a job from one of its own checkpoints or savepoints.
 
-    Takes back what its queries have written to file sinks since then. If that is not possible, the job continues.
+    Undoes what its queries have written to file sinks since then. If this is not possible, the job continues.
     """
     place = Path(target) if "/" in target or Path(target).is_dir() else target
     with connected_to_job(configuration, reference) as (client, job_id):
@@ -135,17 +135,17 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
         if as_json:
             print_document(status)
         else:
-            say(f"job {job_id} goes back to {status.path}: its tasks restart")
+            say(f"job {job_id} is rolled back to {status.path}: its tasks restart")
 
 
 def _continues(what: str, job_id: JobID) -> str:
-    return f"the {what} goes on; `understudy job info {job_id}` shows what became of it"
+    return f"the {what} continues; `understudy job info {job_id}` shows its outcome"
 
 
 def _print_operation(
-    status: OperationStatus, what: str, as_json: bool, remedy: str = "the job goes on; mend the cause and ask again"
+    status: OperationStatus, what: str, as_json: bool, remedy: str = "the job still runs; fix the cause and try again"
 ) -> None:
-    """Print the directory to standard output and notes to standard error; exit with 1 where the operation failed."""
+    """Print the directory to standard output and notes to standard error; exit with 1 if the operation failed."""
     completed = status.state.value == "COMPLETED"
     if as_json:
         print_document(status)
@@ -172,10 +172,10 @@ def job_check(
 ) -> None:
     """Show for each query whether the job FILE with ARGS can start from a state, without running it.
 
-    Runs the file's code here, up to where it waits for a query, on a Spark of one core. Its queries read and write no
-    rows; all else in its code takes effect. No cluster is needed.
+    Runs the file's code here, up to the point where it waits for a query, on a Spark of one core. Its queries read and
+    write no rows; everything else in its code takes effect. No cluster is needed.
 
-    Exit status: 0 all queries fit, or fit with loss; 1 one does not.
+    Exit status: 0 all queries fit, or fit with loss; 1 at least one does not.
     """
     from runtime.checkpoint.compatibility import check_job
     from runtime.checkpoint.retained import describe_state, find_state
@@ -185,11 +185,11 @@ def job_check(
     _print_verdicts(verdicts, as_json)
     known, names = {query.name for query in kept}, {verdict.query for verdict in verdicts}
     if not as_json and names - known and any(verdict.losses and verdict.query in known for verdict in verdicts):
-        print_line("a query that is new beside one that is gone may be a renamed one: see --allow-non-restored-state")
+        print_line("a query is new and another one is missing: if it was renamed, see --allow-non-restored-state")
 
 
 def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
-    """Print verdicts, query by query; exit with 1 where a query does not fit."""
+    """Print verdicts, query by query; exit with 1 if a query does not fit."""
     from runtime.checkpoint.compatibility import Fit
 
     if as_json:
@@ -206,7 +206,7 @@ def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
 def _queries_of(
     configuration: Configuration, file: Path, args: Sequence[str], kind: JobKind | None
 ) -> list[QueryDescription]:
-    """Return the queries of a job file, which is run on no rows. Raises JobFileError where its code fails."""
+    """Return the queries of a job file by running it without rows. Raises JobFileError if its code fails."""
     import tempfile
 
     from runtime.checkpoint.errors import CheckpointError
@@ -233,21 +233,21 @@ def _queries_of(
             except SystemExit as leaving:
                 if leaving.code:
                     raise JobFileError(
-                        f"{file} ended itself before it waited for a query: {leaving.code}", "mend it, and check again"
+                        f"{file} ended itself before it waited for a query: {leaving.code}", "fix it, and check again"
                     ) from leaving
             except Exception as error:  # the user's code may raise anything
                 if isinstance(error, CheckpointError):
                     raise
                 first = str(error).partition("\n")[0]
                 raise JobFileError(
-                    f"{file} failed on no rows: {type(error).__name__}: {first}",
-                    "mend it, and check again",
+                    f"{file} failed in a run without rows: {type(error).__name__}: {first}",
+                    "fix it, and check again",
                     own_traceback(error, file),
                 ) from error
     except SparkError as error:
-        raise ClusterError(str(error), "`understudy doctor` looks whether Spark can start here") from error
+        raise ClusterError(str(error), "`understudy doctor` checks whether Spark can start here") from error
     if not run.queries:
-        raise JobFileError(f"{file} has started no streaming query", "there is no state that it could go on from")
+        raise JobFileError(f"{file} has started no streaming query", "a state can only be checked against a query")
     return run.queries
 
 
@@ -308,7 +308,7 @@ def savepoint_info(path: Path, as_json: bool) -> None:
 def savepoint_verify(path: Path, as_json: bool) -> None:
     """Verify the savepoint or checkpoint in PATH by the digests of all its files.
 
-    Exit status: 0 it is as it was written; 1 it is not.
+    Exit status: 0 it is unchanged since it was written; 1 it is not.
     """
     from runtime.checkpoint.retained import verify_state
 
@@ -318,7 +318,7 @@ def savepoint_verify(path: Path, as_json: bool) -> None:
 
         print_document(Verification(str(path), not problems, problems))
     else:
-        for problem in problems or [f"{path} is as it was written"]:
+        for problem in problems or [f"{path} is unchanged since it was written"]:
             print_line(clean(problem))
     if problems:
         sys.exit(ExitStatus.FAILED)
@@ -328,12 +328,12 @@ def savepoint_verify(path: Path, as_json: bool) -> None:
 @json_option
 @click.argument("path", type=_directory)
 def savepoint_dispose(path: Path, as_json: bool) -> None:
-    """Remove the savepoint in PATH, damaged or not; any other directory is left alone."""
+    """Remove the savepoint in PATH, damaged or not; refuse any other directory."""
     from runtime.checkpoint.errors import SavepointError
     from runtime.checkpoint.savepoint import dispose_savepoint
 
     if not dispose_savepoint(path):
-        raise SavepointError(f"there is no savepoint {path}", "`understudy savepoint list DIR` shows what there is")
+        raise SavepointError(f"there is no savepoint {path}", "`understudy savepoint list DIR` lists savepoints")
     from runtime.cluster.documents import DisposedSavepoint
 
     print_answer(DisposedSavepoint(str(path)), clean(f"{path} is disposed"), as_json)
@@ -341,16 +341,16 @@ def savepoint_dispose(path: Path, as_json: bool) -> None:
 
 @savepoint.command(name="check", epilog=examples(f"understudy savepoint check --query counts {_SAVEPOINT} /tmp/trial"))
 @json_option
-@click.option("--query", help="Name of the query whose checkpointLocation OTHER is.")
+@click.option("--query", help="Name of the query that OTHER is the checkpointLocation of.")
 @click.argument("path", type=_directory)
 @click.argument("other", type=_directory)
 def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -> None:
     """Show for each query whether a changed job can start from the savepoint in PATH.
 
-    OTHER describes the job's present queries: a savepoint of it, or the checkpointLocation of one query, from a trial
-    run.
+    OTHER describes the job's present queries, and comes from a trial run. It is a savepoint of that run, or the
+    checkpointLocation of one of its queries.
 
-    Exit status: 0 all queries fit, or fit with loss; 1 one does not.
+    Exit status: 0 all queries fit, or fit with loss; 1 at least one does not.
     """
     from runtime.checkpoint.compatibility import check_job, check_query
     from runtime.checkpoint.savepoint import MANIFEST, open_savepoint
@@ -375,7 +375,7 @@ def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -
 @click.option("--operator", type=click.IntRange(min=0), help="Id of the operator.  [default: the first]")
 @click.option("--store", help="Name of the operator's store; joins have several.  [default: the first]")
 @click.option("--variable", help="State variable of a transformWithState; needed if it has more than one.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows at most.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Number of rows at most.")
 @click.argument("path", type=_directory)
 def savepoint_state(
     configuration: Configuration,
@@ -417,7 +417,7 @@ def savepoint_state(
 
 
 def _plain(value: object) -> object:
-    """Turn a value of Spark's into what JSON has; moments, decimals and bytes into texts."""
+    """Convert a value of Spark's for JSON; times, decimals and bytes become texts."""
     if isinstance(value, dict):
         return {str(_plain(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -24,14 +24,14 @@ from runtime.errors import ClusterError
 
 SHELLS = ("bash", "zsh", "fish")
 
-click.UsageError.exit_code = ExitStatus.WRONG_USAGE  # click's own is 2, which scripts use themselves
+click.UsageError.exit_code = ExitStatus.WRONG_USAGE  # click's own is 2, which scripts often use
 
 
 class _Commands(click.Group):
-    """All commands. Ctrl-C ends each with the exit status 130, another signal with 128 and its number."""
+    """All commands. Ctrl-C ends each with exit status 130, another signal with 128 plus its number."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command that was asked for."""
+        """Run the command that the user has entered."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
@@ -52,8 +52,8 @@ def cli() -> None:
       understudy stop
 
     \b
-    Exit status: 0 done; 1 an error, or the job failed; a script's own, where it ended itself with one;
-    64 wrong usage; 69 no cluster answers; 79 somebody else cancelled the job; 130 Ctrl-C; 143 SIGTERM.
+    Exit status: 0 done; 1 an error, or the job failed; a script's own, if it ended itself with one;
+    64 wrong usage; 69 no cluster answers; 79 another user cancelled the job; 130 Ctrl-C; 143 SIGTERM.
     """
 
 
@@ -65,7 +65,7 @@ def cli() -> None:
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script with which a shell completes the commands, options and job ids of `understudy`."""
+    """Print the script that makes a shell complete the commands, options and job ids of `understudy`."""
     click.echo(completion_script(cli, shell))
 
 
@@ -74,11 +74,11 @@ for _command in (start, start_master, stop, status, doctor, demo, log_level, job
 
 _former_name = copy.copy(start_master)
 _former_name.hidden = True
-cli.add_command(_former_name, "master")  # its only name in the first releases: scripts may have it
+cli.add_command(_former_name, "master")  # its only name in the first releases: old scripts may use it
 
 
 def main() -> None:
-    """Entry point of the console script: prints an expected error as one line with its remedy, never a traceback."""
+    """Run the command line; print an expected error as one line with its remedy, never a traceback."""
     try:
         cli(prog_name=PROGRAM)
     except (ClusterError, ConfigurationError) as error:

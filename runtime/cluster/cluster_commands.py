@@ -1,4 +1,4 @@
-"""The commands on a cluster as a whole: start, start-master, stop, status, doctor, demo and log-level."""
+"""The commands for a whole cluster: start, start-master, stop, status, doctor, demo and log-level."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     )
 )
 @configured
-@masters_option("How many masters: one leads, the others take over when it is lost.")
+@masters_option("Number of masters: one leads, the others take over if it is lost.")
 @role_options
-@click.option("--host", help="With --role: the address of this host.  [default: found]")
+@click.option("--host", help="With --role: the address of this host.  [default: detected]")
 @json_option
 def start(
     configuration: Configuration, masters: int, role: str | None, hosts: bool, host: str | None, as_json: bool
 ) -> None:
-    """Start a session cluster in the background, and show where its parts are."""
+    """Start a session cluster in the background, and show its addresses and directories."""
     if hosts and (role is not None or host is not None):
         raise ClusterError("--hosts starts every role on its host", "leave out --role and --host")
     if masters != 1 and (hosts or role is not None or host is not None):
@@ -61,7 +61,7 @@ def start(
         raise ClusterError("--host is this host's address in a cluster on several", "add --role")
     from runtime.cluster.session import start_cluster
 
-    left = "what was started has been stopped again"
+    left = "all started processes have been stopped again"
     with readable_errors(), waiting("", left), start_cluster(configuration, say, masters) as client:
         overview = client.overview()
         pages = _web_addresses(client.status())
@@ -82,7 +82,7 @@ def _start_role(configuration: Configuration, role: str, host: str | None, as_js
     """Start this host's part of a cluster on several hosts."""
     from runtime.cluster.roles import Role, start_role
 
-    left = f"it may be coming up; `understudy stop --role {role}` stops it"
+    left = f"it may still be starting; `understudy stop --role {role}` stops it"
     with readable_errors(), waiting("", left):
         started = start_role(configuration, Role(role), host, say)
     if as_json:
@@ -98,7 +98,7 @@ def _start_role(configuration: Configuration, role: str, host: str | None, as_js
             "directory": started.directory,
         }
     )
-    print_line(f"waits to be registered: {started.waiting}" if started.waiting else "ready")
+    print_line(f"waiting to be registered: {started.waiting}" if started.waiting else "ready")
 
 
 def _on_all_hosts(configuration: Configuration, verb: str, as_json: bool) -> None:
@@ -110,7 +110,7 @@ def _on_all_hosts(configuration: Configuration, verb: str, as_json: bool) -> Non
     overrides: tuple[str, ...] = parameters["overrides"]
     refuse_secrets(overrides)
     outcomes = []
-    left = f"hosts that were begun with go on; `understudy {verb} --hosts` does the rest"
+    left = f"hosts that have been contacted continue; `understudy {verb} --hosts` does the rest"
     with readable_errors(), waiting("", left):
         for targets in groups if verb == "start" else reversed(groups):
             outcomes += run_everywhere(configuration, verb, targets, str(config_file), overrides, say)
@@ -127,12 +127,12 @@ def _on_all_hosts(configuration: Configuration, verb: str, as_json: bool) -> Non
 
 
 def _web_addresses(status: ClusterStatus) -> list[str]:
-    """Return where the web endpoints serve."""
+    """Return the addresses of the web endpoints."""
     return [process.url for process in status.processes if process.url]
 
 
 def _places(configuration: Configuration, client: ClusterClient, web: str = "") -> dict[str, str]:
-    """Return where the cluster's parts are, by their names."""
+    """Return addresses and directories of the cluster, by name."""
     from runtime.environment.directory import ClusterDirectory
 
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
@@ -151,11 +151,11 @@ def _places(configuration: Configuration, client: ClusterClient, web: str = "") 
 def start_master(configuration: Configuration, as_json: bool) -> None:
     """Start one more master for the running cluster, as a standby.
 
-    If all masters of the cluster were killed, it takes over what they left: their jobs' tasks run on.
+    If all masters of the cluster were killed, it takes over: the tasks of their jobs keep running.
     """
     from runtime.cluster.session import join_cluster
 
-    left = "the master may be coming up; `understudy status` shows it"
+    left = "the master may still be starting; `understudy status` shows it"
     with readable_errors(), waiting("starting a master", left):
         address = join_cluster(configuration)
     cluster_id = configuration.get(ClusterOptions.ID)
@@ -172,7 +172,7 @@ def start_master(configuration: Configuration, as_json: bool) -> None:
 @role_options
 @json_option
 def stop(configuration: Configuration, role: str | None, hosts: bool, as_json: bool) -> None:
-    """Stop the cluster, and clean up after processes of it that were killed."""
+    """Stop the cluster, and clean up after killed processes of it."""
     if hosts and role is not None:
         raise ClusterError("--hosts stops every role on its host", "leave out --role")
     if hosts:
@@ -182,7 +182,7 @@ def stop(configuration: Configuration, role: str | None, hosts: bool, as_json: b
     else:
         from runtime.cluster.session import stop_cluster
 
-        left = "part of the cluster may run still; `understudy stop` goes on"
+        left = "part of the cluster may still run; run `understudy stop` again"
         with readable_errors(), waiting("", left):
             stop_cluster(configuration, say)
         cluster_id = configuration.get(ClusterOptions.ID)
@@ -195,7 +195,7 @@ def _stop_role(configuration: Configuration, role: str, as_json: bool) -> None:
     """Stop this host's part of a cluster on several hosts."""
     from runtime.cluster.roles import Role, stop_role
 
-    left = f"part of it may run still; `understudy stop --role {role}` goes on"
+    left = f"part of it may still run; run `understudy stop --role {role}` again"
     with readable_errors(), waiting("", left):
         stop_role(configuration, Role(role), say)
     from runtime.cluster.documents import StoppedHost
@@ -329,14 +329,14 @@ def log_level(
 ) -> None:
     """Show the log levels of the cluster's processes, or change one while they run.
 
-    TARGET is a process, as `status` names it, or the name of a logger; LEVEL is DEBUG, INFO, WARNING, ERROR, CRITICAL,
-    or INHERITED for that of the package above. A level holds until the process ends; a process that is started again
-    has env.log.level.
+    TARGET is the name of a process, as `status` shows it, or the name of a logger. LEVEL is DEBUG, INFO, WARNING,
+    ERROR, CRITICAL, or INHERITED for the level of the package above. A level holds until the process ends; a restarted
+    process has env.log.level again.
 
     \b
     Examples:
-      understudy log-level                                 all of them
-      understudy log-level dispatcher DEBUG                all that one process logs
+      understudy log-level                                 show all
+      understudy log-level dispatcher DEBUG                one process
       understudy log-level runtime.checkpoint DEBUG        one package, in every process
       understudy log-level runtime.checkpoint INHERITED --in taskmanager-0
     """

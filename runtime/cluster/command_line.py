@@ -1,7 +1,7 @@
 """Shared parts of all commands: options, completion, examples, exit statuses, errors in one line, and Ctrl-C.
 
-A command is one function: click's decorators declare it, its body does it. Its module is loaded for every ``--help``
-and every completion, so bodies import what is slow to load (the client, the actors, Spark) themselves.
+A command is one function: click's decorators declare it, its body runs it. Its module is loaded for every ``--help``
+and every completion. So bodies themselves import the modules that are slow to load (the client, the actors, Spark).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "understudy"
 COMPLETION_TIMEOUT_S = 2.0
-"""How long completion waits for the cluster."""
+"""Longest time in seconds that completion waits for the cluster."""
 
 EXAMPLE_ID = "0f3c5a0f3c5a0f3c5a0f3c5a0f3c5a0f"
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 class ExitStatus(IntEnum):
     """Exit status of a command; `docs/command-line.md` has the same table.
 
-    What scripts use themselves stays a script's own: ours are those of sysexits.h, and the shell's for signals.
+    Statuses that scripts often use are left to them: ours are those of sysexits.h, and the shell's for signals.
     """
 
     DONE = 0
@@ -100,12 +100,12 @@ def role_options(command: Command) -> Command:
     role = click.option(
         "--role",
         type=click.Choice(["master", "task-executor"]),
-        help="This host's part of a cluster on several hosts (docs/hosts.md).",
+        help="Only this host's part of a cluster on several hosts (docs/hosts.md).",
     )
     hosts = click.option(
         "--hosts",
         is_flag=True,
-        help="On every host that `masters` and `workers` in the configuration directory name, over ssh.",
+        help="All hosts that `masters` and `workers` in the configuration directory name, over ssh.",
     )
     return role(hosts(command))
 
@@ -154,7 +154,7 @@ def environment_option(command: Command) -> Command:
             elif name in os.environ:
                 found[name] = os.environ[name]
             else:
-                click.echo(f"warning: {name} is not set here, so --env {name} gives the job none", err=True)
+                click.echo(f"warning: {name} is not set here, so --env {name} has no effect", err=True)
         return found
 
     return click.option(
@@ -227,7 +227,7 @@ def job_argument(*, required: bool = True) -> Callable[[Command], Command]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a host is this machine, as far as its addresses tell: only one's own can be bound."""
+    """Return whether a host is this machine: only a machine's own addresses can be bound."""
     for family, kind, protocol, _, address in _resolved(host):
         with socket.socket(family, kind, protocol) as probe, suppress(OSError):
             probe.bind(address)
@@ -243,11 +243,11 @@ def _resolved(host: str) -> list[Any]:
 
 
 def job_id_of(text: str) -> JobID:
-    """Return the id of a job that is yet to be submitted. Raises `ClusterError`."""
+    """Return the id of a job that will be submitted. Raises `ClusterError`."""
     try:
         return JobID(text)
     except ValueError as error:
-        raise ClusterError(str(error), "leave it out for an id at random") from error
+        raise ClusterError(str(error), "leave it out for a random id") from error
 
 
 def complete_option(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -327,12 +327,12 @@ def connected_to_job(configuration: Configuration, text: str) -> Iterator[tuple[
 
 @contextmanager
 def waiting(what: str, left: str, stream: TextIO | None = None) -> Iterator[None]:
-    """Wait for the cluster: a terminal shows *what* with a sign of life, a pipe nothing.
+    """Wait for the cluster: a terminal shows *what* with a spinner, a pipe nothing.
 
     Args:
-        what: what the command waits for; empty where it prints its steps.
-        left: printed after Ctrl-C, which exits with 130 (another signal as shells do): what goes on, and how to follow
-            it.
+        what: what the command waits for; empty if it prints its steps.
+        left: printed after Ctrl-C, which exits with 130 (other signals as in shells). It says what continues, and how
+            to see its outcome.
         stream: replaces standard error.
     """
     out = stream or sys.stderr
@@ -348,7 +348,7 @@ class Interrupted(KeyboardInterrupt):
     """A signal that ends a command: Ctrl-C, SIGTERM, the loss of its terminal or of the reader of its output.
 
     Args:
-        number: the signal's.
+        number: number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -357,16 +357,16 @@ class Interrupted(KeyboardInterrupt):
 
 
 def status_of_interrupt(interrupt: KeyboardInterrupt) -> int:
-    """Return the exit status of a command that ends by a signal, as shells show it: 128 and the signal's number."""
+    """Return the exit status of a command that a signal ends, as shells show it: 128 plus the signal's number."""
     return 128 + (interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT)
 
 
 class Interrupts:
-    """The signals that end a command that has a job to see to: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
+    """The signals that end a command which has a job to cancel: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 
-    Within this context each raises `Interrupted` on the main thread, except until the first `release`, and while it is
-    `held`: then the first is kept, and a second one interrupts at once. A signal that the caller ignores (`nohup`), or
-    sees to, stays as it is. After a SIGHUP what would go to the terminal is dropped.
+    Within this context each raises `Interrupted` on the main thread. Until the first `release`, and while it is `held`,
+    the first signal is kept instead, and a second one interrupts at once. Signals that the caller ignores (`nohup`) or
+    handles are not changed. After a SIGHUP, output to the terminal is dropped.
     """
 
     def __init__(self) -> None:
@@ -390,15 +390,15 @@ class Interrupts:
     def release(self) -> None:
         """Keep signals no longer, and raise the one that was kept.
 
-        Until then a job is submitted: interrupted in the middle of that, a command could not tell whether there is a
-        job to cancel.
+        Before that, the job is being submitted. If a command were interrupted then, it could not tell whether there is
+        a job to cancel.
         """
         self._is_released = True
         self._raise_kept()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep a signal until the end of this context, for a write of which it must be known whether it was done."""
+        """Keep a signal until the end of this context, around a write that must be either done or not done."""
         self._depth += 1
         try:
             yield
@@ -427,7 +427,7 @@ def await_or_cancel(
 ) -> tuple[T, KeyboardInterrupt | None]:
     """Wait for an end; return what *wait* returns, and the interrupt that has cancelled it.
 
-    The first interrupt cancels. The second calls *leave*, which is to leave the rest to the cluster, and exits.
+    The first interrupt cancels. The second calls *leave*, which leaves the rest to the cluster, and exits.
     """
     try:
         return wait(), None
@@ -447,9 +447,9 @@ def status_of_end(state: str, interrupt: KeyboardInterrupt | None, exit_status: 
     """Return the exit status of a command that has waited for the end of a job or an application.
 
     Args:
-        state: in which that has ended.
-        interrupt: what made this command cancel it.
-        exit_status: with which its script ended itself.
+        state: the state in which it has ended.
+        interrupt: the signal that made this command cancel it, if any.
+        exit_status: the status with which its script ended itself, if any.
     """
     if state in ("FINISHED", "SUCCEEDED"):
         return ExitStatus.DONE

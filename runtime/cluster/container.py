@@ -2,8 +2,8 @@
 
     python -m runtime.cluster.container master | task-executor | probe
 
-Makes the runtime directory of the pod, and becomes the process of a master or of a worker. The configuration is that of
-``$UNDERSTUDY_CONF_DIR``; the cluster's secret and the URL of Redis are files of a mounted Secret.
+Makes the runtime directory of the pod, and becomes the process of a master or of a worker. The configuration is read
+from ``$UNDERSTUDY_CONF_DIR``; the cluster's secret and the URL of Redis are files of a mounted Secret.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def pod_configuration(environ: dict[str, str]) -> Configuration:
         environ: of the container: ``POD_IP``, and where configuration and secrets are mounted.
 
     Raises:
-        ConfigurationError: a file, a key or a value is wrong.
-        ClusterError: the pod's address is missing, or there is no Redis that several pods could share.
+        ConfigurationError: a file, a key or a value is not valid.
+        ClusterError: the pod's address is missing, or there is no Redis that several pods can share.
     """
     address = environ.get("POD_IP")
     if not address:
@@ -69,7 +69,7 @@ def prepare(configuration: Configuration, environ: dict[str, str]) -> ClusterDir
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     directory.create()
     mounted = _secrets(environ) / SECRET
-    if mounted.exists():  # a mounted file is its group's too, and never of mode 0600
+    if mounted.exists():  # a mounted file is readable for its group too, and never has mode 0600
         write_private(configuration.get(SecurityOptions.SECRET_FILE), mounted.read_bytes())
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
     configuration.write(directory.configuration_file)
@@ -81,7 +81,7 @@ def command_of(
 ) -> list[str]:
     """Return the command line of the process that the container becomes."""
     if role == "master":
-        # The report goes to the container's log. A member leaves the jobs to the other masters when it ends.
+        # The report goes to the container's log. When a member ends, it leaves the jobs to the other masters.
         report = os.dup(1)
         os.set_inheritable(report, True)
         lock = directory.acquire().descriptor
@@ -94,7 +94,7 @@ def command_of(
 
 
 def probe(configuration: Configuration) -> str:
-    """Ask the pod's own web endpoint; return what is wrong with it, or nothing."""
+    """Send a request to the pod's own web endpoint; return what is wrong with it, or an empty text."""
     port, token = configuration.get(RestOptions.PORT), configuration.get(RestOptions.TOKEN_FILE)
     request = urllib.request.Request(f"http://127.0.0.1:{port}/overview")
     try:

@@ -43,26 +43,28 @@ _KEEPS_ALL_JOBS = {
     JobStoreOptions.CACHE_SIZE.key: "1 tb",
     JobStoreOptions.EXPIRATION_TIME.key: "36500 d",
 }
-"""If the cluster forgot an ended job, main() would run it again after a failure, or its client would get no result."""
+"""Settings that keep all ended jobs: after a failure, main() would run a forgotten job again.
+
+The client of a forgotten job would get no result."""
 
 
 def target_of(configuration: Configuration, target: str | None, masters: int) -> ExecutionTarget:
-    """Return where a job runs: *target* of the command line, else ``execution.target``.
+    """Return the target of a job: *target* of the command line, else ``execution.target``.
 
     Raises:
-        ClusterError: several masters are asked for, but the job runs in a cluster that is there already.
+        ClusterError: the user requests several masters, but the job runs in a cluster that is already running.
     """
     wanted = configuration.get(DeploymentOptions.TARGET) if target is None else ExecutionTarget(target)
     if wanted is ExecutionTarget.SESSION and masters > 1:
         raise ClusterError(
-            "--masters is for a cluster of the job's own",
+            "--masters is for a cluster that is started for the job",
             "give it to `understudy start`, or run the job with --target per-job",
         )
     return wanted
 
 
 def own_configuration(configuration: Configuration, name: str, target: ExecutionTarget) -> Configuration:
-    """Return the configuration of a cluster for one application: with a name, a directory and ports of its own.
+    """Return the configuration of a cluster for one application: with its own name, directory and ports.
 
     Args:
         configuration: the user's; options given with ``-D`` are kept.
@@ -86,7 +88,7 @@ def own_configuration(configuration: Configuration, name: str, target: Execution
 
 
 def reached_by(configuration: Configuration) -> str:
-    """Return the option with which other commands reach such a cluster."""
+    """Return the option by which other commands reach such a cluster."""
     if configuration.is_set(ClusterOptions.RUNTIME_DIR):
         return f"-D {ClusterOptions.RUNTIME_DIR.key}={configuration.get(ClusterOptions.RUNTIME_DIR)}"
     return f"-D {ClusterOptions.ID.key}={configuration.get(ClusterOptions.ID)}"
@@ -94,7 +96,7 @@ def reached_by(configuration: Configuration) -> str:
 
 @contextlib.contextmanager
 def attached(configuration: Configuration) -> Iterator[ClusterDirectory]:
-    """Claim the directory of a cluster that is to be started: the cluster does not end before this client is done."""
+    """Claim the directory of a cluster that will be started: the cluster does not end before this client is done."""
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     if directory.is_running():
         raise ClusterAlreadyRunning(f"a cluster runs in {directory.root} already", "give this one another directory")
@@ -112,13 +114,13 @@ def attached(configuration: Configuration) -> Iterator[ClusterDirectory]:
 def job_cluster(configuration: Configuration, job_id: JobID, masters: int, say: Say) -> Iterator[ClusterClient]:
     """Start a cluster for one job and provide a client of it.
 
-    The cluster ends by itself when the job is over and this client is gone. If the job is over at the exit of this
+    The cluster ends by itself once the job is over and this client has ended. If the job is over at the exit of this
     context, wait until nothing of the cluster is left.
 
     Args:
         configuration: the user's.
         job_id: of the job that will be submitted.
-        masters: how many masters to start.
+        masters: number of masters to start.
         say: called with each step.
 
     Raises:
@@ -131,9 +133,7 @@ def job_cluster(configuration: Configuration, job_id: JobID, masters: int, say: 
             attached(configuration) as directory,
             start_cluster(configuration, say, masters, ExecutionTarget.PER_JOB) as client,
         ):
-            say(
-                f"cluster {configuration.get(ClusterOptions.ID)!r} runs this job alone; its logs are in {directory.log}"
-            )
+            say(f"cluster {configuration.get(ClusterOptions.ID)!r} runs only this job; its logs are in {directory.log}")
             try:
                 yield client
             finally:
@@ -141,8 +141,8 @@ def job_cluster(configuration: Configuration, job_id: JobID, masters: int, say: 
                 if not is_over:
                     reached = reached_by(configuration)
                     say(
-                        f"the cluster ends with its job; `understudy job info {reached} {job_id}` shows the job, "
-                        f"`understudy stop {reached}` ends both"
+                        f"the cluster stops after its job; `understudy job info {reached} {job_id}` shows the job, "
+                        f"`understudy stop {reached}` stops both"
                     )
     finally:
         if is_over:
@@ -155,7 +155,7 @@ def await_end(configuration: Configuration, say: Say) -> None:
     if not wait_until_stopped(directory, configuration.get(ClusterOptions.STOP_TIMEOUT)):
         with contextlib.suppress(ClusterNotRunning):
             stop_cluster(configuration, say)
-    with directory.acquire():  # a cluster that was stopped has kept what a further start would need
+    with directory.acquire():  # a cluster that was stopped keeps files that a next start would need
         directory.clean()
         directory.discard()
 
@@ -164,7 +164,7 @@ def _is_over(client: ClusterClient, job_id: JobID) -> bool:
     try:
         return client.status_of(job_id).is_globally_terminal
     except JobNotFoundError:
-        return True  # it was not accepted
+        return True  # the job was not accepted
     except ActorError:
         return False
 
@@ -189,24 +189,24 @@ def run_application(
 
     Args:
         configuration: the user's.
-        file: with the program's main().
+        file: has the program's main().
         argv: the program's arguments.
         name: of the application; None: the file's.
         application_id: None: a new one.
         libraries: files for the program and its jobs.
         environment: environment variables of the program and its jobs.
-        masters: how many masters to start.
-        detach: return when the application has started.
+        masters: number of masters to start.
+        detach: return once the application has started.
         as_json: print JSON.
-        kind: what the file is; None: what `kind_of` finds.
+        kind: kind of the file; None: as `kind_of` finds.
 
     Raises:
-        ClusterError, HaError, SparkError: it cannot be started, or was stopped.
+        ClusterError, HaError, SparkError: the application cannot be started, or was stopped.
         OSError: a file cannot be read.
     """
     if (kind or kind_of(file)) is JobKind.PIPELINE:
         raise ClusterError(
-            f"{file} describes one pipeline and has no main()", "run it with --target per-job, or submit it in a main()"
+            f"{file} describes one pipeline and has no main()", "use --target per-job, or submit it in a main()"
         )
     own_id = ApplicationID.random() if application_id is None else ApplicationID(application_id)
     name = name or file.stem
@@ -217,7 +217,7 @@ def run_application(
             files = ApplicationFiles(directory)
             files.deploy(own_id, name, file, argv, libraries, environment, WorkingDirectory.of_caller(file))
             with start_cluster(configuration, say, masters, ExecutionTarget.APPLICATION) as client:
-                say(f"application {own_id} ({name}) runs in a cluster of its own")
+                say(f"application {own_id} ({name}) runs in its own cluster")
                 page = client.web_page()
                 if page:
                     say(f"web page: {page}")
@@ -246,7 +246,7 @@ def run_application(
 def _await_result(
     client: ClusterClient, files: ApplicationFiles, directory: ClusterDirectory, known: dict[JobID, str]
 ) -> ApplicationResult:
-    """Wait for an application's result; print each change of a job's state, of which *known* holds the last ones."""
+    """Wait for an application's result; print each change of a job's state. *known* holds the last states."""
     while True:
         result = files.result()
         try:
@@ -258,7 +258,7 @@ def _await_result(
             if result is not None:
                 raise
             if not directory.is_running():
-                raise ClusterError(f"the application's cluster has gone: {error}", f"see {directory.log}") from error
+                raise ClusterError(f"the application's cluster has ended: {error}", f"see {directory.log}") from error
         if result is not None:
             return result
         time.sleep(POLL_S)
@@ -275,11 +275,11 @@ def _print_result(
         listed = tuple(map(JobLine.of, jobs))
         print_document(Application(application_id, result.status.value, result.error, result.traceback, listed))
         return
-    if files.stdout.exists():  # main() may have been cancelled before it was run
+    if files.stdout.exists():  # missing if main() was cancelled before it ran
         sys.stdout.write(files.stdout.read_text(errors="replace"))
         sys.stdout.flush()
     say(f"application {application_id} is {result.status.value}")
     if result.status is not ApplicationStatus.SUCCEEDED:
         if result.traceback:
             say(result.traceback.rstrip())
-        print_error(result.error, f"what main() wrote is in {files.stdout.with_suffix('.*')}")
+        print_error(result.error, f"the output of main() is in {files.stdout.with_suffix('.*')}")

@@ -1,4 +1,4 @@
-"""Clients of a running cluster: of this machine's runtime directory, or found by its Redis, by an address, by HTTP."""
+"""Clients of a running cluster: found by this machine's runtime directory, by Redis, by an address, or by HTTP."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ URL_VARIABLE = "UNDERSTUDY_URL"
 TOKEN_VARIABLE = "UNDERSTUDY_TOKEN"  # noqa: S105
 RETRY_S = 0.2
 LEASES_WITHOUT_LEADER = 3
-"""Number of leases after which a Redis without a leader means that there is no cluster."""
+"""Number of leases after which a Redis without a leader means that no cluster runs."""
 
 _PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout)
 
 
 def connect(configuration: Configuration) -> ClusterClient:
-    """Return a client of the cluster at ``client.url``, or the environment's UNDERSTUDY_URL; else as `connect_locally`.
+    """Return a client of the cluster at ``client.url`` or the environment's UNDERSTUDY_URL, else `connect_locally`.
 
     Raises:
         ClusterError, AuthenticationError, HttpError: the URL or the token cannot be used.
@@ -56,16 +56,16 @@ def connect(configuration: Configuration) -> ClusterClient:
 
 
 def connect_by_http(configuration: Configuration, urls: str, token: str | None = None) -> ClusterClient:
-    """Return a client that reaches the cluster by web endpoints alone.
+    """Return a client that reaches the cluster only by web endpoints.
 
     Args:
         configuration: of the client.
         urls: of the endpoints, with commas between them.
-        token: shown to them; None for the environment's UNDERSTUDY_TOKEN, or ``client.token-file``.
+        token: sent to them; None: the environment's UNDERSTUDY_TOKEN, or ``client.token-file``.
 
     Raises:
-        ClusterError: the token would travel readable for others, or the authorities' file cannot be used.
-        HttpError: an address is none.
+        ClusterError: others could read the token on its way, or the authorities' file cannot be used.
+        HttpError: an address is not valid.
         AuthenticationError: the token's file cannot be used.
     """
     endpoints = [WebAddress.parse(url.strip()) for url in urls.split(",") if url.strip()]
@@ -74,7 +74,7 @@ def connect_by_http(configuration: Configuration, urls: str, token: str | None =
         if not is_private and not configuration.get(RestOptions.ALLOW_INSECURE):
             raise ClusterError(
                 f"{endpoint} is no loopback address: others could read the token and the jobs on their way",
-                "use https://, or a tunnel to a port of this machine; rest.allow-insecure allows it all the same",
+                "use https://, or a tunnel to a port of this machine; rest.allow-insecure allows it anyway",
             )
     if token is None:
         file = configuration.get(ClientOptions.TOKEN_FILE)
@@ -99,11 +99,11 @@ def _trusted(configuration: Configuration) -> ssl.SSLContext | None:
 def connect_locally(configuration: Configuration) -> ClusterClient:
     """Return a client of the cluster that runs in the configuration's runtime directory.
 
-    Where none was started there, find one on other hosts: by ``high-availability.redis.url``, or without Redis by
+    If no cluster was started there, find one on other hosts: by ``high-availability.redis.url``, or without Redis by
     ``jobmanager.rpc.address``, if that is set.
 
     Raises:
-        ClusterNotRunning: no cluster runs, or Redis knows no leader.
+        ClusterNotRunning: no cluster runs, or Redis has no leader.
         HaError: Redis cannot be used.
         AuthenticationError: the secret cannot be read.
     """
@@ -117,8 +117,8 @@ def connect_locally(configuration: Configuration) -> ClusterClient:
     descriptor = directory.read_descriptor()
     if not directory.is_running():
         raise ClusterNotRunning(
-            f"the cluster in {directory.root} is not running: its master is gone",
-            "`understudy start-master` takes over what it left, `stop` cleans up, `start` starts it again",
+            f"the cluster in {directory.root} is not running: its master has ended",
+            "`understudy start-master` takes it over, `stop` cleans up, `start` starts it again",
         )
     running = Configuration.read(directory.configuration_file)  # has the limits of the cluster itself
     return _client(
@@ -128,7 +128,7 @@ def connect_locally(configuration: Configuration) -> ClusterClient:
         patience_s=get(ClientOptions.TIMEOUT),
         socket_dir=Path(descriptor.socket_dir),
         find_masters=lambda: tuple(directory.masters().values()),
-        # The file outlives killed masters: others may take over what they left.
+        # The file outlives killed masters: another master may take over.
         was_stopped=lambda: not directory.configuration_file.exists() and not directory.is_running(),
     )
 
@@ -165,11 +165,11 @@ def _client(
 
 
 def connect_by_redis(configuration: Configuration) -> ClusterClient:
-    """Return a client that finds the masters by the leader that Redis knows; raises as `connect`."""
+    """Return a client that finds the masters through the leader in Redis; raises as `connect`."""
     from runtime.ha.errors import HaUnreachableError
 
     def look() -> tuple[str, ...]:
-        # On a thread of its own: the caller's, as that of Jupyter's kernel, may have a loop running.
+        # On another thread, because the caller's may run a loop, as that of Jupyter's kernel does.
         with ThreadPoolExecutor(max_workers=1) as thread:
             leader = thread.submit(asyncio.run, _leader(configuration)).result()
         if leader is not None:
@@ -187,7 +187,7 @@ def connect_by_redis(configuration: Configuration) -> ClusterClient:
         time.sleep(RETRY_S)
     if not masters:
         raise ClusterNotRunning(
-            f"Redis knows no leader of the cluster {configuration.get(ClusterOptions.ID)!r}",
+            f"Redis has no leader of the cluster {configuration.get(ClusterOptions.ID)!r}",
             'name the cluster by cluster.id (a notebook: settings={"cluster.id": "NAME"}), or start its masters',
         )
     return connect_by_address(configuration, masters, find_masters)

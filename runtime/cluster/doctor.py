@@ -1,7 +1,7 @@
-"""``understudy doctor``: checks all that a cluster needs of its machine.
+"""``understudy doctor``: checks everything that a cluster needs from its machine.
 
-The checks of a start (`preflight`) stop at the first failure. Here all are made, and some more that are too slow for
-every start or that rarely fail. Only ``--start-spark`` changes anything: Spark's archive of classes.
+The checks of a start (`preflight`) stop at the first failure. Doctor makes all of them, and adds checks that are too
+slow for every start or rarely fail. Only ``--start-spark`` changes anything: it may write Spark's archive of classes.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from runtime.taskexecutor.spark_options import driver_options
 EXPECTED = (ActorError, ClusterError, GatewayError, HaError, SparkError, OSError)
 JAVA_TIMEOUT_S = 60.0
 FUTURE_S = 60.0
-"""How far a file may be ahead of the clock: file systems of other machines have clocks of their own."""
+"""Seconds that a file may be ahead of the clock: file systems of other machines have their own clocks."""
 MODULES = ("pyarrow", "pandas", "grpc", "google.protobuf")
-"""What Spark Connect, by which pipelines run, needs beside PySpark."""
-SPARK_REMEDY = "install Understudy anew: pip install --force-reinstall 'understudy-spark'"
-OTHER_REMEDY = "see what it says, and the logs of the cluster in its runtime directory"
-REDIS_REMEDY = "mend it, or name another with -D high-availability.redis.url=URL (docs/high-availability.md)"
+"""Modules that Spark Connect, which runs pipelines, needs in addition to PySpark."""
+SPARK_REMEDY = "reinstall Understudy: pip install --force-reinstall 'understudy-spark'"
+OTHER_REMEDY = "see the message, and the logs of the cluster in its runtime directory"
+REDIS_REMEDY = "fix it, or name another with -D high-availability.redis.url=URL (docs/high-availability.md)"
 
 
 def examine_machine(configuration: Configuration, start_spark: bool = False) -> list[CheckResult]:
@@ -69,14 +69,14 @@ def examine_machine(configuration: Configuration, start_spark: bool = False) -> 
 
 
 def _with_remedy(result: CheckResult) -> CheckResult:
-    """Add a remedy to an error that has none of its own."""
+    """Add a remedy to an error without one."""
     if result.ok or result.remedy:
         return result
     return replace(result, remedy=REDIS_REMEDY if result.name == "Redis" else OTHER_REMEDY)
 
 
 def doctor_checks(configuration: Configuration, start_spark: bool = False) -> list[Check]:
-    """Return all checks of a configuration. A cluster that runs is asked, and its ports are not checked."""
+    """Return all checks of a configuration. If a cluster runs, query it instead of checking its ports."""
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     runs = directory.is_running()
     redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
@@ -113,17 +113,17 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
 
 
 def check_python() -> str:
-    """Check that the interpreter has what the actors need of Linux."""
+    """Check that the interpreter offers the Linux calls that the actors need."""
     if not hasattr(os, "pidfd_open"):
         raise PreflightError(
-            f"{sys.platform} has no pidfd_open, by which processes are seen to end", "use Linux 5.3 or later"
+            f"{sys.platform} has no pidfd_open, which shows the ends of processes", "use Linux 5.3 or later"
         )
     os.close(os.pidfd_open(os.getpid()))
     return f"Python {sys.version.split()[0]} in {sys.prefix}"
 
 
 def check_java(home: str | None) -> str:
-    """Check that there is a fitting Java and that it runs; a start only reads its version."""
+    """Check that a suitable Java exists and runs; a start only reads its version."""
     try:
         java = find_java(home)
     except SparkError as error:
@@ -142,7 +142,7 @@ def check_java(home: str | None) -> str:
 
 
 def check_spark() -> str:
-    """Check that PySpark has its jars, and what Spark Connect needs, without importing it."""
+    """Check, without importing it, that PySpark has its jars, and the modules that Spark Connect needs."""
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError as error:
@@ -150,7 +150,7 @@ def check_spark() -> str:
     try:
         jars = class_path()
     except SparkError as error:
-        raise PreflightError(f"PySpark {version} is not whole: {error}", SPARK_REMEDY) from error
+        raise PreflightError(f"PySpark {version} is incomplete: {error}", SPARK_REMEDY) from error
     missing = [name for name in MODULES if not _is_there(name)]
     if missing:
         raise PreflightError(
@@ -180,28 +180,28 @@ def check_clock(files: Iterable[Path], now_s: float) -> str:
     """Check that the clock was not set back: epochs of leaders, leases of blobs and certificates depend on it.
 
     Args:
-        files: whose last changes lie in the past.
+        files: files whose last changes should be in the past.
         now_s: seconds since the epoch.
     """
     newest, name = 0.0, ""
     for file in files:
-        with contextlib.suppress(FileNotFoundError):  # those of a cluster that runs come and go
+        with contextlib.suppress(FileNotFoundError):  # a running cluster makes and removes files
             newest, name = max((newest, name), (file.lstat().st_mtime, str(file)))
     if newest > now_s + FUTURE_S:
         raise PreflightError(
             f"the clock is {newest - now_s:.0f} s behind the last change of {name}",
-            "set it right, and let a service keep it so (systemd-timesyncd, chrony)",
+            "set it right, and let a service keep it right (systemd-timesyncd, chrony)",
         )
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s))
 
 
 def check_permissions(root: Path, secrets: Iterable[Path], user: int) -> str:
-    """Check that nobody else can read the runtime directory and the secrets; those that are missing pass.
+    """Check that only *user* can read the runtime directory and the secrets; missing ones pass.
 
     Args:
         root: the runtime directory.
         secrets: files that only *user* may read.
-        user: who runs the cluster.
+        user: the user who runs the cluster.
     """
     for path, is_private_dir in ((root, True), *((secret, False) for secret in secrets)):
         try:
@@ -216,18 +216,16 @@ def check_permissions(root: Path, secrets: Iterable[Path], user: int) -> str:
         if status.st_mode & 0o077:
             mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
             raise PreflightError(
-                f"others may use {path} (mode {stat.S_IMODE(status.st_mode):o})", f"`chmod {mode} {path}`"
+                f"other users may use {path} (mode {stat.S_IMODE(status.st_mode):o})", f"`chmod {mode} {path}`"
             )
-    return f"{root} is this user's alone" if root.exists() else f"{root} is not there yet"
+    return f"{root} is private to this user" if root.exists() else f"{root} does not exist yet"
 
 
 def check_web_access(configuration: Configuration) -> str:
-    """Check that the web endpoint asks for the token, and that nobody can read it on its way."""
+    """Check that the web endpoint requires the token, and that other users cannot read it on its way."""
     if warning := exposure_warning(configuration):
-        raise PreflightError(
-            warning.removeprefix("WARNING: "), "set it to true, and start the cluster anew where it runs"
-        )
-    return "the token is asked for"
+        raise PreflightError(warning.removeprefix("WARNING: "), "set it to true, and restart the cluster where it runs")
+    return "the token is required"
 
 
 def _ask_cluster(configuration: Configuration) -> str:
@@ -237,17 +235,17 @@ def _ask_cluster(configuration: Configuration) -> str:
 
 
 def describe_cluster(overview: ClusterOverview, workers: Sequence[TaskManagerView], expected: int) -> str:
-    """Check that a cluster that runs can run jobs.
+    """Check that a running cluster can run jobs.
 
     Args:
         overview: its counts.
         workers: its TaskExecutors.
-        expected: how many of them there are from the start.
+        expected: number of TaskExecutors that start with it.
     """
     if expected and not workers:
         raise PreflightError(
-            "no TaskExecutor is registered: its Spark driver is being started, or does not start",
-            "look again in some seconds, with `understudy status`; then see log/taskmanager-*.log",
+            "no TaskExecutor is registered: its Spark driver is still starting, or cannot start",
+            "check again in some seconds with `understudy status`; then see log/taskmanager-*.log",
         )
     found = (
         f"it runs: {overview.task_managers} TaskExecutor(s), {overview.free_slots} of {overview.slots} slots free, "
@@ -262,7 +260,7 @@ def describe_cluster(overview: ClusterOverview, workers: Sequence[TaskManagerVie
 
 
 async def _start_spark(configuration: Configuration) -> str:
-    """Start a Spark driver as a worker does, and end it."""
+    """Start a Spark driver as a worker does, and stop it."""
     from runtime.spark.driver.local import LocalDriver
 
     with tempfile.TemporaryDirectory(prefix="us-doctor-") as scratch:

@@ -1,10 +1,10 @@
-"""The JSON that commands print with ``--json``: its models, and what each command prints.
+"""The JSON that commands print with ``--json``: its models, and the models of each command.
 
-Programs of others read it. `output.SCHEMA` names its version: within a version fields are added, and none is renamed,
-removed or given another meaning. The words are the same in all of it: ``state``, ``task_executor``,
-``job_id``, and ``..._ms`` for a moment (milliseconds since 1970) or, in ``duration_ms``, a length of time.
+Users' programs read it. `output.SCHEMA` names its version: within a version fields are added, and none is renamed,
+removed or given another meaning. All models use the same words: ``state``, ``task_executor`` and ``job_id``. A field
+``..._ms`` is a moment (milliseconds since 1970); ``duration_ms`` is a length of time.
 
-Values of the runtime appear as they are where their fields have these words; the rest is renamed here.
+Values of the runtime are used directly if their fields have these words; other values are renamed here.
 ``docs/json.md`` and ``docs/understudy-v1.schema.json`` are written from these classes
 (`runtime.cluster.document_reference`).
 """
@@ -33,7 +33,7 @@ from runtime.protocol.messages import ClusterOverview, ClusterStatus, ProcessVie
 from runtime.protocol.processes import LogLevelChange
 from runtime.protocol.streaming_query import StreamingQuery
 
-if TYPE_CHECKING:  # these load what only their commands need
+if TYPE_CHECKING:  # only some commands need these modules
     from runtime.checkpoint.savepoint import ListedSavepoint
     from runtime.cluster.preflight import CheckResult
     from runtime.cluster.roles import StartedRole
@@ -60,12 +60,12 @@ class JobLine:
         name: of the job.
         kind: `script` or `pipeline`.
         streams: whether a streaming query was seen in one of its attempts.
-        submitter: name of the user who submitted it; empty where that is not known.
+        submitter: name of the user who submitted it; empty if it is not known.
         state: of the job.
         start_ms: when it was accepted.
         end_ms: when it ended; null before that.
-        tasks_total: how many tasks it has.
-        tasks_per_state: how many tasks are in each state; only states that occur.
+        tasks_total: number of its tasks.
+        tasks_per_state: number of tasks in each state; only states that occur.
         error: why it failed, on one line; empty otherwise.
     """
 
@@ -89,12 +89,12 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True)
 class KeptLogFile:
-    """A log that is kept of an attempt that has ended; `job logs` prints its text.
+    """A kept log of an attempt that has ended; `job logs` prints its text.
 
     Attributes:
         name: `stdout`, `stderr`, `taskexecutor` or `spark`.
         size: bytes that were written.
-        kept: bytes that are kept; fewer where the log was too long.
+        kept: bytes that are kept; fewer if the log was too long.
     """
 
     name: str
@@ -110,13 +110,13 @@ class Attempt:
         attempt_id: of the attempt.
         number: from 0.
         state: of the attempt.
-        task_executor: where it runs or ran; empty before it had a slot.
+        task_executor: name of its TaskExecutor; empty before it had a slot.
         timestamps: when it entered each of its states, in milliseconds since 1970.
         error: why it failed; null otherwise.
-        exit_status: of its process, negative for a signal; null while it runs, or where it is not known.
-        logs: what is kept of its logs; empty while it runs.
+        exit_status: of its process, negative for a signal; null while it runs, or if it is not known.
+        logs: its kept logs; empty while it runs.
         partitions: results that it has materialised.
-        queries: its streaming queries: the active ones, or those that it had.
+        queries: its active streaming queries, or after its end those that it had.
     """
 
     attempt_id: str
@@ -139,7 +139,7 @@ class Task:
         id: of the task.
         name: of the task.
         state: of its present attempt.
-        waiting_for: what keeps it from running, in words; empty if nothing does.
+        waiting_for: what it waits for before it runs, in words; empty if nothing.
         vertices: ids of the vertices that run in it.
         attempts: the present one last.
     """
@@ -175,7 +175,7 @@ class TaskCheckpoint:
         acknowledged_ms: when it acknowledged; null before that.
         bytes: of its snapshots.
         new_bytes: of these, bytes that no earlier checkpoint had.
-        duration_ms: how long its snapshots took while its queries ran; 0 where that is not known.
+        duration_ms: how long its snapshots took while its queries ran; 0 if it is not known.
     """
 
     task: str
@@ -192,7 +192,7 @@ class Checkpoint:
     Attributes:
         id: its number.
         state: `IN_PROGRESS`, `COMPLETED` or `FAILED`.
-        type: `CHECKPOINT`, or what kind of savepoint it is.
+        type: `CHECKPOINT`, or the kind of savepoint.
         path: its directory; empty before it is completed.
         start_ms: when it was triggered.
         acknowledged_ms: when the last task so far acknowledged it; null before the first.
@@ -202,8 +202,8 @@ class Checkpoint:
         new_bytes: of these, bytes that no earlier checkpoint had.
         discarded: whether its files have been removed since.
         error: why it failed; empty otherwise.
-        tasks_total: how many tasks take part.
-        tasks_acknowledged: how many of them have acknowledged it.
+        tasks_total: number of tasks that take part.
+        tasks_acknowledged: number of them that have acknowledged it.
         tasks: the part of each task.
     """
 
@@ -274,16 +274,16 @@ class Checkpoints:
     """The checkpoints of a job.
 
     Attributes:
-        counts: how many there were.
+        counts: numbers of checkpoints.
         bytes: bytes of the completed ones.
         new_bytes: their new bytes.
         duration_ms: their durations.
         latest_completed: the last completed checkpoint.
         latest_savepoint: the last completed savepoint.
         latest_failed: the last that failed.
-        latest_restored: what was restored last.
+        latest_restored: the checkpoint or savepoint that was restored last.
         history: the last ones, the newest first.
-        operations: what became of requests for checkpoints, savepoints and rollbacks.
+        operations: outcomes of requests for checkpoints, savepoints and rollbacks.
     """
 
     counts: CheckpointStatsCounts
@@ -328,16 +328,16 @@ class Job:
         name: of the job.
         kind: `script` or `pipeline`.
         streams: whether a streaming query was seen in one of its attempts.
-        submitter: name of the user who submitted it; empty where that is not known.
+        submitter: name of the user who submitted it; empty if it is not known.
         state: of the job.
         start_ms: when it was accepted.
         end_ms: when it ended; null before that.
         timestamps: when it last entered each of its states, in milliseconds since 1970.
-        restarts: how often some of its tasks were restarted.
+        restarts: number of restarts of some of its tasks.
         restart_strategy: in words.
-        failure: what made the job fail; null otherwise.
-        canceled_because: why the cluster cancelled it; empty where a user did, or it was not cancelled.
-        failure_history: the last failures, those that were restarted too, the newest last.
+        failure: the error that made the job fail; null otherwise.
+        canceled_because: why the cluster cancelled it; empty if a user did, or if it was not cancelled.
+        failure_history: the last failures, including those that led to a restart, the newest last.
         failure_counts: number of failures of each kind; only kinds that occurred.
         tasks: each after those that it reads from.
         vertices: in topological order.
@@ -383,7 +383,7 @@ class SubmittedJob:
 
     Attributes:
         job_id: of the job.
-        web_page: where the cluster's web page shows it; empty where there is none.
+        web_page: its address on the cluster's web page; empty if there is none.
     """
 
     job_id: str
@@ -396,7 +396,7 @@ class SubmittedApplication:
 
     Attributes:
         application_id: of the application.
-        web_page: of its cluster; empty where there is none.
+        web_page: of its cluster; empty if there is none.
     """
 
     application_id: str
@@ -411,8 +411,8 @@ class Application:
         application_id: of the application.
         state: `SUCCEEDED`, `FAILED`, `CANCELED` or `UNKNOWN`.
         error: why it failed; empty otherwise.
-        traceback: of main(); empty where it did not fail.
-        jobs: that it has submitted.
+        traceback: of main(); empty if it did not fail.
+        jobs: the jobs that it has submitted.
     """
 
     application_id: str
@@ -443,7 +443,7 @@ class JobFailures:
         job_id: of the job.
         name: of the job.
         state: of the job.
-        failures: the newest first, those after which it was restarted too.
+        failures: the newest first, including those that led to a restart.
     """
 
     job_id: str
@@ -459,12 +459,12 @@ class Log:
     Attributes:
         name: `stdout` or `stderr` of an attempt; `taskexecutor` or `spark`.
         size: bytes that were written.
-        text: its text; of a long log head and tail, with a line between them that says so.
+        text: its text; of a long log only head and tail, with a line between them that says so.
         job_id: of the job; null for the log of a TaskExecutor.
         task: name of the task; null for the log of a TaskExecutor.
         attempt: number of the attempt, from 0; null for the log of a TaskExecutor.
         attempt_id: of the attempt; null for the log of a TaskExecutor.
-        task_executor: whose log it is; null for the log of an attempt.
+        task_executor: name of the TaskExecutor; null for the log of an attempt.
     """
 
     name: str
@@ -493,7 +493,7 @@ class PlanInput:
         id: of the vertex that is read.
         ship_strategy: how rows are divided: `forward`, `hash`, `rebalance` or `broadcast`.
         keys: columns of `hash`.
-        exchange: `pipelined`, or `blocking` where the result is materialised.
+        exchange: `pipelined`, or `blocking` if the result is materialised.
     """
 
     id: str
@@ -512,10 +512,10 @@ class PlanVertex:
         role: `source`, `operator`, `sink` or `script`.
         function: `module:name` of its function; null for a script.
         task: id of the task that it runs in.
-        parallelism: partitions that edges into it make; 0 leaves it to Spark.
+        parallelism: number of partitions that edges into it make; 0 leaves it to Spark.
         slot_sharing_group: tasks of one group may share a slot.
-        retries: how many failures restart its task alone.
-        memory_bytes: how much memory its task may take; 0 for no limit.
+        retries: number of failures after which its task is restarted alone.
+        memory_bytes: most memory of its task; 0 for no limit.
         inputs: in the order of the arguments of its function.
     """
 
@@ -552,13 +552,13 @@ class PlanTask:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job that is explained, and not run.
+    """A job that is explained, not run.
 
     Attributes:
         name: of the job.
         kind: `script` or `pipeline`.
         format_version: of its job graph.
-        parameters: that its vertices see.
+        parameters: parameters that its vertices see.
         tasks: in an order in which they may run.
         vertices: of all tasks.
     """
@@ -599,13 +599,13 @@ class StartedCluster:
 
 @dataclass(frozen=True, slots=True)
 class StartedHost:
-    """The part of this host, which was started, with `--role`.
+    """This host's part of a cluster, after `start --role`.
 
     Attributes:
         role: `master` or `task-executor`.
         host: the address of this machine.
         directory: its runtime directory.
-        waiting: why its TaskExecutors are not registered yet; empty when they are.
+        waiting: why its TaskExecutors are not registered yet; empty if they are.
     """
 
     role: str
@@ -647,7 +647,7 @@ class StoppedCluster:
 
 @dataclass(frozen=True, slots=True)
 class StoppedHost:
-    """The part of this host, which was stopped.
+    """This host's part of a cluster, after `stop --role`.
 
     Attributes:
         role: `master` or `task-executor`.
@@ -660,7 +660,7 @@ class StoppedHost:
 
 @dataclass(frozen=True, slots=True)
 class HostOutcome:
-    """What became of one role of a host.
+    """The outcome for one role of a host.
 
     Attributes:
         host: as ssh takes it.
@@ -677,7 +677,7 @@ class HostOutcome:
 
 @dataclass(frozen=True, slots=True)
 class HostOutcomes:
-    """What became of the roles of all hosts, with `--hosts`.
+    """The outcomes for the roles of all hosts, with `--hosts`.
 
     Attributes:
         ok: whether all were started or stopped.
@@ -722,12 +722,12 @@ class Overview:
     Attributes:
         task_executors: registered TaskExecutors.
         slots: all their slots.
-        free_slots: those that nobody has.
+        free_slots: slots that no job has.
         pending_requests: requests for a slot that wait.
-        jobs_running: jobs that are not over, the waiting ones too.
-        jobs_finished: jobs that are remembered as FINISHED.
-        jobs_canceled: jobs that are remembered as CANCELED.
-        jobs_failed: jobs that are remembered as FAILED.
+        jobs_running: jobs that are not over, including waiting ones.
+        jobs_finished: remembered jobs that are FINISHED.
+        jobs_canceled: remembered jobs that are CANCELED.
+        jobs_failed: remembered jobs that are FAILED.
     """
 
     task_executors: int
@@ -747,20 +747,20 @@ class TaskExecutor:
     Attributes:
         task_executor: its name; stays the same when its process is replaced.
         instance_id: of its registration.
-        address: where it is reached.
+        address: its RPC address.
         pid: its process.
         slots: number of slots.
-        free_slots: those of them that are free.
+        free_slots: number of free slots.
         start_ms: when it was registered.
-        last_heartbeat_ms: when it was last heard of.
+        last_heartbeat_ms: when its last heartbeat arrived.
         memory_bytes: heap limit of its Spark driver.
         spark_master: master URL of its Spark driver.
         spark_pid: process of its Spark driver.
         spark_version: of Spark.
-        spark_loss: when and why its Spark driver was last replaced; empty where it was not.
+        spark_loss: when and why its Spark driver was last replaced; empty if it was not.
         java_version: of its Java.
         version: of Understudy.
-        shared_directory: the cluster's mark in `cluster.shared-dir`, as it sees it; empty where there is none.
+        shared_directory: the cluster's mark in `cluster.shared-dir`, as it sees it; empty if there is none.
     """
 
     task_executor: str
@@ -796,13 +796,13 @@ class TaskExecutor:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A cluster with all that `status` shows of it.
+    """A cluster as `status` shows it.
 
     Attributes:
         cluster: its masters and processes.
         overview: its counts.
-        task_executors: those that are registered.
-        task_pools: counts of ready task processes, by TaskExecutor; of those that answer.
+        task_executors: the registered TaskExecutors.
+        task_pools: counts of ready task processes, by TaskExecutor; only TaskExecutors that have answered.
         jobs: running and finished ones, the newest first.
     """
 
@@ -836,10 +836,10 @@ class Check:
     """A check of this machine.
 
     Attributes:
-        name: what is checked.
+        name: the thing that is checked.
         ok: whether it passed.
-        detail: what was found.
-        remedy: what to do; empty where the check passed.
+        detail: the finding.
+        remedy: what to do; empty if the check passed.
     """
 
     name: str
@@ -850,7 +850,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What `doctor` found.
+    """Results of `doctor`.
 
     Attributes:
         ok: whether all checks passed.
@@ -886,13 +886,13 @@ class LogLevel:
 
 @dataclass(frozen=True, slots=True)
 class SavepointLine:
-    """A savepoint in a list. What the savepoint says of itself is null where it cannot be read.
+    """A savepoint in a list. Fields that are read from the savepoint are null if it cannot be read.
 
     Attributes:
         path: its directory.
-        ok: whether all of it is as it was written.
-        problems: what is not.
-        job_id: of the job that it is of.
+        ok: whether all of it is unchanged since it was written.
+        problems: each difference, or missing file, in words.
+        job_id: id of its job.
         job_name: of that job.
         created_ms: when it was written.
         queries: names of its queries.
@@ -930,14 +930,14 @@ class SavepointContent:
 
     Attributes:
         path: its directory.
-        job_id: of the job that it is of.
+        job_id: id of its job.
         job_name: of that job.
         created_ms: when it was written.
         bytes: of all its files.
         queries: of the job.
-        files: all files but the manifest, by their path below the savepoint.
-        spark_version: of the Spark that has written the state.
-        version: of the Understudy that has written the savepoint.
+        files: all files except the manifest, by their path below the savepoint.
+        spark_version: version of the Spark that has written the state.
+        version: version of the Understudy that has written the savepoint.
         format_version: of its manifest.
     """
 
@@ -960,12 +960,12 @@ class SavepointContent:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Whether a savepoint or checkpoint is as it was written.
+    """Result of verifying that a savepoint or checkpoint is unchanged since it was written.
 
     Attributes:
         path: its directory.
-        ok: whether it is.
-        problems: what is not.
+        ok: whether it is unchanged.
+        problems: each difference, or missing file, in words.
     """
 
     path: str
@@ -1029,4 +1029,4 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "savepoint check": (list[Verdict],),
     "savepoint state": (StateRows,),
 }
-"""What each command prints, by its words: one of these."""
+"""Models of each command, by its words; a command prints one of them."""

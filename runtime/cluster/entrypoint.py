@@ -2,9 +2,9 @@
 
     python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD LOCK_FD first | join | member
 
-Started by `understudy start`, by `start-master` to join a running cluster, or by `start --role master` as a
+It is started by `understudy start`, by `start-master` to join a running cluster, or by `start --role master` as a
 member of a cluster on several hosts. The starter holds the lock of the runtime directory and hands it over. The process
-reads the configuration there, and reports on the report descriptor, in one JSON line, that it serves or why it cannot.
+reads the configuration there. Then it reports, in one JSON line on the report descriptor, that it serves or why not.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ async def _serve(
     ha = await context.ha_services(service)
     if not has_redis(configuration):
         await service.start_server(StandaloneHa(service))
-        await ha.cleanup()  # a killed master's handles went with it
+        await ha.cleanup()  # a killed master kept its handles in memory
     storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
     storage.mkdir(mode=0o700, parents=True, exist_ok=True)
     master = Master(service, context, system, receptionist, redis, ha, claim, lock, entrypoint, is_member=is_member)
@@ -126,7 +126,7 @@ async def _serve(
 async def _listen(
     configuration: Configuration, directory: ClusterDirectory, secret: bytes, *, is_first: bool
 ) -> RpcService:
-    """Open the configured port; a further master of this machine takes another one when that is in use."""
+    """Open the configured port; a further master of this machine takes another port if that is in use."""
     ports = [configuration.get(JobManagerOptions.RPC_PORT)] + ([] if is_first else [0])
     for port in ports:
         service = RpcService(asyncio.get_running_loop(), secret, rpc_config(configuration, directory, port=port))
@@ -143,7 +143,7 @@ async def _listen(
 async def _redis_of(
     configuration: Configuration, directory: ClusterDirectory
 ) -> tuple[EmbeddedRedis | None, Configuration]:
-    """Return the cluster's own Redis, running, or None where it uses another one or none; and the configuration."""
+    """Return the cluster's own Redis, running, or None if it uses another or none; and the configuration."""
     if not has_redis(configuration):
         return None, configuration
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
@@ -165,10 +165,10 @@ def _take_number(directory: ClusterDirectory) -> Claim:
 
 
 def preload() -> None:
-    """Import the components and compile their messages, so that processes forked from this one need not.
+    """Import the components and compile their messages, so that forked processes do not have to.
 
-    Call it before the actor system's admin is forked. A JobMaster, which is a process for each job, would otherwise
-    compute for 0.15 s before it does anything.
+    Call this before the actor system's admin is forked. Otherwise each JobMaster, which is a process for one job, would
+    compute for 0.15 s before it starts.
     """
     for module in _COMPONENTS:
         importlib.import_module(module)
@@ -178,13 +178,13 @@ def preload() -> None:
 
 
 def main() -> int:
-    """Run a master until told to stop; the exit status is its entrypoint's, or 1 when it could not start."""
+    """Run a master until it is stopped; return its entrypoint's exit status, or 1 if it could not start."""
     directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
     descriptor, mode = int(sys.argv[3]), sys.argv[4]
     try:
         with ClusterLock.handed(directory.lock_file, descriptor, exclusive=mode != JOINING) as lock:
             claim = _take_number(directory)
-            claim.note(ProcessRecord.of("master", os.getpid()))  # without an address: it does not serve yet
+            claim.note(ProcessRecord.of("master", os.getpid()))  # without an address, because it does not serve yet
             configuration = Configuration.read(directory.configuration_file)
             configure_logging(log_config(configuration, directory, claim.path.name.removesuffix("-0")))
             logger.info("the master starts as process %d", os.getpid())
@@ -195,7 +195,7 @@ def main() -> int:
             serving = _serve(configuration, directory, system, claim, lock, report, entrypoint, mode == MEMBER)
             status = asyncio.run(serving)
             claim.forget()
-            if lock.exclusive:  # this was the last master, and has ended what the cluster has
+            if lock.exclusive:  # this was the last master, and has stopped the cluster
                 entrypoint.clean_up(directory)
     except _EXPECTED as error:
         logger.critical("the master ends: %s", error, exc_info=True)

@@ -1,9 +1,9 @@
-"""The process that looks after the TaskExecutors of one host of a cluster on several.
+"""The process that keeps the TaskExecutors of one host running, in a cluster on several hosts.
 
     python -m runtime.cluster.host RUNTIME_DIR REPORT_FD LOCK_FD
 
-`understudy start --role task-executor` starts it. It keeps ``taskmanager.count`` workers running, and
-ends when one of them was not registered within ``taskmanager.registration.timeout`` (as Flink's TaskManager does).
+`understudy start --role task-executor` starts it. It keeps ``taskmanager.count`` workers running. It ends if one of
+them was not registered within ``taskmanager.registration.timeout`` (as Flink's TaskManager does).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RegistrationTimeoutError(ClusterError):
 
 
 def worker_name(configuration: Configuration, index: int) -> str:
-    """Return the name of a host's TaskExecutor, counted from 0."""
+    """Return the name of one of a host's TaskExecutors, counted from 0."""
     return f"{configuration.get(TaskManagerOptions.RESOURCE_ID)}-{index}"
 
 
@@ -53,7 +53,7 @@ def registrations(configuration: Configuration, directory: ClusterDirectory) -> 
 
 
 async def all_registered(context: ComponentContext) -> None:
-    """Return when every TaskExecutor has been registered once; raises `RegistrationTimeoutError`."""
+    """Return once every TaskExecutor has been registered; raises `RegistrationTimeoutError`."""
     timeout_s = context.configuration.get(TaskManagerOptions.REGISTRATION_TIMEOUT)
     waiting = registrations(context.configuration, context.directory)
     deadline = asyncio.get_running_loop().time() + timeout_s
@@ -65,7 +65,7 @@ async def all_registered(context: ComponentContext) -> None:
             raise RegistrationTimeoutError(
                 f"{name} was not registered within taskmanager.registration.timeout ({timeout_s:g} s): "
                 f"{states[name][1] or 'it has not started'}",
-                "start the master and then this again",
+                "start the master, then start this again",
             )
         await asyncio.sleep(CHECK_INTERVAL_S)
 
@@ -92,7 +92,7 @@ async def _serve(context: ComponentContext, report: Report) -> None:
 
 
 def main() -> int:
-    """Run until told to stop; the exit status is 0, or 1 when it could not start or was not registered in time."""
+    """Run until stopped; return exit status 0, or 1 if it could not start or was not registered in time."""
     directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
     try:
         with ClusterLock.handed(directory.lock_file, int(sys.argv[3]), exclusive=True):
@@ -101,9 +101,9 @@ def main() -> int:
             claim.try_acquire()
             claim.note(ProcessRecord.of(NAME, os.getpid()))
             configure_logging(log_config(configuration, directory, NAME))
-            logger.info("the TaskExecutors of this host are started by process %d", os.getpid())
+            logger.info("process %d starts the TaskExecutors of this host", os.getpid())
             get = configuration.get
-            # Where the master is, without Redis; with it the leader says so when it registers a TaskExecutor.
+            # Address of the master without Redis; with Redis the leader sends it when it registers a TaskExecutor.
             system = ActorAddress(
                 "understudy",
                 get(JobManagerOptions.RPC_ADDRESS),

@@ -1,4 +1,4 @@
-"""The processes of a cluster on this machine: how they are started, found again by a mark, and ended."""
+"""The processes of a cluster on this machine: starting them, finding them by a mark, and ending them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ logger = logging.getLogger(__name__)
 MASTER, HOST = "runtime.cluster.entrypoint", "runtime.cluster.host"
 """Modules of the processes that hold the lock of a directory and start all others."""
 FIRST, JOINING, MEMBER = "first", "join", "member"
-"""How a master starts: a new cluster, one more of a running cluster, one host's of a cluster on several."""
+"""Modes of a master's start: a new cluster, one more of a running cluster, one host's of a cluster on several."""
 _HEADS = {MASTER.encode(), HOST.encode()}
 LAST_WORDS_S = 30.0
-"""Seconds for a process to end after it has said why it does not serve."""
+"""Seconds for a process to end after it has reported why it does not serve."""
 
 
 def fixed_workers(configuration: Configuration) -> int:
-    """Return how many workers start with the cluster; none where they are started on demand."""
+    """Return the number of workers that start with the cluster; 0 if they are started on demand."""
     is_fixed = configuration.get(ResourceManagerOptions.DRIVER) is ResourceManagerDriverType.STANDALONE
     return configuration.get(TaskManagerOptions.COUNT) if is_fixed else 0
 
 
 class ClusterStartError(ClusterError):
-    """The cluster did not come up; what was started has been stopped again."""
+    """The cluster did not start; all started processes have been stopped again."""
 
 
 def launch(
@@ -51,16 +51,16 @@ def launch(
 ) -> str:
     """Start a process of the cluster in the background and return its address once it serves.
 
-    The lock passes to it. If this fails, the process has ended and the caller still holds the lock: nobody else has
-    started a cluster in the directory meanwhile.
+    The lock passes to it. If this fails, the process has ended and the caller still holds the lock. So no other process
+    has started a cluster in the directory.
 
     Args:
         directory: of the cluster.
         lock: of the directory, held.
         name: of its log, and for messages.
-        module: what it runs, with the directory, a descriptor for its report and that of the lock as the first
-            arguments.
-        arguments: the rest of them.
+        module: the module that it runs. Its first arguments are the directory, a descriptor for its report, and the
+            descriptor of the lock.
+        arguments: the other arguments.
         deadline: in monotonic seconds.
 
     Raises:
@@ -109,7 +109,7 @@ def launch(
 class Report:
     """Answer of a started process to `launch`: one line, on the descriptor that it was given.
 
-    The starter may be gone; later reports are dropped.
+    Only the first report is sent. If the starter has ended, the report is dropped.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -124,12 +124,12 @@ class Report:
         try:
             os.write(descriptor, json.dumps(values).encode() + b"\n")
         except BrokenPipeError:
-            logger.warning("the process that started this master is gone")
+            logger.warning("the process that started this master has ended")
         os.close(descriptor)
 
 
 def last_words(directory: ClusterDirectory, name: str) -> str:
-    """Return the last line of a process's ``.out`` file, which says why it ended; empty if there is none."""
+    """Return the last line of a process's ``.out`` file, which tells why it ended; empty if there is none."""
     with contextlib.suppress(FileNotFoundError):
         lines = (directory.log / f"{name}.out").read_text(errors="replace").strip().splitlines()
         return lines[-1].removeprefix("error: ") if lines else ""
@@ -137,7 +137,7 @@ def last_words(directory: ClusterDirectory, name: str) -> str:
 
 
 def _line_of(pipe: FileIO, deadline: float) -> bytes | None:
-    """Read a pipe up to the end of a line, or to its own end; None where neither has come by the deadline."""
+    """Read a pipe up to the end of a line, or to its own end; None if neither has come by the deadline."""
     answer = b""
     while not answer.endswith(b"\n"):
         ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
@@ -157,7 +157,7 @@ def _python_path() -> str:
 
 
 def embedded_redis(directory: ClusterDirectory) -> EmbeddedRedis | None:
-    """Return the cluster's own Redis, running or not; None where another one is used."""
+    """Return the cluster's own Redis, running or not; None if it uses another one."""
     if not (directory.redis / "redis.conf").exists() or not directory.run.exists():
         return None
     from runtime.ha.redis_process import EmbeddedRedis
@@ -168,7 +168,7 @@ def embedded_redis(directory: ClusterDirectory) -> EmbeddedRedis | None:
 def sweep(directory: ClusterDirectory) -> int:
     """End all processes of the directory's cluster; return how many there were.
 
-    The caller holds the directory's lock alone, so that no process is started meanwhile.
+    The caller must hold the directory's lock alone, so that no process can be started during the sweep.
 
     Raises:
         RedisServerError: Redis does not end; all other processes have ended.
@@ -189,11 +189,11 @@ def sweep(directory: ClusterDirectory) -> int:
 
 
 def kill_heads(directory: ClusterDirectory, incarnation: str | None) -> bool:
-    """SIGKILL a cluster's masters, or the process of a host's workers; return whether it still is the directory's.
+    """SIGKILL a cluster's masters, or the process of a host's workers; return whether it is still the same cluster.
 
     Args:
         directory: of the cluster.
-        incarnation: which cluster; a later one is left alone.
+        incarnation: which cluster; a later one is not touched.
     """
     with contextlib.ExitStack() as stack:
         heads = []
@@ -203,7 +203,7 @@ def kill_heads(directory: ClusterDirectory, incarnation: str | None) -> bool:
                 stack.callback(os.close, descriptor)
                 if not _HEADS.isdisjoint(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")):
                     heads.append(descriptor)
-        # Looked at after they were found: a new cluster signs before it starts a process.
+        # Checked after they were found: a new cluster writes its incarnation before it starts a process.
         is_same = directory.incarnation() == incarnation
         for descriptor in heads if is_same else ():
             with contextlib.suppress(ProcessLookupError):
@@ -222,7 +222,7 @@ def left_behind(directory: ClusterDirectory) -> list[int]:
 
 
 def processes_of(directory: ClusterDirectory) -> list[int]:
-    """Return the processes with the cluster's mark in their environment, whatever their parent is by now."""
+    """Return the processes with the cluster's mark in their environment, whatever their present parent is."""
     mark = f"{CLUSTER_DIR_VARIABLE}={directory.root}".encode()
     found = []
     for entry in Path("/proc").iterdir():

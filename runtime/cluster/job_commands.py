@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
 
 LEAVE_S = 2.0
-"""How long a second Ctrl-C waits for the cluster to hear that the job is left to it."""
+"""Longest time in seconds that a second Ctrl-C waits for the cluster's answer to the request to keep the job."""
 
 
 @click.group()
 def job() -> None:
     """Explain, run, list, show and cancel jobs.
 
-    JOB_ID is the id of a job, its first digits, its name, or `latest` for the job that was started last.
+    JOB_ID is the id of a job, its first digits, its name, or `latest` for the last job that was started.
     """
 
 
@@ -77,7 +77,7 @@ def job() -> None:
 @configured
 @kind_option
 @click.option("--name", help="Name of the job.  [default: the pipeline's own, or the file's]")
-@click.option("--job-id", help="32 hexadecimal digits; a job that is submitted twice with one id runs once.")
+@click.option("--job-id", help="32 hexadecimal digits; a job that is submitted twice with the same id runs once.")
 @py_files_option
 @files_option("--package", "packages", "Wheel or source distribution to install for the job; repeatable.")
 @files_option("--requirements", "requirements", "Requirements file to install for the job; repeatable.")
@@ -89,19 +89,19 @@ def job() -> None:
 @click.option(
     "--working-dir",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Run the job in a copy of this directory, without what its .gitignore names.  [default: the job runs in the "
-    "current directory where its TaskExecutor sees that, and else in a copy of it]",
+    help="Run the job in a copy of this directory, without files that .gitignore names.  [default: the current "
+    "directory, or a copy for TaskExecutors elsewhere]",
 )
 @click.option(
     "--priority",
     type=click.IntRange(-1000, 1000),
     default=0,
-    help="Jobs of a higher priority get slots first; 0 unless given.",
+    help="Jobs of a higher priority get slots first; the default is 0.",
 )
 @click.option(
     "--own-driver",
     is_flag=True,
-    help="Run a script on a Spark driver of its own, apart from other jobs; as -D task.spark-driver=own.",
+    help="Run a script on its own Spark driver, apart from other jobs; same as -D task.spark-driver=own.",
 )
 @click.option(
     "--from",
@@ -112,22 +112,22 @@ def job() -> None:
 @click.option(
     "--allow-non-restored-state",
     is_flag=True,
-    help="With --from: a query for whose name no state was saved starts without state.",
+    help="With --from: a query without saved state under its name starts without state.",
 )
 @click.option(
     "--new-query-id/--same-query-id",
     default=None,
-    help="With --from: whether the queries get new ids.  [default: those that start in another place while the job "
-    "whose state they take runs]",
+    help="With --from: whether the queries get new ids.  [default: only queries that start in another place while the "
+    "job of the saved state runs]",
 )
 @click.option(
     "--target",
     type=click.Choice([target.value for target in ExecutionTarget]),
-    help="session: in the running cluster; per-job: in a cluster for this job, which ends with it; application: FILE's "
-    "main() runs in a cluster of its own, with all jobs that it submits.  [default: execution.target]",
+    help="session: in the running cluster; per-job: in a cluster that is started for this job, and stops after it; "
+    "application: FILE's main() and all jobs that it submits run in one new cluster.  [default: execution.target]",
 )
-@masters_option("With another target than session: how many masters its cluster has.")
-@click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
+@masters_option("With another target than session: number of masters of its cluster.")
+@click.option("--detach", is_flag=True, help="Return once the job is accepted, and print its id.")
 @json_option
 @pass_job_file
 def job_run(
@@ -156,10 +156,12 @@ def job_run(
     Everything after FILE belongs to the job, options too: `job run --detach job.py --out /tmp/x` detaches and gives
     the job `--out /tmp/x`; `job run job.py --detach` gives the job `--detach`.
 
-    What the job prints appears while it runs: its standard output on standard output, its standard error on standard
-    error, where a terminal also shows its progress. The exit status is the script's. Ctrl-C, SIGTERM and SIGHUP cancel
-    the job; a second Ctrl-C returns and leaves the job to the cluster. The job itself gets restart-strategy.*,
-    task.spark-driver, execution.checkpointing.* and Spark's settings (spark.*) of what -D sets.
+    The job's standard output and standard error appear on the same streams of this command while it runs. A terminal
+    also shows its progress. The exit status is the script's. Ctrl-C, SIGTERM and SIGHUP cancel the job; a second
+    Ctrl-C returns and leaves the job to the cluster.
+
+    The following options of -D are passed to the job: restart-strategy.*, task.spark-driver,
+    execution.checkpointing.* and Spark's settings (spark.*).
     """
     import tempfile
     from dataclasses import replace
@@ -187,15 +189,15 @@ def job_run(
         if wanted is ExecutionTarget.APPLICATION:
             if savepoint is not None or priority or own_driver or working_dir is not None:
                 raise ClusterError(
-                    "--from, --priority, --own-driver and --working-dir are a job's",
-                    "give them where main() submits the job",
+                    "--from, --priority, --own-driver and --working-dir are options of a job, not of an application",
+                    "set them where main() submits the job",
                 )
             sys.exit(
                 run_application(
                     configuration, file, args, name, own_id, libraries, environment, masters, detach, as_json, kind
                 )
             )
-        # A cluster of the job's own takes seconds to start: errors of the job are found before.
+        # A new cluster for the job takes seconds to start, so errors of the job are found before.
         client = stack.enter_context(connect(configuration)) if wanted is ExecutionTarget.SESSION else None
         graph = replace(
             read_job_file(file, args, name, own_id, kind=kind, tell=say),
@@ -231,20 +233,20 @@ def job_run(
 
 
 def heartbeat_of(configuration: Configuration) -> tuple[float, float]:
-    """Return the seconds between two signs of life of an attached client, and those after which its job ends."""
+    """Return the seconds between two heartbeats of an attached client, and those after which its job ends."""
     interval_s = configuration.get(ClientOptions.HEARTBEAT_INTERVAL)
     timeout_s = configuration.get(ClientOptions.HEARTBEAT_TIMEOUT)
     if timeout_s <= interval_s:
         raise ClusterError(
             f"client.heartbeat.timeout ({timeout_s:g} s) is not longer than client.heartbeat.interval "
             f"({interval_s:g} s)",
-            "give a time-out of several intervals",
+            "set a time-out of several intervals",
         )
     return interval_s, timeout_s
 
 
 def _job_configuration(configuration: Configuration, target: ExecutionTarget, own_driver: bool) -> dict[str, str]:
-    """Return what was given with ``-D`` and is a job's to set; the rest is this command's.
+    """Return the options of ``-D`` that are settings of a job; the others are for this command.
 
     A cluster that is started for the job takes Spark's settings itself.
     """
@@ -257,14 +259,14 @@ def _job_configuration(configuration: Configuration, target: ExecutionTarget, ow
 def _working_directory(
     client: ClusterClient | None, file: Path, given: Path | None, scratch: Path, max_bytes: int
 ) -> tuple[WorkingDirectory, list[tuple[Path, ArtifactRole]]]:
-    """Return where a job runs, and what is shipped for that.
+    """Return where a job runs, and the directory to ship for it, if any.
 
     Args:
-        client: of the session cluster; None where the job gets a cluster on this machine.
+        client: of the session cluster; None if the job gets a cluster on this machine.
         file: the job's file.
-        given: the directory to ship; None: the current one, if TaskExecutors are elsewhere.
-        scratch: where it is packed.
-        max_bytes: how much its files may have together.
+        given: the directory to ship; None: the current one, if TaskExecutors are on other machines.
+        scratch: directory in which it is packed.
+        max_bytes: most bytes that its files may have together.
     """
     from runtime.job_file import JobFileError, ship_directory
     from runtime.jobgraph.working_directory import WorkingDirectory
@@ -281,8 +283,8 @@ def _working_directory(
         return place, []
     try:
         place, shipped = ship_directory(Path(), file, scratch, max_bytes, place)
-    except (JobFileError, OSError) as error:  # the job may well do without
-        say(f"warning: the current directory does not come along to other machines: {error}")
+    except (JobFileError, OSError) as error:  # the job may not need it
+        say(f"warning: the current directory is not copied to other machines: {error}")
         return place, []
     return place, [shipped]
 
@@ -294,16 +296,16 @@ def _restore_settings(
     allow_non_restored_state: bool,
     new_query_id: bool | None,
 ) -> SavepointRestoreSettings | None:
-    """Return what a job begins from. Raises `CheckpointError` where that is neither a savepoint nor a checkpoint."""
+    """Return the state that a job starts from. Raises `CheckpointError` if it is no savepoint and no checkpoint."""
     if savepoint is None:
         return None
     from runtime.checkpoint.retained import find_state, read_state
     from runtime.jobgraph.job_graph import SavepointRestoreSettings
 
-    if client is not None and not client.sees_files:  # the cluster looks at it
+    if client is not None and not client.sees_files:  # the cluster checks it
         return SavepointRestoreSettings(savepoint, allow_non_restored_state, new_query_id)
     path = find_state(savepoint, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
-    read_state(path)  # before anything is submitted
+    read_state(path)  # raises before anything is submitted
     return SavepointRestoreSettings(str(path), allow_non_restored_state, new_query_id)
 
 
@@ -320,8 +322,8 @@ def run_attached(
         client: of the cluster.
         graph: the job.
         file: the job file.
-        libraries: what else the job's code imports.
-        heartbeat_s: seconds between two signs of life that keep an attached job running; None where it needs none.
+        libraries: other files that the job's code imports.
+        heartbeat_s: seconds between two heartbeats that keep an attached job running; None if it needs none.
     """
     from runtime.cluster.logs import JobScreen, LogFollower, end_of_job
     from runtime.cluster.views import job_progress
@@ -347,13 +349,13 @@ def run_attached(
 def _submit(
     client: ClusterClient, graph: JobGraph, file: Path, libraries: Sequence[tuple[Path, ArtifactRole]]
 ) -> JobID:
-    shown_by = f"`understudy job info {graph.job_id}` shows whether it was"
+    shown_by = f"`understudy job info {graph.job_id}` shows whether it was submitted"
     with waiting("", f"job {graph.job_id} may have been submitted; {shown_by}"):
         return client.submit(graph, file, libraries=libraries)
 
 
 def _show_page(client: ClusterClient, job_id: JobID) -> str:
-    """Print the address of a job on the cluster's web page to standard error, where there is one, and return it."""
+    """Print the address of a job on the cluster's web page to standard error, if there is one, and return it."""
     if page := client.web_page(job_id):
         say(f"web page: {page}")
     return page
@@ -412,14 +414,14 @@ def job_explain(
 ) -> None:
     """Show the tasks, vertices and edges of a pipeline FILE with ARGS, without running it.
 
-    Everything after FILE belongs to the job. No cluster is needed, nor any of its options.
+    Everything after FILE belongs to the job. This command needs no cluster and none of its options.
     """
     from runtime.job_file import read_job_file
     from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text
     from runtime.jobgraph.svg import explain_svg
 
     with readable_errors():
-        with contextlib.redirect_stdout(sys.stderr):  # output of the file is not part of the picture
+        with contextlib.redirect_stdout(sys.stderr):  # output of the file is not part of the graph
             graph = read_job_file(file, args, kind=kind, tell=say)
         if as_json:
             print_document(explain_plan(graph))
@@ -451,7 +453,7 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     type=click.Choice([status.value for status in JobStatus], case_sensitive=False),
     help="Only jobs in this state; repeatable.",
 )
-@click.option("--name", metavar="GLOB", default="", help="Only jobs whose name fits, such as 'etl-*'.")
+@click.option("--name", metavar="GLOB", default="", help="Only jobs whose name matches, such as 'etl-*'.")
 @click.option("--submitter", metavar="USER", default="", help="Only jobs that this user submitted.")
 @click.option(
     "--since",
@@ -465,10 +467,10 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     type=click.Choice(SORTS),
     default="started",
     show_default=True,
-    help="The latest and the longest first, names and states by the alphabet.",
+    help="Times and durations: the latest or longest first; names and states: in alphabetical order.",
 )
-@click.option("--reverse", is_flag=True, help="Turn the order around.")
-@click.option("--limit", type=click.IntRange(min=1), help="How many jobs at most, the first ones of the order.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option("--limit", type=click.IntRange(min=1), help="Show at most this many jobs, the first ones of the order.")
 @json_option
 def job_list(configuration: Configuration, as_json: bool, **chosen: Any) -> None:
     """List running and finished jobs, the newest first."""
@@ -505,14 +507,14 @@ def job_info(configuration: Configuration, reference: str, as_json: bool) -> Non
 
 @job.command(name="cancel", epilog=examples(f"understudy job cancel --no-wait {EXAMPLE_ID}"))
 @configured
-@click.option("--wait/--no-wait", default=True, help="Return when no process of the job runs any more.")
+@click.option("--wait/--no-wait", default=True, help="Return once no process of the job runs any more.")
 @json_option
 @job_argument()
 def job_cancel(configuration: Configuration, reference: str, wait: bool, as_json: bool) -> None:
     """Cancel a job."""
     state: str | None = None
     with connected_to_job(configuration, reference) as (client, job_id):
-        left = f"job {job_id} goes on being cancelled; `understudy job info {job_id}` shows its state"
+        left = f"job {job_id} is still being cancelled; `understudy job info {job_id}` shows its state"
         with waiting(f"cancelling job {job_id}", left):
             client.cancel(job_id)
             if wait:
@@ -532,11 +534,11 @@ def job_cancel(configuration: Configuration, reference: str, wait: bool, as_json
 @click.option(
     "--task-executors",
     is_flag=True,
-    help="Show the logs of its TaskExecutors and their Spark drivers instead.",
+    help="Show the logs of its TaskExecutors and of their Spark drivers instead.",
 )
 @job_argument()
 def job_logs(configuration: Configuration, reference: str, follow: bool, task_executors: bool, as_json: bool) -> None:
-    """Print what a job's tasks wrote: their standard output, and their standard error to standard error."""
+    """Print the output of a job's tasks: standard output and standard error, each to the same stream."""
     from runtime.cluster.logs import follow_logs, show_logs, show_task_executor_logs
 
     if follow and task_executors:
@@ -577,7 +579,7 @@ def job_exceptions(configuration: Configuration, reference: str | None, as_json:
         return
     say(f"job {job.job_id} ({clean(job.name)}) is {job.status.value}")
     if not failures:
-        say("nothing of it has failed")
+        say("nothing in it has failed")
     for failure in failures:
         where = f", task {clean(failure.task)}" if failure.task else ""
         say(f"--- {format_moment(failure.timestamp_ms)}, {failure.kind.value}{where}")

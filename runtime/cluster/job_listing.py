@@ -1,4 +1,4 @@
-"""Find jobs in a listing: the one that a user names, and those that ``job list`` shows. Pure."""
+"""Find jobs in a listing: the job that a user names, and the jobs that ``job list`` shows. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runtime.protocol.archived_execution_graph import JobDetails
 
 LATEST = "latest"
-"""Names the job that was started last, also where a job has this name."""
+"""Name of the last job that was started, even if another job has this name."""
 SORTS = ("started", "ended", "duration", "name", "state")
 
 _SHOWN_CANDIDATES = 5
@@ -27,22 +27,22 @@ _DIGITS = re.compile(r"[0-9a-f]{1,32}", re.IGNORECASE)
 
 
 def full_id(text: str) -> JobID | None:
-    """Return a text as the id of a job if it is a whole one, which is looked for in no listing."""
+    """Return a text as a job id if it is a whole id, which needs no listing; else None."""
     return JobID(text.lower()) if len(text) == 32 and _DIGITS.fullmatch(text) else None
 
 
 def find_job(jobs: Sequence[JobDetails], text: str) -> JobID:
     """Return the id of the job that a user names.
 
-    A whole id, then `LATEST`, then a name, then the first digits of an id. A name of several jobs means the one of
-    them that is not over.
+    The text is compared first with whole ids, then with `LATEST`, then with names, then with the first digits of ids.
+    If several jobs have the name, it means the only one of them that is not over.
 
     Args:
         jobs: a listing, in any order.
-        text: what the user wrote.
+        text: the text that the user entered.
 
     Raises:
-        ClusterError: no job fits, or several do. Its message lists them on one line.
+        ClusterError: no job matches, or several do. The message lists them on one line.
     """
     if (whole := full_id(text)) is not None:
         return whole
@@ -85,7 +85,7 @@ def _unknown(text: str, newest_first: Sequence[JobDetails]) -> ClusterError:
 
 
 def _listed(jobs: Sequence[JobDetails]) -> str:
-    """Return jobs on one line, each with as many digits of its id as tell them apart."""
+    """Return jobs on one line, each with enough digits of its id to distinguish it."""
     digits = next(
         count for count in range(_SHOWN_DIGITS, 33) if count == 32 or len({j.job_id[:count] for j in jobs}) == len(jobs)
     )
@@ -100,16 +100,16 @@ def _listed(jobs: Sequence[JobDetails]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """The jobs of a listing that ``job list`` shows, and in which order.
+    """Choice and order of the jobs that ``job list`` shows.
 
     Attributes:
         states: only jobs in one of these states; empty for all.
-        name: only jobs whose name fits this pattern of the shell; empty for all.
+        name: only jobs whose name matches this pattern of the shell; empty for all.
         submitter: only jobs of this user; empty for all.
         since_ms: only jobs that were started then or later, in milliseconds since 1970.
         sort: one of `SORTS`. Times and durations begin with the latest and the longest, texts with the first.
-        reverse: turn the order around.
-        limit: how many jobs at most, of those that come first; None for all.
+        reverse: reverse the order.
+        limit: most jobs to show, the first ones of the order; None for all.
     """
 
     states: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""Removes what is left over: sockets of killed processes, orphans that have ended, and logs of forgotten JobMasters.
+"""Removes leftover files and processes: sockets of killed processes, orphans that have ended, logs of forgotten jobs.
 
-Nobody listens at the sockets of a killed process, and nobody else would remove them. An actor system's process is a
-subreaper (`actors.process.thespian_base.become_subreaper`): it inherits the descendants of its children, for which
-nobody else waits. The Dispatcher that forgets a job removes its logs, but only from its own machine and while it leads.
+A killed process leaves sockets that no process serves, and no other process removes them. An actor system's process is
+a subreaper (`actors.process.thespian_base.become_subreaper`). It inherits the descendants of its children, for which no
+other process waits. The Dispatcher that forgets a job removes its logs only from its own machine, and while it leads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runtime.cluster.supervisor import reap
 from runtime.environment.context import ComponentContext
 from runtime.protocol.leader import job_master
 
-if TYPE_CHECKING:  # a worker has no use for Redis
+if TYPE_CHECKING:  # a worker does not need Redis
     from runtime.ha.running_jobs import JobEntry
     from runtime.ha.services import HighAvailabilityServices
 
@@ -37,11 +37,11 @@ LEAST_AGE_S = 10.0
 
 
 async def remove_abandoned_sockets(directory: Path, interval_s: float = SOCKETS_INTERVAL_S) -> None:
-    """Remove them regularly, until cancelled.
+    """Remove abandoned sockets regularly, until cancelled.
 
     Args:
-        directory: where the processes of the cluster have their sockets.
-        interval_s: seconds between two looks.
+        directory: directory of the sockets of the cluster's processes.
+        interval_s: seconds between two sweeps.
     """
     while True:
         await asyncio.sleep(interval_s)
@@ -49,10 +49,10 @@ async def remove_abandoned_sockets(directory: Path, interval_s: float = SOCKETS_
 
 
 def sweep(directory: Path, made_before: float) -> list[Path]:
-    """Remove and return the sockets that were made before a moment (seconds since 1970) and that nobody serves."""
+    """Remove and return the sockets made before a moment (seconds since 1970) that no process serves."""
     removed = []
     for path in directory.glob("rpc-*"):
-        with contextlib.suppress(FileNotFoundError):  # its process has ended in good order meanwhile
+        with contextlib.suppress(FileNotFoundError):  # its process has just ended in good order
             found = path.stat()
             if stat.S_ISSOCK(found.st_mode) and found.st_mtime < made_before and not _is_served(path):
                 path.unlink()
@@ -61,7 +61,7 @@ def sweep(directory: Path, made_before: float) -> list[Path]:
 
 
 def _is_served(path: Path) -> bool:
-    """Whether a process listens there, be it suspended."""
+    """Return whether a process listens there, even a suspended one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -77,7 +77,7 @@ CHILDREN_INTERVAL_S = 5.0
 
 
 def ended_children() -> set[int]:
-    """Return the children of this process that have ended and that nobody has waited for yet (Linux)."""
+    """Return the children of this process that have ended without being waited for (Linux)."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended: another has its children
@@ -89,18 +89,18 @@ def _is_zombie(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return False  # somebody has waited for it meanwhile
+        return False  # another thread has just waited for it
     return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 async def collect_orphans(interval_s: float = CHILDREN_INTERVAL_S) -> None:
-    """Collect them regularly, until cancelled.
+    """Wait for orphans regularly, until cancelled.
 
-    Code that starts a child waits for it without delay. So a child that has ended and is still there at the next look
+    Code that starts a child waits for it without delay. So a child that has ended and still exists at the next check
     is an orphan.
 
     Args:
-        interval_s: seconds between two looks.
+        interval_s: seconds between two checks.
     """
     before: set[int] = set()
     while True:
@@ -116,7 +116,7 @@ async def collect_orphans(interval_s: float = CHILDREN_INTERVAL_S) -> None:
 
 LOGS_INTERVAL_S = 60.0
 GRACE_S = 600.0
-"""Seconds for which the log of an unknown job stays after its last line: the job may be known a moment later."""
+"""Seconds for which the log of an unknown job is kept after its last line: the job may become known later."""
 
 _NAME = re.compile(re.escape(job_master("")) + r"([0-9a-f]{32})(-[0-9]+)?\.log(\.[0-9]+)?")
 
@@ -132,7 +132,7 @@ class JobMasterLog:
 
 
 def list_job_master_logs(directory: Path) -> list[JobMasterLog]:
-    """Return the logs of JobMasters in a log directory, those of all masters, rotated ones too; raises OSError."""
+    """Return the logs of JobMasters in a log directory, of all masters, including rotated ones; raises OSError."""
     found = []
     for path in directory.iterdir():
         name = _NAME.fullmatch(path.name)
@@ -140,7 +140,7 @@ def list_job_master_logs(directory: Path) -> list[JobMasterLog]:
             continue
         try:
             status = path.lstat()
-        except FileNotFoundError:  # the Dispatcher has forgotten its job at this moment
+        except FileNotFoundError:  # the Dispatcher has just forgotten its job
             continue
         found.append(JobMasterLog(path.name, name[1], status.st_size, status.st_mtime))
     return found
@@ -182,7 +182,7 @@ def surplus_logs(
 
 
 async def remove_surplus_job_master_logs(context: ComponentContext, ha: HighAvailabilityServices) -> None:
-    """Remove them regularly, until cancelled."""
+    """Remove the logs of forgotten jobs regularly, until cancelled."""
     from runtime.ha.errors import HaError
 
     while True:

@@ -1,7 +1,7 @@
 """Output of a job's attempts as `job run` and `job logs` show it, and the logs of its TaskExecutors.
 
-`LogFollower` reads what the attempts write from where it has stopped reading, at each look of `ClusterClient.watch`:
-from their TaskExecutors while they run, else from what is kept. `JobScreen` passes it to the command's own streams.
+At each look of `ClusterClient.watch`, `LogFollower` reads what the attempts have written since the last one. It reads
+from their TaskExecutors while they run, else from the kept logs. `JobScreen` passes it to the command's own streams.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from runtime.protocol.messages import TaskLog
 from runtime.protocol.task_executor import TaskExecutorGateway
 
 CHUNKS_AT_ONCE = 16
-"""Most pieces of each log that one look at a running attempt reads, so that a job that prints without end can end."""
+"""Most pieces of each log that one look at a running attempt reads, so that endless output cannot block the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPiece:
-    """Bytes that were added to a log, or a remark on it.
+    """Bytes that were added to a log, or a remark about it.
 
     Args:
         task: name of the task.
         attempt: number of the attempt, from 0.
         name: ``stdout`` or ``stderr``.
-        data: what was added.
-        note: the remark, where it is one.
+        data: the added bytes.
+        note: the remark, if it is one.
     """
 
     task: str
@@ -63,17 +63,17 @@ class _Reading:
 
     @property
     def kept(self) -> KeptLog | None:
-        """What is kept of the log; None while the attempt runs, or where nothing could be put."""
+        """The kept log; None while the attempt runs, or if nothing could be uploaded."""
         return next((log for log in self.attempt.logs if log.name == self.name), None)
 
 
 class LogFollower:
-    """Reads the logs of a job's attempts from where it has stopped reading.
+    """Reads the logs of a job's attempts, each time from where it stopped.
 
     Args:
-        client: where logs come from.
-        show: takes each piece; what it raises leaves the piece to be read again.
-        held: a context in which no signal interrupts: a piece is shown, and counted as shown, or neither.
+        client: provides the logs.
+        show: receives each piece; if it raises, the piece is read again.
+        held: a context in which no signal interrupts: a piece is both shown and counted as shown, or neither.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class LogFollower:
     def follow(
         self, job_id: JobID, look: Callable[[ArchivedExecutionGraph], object] = lambda job: None
     ) -> ArchivedExecutionGraph:
-        """Show what the job's attempts write until it is over, and return it as it ended.
+        """Show the output of the job's attempts until it is over, and return its final state.
 
         Args:
             job_id: the job.
-            look: called with the job at each look at it, before its output is shown.
+            look: called with the job's state at each look, before its output is shown.
         """
         for job in self._client.watch(job_id):
             look(job)
@@ -103,14 +103,14 @@ class LogFollower:
         return job
 
     def has_shown(self, text: str) -> bool:
-        """Return whether *text* was among the last that one of the attempts wrote to its standard error."""
+        """Return whether *text* is in the last part of any attempt's standard error."""
         return any(text.encode(errors="replace") in reading.tail for reading in self._readings.values())
 
     def poll(self, job: ArchivedExecutionGraph) -> None:
-        """Show what was written since the last call, the first attempts first.
+        """Show the output since the last call, the first attempts first.
 
         Args:
-            job: as it stands; of a job that is over, everything that is still there is read.
+            job: its present state; for a job that is over, all remaining output is read.
         """
         for task in job.tasks:
             for attempt in task.attempts:
@@ -133,25 +133,25 @@ class LogFollower:
                     break
         except (ActorError, UnknownTaskExecutorError) as error:
             self._executors.pop(attempt.task_executor, None)
-            if job.status.is_globally_terminal:  # else another process may answer in its name at the next call
+            if job.status.is_globally_terminal:  # else a new process may answer under its name at the next call
                 for reading in readings:
                     self._read_what_is_left(job.job_id, reading, str(error))
             return
         if attempt.state.is_terminal:
             for reading in readings:
                 if reading.kept is not None and reading.kept.size > reading.offset:
-                    self._read_what_is_left(job.job_id, reading, "it has no more of it")
+                    self._read_what_is_left(job.job_id, reading, "its copy of the log ends here")
                 reading.ended = True
 
     def _read_kept(self, job_id: JobID, reading: _Reading) -> bool:
-        """Show the rest of a log that is kept whole; returns whether it is, and could be fetched."""
+        """Show the rest of a log that is kept whole; return whether it is, and could be fetched."""
         kept = reading.kept
         if kept is None or not kept.is_whole:
             return False
         if kept.size > reading.offset:
             try:
                 content = self._client.kept_log(job_id, kept)
-            except BlobError:  # the BlobServer is being replaced; the TaskExecutor may have the log still
+            except BlobError:  # the BlobServer is being replaced; the TaskExecutor may still have the log
                 return False
             self._add(reading, content[reading.offset :])
         reading.ended = True
@@ -169,8 +169,8 @@ class LogFollower:
         return self._executors[resource_id]
 
     def _read_what_is_left(self, job_id: JobID, reading: _Reading, why: str) -> None:
-        """Show what is kept of a log that its TaskExecutor does not have (any more), or else say *why* that ends."""
-        kept, note = reading.kept, f"what follows cannot be read from TaskExecutor {reading.attempt.task_executor}: "
+        """Show the kept rest of a log that its TaskExecutor does not have (any more), or else print *why* it ends."""
+        kept, note = reading.kept, f"the rest cannot be read from TaskExecutor {reading.attempt.task_executor}: "
         if kept is not None:
             try:
                 if kept.size > reading.offset:
@@ -194,14 +194,14 @@ class LogFollower:
 
 
 class JobScreen:
-    """Shows a job that a command follows: its output as it is, and on a terminal its progress where that fits.
+    """Shows a job that a command follows: its output unchanged, and on a terminal also its progress.
 
     Each byte that a task writes to its standard output or error goes to the same stream of the command. A line on
-    standard error says when the output is from another task than before, or from a later attempt.
+    standard error marks output that comes from another task than before, or from a later attempt.
 
     Args:
-        progress: shows its state; hidden while output is printed, and until that has come to the end of a line.
-        as_json: whether each piece is a JSON object on a line of its own instead.
+        progress: shows the job's state; hidden while output is printed, until the output has ended a line.
+        as_json: print each piece as a JSON object on a line instead.
     """
 
     def __init__(self, progress: JobProgress | None = None, *, as_json: bool = False) -> None:
@@ -223,7 +223,7 @@ class JobScreen:
         """Show a piece of output.
 
         Raises:
-            Interrupted: nobody reads the output any more.
+            Interrupted: the reader of the output has closed the pipe.
         """
         if self._as_json:
             self._write_json(piece)
@@ -245,7 +245,7 @@ class JobScreen:
             self._unfinished.add(piece.name)
 
     def finish(self) -> None:
-        """End an unfinished line, so that what the command says next is a line of its own."""
+        """End an unfinished line, so that the command's next message is on a new line."""
         for source, decoder in self._decoders.items():
             self._print_json(source, decoder.decode(b"", final=True))
         if self._unfinished:
@@ -277,7 +277,7 @@ class JobScreen:
 
 
 def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
-    """Print what the attempts of a job wrote: standard output to ours, standard error to ours."""
+    """Print the output of a job's attempts: standard output and standard error, each to the same stream."""
     logs = client.logs(job_id)
     if as_json:
         _print_json(logs)
@@ -294,7 +294,7 @@ def _print_json(logs: Iterable[tuple[TaskLog | ComponentLog, bytes]]) -> None:
 
 
 def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
-    """Print the logs of the TaskExecutors that a job ran on: what its attempts kept, and of those that run all."""
+    """Print the logs of a job's TaskExecutors: the parts kept with its attempts, and all of those that run."""
     job = client.job(job_id)
     kept = [(log, text) for log, text in client.logs(job_id) if log.name not in TASK_LOGS]
     names = sorted({attempt.task_executor for task in job.tasks for attempt in task.attempts if attempt.task_executor})
@@ -315,7 +315,7 @@ def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool)
 
 
 def follow_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> int:
-    """Print what a job's attempts write until it is over; return the exit status of ``job run``.
+    """Print the output of a job's attempts until it is over; return the exit status of ``job run``.
 
     With *as_json* each piece is a JSON object on a line of its own. Ctrl-C ends this command, not the job.
     """
@@ -330,12 +330,12 @@ def follow_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> int:
 
 
 def end_of_job(job: ArchivedExecutionGraph, interrupt: KeyboardInterrupt | None, follower: LogFollower) -> int:
-    """Say how a job that was followed has ended, unless it is FINISHED; return the command's exit status.
+    """Print how a followed job has ended, unless it is FINISHED; return the command's exit status.
 
     Args:
-        job: as it ended.
-        interrupt: what made this command cancel it.
-        follower: has shown its output, which may have the traceback that a task prints when it fails.
+        job: its final state.
+        interrupt: the signal that made this command cancel it, if any.
+        follower: has shown its output, which may include the traceback that a failing task prints.
     """
     is_shown = job.failure is not None and follower.has_shown(job.failure.traceback)
     print_ended_job(view_of_job(job), with_traceback=not is_shown)

@@ -1,8 +1,8 @@
 """The master: guardian of a cluster's processes, one of several that share a Redis and a runtime directory.
 
-Each master has an actor system with a Dispatcher, a ResourceManager and a BlobServer of its own, which contend for
-leadership with those of the other masters. Redis and the workers exist once on a machine. The master that holds the
-claim of such a process keeps it running; it takes over the processes of a killed master.
+Each master has an actor system with its own Dispatcher, ResourceManager and BlobServer. They contend for leadership
+with those of the other masters. Redis and the workers exist once on a machine. The master that holds the claim of such
+a process keeps it running, and takes over the processes of a killed master.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ _EXIT_CODES = {ApplicationStatus.FAILED: 1, ApplicationStatus.UNKNOWN: 2}
 class ClusterEntrypoint:
     """A kind of cluster (Flink's `ClusterEntrypoint` and its subclasses).
 
-    A session cluster lives until it is stopped. The others are of one application and end with it: a per-job cluster
-    with its job, an application cluster with the user's main() and all jobs that it executes. Any master, also one that
-    joins later, finds the kind in the cluster's configuration.
+    A session cluster lives until it is stopped. The others have one application and end after it. For a per-job cluster
+    the application is its job, for an application cluster the user's main() with all jobs that it executes. Any master,
+    even one that joins later, finds the kind in the cluster's configuration.
 
     Attributes:
-        is_own: whether it is of one application, with which it ends.
+        is_own: whether it has one application, and ends after it.
         dispatcher: factory of its Dispatcher, as an actor's host takes it.
         bootstrap: module of a process that its masters keep running beside its components; empty for none.
     """
@@ -102,15 +102,15 @@ class ClusterEntrypoint:
     bootstrap: str = ""
 
     def exit_code(self, status: ApplicationStatus) -> int:
-        """Return the exit status of a master that was told to stop.
+        """Return the exit status of a stopped master.
 
-        0 for a session cluster. Else 0 SUCCEEDED or CANCELED, 1 FAILED, 2 UNKNOWN: Flink's 0, 1443 and 1445 do not fit
-        into a byte.
+        0 for a session cluster. Otherwise 0 for SUCCEEDED or CANCELED, 1 for FAILED, 2 for UNKNOWN: Flink's 0, 1443
+        and 1445 do not fit into a byte.
         """
         return _EXIT_CODES.get(status, 0) if self.is_own else 0
 
     def clean_up(self, directory: ClusterDirectory) -> None:
-        """Remove what the ended cluster does not need again; called by its last master. Raises OSError."""
+        """Remove the files that the ended cluster does not need; called by its last master. Raises OSError."""
         directory.clean()
         if self.is_own:
             directory.discard()
@@ -129,13 +129,13 @@ def entrypoint_of(configuration: Configuration) -> ClusterEntrypoint:
 
 
 class LeaderEntry:
-    """The leader of a component, entered into the receptionist: so every living master answers for all components.
+    """Enters the leader of a component into the receptionist, so that every living master answers for all components.
 
     Args:
         receptionist: of this master.
-        component: whose leader.
+        component: the component.
         retrieval: finds the leader.
-        observe: called with each leadership that is heard of.
+        observe: called with each new leadership.
 
     Attributes:
         address: of the present leader; empty while there is none.
@@ -155,7 +155,7 @@ class LeaderEntry:
         self.address = ""
 
     def notify_leader_address(self, leader: LeaderInformation | None) -> None:
-        """Called by the retrieval service."""
+        """Enter a new leader, or remove the former one; called by the retrieval service."""
         if leader is not None:
             self._observe(leader.term)
             self._receptionist.enter(Listing(self._path, leader.address, 0, leader.term.token))
@@ -164,20 +164,20 @@ class LeaderEntry:
         self.address = "" if leader is None else leader.address
 
     def handle_error(self, error: Exception) -> None:
-        """Called by the retrieval service when it cannot go on."""
+        """Log an error that ends the retrieval; called by the retrieval service."""
         logger.error("following the leader of %s failed", self._path, exc_info=error)
 
 
 class ComponentSpecs:
-    """Says how the components of one master are started.
+    """Describes how to start the components of one master.
 
     Args:
         context: their surroundings.
         suffix: of this master's logs and of its BlobServer's directory; empty for the first one.
 
     Attributes:
-        blob: where the BlobServer of this master listens, once it has been started.
-        rest: where the web endpoint of this master serves, once it has been started.
+        blob: address of this master's BlobServer, once it has been started.
+        rest: address of this master's web endpoint, once it has been started.
     """
 
     def __init__(self, context: ComponentContext, suffix: str) -> None:
@@ -191,7 +191,7 @@ class ComponentSpecs:
         return replace(self._context.host_spec(name, factory, **arguments), log=log)
 
     def blob_server(self) -> HostSpec:
-        """Return the BlobServer, which keeps its port when it is started again."""
+        """Return the spec of the BlobServer, which keeps its port when it is restarted."""
         get, directory = self._context.configuration.get, self._context.directory
         wanted = 0 if self._suffix else get(BlobOptions.SERVER_PORT)
         local = Path(f"{directory.blob}{self._suffix}")
@@ -222,21 +222,21 @@ class ComponentSpecs:
         return {"blob_host": host, "blob_port": self.blob.port}
 
     def resource_manager(self) -> HostSpec:
-        """Return the ResourceManager."""
+        """Return the spec of the ResourceManager."""
         return self._spec(RESOURCE_MANAGER, "runtime.resourcemanager.endpoint:create", self._blob_arguments())
 
     def dispatcher(self, factory: str, master_address: str) -> HostSpec:
-        """Return the Dispatcher that *factory* makes; the master at *master_address* starts its JobMasters."""
+        """Return the spec of the Dispatcher of *factory*; the master at *master_address* starts its JobMasters."""
         arguments = {"master_address": master_address, **self._blob_arguments()}
         return self._spec(DISPATCHER, factory, arguments)
 
     def web_monitor(self) -> HostSpec:
-        """Return the web endpoint, which keeps its port when it is started again."""
+        """Return the spec of the web endpoint, which keeps its port when it is restarted."""
         arguments = {"port": 0 if self.rest is None else self.rest.port, "others_serve": bool(self._suffix)}
         return self._spec(REST_ENDPOINT, "runtime.rest.endpoint:create", arguments)
 
     def job_master(self, job_id: JobID) -> HostSpec:
-        """Return the JobMaster of a job."""
+        """Return the spec of the JobMaster of a job."""
         arguments = {"job_id": job_id, **self._blob_arguments()}
         spec = self._spec(job_master(job_id), "runtime.jobmaster.endpoint:create", arguments)
         return replace(spec, prepare="runtime.jobmaster.endpoint:prepare")
@@ -265,13 +265,13 @@ class Master(RpcEndpoint, MasterGateway):
         context: the surroundings of the components.
         system: the actor system that they run in.
         receptionist: the directory that names them.
-        redis: the embedded Redis, or None when another one is configured.
+        redis: the embedded Redis, or None if another one is configured.
         ha: high-availability services; closed with the endpoint.
         claim: its own, with its number.
-        lock: of the runtime directory; shows whether there are other masters, also those that are being started.
+        lock: of the runtime directory; shows whether other masters run or are being started.
         entrypoint: the kind of its cluster.
-        is_member: whether it is one host's master of a cluster on several hosts. Stopped by a signal, it leaves the
-            jobs to the masters of other hosts, or to those that are started later.
+        is_member: whether it is one host's master of a cluster on several hosts. If a signal stops it, it leaves the
+            jobs to the masters of other hosts, or to masters that start later.
     """
 
     supervisor_strategy = COMPONENTS
@@ -330,7 +330,7 @@ class Master(RpcEndpoint, MasterGateway):
         """Start all components, in the order of their dependencies.
 
         Raises:
-            ClusterError: the master was told to stop meanwhile.
+            ClusterError: the master was stopped during the start.
         """
         if self._redis is not None:
             redis = self._redis
@@ -366,38 +366,38 @@ class Master(RpcEndpoint, MasterGateway):
 
     def _check_wanted(self) -> None:
         if self.stop_requested.is_set():
-            raise ClusterError("the master was told to stop while it was being started", "start it again")
+            raise ClusterError("the master was stopped while it was starting", "start it again")
 
     async def _look_after(self, name: str, child: Callable[[Claim], Child]) -> None:
-        """Keep a process of this machine running: now, or once the master that keeps it running is gone."""
+        """Keep a process of this machine running: now, or once the master that keeps it running has ended."""
         self._looked_after[name] = child
         claim = self._claims[name] = self._context.directory.claim(name)
         if claim.try_acquire():
             await self._supervisor.add(child(claim))
         else:
-            self.spawn(self._take_over(name, claim, child), f"waiting to look after {name}")
+            self.spawn(self._take_over(name, claim, child), f"waiting to take over {name}")
 
     async def _take_over(self, name: str, claim: Claim, child: Callable[[Claim], Child]) -> None:
         while not claim.try_acquire():  # noqa: ASYNC110  # a file lock has no event
             await asyncio.sleep(CLAIM_INTERVAL_S)
-        logger.warning("the master that looked after %s is gone: this one does from now on", name)
+        logger.warning("the master that kept %s running has ended: this one takes over", name)
         while not self.stop_requested.is_set():
             try:
                 await self._supervisor.add(child(claim))
             except ChildRemoved:
                 return
-            except Exception as error:  # whatever it is, nobody else would try again
+            except Exception as error:  # any error: no other master would try again
                 logger.error("%s could not be started: %s", name, error)
                 await asyncio.sleep(1.0)
             else:
                 return
 
     async def bring_down(self) -> None:
-        """Stop this master's processes, and with the last master the cluster; a failure to stop one does not stop this.
+        """Stop this master's processes, and if it is the last master, the cluster; failures to stop one are logged.
 
-        The last master is the one that holds the lock alone, at once or when its components have ended. Any other
-        leaves the workers and Redis to those that hold the lock too, even if they are only being started. A master that
-        could not join a cluster whose masters were all killed leaves them to the next one.
+        The last master is the one that holds the lock alone, at once or after its components have ended. Any other
+        master leaves the workers and Redis to those that also hold the lock, even if they are still starting. A master
+        that could not join a cluster whose masters were all killed leaves them to the next one.
         """
         self.stop_requested.set()
         for task in list(self._spawned):
@@ -436,17 +436,17 @@ class Master(RpcEndpoint, MasterGateway):
                 logger.error("a process could not be stopped: %s", outcome)
 
     async def _adopt(self) -> None:
-        """Take over what other masters have left running on this machine, to end it."""
+        """Take over the processes that other masters have left running on this machine, to end them."""
         if self._starts_on_demand:
             await self._on_demand.list()
         for name, child in self._looked_after.items():
             claim = self._claims[name]
             if name in self._supervisor.children or not claim.try_acquire():
                 continue
-            if name == REDIS or claim.living() is not None:  # the cluster's keys are removed from a running Redis
+            if name == REDIS or claim.living() is not None:  # removing the cluster's keys needs a running Redis
                 try:
                     await self._supervisor.add(child(claim))
-                except Exception as error:  # the rest ends all the same
+                except Exception as error:  # the others must end all the same
                     logger.error("%s could not be taken over: %s", name, error)
 
     async def _let_go(self) -> None:
@@ -470,7 +470,7 @@ class Master(RpcEndpoint, MasterGateway):
 
     async def _start_actor(self, spec: HostSpec) -> Running:
         actor = await self.service.loop.run_in_executor(self._system_thread, self._system.start, spec)
-        if spec.name == BLOB_SERVER:  # those that are elected list themselves when they lead
+        if spec.name == BLOB_SERVER:  # elected components list themselves when they lead
             self._receptionist.enter(Listing(actor.address.path, str(actor.address), actor.pid))
         if spec.name == REST_ENDPOINT:
             self._specs.rest = await self.service.gateway(actor.address, WebMonitorGateway).request_rest_address()
@@ -483,7 +483,7 @@ class Master(RpcEndpoint, MasterGateway):
 
     def _redis_child(self, redis: EmbeddedRedis) -> Child:
         async def start() -> Running:
-            if redis.pid is None:  # the first one was started before its URL could be known
+            if redis.pid is None:  # the first one was started before its URL was known
                 await redis.start_async()
             return Running(redis.pid or 0, str(redis.socket_path))
 
@@ -542,7 +542,7 @@ class Master(RpcEndpoint, MasterGateway):
                 try:
                     entry = await registry.entry(job_id)
                 except HaError as error:
-                    logger.debug("whether job %s is over is not known: %s", job_id, error)
+                    logger.debug("it is not known whether job %s is over: %s", job_id, error)
                     continue
                 if entry is None or entry.status is JobSchedulingStatus.DONE:
                     await self._stop_job_master(job_id)
@@ -606,7 +606,7 @@ class Master(RpcEndpoint, MasterGateway):
 
     @rpc_sync
     def shut_down_cluster(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
-        logger.info("the cluster is asked to stop (%s)", status.value)
+        logger.info("a request to stop the cluster has arrived (%s)", status.value)
         self._ends_cluster, self.application_status = True, status
         self.stop_requested.set()
 
@@ -627,7 +627,7 @@ class Master(RpcEndpoint, MasterGateway):
         children = [child for child in self._supervisor.children.values() if child.running is not None]
         records = [ProcessRecord.of("master", os.getpid())]
         for child in children:
-            with contextlib.suppress(ProcessLookupError):  # it died meanwhile, and is being started again
+            with contextlib.suppress(ProcessLookupError):  # it has just died, and is being restarted
                 records.append(ProcessRecord.of(child.name, child.running.pid if child.running else 0))
         self._described = tuple(directory.masters().values())
         directory.write_descriptor(

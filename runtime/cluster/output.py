@@ -1,6 +1,6 @@
-"""How the command line prints a value: text, tables, facts, JSON, and errors with their remedies.
+"""Output of the command line: text, tables, facts, JSON, and errors with their remedies.
 
-Imports little, and ``rich`` only where a terminal shows a table, so that every command starts quickly.
+This module imports little, and ``rich`` only if a terminal shows a table, so that every command starts quickly.
 """
 
 from __future__ import annotations
@@ -63,34 +63,34 @@ def print_bytes(data: bytes, stream: TextIO) -> None:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Let what is printed to a stream that nobody reads any more go nowhere, instead of raising errors."""
+    """Send further output of a stream without a reader to nowhere, instead of raising errors."""
     with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def say(step: str) -> None:
-    """Print a line to standard error: a step, a warning, or anything beside a command's result."""
+    """Print a line to standard error: a step, a warning, or anything else besides a command's result."""
     print_line(step, sys.stderr)
 
 
 def print_document(value: object, *, indent: int | None = 2) -> None:
-    """Print what a command answers as JSON to standard output; see `to_plain`.
+    """Print a command's answer as JSON to standard output; see `to_plain`.
 
-    An object begins with ``"schema"``. A list stays a list, whose objects each begin with it: `jq` reads it with
-    ``.[]``, and an object taken out of it still says what it is, as an item of `kubectl` does.
+    An object begins with ``"schema"``. In a list each object begins with it. So ``jq '.[]'`` works, and an object that
+    is taken out of the list still names its schema, as an item of `kubectl` does.
 
     Args:
         value: one of `runtime.cluster.documents`, or a list of them.
         indent: columns; None for all of it on one line.
 
     Raises:
-        TypeError: JSON has no form for it.
+        TypeError: the value cannot be written as JSON.
     """
     print_line(json.dumps(_marked(to_plain(value)), indent=indent))
 
 
 def print_answer(value: object, text: str, as_json: bool) -> None:
-    """Print what a command has done: *value* as `print_document` does, or *text* on a line."""
+    """Print the result of a command: *value* as `print_document` does, or *text* on a line."""
     if as_json:
         print_document(value)
     else:
@@ -104,7 +104,7 @@ def _marked(plain: object) -> object:
 
 
 def print_error(error: BaseException | str, remedy: str = "", stream: TextIO | None = None) -> None:
-    """Print ``error: ...`` and, where there is one, ``remedy: ...`` to standard error, one line each.
+    """Print ``error: ...`` and, if there is one, ``remedy: ...`` to standard error, one line each.
 
     Args:
         error: an exception or a text.
@@ -152,7 +152,7 @@ def _print_rich_table(columns: Sequence[str], rows: list[list[str]], out: TextIO
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in columns:
-        # an id that is folded in two cannot be copied, so the other columns give way
+        # the other columns are folded instead, because an id on two lines cannot be copied
         table.add_column(
             heading,
             justify="right" if heading in _NUMBERS else "left",
@@ -160,7 +160,7 @@ def _print_rich_table(columns: Sequence[str], rows: list[list[str]], out: TextIO
             overflow="fold",
         )
     for row in rows:
-        # Text, not str: a job's name is not markup
+        # Text, not str: the name of a job may look like markup
         table.add_row(
             *(
                 Text(cell, style=STATE_STYLES.get(cell, "") if heading == "STATE" else "")
@@ -211,7 +211,7 @@ def format_moment(epoch_ms: int) -> str:
 
 
 def clean(text: str) -> str:
-    """Escape unprintable characters, so that a text of others stays on one line and cannot command a terminal."""
+    """Escape unprintable characters, so that an untrusted text stays on one line and cannot control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
@@ -221,17 +221,17 @@ def clean_lines(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Return how many columns a text takes on a terminal."""
+    """Return the number of columns of a text on a terminal."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def to_plain(value: object) -> object:
-    """Turn a value into what JSON has: dataclasses into objects, enumerations into their values, paths into texts.
+    """Convert a value for JSON: dataclasses become objects, enumerations their values, paths texts.
 
     Secrets are masked.
 
     Raises:
-        TypeError: JSON has no form for it.
+        TypeError: the value cannot be written as JSON.
     """
     if isinstance(value, Enum):
         return to_plain(value.value)

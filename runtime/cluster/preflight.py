@@ -1,6 +1,6 @@
-"""Checks of what a start needs of the machine, made before anything is started.
+"""Checks of what a cluster needs from the machine, made before a start.
 
-Each check returns a line that says what it found, or raises ``PreflightError`` with the remedy.
+Each check returns a line with its finding, or raises ``PreflightError`` with the remedy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from runtime.rest.listening import bind_address, check_exposure, listen, ports, 
 from runtime.taskexecutor.control_groups import control_groups
 
 MINIMUM_FILES = 1024
-HEADROOM = 256 << 20  # bytes for logs, Spark's shuffle and Redis, beside what the blob service keeps free
+HEADROOM = 256 << 20  # bytes for logs, Spark's shuffle and Redis, in addition to the reserve of the blob service
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Check:
     """A check.
 
     Attributes:
-        name: what it checks.
-        run: returns what it found, in a few words, or raises PreflightError or another error with a ``remedy``.
+        name: the thing that it checks.
+        run: returns its finding in a few words, or raises PreflightError or another error with a ``remedy``.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of a check; ``remedy`` is empty when it passed."""
+    """Result of a check; ``remedy`` is empty if it passed."""
 
     name: str
     ok: bool
@@ -70,9 +70,9 @@ def standard_checks(
     """Return the checks of a start with this configuration.
 
     Args:
-        configuration: of the cluster to be started.
-        find_java: the check of Java; None: it is not checked.
-        check_redis: the check of Redis; None: it is not checked.
+        configuration: of the cluster that will be started.
+        find_java: the check of Java; None to leave it out.
+        check_redis: the check of Redis; None to leave it out.
         with_ports: whether to check that the cluster's ports are free; those of a running cluster are not.
     """
     runtime_dir = configuration.get(ClusterOptions.RUNTIME_DIR)
@@ -116,7 +116,7 @@ def examine(checks: Iterable[Check], expected: tuple[type[Exception], ...] = (Cl
 
     Args:
         checks: the checks.
-        expected: the errors that are results; any other is raised.
+        expected: types of errors that are results; any other error is raised.
     """
     results = []
     for check in checks:
@@ -128,13 +128,13 @@ def examine(checks: Iterable[Check], expected: tuple[type[Exception], ...] = (Cl
 
 
 def check_control_groups(configuration: Configuration) -> str:
-    """Check that tasks can have their control groups."""
+    """Check that tasks can have control groups."""
     control_groups(configuration, owner=f"preflight {os.getpid()}")
-    return f"tasks get theirs in {configuration.get(TaskManagerOptions.CGROUP)}"
+    return f"tasks have control groups in {configuration.get(TaskManagerOptions.CGROUP)}"
 
 
 def check_port_free(host: str, port: int, key: str) -> str:
-    """Check that nothing listens on a port of this machine.
+    """Check that no process listens on a port of this machine.
 
     Args:
         host: the address to listen on.
@@ -159,7 +159,7 @@ def check_port_free(host: str, port: int, key: str) -> str:
 
 
 def check_web_endpoint(configuration: Configuration) -> str:
-    """Check that the web endpoint may listen at its address, and that a port is free there."""
+    """Check that the web endpoint may listen on its address, and that a port is free there."""
     check_exposure(configuration)
     host, wanted, key = bind_address(configuration), ports(configuration), ports_key(configuration)
     try:
@@ -185,7 +185,7 @@ def _port_error(error: OSError, host: str, port: int, key: str) -> PreflightErro
 
 
 def port_holder(port: int) -> str:
-    """Return who listens on a port, such as `` by process 123 (redis-server)``; empty if that is hidden."""
+    """Return the process that listens on a port, such as `` by process 123 (redis-server)``; empty if it is hidden."""
     import psutil  # only for a taken port, so that the command line starts quickly
 
     with suppress(psutil.Error):
@@ -196,7 +196,7 @@ def port_holder(port: int) -> str:
 
 
 def check_writable(directory: Path) -> str:
-    """Check that files can be made in a directory, or in the nearest one above it that exists."""
+    """Check that files can be made in a directory, or in its nearest existing parent."""
     existing = _nearest_existing(directory)
     if not existing.is_dir():
         raise PreflightError(
@@ -217,7 +217,7 @@ def check_disk_space(directory: Path, needed: int) -> str:
     if free < needed:
         raise PreflightError(
             f"only {free >> 20} MB are free on the disk of {directory}, {needed >> 20} MB are needed",
-            "free some, or choose another disk with -D cluster.runtime-dir=DIR",
+            "free some space, or choose another disk with -D cluster.runtime-dir=DIR",
         )
     return f"{free >> 20} MB free"
 
@@ -263,7 +263,7 @@ def check_spark_master(configuration: Configuration) -> str:
 
 
 def describe_redis(configuration: Configuration) -> str:
-    """Return the redis-server that would be started, or ask the configured one; raises `HaError`."""
+    """Return the redis-server that would be started, or the answer of the configured one; raises `HaError`."""
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
     if url is None:
         from runtime.ha.redis_process import find_redis_server

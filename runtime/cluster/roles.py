@@ -1,6 +1,6 @@
 """One host's part of a cluster on several hosts: its configuration, its start and its stop.
 
-Flink's ``jobmanager.sh`` and ``taskmanager.sh``.
+It corresponds to Flink's ``jobmanager.sh`` and ``taskmanager.sh``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from runtime.errors import ClusterAlreadyRunning, PreflightError
 from runtime.rest.access import is_loopback
 from runtime.taskexecutor.worker_files import REFUSED, REGISTERED, RegistrationState
 
-PATIENCE_S = 3.0  # for a started TaskExecutor to be registered, before `start` says that it waits
+PATIENCE_S = 3.0  # for a started TaskExecutor to be registered, before `start` reports that it waits
 POLL_S = 0.1
 
 
@@ -58,7 +58,7 @@ def role_configuration(configuration: Configuration, role: Role, host: str | Non
     Args:
         configuration: the cluster's, the same on all hosts.
         role: of the host.
-        host: its address (see `find_host` and `check_host`); None where nothing will be started.
+        host: its address (see `find_host` and `check_host`); None if nothing will be started.
     """
     get = configuration.get
     # Both default to places in the runtime directory, which changes below.
@@ -67,8 +67,8 @@ def role_configuration(configuration: Configuration, role: Role, host: str | Non
     if host is not None:
         own = own.set(ClusterOptions.HOST, host)
     if not configuration.is_set(HeartbeatOptions.RPC_FAILURE_THRESHOLD):
-        # Across a network an unreachable TaskExecutor may be alive. Its tasks must not run again before it has ended
-        # them itself (taskmanager.isolation.timeout).
+        # Across a network an unreachable TaskExecutor may be alive. Its tasks must not run again before it has
+        # ended them itself (taskmanager.isolation.timeout).
         own = own.set(HeartbeatOptions.RPC_FAILURE_THRESHOLD, ONLY_SILENCE_COUNTS)
     if role is Role.MASTER:
         return own.set(TaskManagerOptions.COUNT, 0)
@@ -82,7 +82,7 @@ def role_configuration(configuration: Configuration, role: Role, host: str | Non
 
 
 def check_role(configuration: Configuration, role: Role, host: str) -> None:
-    """Check that a cluster of this configuration can have several hosts.
+    """Check that a cluster with this configuration can have several hosts.
 
     Raises:
         PreflightError: an option does not fit, or the secret is missing; with the remedy.
@@ -105,7 +105,7 @@ def check_role(configuration: Configuration, role: Role, host: str) -> None:
         raise PreflightError(
             f"taskmanager.isolation.timeout ({isolation_s:g} s) is not below heartbeat.timeout: tasks would run again "
             "before those of a host that is cut off have ended",
-            "set the former lower, or leave it out",
+            "set the first one lower, or leave it out",
         )
     if is_loopback(host):
         return
@@ -118,8 +118,8 @@ def check_role(configuration: Configuration, role: Role, host: str) -> None:
     load_secret(secret)
     if not configuration.is_set(ClusterOptions.SHARED_DIR):
         raise PreflightError(
-            "cluster.shared-dir is not set: other hosts do not see this one's disk",
-            "set it to a directory on a file system that all hosts have mounted at the same place",
+            "cluster.shared-dir is not set: other hosts cannot read this host's disk",
+            "set it to a directory on a file system that all hosts have mounted at the same path",
         )
 
 
@@ -137,12 +137,12 @@ def find_host(configuration: Configuration, role: Role) -> str:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(target, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)  # sends nothing: the kernel chooses the route, and with it the address
+            probe.connect(address)  # sends nothing: the kernel chooses the route, and so the address
             return str(probe.getsockname()[0])
     except OSError as error:
         raise PreflightError(
-            f"there is no way from this host to {target}: {error.strerror or error}",
-            "mend the network, or name this host's own address with --host",
+            f"this host has no route to {target}: {error.strerror or error}",
+            "fix the network, or name this host's own address with --host",
         ) from error
 
 
@@ -150,7 +150,7 @@ def check_host(host: str) -> str:
     """Return the address that *host* names, if other hosts can reach this machine by it.
 
     Raises:
-        PreflightError: it is not.
+        PreflightError: they cannot.
     """
     try:
         address = str(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0])
@@ -161,11 +161,11 @@ def check_host(host: str) -> str:
     if is_loopback(address) and not is_loopback(host):
         raise PreflightError(
             f"{host} is {address} on this machine, which no other host reaches",
-            "name this host's address with --host, or mend its line in /etc/hosts",
+            "name this host's address with --host, or correct its line in /etc/hosts",
         )
     if not _is_own(address):
         raise PreflightError(
-            f"{host} is not an address of this machine", "name one of its own with --host, or leave it out"
+            f"{host} is not an address of this machine", "name its own address with --host, or leave out --host"
         )
     return address
 
@@ -192,13 +192,13 @@ def _redis_host(url: str) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class StartedRole:
-    """What was started on this host.
+    """Result of a start on this host.
 
     Args:
         role: of this host.
         host: the address of this machine.
         directory: its runtime directory.
-        waiting: why its TaskExecutors are not registered yet; empty when they are.
+        waiting: why its TaskExecutors are not registered yet; empty if they are.
     """
 
     role: Role
@@ -210,13 +210,13 @@ class StartedRole:
 def start_role(configuration: Configuration, role: Role, host: str | None, say: Say) -> StartedRole:
     """Start one host's part of a cluster in the background.
 
-    A master serves when this returns. TaskExecutors may still wait for a master; they try to be registered for
+    A master serves when this returns. TaskExecutors may still wait for a master; they try to register for
     ``taskmanager.registration.timeout``.
 
     Args:
         configuration: the cluster's, the same on all hosts.
         role: of this host.
-        host: its address, or a name for it; None: as configured, or found.
+        host: its address, or a name for it; None: as configured, or detected.
         say: called with each step.
 
     Raises:
@@ -227,17 +227,17 @@ def start_role(configuration: Configuration, role: Role, host: str | None, say: 
     check_role(configuration, role, address)
     own = role_configuration(configuration, role, address)
     if not is_loopback(address) and tls_config(own) is None:
-        say("warning: messages and blobs travel unencrypted between hosts: see security.ssl.internal.enabled")
+        say("warning: messages and blobs between hosts are not encrypted; see security.ssl.internal.enabled")
     start = _start_master if role is Role.MASTER else _start_task_executors
     waiting = start(own, say)
     return StartedRole(role, address, str(own.get(ClusterOptions.RUNTIME_DIR)), waiting)
 
 
 def stop_role(configuration: Configuration, role: Role, say: Say) -> None:
-    """Stop this host's part of a cluster; its jobs go on on the other hosts, or are kept if there are none.
+    """Stop this host's part of a cluster. Its jobs keep running on other hosts, or are kept if there are none.
 
     Raises:
-        ClusterNotRunning: nothing of it runs here.
+        ClusterNotRunning: no part of it runs here.
     """
     leave_cluster(role_configuration(configuration, role), say)
 
@@ -282,7 +282,7 @@ def _start_task_executors(configuration: Configuration, say: Say) -> str:
 
 
 def _check_secret(configuration: Configuration) -> None:
-    """Raise AuthenticationError where the master answers and refuses this host's secret."""
+    """Raise AuthenticationError if the master answers and rejects this host's secret."""
     address = ActorAddress(
         "understudy",
         configuration.get(JobManagerOptions.RPC_ADDRESS),
@@ -302,8 +302,8 @@ def _check_secret(configuration: Configuration) -> None:
 def _await_registration(
     configuration: Configuration, directory: ClusterDirectory, states: dict[str, RegistrationState], deadline: float
 ) -> str:
-    """Wait until all are registered; return why a started one has to wait for the master, or nothing."""
-    # A name may be taken until the ResourceManager has noticed that the process that had it before is gone.
+    """Wait until all are registered; return why a started one has to wait for the master, or an empty text."""
+    # A name may be taken until the ResourceManager has noticed that the process that had it before has ended.
     refusal_s = configuration.get(HeartbeatOptions.TIMEOUT) + PATIENCE_S
     since: dict[tuple[str, str], float] = {}
     while True:
@@ -314,7 +314,9 @@ def _await_registration(
         for name, (state, reason) in open_states.items():
             lasted_s = now - since.setdefault((name, state), now)
             if state == REFUSED and lasted_s > refusal_s:
-                raise ClusterStartError(f"the master refuses this host's TaskExecutor: {reason}", "then start again")
+                raise ClusterStartError(
+                    f"the master rejects this host's TaskExecutor: {reason}", "fix it, and try again"
+                )
             if state != REFUSED and reason and lasted_s > PATIENCE_S:
                 return f"{name}: {reason}"
         if not directory.is_running():

@@ -49,8 +49,8 @@ from runtime.rest.listening import exposure_warning
 Say = Callable[[str], None]
 
 WORKER_TRIES = 2
-LAST_STEPS_S = 2.0  # from a master's release of the lock to the end of its process
-KILLED_S = 10.0  # from the SIGKILL of a process to its end, on a busy machine
+LAST_STEPS_S = 2.0  # seconds from a master's release of the lock to its end
+KILLED_S = 10.0  # seconds from a SIGKILL to the end, on a busy machine
 
 
 def start_cluster(
@@ -61,12 +61,12 @@ def start_cluster(
     *,
     is_member: bool = False,
 ) -> ClusterClient:
-    """Start a cluster in the background and wait until it takes and runs jobs.
+    """Start a cluster in the background, and wait until it accepts and runs jobs.
 
     Args:
         configuration: the cluster's.
         say: called with each step.
-        masters: how many masters; one leads, the others are standbys.
+        masters: number of masters; one leads, the others are standbys.
         target: the kind of cluster; see `runtime.cluster.master.ClusterEntrypoint`.
         is_member: whether it is one host's master of a cluster on several hosts.
 
@@ -81,12 +81,12 @@ def start_cluster(
     try:
         require(start_checks(configuration))
     except ClusterError:
-        _refuse_running(directory)  # another `start` was faster: the ports are its cluster's
+        _refuse_running(directory)  # another `start` was faster: its cluster uses the ports
         raise
     own = StartedCluster.begin(directory)
     try:
         directory.create()
-        sweep(directory)  # what a killed master left behind
+        sweep(directory)  # ends what a killed master left behind
         load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
         configuration.write(directory.configuration_file)
         deadline = time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT)
@@ -112,7 +112,7 @@ def start_cluster(
 
 
 def _refuse_running(directory: ClusterDirectory) -> None:
-    """Raise `ClusterAlreadyRunning` where a cluster runs or is being started."""
+    """Raise `ClusterAlreadyRunning` if a cluster runs or is being started."""
     if not directory.is_running():
         return
     with contextlib.suppress(ClusterNotRunning):
@@ -127,14 +127,14 @@ def _refuse_running(directory: ClusterDirectory) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StartedCluster:
-    """The processes that one `start` has begun, and ends again if it fails.
+    """The processes that one `start` has started, and stops again if it fails.
 
-    Jobs that a killed cluster left in the directory stay for the next start.
+    Jobs that a killed cluster left in the directory are kept for the next start.
 
     Args:
         directory: of the cluster.
         lock: of the directory, held alone until the first master serves.
-        found: the configuration that a killed cluster left; None where there was none.
+        found: the configuration that a killed cluster left; None if there was none.
     """
 
     directory: ClusterDirectory
@@ -143,13 +143,13 @@ class StartedCluster:
 
     @classmethod
     def begin(cls, directory: ClusterDirectory) -> StartedCluster:
-        """Take the lock. Raises `ClusterAlreadyRunning`."""
+        """Acquire the lock. Raises `ClusterAlreadyRunning`."""
         lock = directory.acquire()
         file = directory.configuration_file
         return cls(directory, lock, file.read_bytes() if file.exists() else None)
 
     def take_down(self) -> None:
-        """Kill its processes and restore what was found; leave those of another cluster alone."""
+        """Kill its processes, and restore the former configuration; do not touch those of another cluster."""
         if not self.lock.held:  # its first master has it
             kill_heads(self.directory, self.lock.incarnation)
             lock = await_lock(self.directory, self.lock.incarnation, KILLED_S)
@@ -168,7 +168,7 @@ class StartedCluster:
 def join_cluster(configuration: Configuration) -> str:
     """Start one more master for the cluster of the runtime directory and return its address.
 
-    Where all masters of the cluster were killed, it takes over what they left: Redis, the workers and their tasks.
+    If all masters of the cluster were killed, it takes over Redis, the workers and their tasks.
 
     Raises:
         ClusterNotRunning: no cluster was started in the directory.
@@ -181,7 +181,7 @@ def join_cluster(configuration: Configuration) -> str:
 def _start_joining(directory: ClusterDirectory, deadline: float) -> str:
     _require_started(directory)
     with directory.join() as lock:
-        _require_started(directory)  # nobody can stop and remove it while this holds the lock
+        _require_started(directory)  # `stop` cannot remove it while this process holds the lock
         _require_redis(
             Configuration.read(directory.configuration_file), f"the cluster in {directory.root} has one master"
         )
@@ -197,8 +197,8 @@ def _require_redis(configuration: Configuration, refusal: str) -> None:
     if not has_redis(configuration):
         raise ClusterError(
             f"{refusal}: high-availability.type is none, so a master keeps leaders and jobs in its own memory",
-            "start the cluster with high-availability.type=redis to have standbys; one that has lost its master is "
-            "ended by `understudy stop`",
+            "start the cluster with high-availability.type=redis to have standbys; if it has lost its master, end it "
+            "with `understudy stop`",
         )
 
 
@@ -225,8 +225,8 @@ def _await_workers(client: ClusterClient, configuration: Configuration, deadline
                 f"see {directory.log}/taskmanager-*.log",
             )
         for process in processes:
-            if process.role == "worker" and process.restarts >= WORKER_TRIES:  # a third start would end like these
-                cause = last_words(directory, process.name) or "it says nothing"
+            if process.role == "worker" and process.restarts >= WORKER_TRIES:  # a third start would fail likewise
+                cause = last_words(directory, process.name) or "it reports no cause"
                 raise ClusterStartError(
                     f"{process.name} does not start: {cause}", f"see {directory.log}/{process.name}*.log"
                 )
@@ -236,12 +236,12 @@ def _await_workers(client: ClusterClient, configuration: Configuration, deadline
 def stop_cluster(configuration: Configuration, say: Say) -> None:
     """Stop the cluster of the configuration's runtime directory, and what killed processes of it left behind.
 
-    The next cluster in the directory does not recover its unfinished jobs. A cluster that is still being started is
-    stopped too. A cluster that is started meanwhile is left alone.
+    The next cluster in the directory does not recover its unfinished jobs. A cluster that is still starting is stopped,
+    too. A new cluster that is started during the stop is not touched.
 
     Raises:
         ClusterNotRunning: there is nothing to stop.
-        ClusterError: it cannot be stopped.
+        ClusterError: the cluster cannot be stopped.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     _require_something(directory, f"no cluster runs in {directory.root}")
@@ -254,12 +254,12 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
         _forget_jobs(directory, say)
         _sweep(directory, told, say)
         directory.clean()
-        if directory.checkpoints.exists():  # of jobs that are over with the cluster
+        if directory.checkpoints.exists():  # the jobs have ended with the cluster
             shutil.rmtree(directory.checkpoints)
 
 
 def _require_something(directory: ClusterDirectory, nothing: str) -> None:
-    """Raise `ClusterNotRunning` where there is nothing to stop, and remove what a cluster left in files."""
+    """Raise `ClusterNotRunning` if there is nothing to stop, and remove files that a cluster left."""
     if directory.is_running() or left_behind(directory):
         return
     if directory.cluster_json.exists():
@@ -269,10 +269,10 @@ def _require_something(directory: ClusterDirectory, nothing: str) -> None:
 
 
 def _shut_down(configuration: Configuration, directory: ClusterDirectory, say: Say) -> set[int]:
-    """Tell all masters that serve to end the cluster; return their processes, or none where none answered."""
+    """Request the end of the cluster from all serving masters; return their processes, or none if none answered."""
     serving = set(directory.heads(serving=True))
     if not serving or not directory.cluster_json.exists():
-        say("the cluster is being started or stopped: its processes are told to end")
+        say("the cluster is being started or stopped: its processes get SIGTERM")
         return set()
     try:
         with connect_locally(configuration) as client:
@@ -285,7 +285,7 @@ def _shut_down(configuration: Configuration, directory: ClusterDirectory, say: S
 
 
 def _sweep(directory: ClusterDirectory, told: set[int], say: Say) -> None:
-    """End what is left. Masters that were told to end have released the lock and get a moment to end."""
+    """End what is left. Masters that were requested to end have released the lock, and get a moment to end."""
     await_condition(lambda: told.isdisjoint(processes_of(directory)), LAST_STEPS_S)
     left = sweep(directory)
     if left:
@@ -297,17 +297,16 @@ def end_cluster(
 ) -> ClusterLock | None:
     """Wait until the cluster of a directory has ended, and take its lock.
 
-    Masters that were not told to end, also those that are being started, get SIGTERM; after *timeout_s* seconds all
-    masters get SIGKILL.
+    Other masters, even those that are still starting, get SIGTERM; after *timeout_s* seconds all masters get SIGKILL.
 
     Args:
         directory: of the cluster.
         incarnation: which cluster; see `ClusterDirectory.incarnation`.
-        told: processes of masters that were told to end; the others are added.
+        told: processes of masters that have a request to end, and need no SIGTERM; the others are added.
         timeout_s: seconds for an end in good order.
 
     Returns:
-        the lock; None where another cluster was started meanwhile.
+        the lock; None if another cluster was started in between.
 
     Raises:
         ClusterError: the lock stays held.
@@ -317,7 +316,7 @@ def end_cluster(
         lock = await_lock(directory, incarnation, KILLED_S)
     if lock is None and directory.incarnation() == incarnation:
         raise ClusterError(
-            f"the lock {directory.lock_file} is not given up, though the cluster's processes were killed",
+            f"the lock {directory.lock_file} is still held, though the cluster's processes were killed",
             "another `understudy start` or `stop` holds it: wait for it, or end it, and stop the cluster again",
         )
     return lock
@@ -332,10 +331,10 @@ def await_lock(
         directory: of the cluster.
         incarnation: which cluster.
         timeout_s: seconds to wait.
-        told: processes of masters that were told to end; every other one gets SIGTERM. None: no master gets it.
+        told: processes of masters that have a request to end; every other one gets SIGTERM. None: no master gets it.
 
     Returns:
-        the lock; None where it stayed held, or is another cluster's by now.
+        the lock; None if it stayed held, or belongs to another cluster by now.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -354,7 +353,7 @@ def await_lock(
 
 
 def wait_until_stopped(directory: ClusterDirectory, timeout_s: float) -> bool:
-    """Wait for the end of a directory's cluster; return whether no process is left of it."""
+    """Wait for the end of a directory's cluster; return whether all of its processes have ended."""
     return await_condition(lambda: not directory.is_running(), timeout_s) and await_condition(
         lambda: not processes_of(directory), LAST_STEPS_S
     )
@@ -367,7 +366,7 @@ def leave_cluster(configuration: Configuration, say: Say) -> None:
         ClusterNotRunning: there is nothing to stop.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    _require_something(directory, f"nothing of a cluster runs in {directory.root}")
+    _require_something(directory, f"no part of a cluster runs in {directory.root}")
     told: set[int] = set()
     lock = end_cluster(directory, directory.incarnation(), told, configuration.get(ClusterOptions.STOP_TIMEOUT))
     if lock is not None:
@@ -377,7 +376,7 @@ def leave_cluster(configuration: Configuration, say: Say) -> None:
 
 
 def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
-    """Remove the jobs that a killed master left in files, and in Redis if there is one."""
+    """Remove the jobs that a killed master left in files, and in Redis if the cluster uses it."""
     if not directory.configuration_file.exists():
         return  # the master has stopped in good order
     from runtime.ha.errors import HaError
@@ -400,7 +399,7 @@ def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
     embedded = embedded_redis(directory)
     try:
         if embedded is not None and embedded.pid is None:
-            embedded.start()  # it was killed too, and the keys can only be removed by it
+            embedded.start()  # it was killed too, and the keys can only be removed while it runs
         asyncio.run(clean_up(configuration))
     except HaError as error:
         say(f"the cluster's keys stay in Redis: {error}")

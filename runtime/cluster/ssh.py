@@ -1,6 +1,6 @@
 """All hosts of a cluster: the files that name them, and starting and stopping their roles over ssh.
 
-Flink's ``masters``, ``workers``, ``start-cluster.sh`` and ``stop-cluster.sh``.
+It corresponds to Flink's ``masters``, ``workers``, ``start-cluster.sh`` and ``stop-cluster.sh``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def parse_masters(text: str, name: str) -> list[Master]:
         elif port.isdecimal() and 0 < int(port) < 65536:
             masters.append(Master(host, int(port)))
         else:
-            raise HostFileError(f"{name}: {line!r} has no port behind its colon", "write host:port, or the host alone")
+            raise HostFileError(f"{name}: {line!r} has no port after its colon", "write host:port, or only the host")
     return masters
 
 
@@ -77,8 +77,8 @@ def read_host_files(
 ) -> tuple[list[Master], list[str]]:
     """Read ``masters`` and ``workers`` beside the user's ``config.yaml``: the hosts of a cluster, as Flink's files do.
 
-    One host on each line; a line of ``masters`` may name the port of its web endpoint behind a colon. What follows a
-    ``#`` is a comment.
+    Each line names one host. A line of ``masters`` may name the port of its web endpoint after a colon. A ``#`` starts
+    a comment.
 
     Args:
         config_file: the user's; None: the one in ``$UNDERSTUDY_CONF_DIR``.
@@ -90,7 +90,7 @@ def read_host_files(
     directory = config_file.parent if config_file is not None else Path(environ.get(CONF_DIR_VARIABLE, ""))
     if config_file is None and not environ.get(CONF_DIR_VARIABLE):
         raise HostFileError(
-            f"where `masters` and `workers` are is not known: {CONF_DIR_VARIABLE} is not set",
+            f"the directory of `masters` and `workers` is not known: {CONF_DIR_VARIABLE} is not set",
             "set it to their directory, or name the config.yaml beside them with --config",
         )
     texts = {}
@@ -116,8 +116,8 @@ class HostRole:
 
     Args:
         host: as ssh takes it.
-        role: what it does in the cluster.
-        arguments: of its `start`, beside the role.
+        role: its role in the cluster.
+        arguments: arguments of its `start`, in addition to the role.
     """
 
     host: str
@@ -127,11 +127,11 @@ class HostRole:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one role.
+    """Result of starting or stopping one role.
 
     Args:
         host: as ssh takes it.
-        role: what it does in the cluster.
+        role: its role in the cluster.
         ok: whether it was started or stopped.
         detail: the last line that the host printed, or why it failed.
     """
@@ -162,7 +162,7 @@ def roles_of_hosts(config_file: Path | None) -> tuple[Path, list[list[HostRole]]
 
 
 def refuse_secrets(overrides: Sequence[str]) -> None:
-    """Raise ClusterError where ``-D`` gives a secret: other users of the hosts see their command lines."""
+    """Raise ClusterError if ``-D`` gives a secret: other users of the hosts could read their command lines."""
     for key, value in ((key.strip(), value) for key, _, value in (override.partition("=") for override in overrides)):
         option = options_by_key().get(key)
         if masked(key, value) != value or (option is not None and option.value_type.secret):
@@ -175,10 +175,10 @@ def remote_command(
     """Return the command line for a host's shell.
 
     Args:
-        configuration: says which Python, and where.
+        configuration: names the Python and the directory.
         verb: ``start`` or ``stop``.
         target: the host.
-        config_file: at the same place there; None: found by the host's own environment.
+        config_file: at the same path there; None: found by the host's own environment.
         overrides: the arguments of ``-D``.
     """
     get = configuration.get
@@ -191,7 +191,7 @@ def remote_command(
 
 
 def ssh_command(configuration: Configuration, host: str, command: str) -> list[str]:
-    """Return how ssh is called: without questions, and with a short time-out for the connection."""
+    """Return the command line of ssh: without questions, and with a short time-out for the connection."""
     options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
     return ["ssh", *options, *configuration.get(EnvironmentOptions.SSH_OPTS), "--", host, command]
 
@@ -212,7 +212,7 @@ def run_everywhere(
         targets: the hosts.
         config_file: see `remote_command`.
         overrides: see `remote_command`.
-        say: called with each outcome as soon as it is known, from any thread.
+        say: called with each outcome as soon as it is available, from any thread.
     """
     limit_s = MARGIN_S + configuration.get(
         ClusterOptions.START_TIMEOUT if verb == "start" else ClusterOptions.STOP_TIMEOUT

@@ -1,7 +1,7 @@
-"""Keeps the processes of a cluster running, workers among them, and takes over those that a killed master has left.
+"""Keeps the processes of a cluster running, including workers, and takes over those that a killed master has left.
 
-Each process is a child actor, which fails when its process ends (seen by pidfd). What happens then is decided as for
-all actors: by a `SupervisorStrategy` with a back-off.
+Each process is a child actor, which fails when its process ends (a pidfd shows this). A `SupervisorStrategy` with a
+back-off then decides, as for all actors.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 COMPONENTS = OneForOneStrategy(
     decider={Exception: Directive.RESTART}, backoff=Backoff(0.1, 10.0, jitter=0.0, reset_after_s=30.0)
 )
-"""Always restart. The pause doubles from 0.1 s to 10 s while a child keeps dying, and is short again once the child has
-run for 30 s."""
+"""Strategy that always restarts.
+
+The pause doubles from 0.1 s to 10 s while a child keeps dying. It is short again once the child has run for 30 s."""
 
 STOP_LIMIT_S = 3600.0
 PROCESS_STOP_S = 20.0
@@ -42,7 +43,7 @@ GATE_VARIABLE = "UNDERSTUDY_GATE"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started process: its number, its address if it has one, and what is needed to stop it."""
+    """A started process: its process id, its address if it has one, and what is needed to stop it."""
 
     pid: int
     address: str = ""
@@ -57,13 +58,13 @@ class Child:
         name: unique among the children.
         role: of the process, for listings.
         start: starts it.
-        stop: stops it in good order and returns when it has ended.
-        is_kept: whether it is started again when it has ended; otherwise it is removed then.
+        stop: stops it in good order, and returns once it has ended.
+        is_kept: whether it is restarted when it has ended; otherwise it is removed then.
         running: the present process, or None while there is none.
-        restarts: how often it was started again.
+        restarts: number of restarts.
         ref: its actor.
         first: its first start.
-        is_detached: whether its process runs on when its actor stops.
+        is_detached: whether its process keeps running when its actor stops.
     """
 
     name: str
@@ -79,7 +80,7 @@ class Child:
 
 
 class ChildRemoved(Exception):
-    """A child was removed while it was being started; what was started has been stopped."""
+    """A child was removed during its start; the started process has been stopped."""
 
 
 @message
@@ -87,8 +88,8 @@ class Ended:
     """A process has ended, or could not be started.
 
     Args:
-        what: what has happened, for the log.
-        pid: of the process; 0 for one that was not started.
+        what: the event, for the log.
+        pid: of the process; 0 if it could not be started.
     """
 
     what: str
@@ -128,8 +129,8 @@ class ComponentProcess(Actor):
         self._child.restarts += 1
         try:
             running = await self._start()
-        except Exception as error:  # whatever it is, nobody else would try again
-            self.self_ref.tell(Ended(f"could not be started again: {error}"))
+        except Exception as error:  # any error: no other actor would try again
+            self.self_ref.tell(Ended(f"could not be restarted: {error}"))
         else:
             logger.info("%s runs again as process %d", self._child.name, running.pid)
 
@@ -149,7 +150,7 @@ class ComponentProcess(Actor):
         await wait_for_exit(pid)
         self.self_ref.tell(Ended(f"(process {pid}) has ended", pid), None)
 
-    def receive(self, message: Any) -> None:  # the decorator is used above alone
+    def receive(self, message: Any) -> None:  # `message` hides the decorator here
         child = self._child
         if not isinstance(message, Ended):
             return self.unhandled(message)
@@ -165,8 +166,8 @@ class Supervisor:
     """The processes that an actor supervises by the strategy `COMPONENTS`.
 
     Args:
-        on_exit: called with the child and the pid of its process when that has ended unasked.
-        node: where that actor lives.
+        on_exit: called with the child and the pid of its process when that has ended by itself.
+        node: node of the supervising actor.
         parent: its path.
     """
 
@@ -184,18 +185,18 @@ class Supervisor:
             self._told(child, pid)
 
     async def add(self, child: Child) -> Running:
-        """Start a child and keep it running; the error of a first start that fails is raised here.
+        """Start a child and keep it running; raise the error of a first start that fails.
 
-        If the caller is cancelled, the start goes on, and the child stays until `remove`.
+        If the caller is cancelled, the start continues, and the child stays until `remove`.
 
         Raises:
-            ChildRemoved: `remove` was called meanwhile.
+            ChildRemoved: `remove` was called during the start.
         """
         self.children[child.name] = child
         child.first = self._node.loop.create_future()
         child.is_detached = False
         recipe = Props(ComponentProcess, child, self._on_exit).local()
-        # An actor of the same name may have a last step to take.
+        # An earlier actor of this child may still be stopping, so each gets a name of its own.
         child.ref = self._node.cells[self._parent].make_child(recipe, f"{child.name}~{next(self._numbers)}")
         try:
             running = await asyncio.shield(child.first)
@@ -208,7 +209,7 @@ class Supervisor:
         return running
 
     async def remove(self, name: str) -> None:
-        """Stop a child and forget it; no error when there is none of that name.
+        """Stop a child and forget it; no error if there is none of that name.
 
         Waits for a start that is under way, and stops that process too.
         """
@@ -217,7 +218,7 @@ class Supervisor:
             await self._stop(child)
 
     async def detach(self, name: str) -> None:
-        """Forget a child and leave its process running; no error when there is none of that name."""
+        """Forget a child and leave its process running; no error if there is none of that name."""
         child = self.children.get(name)
         if child is not None:
             child.is_detached = True
@@ -255,10 +256,10 @@ def reap(pid: int) -> None:
 
 
 async def terminate(pid: int, deadline_s: float) -> None:
-    """Send SIGTERM, wait, and after *deadline_s* seconds SIGKILL; returns when the process has ended."""
+    """Send SIGTERM, and after *deadline_s* seconds SIGKILL; return once the process has ended."""
     try:
         descriptor = os.pidfd_open(pid)
-    except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
+    except (ProcessLookupError, FileNotFoundError):  # newer kernels raise the latter while it is reaped
         return
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGTERM)
@@ -285,17 +286,17 @@ def start_process(
     arguments: Sequence[str],
     note: Callable[[int], None] = lambda pid: None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process that begins once it is noted, by a fork of some milliseconds. Raises OSError.
+    """Start a process that waits until it is noted; the fork takes some milliseconds. Raises OSError.
 
-    If this process is killed before the note is written, the started one ends before it does anything, because the next
-    master could not find it.
+    If this process is killed before the note is written, the started one ends before it does anything. Otherwise the
+    next master could not find it.
 
     Args:
         context: the surroundings of the components; its arguments come first.
         name: of the file in the log directory that the process writes to.
-        module: what it runs.
+        module: the module that it runs.
         arguments: after those of the context.
-        note: writes down the number of the process.
+        note: writes the pid of the process.
     """
     path = context.directory.log / f"{name}.out"
     command = [sys.executable, "-P", "-m", module, *map(str, context.arguments().values()), *arguments]
@@ -320,7 +321,7 @@ def start_process(
 
 
 def await_gate() -> None:
-    """Wait until the parent has noted this process; end it if the parent died before."""
+    """Wait until the parent has noted this process; end it if the parent died before that."""
     gate = os.environ.pop(GATE_VARIABLE, None)
     if gate is not None:
         noted = os.read(int(gate), 1)
@@ -345,17 +346,17 @@ def process_child(
         context: the surroundings of the components; its arguments come first.
         name: of the child, and of the file in the log directory that it writes to.
         role: of the process, for listings.
-        module: what it runs.
+        module: the module that it runs.
         arguments: after those of the context.
-        claim: names the process for the next master. It is held; the process of a killed master is taken over. None:
-            the process is of this one's alone.
-        is_kept: whether it is started again when it has ended.
+        claim: names the process for the next master, and is held; the process of a killed master is taken over. None:
+            the process belongs to this one only.
+        is_kept: whether it is restarted when it has ended.
     """
 
     async def start() -> Running:
         living = None if claim is None else claim.living()
         if living is not None:
-            logger.info("%s runs as process %d already", name, living[0].pid)
+            logger.info("%s already runs as process %d", name, living[0].pid)
             return Running(living[0].pid)
 
         def note(pid: int) -> None:
@@ -372,13 +373,13 @@ def process_child(
 
 
 def worker_child(context: ComponentContext, index: int, claim: Claim, *, is_kept: bool = True) -> Child:
-    """Return a worker as a child: found running by its claim, which is held, or started."""
+    """Return a worker as a child: found running by its claim, which is held, or started now."""
     name = f"{WORKER_PREFIX}{index}"
     return process_child(context, name, "worker", "runtime.cluster.worker", (str(index),), claim, is_kept=is_kept)
 
 
 class OnDemandWorkers:
-    """The workers that a ResourceManager asks for; it decides whether one that has ended is started again.
+    """The workers that a ResourceManager requests; it decides whether an ended one is started again.
 
     Args:
         context: the surroundings of the components.
@@ -397,7 +398,7 @@ class OnDemandWorkers:
         return self._claims[name]
 
     async def start(self) -> WorkerProcess:
-        """Start a worker under the lowest free number. Raises OSError."""
+        """Start a worker with the lowest free number. Raises OSError."""
         index = 0
         while self._claim(index).held or not self._claim(index).try_acquire() or await self._adopted(index):
             index += 1
@@ -413,14 +414,14 @@ class OnDemandWorkers:
         return WorkerProcess(child.name, running.pid)
 
     async def _adopted(self, index: int) -> bool:
-        """Supervise the worker of that number, whose claim is held, if it runs; return whether it does."""
+        """Supervise the worker with that number, whose claim is held, if it runs; return whether it does."""
         if self._claim(index).living() is None:
             return False
         await self._supervise(index)
         return True
 
     async def list(self) -> list[WorkerProcess]:
-        """Return the workers that run; adopt those whose master has ended."""
+        """Return the running workers; adopt those whose master has ended."""
         for path in self._context.directory.claims.glob(f"{WORKER_PREFIX}*"):
             claim = self._claim(int(path.name.removeprefix(WORKER_PREFIX)))
             if not claim.held and claim.living() is not None and claim.try_acquire():
@@ -435,7 +436,7 @@ class OnDemandWorkers:
             self.ended(name)
 
     async def stop(self, name: str) -> bool:
-        """Stop a worker; return whether it has ended, which is unknown for a worker of another master."""
+        """Stop a worker; return whether it has ended, which is not known for a worker of another master."""
         await self.list()
         if name not in self._claims or not self._claims[name].held:
             return name in self._claims and self._claims[name].living() is None

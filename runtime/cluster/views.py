@@ -1,4 +1,4 @@
-"""Jobs and TaskExecutors as the command line shows them: values, tables, and progress while a job runs."""
+"""Jobs and TaskExecutors as the command line shows them: values, tables, and progress of a running job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runtime.cluster.output import (
     print_table,
 )
 
-if TYPE_CHECKING:  # a command that shows none of these need not load them
+if TYPE_CHECKING:  # commands that show none of these do not load them
     from rich.progress import Progress, TaskID
 
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
@@ -46,8 +46,8 @@ class VertexView:
         started_ms: when its attempt was deployed, in milliseconds since 1970; None before that.
         ended_ms: when it ended; None before that.
         tasks_total: Spark tasks known so far; 0 while none are known.
-        tasks_completed: how many of them are completed.
-        task_manager: where it runs, or empty.
+        tasks_completed: number of completed ones.
+        task_manager: name of its TaskExecutor, or empty.
     """
 
     id: str
@@ -71,15 +71,15 @@ class JobView:
         state: Flink's name of its state.
         started_ms: when it was accepted, in milliseconds since 1970.
         ended_ms: when it ended; None before that.
-        restarts: how often it was restarted.
+        restarts: number of restarts.
         waiting_for: what it waits for, such as ``2 slots``; else empty.
         vertices: in topological order; empty for a line of a list.
         failure: why it failed or was last restarted.
         failures: the number of failures by their kind.
         queries: its active streaming queries.
         kind: script or pipeline, and whether it streams, in words.
-        submitter: name of the user who submitted it; empty where that is not known.
-        cancelled_because: why the cluster cancelled it; empty where somebody asked for it.
+        submitter: name of the user who submitted it; empty if it is not known.
+        cancelled_because: why the cluster cancelled it; empty if a user did.
     """
 
     id: str
@@ -100,13 +100,13 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerRow:
-    """A registered TaskManager.
+    """A registered TaskExecutor.
 
     Attributes:
         id: its resource id.
         address: its gateway's address.
-        slots: how many it has.
-        free_slots: how many of them are free.
+        slots: number of slots.
+        free_slots: number of free slots.
         spark_master: master URL of its Spark driver.
         memory_bytes: heap of its Spark driver.
         pid: its process.
@@ -169,7 +169,7 @@ def _kind_of(job: JobDetails | ArchivedExecutionGraph) -> str:
 
 
 def view_of_task_manager(view: TaskManagerView) -> TaskManagerRow:
-    """Return a TaskManager as a line of a list."""
+    """Return a TaskExecutor as a line of a list."""
     registration = view.registration
     return TaskManagerRow(
         id=registration.resource_id,
@@ -304,14 +304,14 @@ _JAVA_FRAME = re.compile(r"\s+(at [\w.$/<>]+\(.*\)|\.\.\. \d+ more)")
 
 
 def print_ended_job(job: JobView, stream: TextIO | None = None, *, with_traceback: bool = True) -> None:
-    """Print how a job that was followed ended, to standard error, unless it is FINISHED.
+    """Print how a followed job has ended, to standard error, unless it is FINISHED.
 
     Frames of Java are left out: ``job exceptions`` prints them.
 
     Args:
-        job: as it ended.
+        job: its final state.
         stream: replaces standard error.
-        with_traceback: whether the user's traceback comes before; False where the job's own output had it.
+        with_traceback: whether to print the user's traceback first; False if the job's own output had it.
     """
     out = stream or sys.stderr
     if job.state == "FINISHED":
@@ -335,7 +335,7 @@ def print_ended_job(job: JobView, stream: TextIO | None = None, *, with_tracebac
 def print_task_managers(
     rows: Sequence[TaskManagerRow], stream: TextIO | None = None, now_ms: int | None = None
 ) -> None:
-    """Print the table of TaskManagers of ``status``."""
+    """Print the table of TaskExecutors of ``status``."""
     if not rows:
         print_line("no TaskManagers", stream)
         return
@@ -424,7 +424,7 @@ class JobProgress(AbstractContextManager["JobProgress", None], Protocol):
         """Show the job's present state."""
 
     def hide(self) -> None:
-        """Make room for something else on the terminal, until the next update."""
+        """Free the terminal for other output, until the next update."""
 
 
 def job_progress(
@@ -434,11 +434,11 @@ def job_progress(
     *,
     states: bool = True,
 ) -> JobProgress:
-    """Return live bars where both streams are terminals, else plain lines.
+    """Return live bars if both streams are terminals, else plain lines.
 
     Args:
-        stream: where to show the job; None: standard error, so that standard output holds what the job prints.
-        output: where the job's own output goes; None: standard output.
+        stream: stream on which to show the job; None: standard error, which leaves standard output to the job.
+        output: stream of the job's own output; None: standard output.
         environ: the environment; None: that of the process.
         states: as in `PlainProgress`.
     """
@@ -452,8 +452,8 @@ class PlainProgress:
     """Prints a line whenever the state of the job or of a vertex changes.
 
     Args:
-        stream: where to.
-        states: whether to print them; else only what the job waits for.
+        stream: stream that receives the lines.
+        states: whether to print the states; otherwise only what the job waits for.
     """
 
     def __init__(self, stream: TextIO, *, states: bool = True) -> None:
@@ -475,14 +475,14 @@ class PlainProgress:
             self._show_job(job)
 
     def hide(self) -> None:
-        """Do nothing: lines stay."""
+        """Do nothing: printed lines stay."""
 
     def _show_job(self, job: JobView) -> None:
         if self._states and self._changed("", job.state, job.restarts):
             notes = f" after {format_duration(job.ended_ms - job.started_ms)}" if job.ended_ms is not None else ""
             self._write(f"job {job.id} ({clean(job.name)}): {job.state}{notes}")
         if job.waiting_for != self._waiting_for:
-            self._waiting_for = job.waiting_for  # every job waits for a moment: only a longer wait is shown
+            self._waiting_for = job.waiting_for  # every job waits for a moment, so only a longer wait is shown
             self._wait_is_told = False
         elif job.waiting_for and not self._wait_is_told:
             self._wait_is_told = True
@@ -507,7 +507,7 @@ class PlainProgress:
 class LiveProgress:
     """Draws a bar for the job and, below it, one for each vertex, with Spark's counts of tasks.
 
-    Hidden bars are erased, and come back below what was printed in their place.
+    Hidden bars are erased, and drawn again below the output that replaced them.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -535,7 +535,7 @@ class LiveProgress:
         if self._progress is not None:
             self._progress.live.transient = True
             self._progress.stop()
-            self._progress = None  # started again, rich would move up by as many lines as it had drawn
+            self._progress = None  # if restarted, rich would move up by as many lines as it had drawn
             self._rows.clear()
 
     def update(self, job: JobView) -> None:

@@ -2,8 +2,8 @@
 
     python -m runtime.cluster.worker RUNTIME_DIR SYSTEM_ADDRESS INDEX [NAME]
 
-A TaskExecutor that was killed is started again beside the living JVM, which it adopts. When the JVM ends, the
-TaskExecutor ends with it, and both are started again.
+If the TaskExecutor is killed, it is restarted with the living JVM, which it adopts. If the JVM ends, the TaskExecutor
+ends too, and both are restarted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TaskManagerRunner:
     Args:
         context: the surroundings of the components.
         system: the worker's own actor system.
-        index: which worker of this machine, from 0.
+        index: number of the worker on this machine, from 0.
         name: of the TaskExecutor, and of its logs.
     """
 
@@ -61,7 +61,7 @@ class TaskManagerRunner:
         self._stop_requested = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until SIGTERM, or until the actor system's admin is gone."""
+        """Serve until SIGTERM, or until the actor system's admin has ended."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_requested.set)
@@ -78,7 +78,7 @@ class TaskManagerRunner:
         stopped = loop.create_task(self._stop_requested.wait())
         await asyncio.wait((admin, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
-            logger.error("the actor system's admin has ended: so does this worker")
+            logger.error("the actor system's admin has ended: this worker ends, too")
         for task in (admin, stopped, *others):
             task.cancel()
         await asyncio.gather(admin, stopped, *others, return_exceptions=True)
@@ -112,7 +112,7 @@ class TaskManagerRunner:
             if self._driver.alive and await self._answers(self._driver):
                 return self._driver
             await self._driver.stop()
-        if self._is_embedded:  # the Spark of the program that runs this cluster beside it
+        if self._is_embedded:  # the Spark of the program that runs this cluster
             self._driver = await AdoptedDriver.adopt(info_file(self._directory / "spark"))
             return self._driver
         log_file = self._context.directory.log / f"{self._name}-spark.log"
@@ -134,7 +134,7 @@ class TaskManagerRunner:
             return False
 
     async def _build_archive(self) -> None:
-        """Make the class-data-sharing archive for later starts, once this one has settled."""
+        """Make the class-data-sharing archive for later starts, once this start has settled."""
         get = self._context.configuration.get
         if self._driver is None or not (get(SparkOptions.CDS_ENABLED) and get(SparkOptions.WARM_UP)):
             return  # the list of classes of a driver that was not warmed is too short
@@ -143,7 +143,7 @@ class TaskManagerRunner:
 
 
 def main() -> int:
-    """Run a worker until told to stop; the exit status is 0, or 1 when it could not start."""
+    """Run a worker until it is stopped; return exit status 0, or 1 if it could not start."""
     await_gate()
     runtime_dir, system_address, index, *given = sys.argv[1:]
     context = ComponentContext.read(runtime_dir, system_address)

@@ -1,4 +1,4 @@
-"""Finished jobs, kept for a while (Flink's `ExecutionGraphInfoStore`): on files or in memory."""
+"""Archive of finished jobs, in files or in memory; it drops the oldest (Flink's `ExecutionGraphInfoStore`)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class _Kept:
 
 
 class Retention:
-    """Which finished jobs are kept: bounded by count, bytes and age. The first to end is the first to be dropped.
+    """Decides which finished jobs are kept, by count, bytes and age. The job that ended first is dropped first.
 
     Pure; times are milliseconds since the epoch.
 
     Args:
         capacity: most jobs (``jobstore.max-capacity``).
-        max_bytes: most bytes of all together (``jobstore.cache-size``); the job that ended last is kept whatever its
-            size, or nobody would ever see how it ended.
+        max_bytes: most bytes of all jobs together (``jobstore.cache-size``). The job that ended last is kept whatever
+            its size, because otherwise no client could see how it ended.
         expiration_s: seconds after its end at which a job is dropped (``jobstore.expiration-time``).
     """
 
@@ -44,15 +44,14 @@ class Retention:
         self._max_bytes = max_bytes
         self._expiration_ms = expiration_s * 1000
         self._kept: dict[JobID, _Kept] = {}
-        # By their ends, and in the order in which they came where these are the same: ten thousand jobs are not sorted
-        # for each that ends.
+        # Sorted by end, then by arrival, so that ten thousand jobs are not sorted again for each that ends.
         self._by_end: list[tuple[int, int, JobID]] = []
         self._added = 0
         self.size = 0
         """Bytes of all kept jobs together."""
 
     def add(self, job_id: JobID, end_ms: int, size: int) -> None:
-        """Keep a job; one that is kept already is replaced."""
+        """Keep a job; replace it if it is kept already."""
         former = self._remove(job_id)
         self._added += 1
         kept = self._kept[job_id] = _Kept(end_ms, size, self._added if former is None else former.number)
@@ -66,7 +65,7 @@ class Retention:
         self.size = 0
 
     def drop_surplus(self, now_ms: int) -> list[JobID]:
-        """Drop what is too old or too much; returns what was dropped, the oldest first."""
+        """Drop the jobs beyond the limits; return them, the oldest first."""
         dropped: list[JobID] = []
         count, size = len(self._kept), self.size
         for end_ms, _, job_id in self._by_end:
@@ -90,16 +89,16 @@ class Retention:
 
 
 class ArchivedExecutionGraphStore(ABC):
-    """The one-line details of all jobs are held in memory, the jobs themselves where the subclass keeps them.
+    """Holds the one-line details of all jobs in memory; subclasses hold the jobs themselves.
 
     Any thread may call any method; `write`, `enter`, `get` and `expire` may do file I/O.
 
     Args:
-        retention: fresh; says which jobs are kept.
+        retention: decides which jobs are kept; must be empty.
     """
 
     survives_its_process: bool
-    """Whether a Dispatcher that is started anew finds the jobs again."""
+    """True if a new Dispatcher finds the jobs of an earlier process."""
 
     def __init__(self, retention: Retention) -> None:
         self._retention = retention
@@ -108,28 +107,28 @@ class ArchivedExecutionGraphStore(ABC):
 
     @abstractmethod
     def load(self) -> None:
-        """Find what an earlier Dispatcher archived; what is damaged is reported and left alone."""
+        """Find the jobs that an earlier Dispatcher archived; log those that cannot be read, and leave them alone."""
 
     @abstractmethod
     def _write(self, job_id: JobID, data: bytes) -> None:
-        """Keep an encoded job; raises OSError."""
+        """Store an encoded job; raises OSError."""
 
     @abstractmethod
     def _read(self, job_id: JobID) -> bytes | None:
-        """Return what was written; None when it has been removed."""
+        """Return an encoded job; None if it has been removed."""
 
     @abstractmethod
     def _remove(self, job_id: JobID) -> None:
-        """Keep it no more; no error when it is not there."""
+        """Remove a job; no error if it is missing."""
 
     def write(self, job: ArchivedExecutionGraph) -> int:
-        """Keep the whole of a job that is over; nobody finds it before `enter`. Idempotent.
+        """Store the whole of a job that is over; no client finds it before `enter`. Idempotent.
 
         Returns:
             its size in bytes.
 
         Raises:
-            OSError: it cannot be written; nothing has changed.
+            OSError: it cannot be stored; nothing has changed.
         """
         data = encode(job)
         with self._changing:
@@ -137,20 +136,20 @@ class ArchivedExecutionGraphStore(ABC):
         return len(data)
 
     def enter(self, job: ArchivedExecutionGraph, size: int, now_ms: int) -> list[JobID]:
-        """Let a job be found that was written with that *size*. Idempotent.
+        """Make a written job visible; *size* is what `write` has returned. Idempotent.
 
         Returns:
-            the jobs that had to go for it, at *now_ms*, milliseconds since the epoch.
+            the jobs that were dropped for it, at *now_ms*, milliseconds since the epoch.
         """
         with self._changing:
             self._keep(job, size)
             return self._drop_surplus(now_ms)
 
     def get(self, job_id: JobID) -> ArchivedExecutionGraph | None:
-        """Return the whole of a finished job; None when it is not (any more) kept.
+        """Return the whole of a finished job; None if it is not kept (any more).
 
         Raises:
-            OSError, WireError: it is kept, and cannot be read.
+            OSError, WireError: it is kept, but cannot be read.
         """
         if job_id not in self._details:
             return None
@@ -158,15 +157,15 @@ class ArchivedExecutionGraphStore(ABC):
         return None if data is None else decode(data, ArchivedExecutionGraph)
 
     def details(self) -> list[JobDetails]:
-        """Return all kept jobs in one line each, in no order."""
+        """Return one line for each kept job, in no particular order."""
         return list(self._details.values())
 
     def find(self, job_id: JobID) -> JobDetails | None:
-        """Return one kept job in one line; None when it is not kept."""
+        """Return the line of a kept job; None if it is not kept."""
         return self._details.get(job_id)
 
     def expire(self, now_ms: int) -> list[JobID]:
-        """Drop what is too old or too much; returns the dropped jobs."""
+        """Drop the jobs beyond the limits; return them."""
         with self._changing:
             return self._drop_surplus(now_ms)
 
@@ -184,7 +183,7 @@ class ArchivedExecutionGraphStore(ABC):
 
 
 class MemoryArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
-    """In the memory of the Dispatcher, with which they go (Flink's `MemoryExecutionGraphInfoStore`)."""
+    """Archive in the memory of the Dispatcher, lost with its process (Flink's `MemoryExecutionGraphInfoStore`)."""
 
     survives_its_process = False
 
@@ -193,7 +192,7 @@ class MemoryArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
         self._jobs: dict[JobID, bytes] = {}
 
     def load(self) -> None:
-        """Do nothing: what this process archived is still there."""
+        """Do nothing: the memory of this process has all jobs already."""
 
     def _write(self, job_id: JobID, data: bytes) -> None:
         self._jobs[job_id] = data
@@ -206,11 +205,11 @@ class MemoryArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
 
 
 class FileArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
-    """One file a job (Flink's `FileExecutionGraphInfoStore`, which forgets them with its process).
+    """Archive with one file for each job (Flink's `FileExecutionGraphInfoStore`, which loses them with its process).
 
     Args:
         retention: see the base.
-        directory: where the files are; it exists.
+        directory: directory of the files; it exists.
     """
 
     survives_its_process = True
@@ -239,20 +238,20 @@ class FileArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
         except FileNotFoundError:
             if job_id in self._details:
                 raise
-            return None  # it was dropped at this moment
+            return None  # it was dropped between the two looks
 
     def _remove(self, job_id: JobID) -> None:
         try:
             self._path(job_id).unlink(missing_ok=True)
         except OSError as error:
-            logger.error("the dropped job %s is still there, a later start drops it again: %s", job_id, error)
+            logger.error("the dropped job %s could not be removed, a later start drops it again: %s", job_id, error)
 
     def _path(self, job_id: JobID) -> Path:
         return self._directory / f"{job_id}.job"
 
 
 def create_archive(configuration: Configuration, directory: Path) -> ArchivedExecutionGraphStore:
-    """Return the store that ``jobstore.*`` describes; *directory* is where its files are, if it has any."""
+    """Return the store that ``jobstore.*`` describes; *directory* is for its files, if it has any."""
     retention = Retention(
         configuration.get(JobStoreOptions.MAX_CAPACITY),
         configuration.get(JobStoreOptions.CACHE_SIZE),

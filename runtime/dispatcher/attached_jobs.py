@@ -1,8 +1,8 @@
-"""Jobs that end when their clients vanish (Flink's ``execution.attached`` and ``checkJobClientAliveness``).
+"""Cancels jobs whose clients have vanished (Flink's ``execution.attached`` and ``checkJobClientAliveness``).
 
-The client of an attached job reports that it is there. A killed client, or one whose host is lost, cannot say that it
-leaves: its job is cancelled when nothing was heard of it for the time-out in the job's graph. Pure; times are monotonic
-seconds.
+The client of an attached job sends heartbeats. A client that was killed, or whose host is lost, cannot say that it
+leaves. So its job is cancelled when no heartbeat has arrived for the time-out in the job's graph. Pure; times are
+monotonic seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from runtime.ids import JobID
 
 LOOKS = 10
-"""How often a job is looked at within its time-out."""
+"""Number of checks of a job within its time-out."""
 
 
 @dataclass(slots=True)
@@ -22,10 +22,11 @@ class _Client:
 
 
 class AttachedJobs:
-    """Remembers when the clients of attached jobs were heard of, and finds those that have vanished.
+    """Remembers the last heartbeats of the clients of attached jobs, and finds clients that have vanished.
 
-    A new leader attaches its jobs anew, so that their clients have a full time-out to find it. One that stood still
-    (SIGSTOP, a swapped-out process) was deaf meanwhile: it comes late to its next look, and that time is left out.
+    A new leader attaches its jobs again, so that their clients have a full time-out to find it. A leader that was
+    suspended (SIGSTOP, a swapped-out process) received no heartbeats. Its next check is late, and that delay is left
+    out of the time-out.
     """
 
     def __init__(self) -> None:
@@ -33,15 +34,15 @@ class AttachedJobs:
 
     @property
     def pause_s(self) -> float | None:
-        """Seconds until the next look; None where no job is attached."""
+        """Seconds until the next check; None if no job is attached."""
         return min((client.timeout_s / LOOKS for client in self._clients.values()), default=None)
 
     def attach(self, now: float, job_id: JobID, timeout_s: float) -> None:
-        """Watch the client of a job, as if just heard."""
+        """Watch the client of a job, as if its heartbeat had just arrived."""
         self._clients[job_id] = _Client(timeout_s, now)
 
     def heard(self, now: float, job_id: JobID) -> None:
-        """Note a sign of life; of a job that is not attached it means nothing."""
+        """Note a heartbeat; ignore that of a job that is not attached."""
         if (client := self._clients.get(job_id)) is not None:
             client.last_heard = now
 
@@ -54,11 +55,11 @@ class AttachedJobs:
         self._clients.clear()
 
     def look(self, now: float, due: float) -> dict[JobID, str]:
-        """Return the jobs whose clients have vanished, and why each is to be cancelled; they are forgotten.
+        """Return the jobs whose clients have vanished, with the reason to cancel each; forget them.
 
         Args:
             now: the time.
-            due: when this look was to be.
+            due: the time at which this check was due.
         """
         late_s, vanished = max(0.0, now - due), {}
         for job_id, client in list(self._clients.items()):

@@ -1,4 +1,4 @@
-"""The Dispatcher: takes jobs, has a JobMaster started for each, and remembers how they ended (Flink's `Dispatcher`)."""
+"""The Dispatcher: accepts jobs, starts a JobMaster for each, and remembers how they ended (Flink's `Dispatcher`)."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ logger = logging.getLogger(__name__)
 
 
 class DispatcherMetrics:
-    """Counts of jobs, which are the cluster's; how long submissions take, and what the process does.
+    """Metrics of the cluster's jobs, of submissions, and of the Dispatcher's process.
 
-    Their names are Flink's where Flink has them (``numRunningJobs``).
+    Their names are Flink's if Flink has them (``numRunningJobs``).
 
     Args:
         service: the RPC service of the process.
-        running: how many jobs are not over; None for a standby, which knows nothing of jobs, and says nothing.
-        archived: gives those that are.
+        running: returns how many jobs are not over; None in a standby, which knows no jobs and reports no counts.
+        archived: returns the jobs that are over.
     """
 
     def __init__(
@@ -132,19 +132,19 @@ class DispatcherMetrics:
         add_process_metrics(own, service)
 
     def submitted(self, took_s: float) -> None:
-        """A job was accepted, *took_s* seconds after it was submitted."""
+        """Count a job that was accepted *took_s* seconds after it was submitted."""
         self._submitted.inc()
         self._submissions.mark()
         self._duration.update(took_s * 1000)
 
 
 class RunningJob:
-    """A job that is not over, as it is known: by its JobMaster, or by what that said last.
+    """A job that is not over, as its JobMaster reports it, or has reported it last.
 
     Args:
-        first: what is known of it before its JobMaster has spoken.
+        first: its details before its JobMaster has answered.
         leader: follows its JobMaster.
-        ended: how the job has ended, once it is archived; None before.
+        ended: returns how the job has ended once it is archived; None before.
     """
 
     def __init__(
@@ -161,19 +161,19 @@ class RunningJob:
 
     @property
     def gateway(self) -> JobMasterGateway:
-        """The JobMaster at present; raises `JobNotReachableError`."""
+        """Gateway of the present JobMaster; raises `JobNotReachableError`."""
         if self.leader.gateway is None:
             raise JobNotReachableError(f"the JobMaster of job {self.job_id} is being started; ask again in a moment")
         return self.leader.gateway
 
     async def details(self) -> JobDetails:
-        """The job in one line."""
+        """Return the job in one line."""
         if self.leader.gateway is not None:
             try:
                 async with asyncio.timeout(DETAILS_TIMEOUT_S):
                     details = await self.leader.gateway.request_job_details()
                     if details.status.is_globally_terminal:
-                        # Nobody is told of an end before it is written down: the JobMaster is about to report it.
+                        # No client sees an end before it is recorded: the JobMaster is about to report it.
                         await self.over.wait()
                         return self._ended(self.job_id) or details
                     self._last_known = details
@@ -184,17 +184,17 @@ class RunningJob:
         return self._unconfirmed()
 
     def _unconfirmed(self) -> JobDetails:
-        """Return the state to show for a job whose JobMaster does not answer: never RUNNING, which is not known."""
+        """Return the state to show while a job's JobMaster does not answer: never RUNNING, which is not known then."""
         known = self._last_known
         if known.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
             return known
         return replace(known, status=JobStatus.RECONCILING, end_ms=None, tasks_per_state={}, tasks_total=0)
 
     async def request(self) -> ArchivedExecutionGraph:
-        """The job with its tasks; an end that is not recorded yet is waited for.
+        """Return the job with its tasks; wait for an end that is not recorded yet.
 
         Raises:
-            JobNotReachableError: there is no JobMaster at present, or the end is still being recorded.
+            JobNotReachableError: the job has no JobMaster at present, or its end is still being recorded.
         """
         graph = await self.gateway.request_job()
         self._last_known = replace(self._last_known, status=graph.status)
@@ -207,7 +207,7 @@ class RunningJob:
         return graph
 
     async def try_to_request(self) -> ArchivedExecutionGraph | None:
-        """The job with its tasks; None while its JobMaster does not answer."""
+        """Return the job with its tasks; None while its JobMaster does not answer."""
         try:
             async with asyncio.timeout(DETAILS_TIMEOUT_S):
                 graph = await self.gateway.request_job()
@@ -219,21 +219,21 @@ class RunningJob:
 
 
 class Dispatcher(LeaderEndpoint, DispatcherGateway):
-    """The front desk. Its JobMasters are the master's children, so they outlive it.
+    """Accepts jobs and answers questions about them. Its JobMasters are the master's children, so they outlive it.
 
     Args:
         service: the RPC service of the process.
         name: the actor's name.
         ha: high-availability services; closed with the endpoint.
         receptionist: the system's directory.
-        master_address: of the guardian that starts JobMasters.
-        blob: where the BlobServer listens.
+        master_address: address of the guardian that starts JobMasters.
+        blob: address of the BlobServer.
         blobs: a client of it; closed with the endpoint.
         archive: finished jobs.
-        log_dir: where the JobMasters' logs are, which go with their jobs.
-        savepoint_dir: where savepoints are that were requested without a directory.
-        sweep_interval_s: seconds between two looks for blobs of jobs that nobody knows.
-        starts_at_once: how many JobMasters may be being started.
+        log_dir: directory of the JobMasters' logs, which are removed with their jobs.
+        savepoint_dir: directory of savepoints that are requested without one.
+        sweep_interval_s: seconds between two sweeps of blobs of jobs without a record.
+        starts_at_once: most JobMasters that may be starting at the same time.
     """
 
     def __init__(
@@ -284,8 +284,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         await self._ha.close()
 
     async def lead(self, term: LeaderTerm) -> None:
-        """Recover: finished jobs from the archive, the others from the store; each gets its JobMaster (again)."""
-        await self.run_blocking(self._archive.load)  # of ten thousand jobs it takes longer than a lease
+        """Recover finished jobs from the archive and the others from the store; start or find their JobMasters."""
+        await self.run_blocking(self._archive.load)  # with ten thousand jobs this takes longer than a lease
         store, registry = self._ha.job_graph_store(), self._ha.running_jobs_registry()
         await store.sweep(term)
         entries = await registry.entries()
@@ -307,7 +307,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
                 await registry.withdraw(job_id, term)
         await self._job_blobs.try_to_use(*graphs)
         for job_id, stored in graphs.items():
-            await asyncio.sleep(0)  # of a thousand jobs none holds up the renewal of the leadership
+            await asyncio.sleep(0)  # a thousand jobs must not hold up the renewal of the leadership
             if self._term != term:
                 return
             if job_id in entries and entries[job_id].status is JobSchedulingStatus.DONE:
@@ -323,20 +323,20 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
                 await self._run(graph, JobStatus.RECONCILING)
 
     async def serve(self) -> None:
-        """Begin to expire what was archived, and to sweep the blobs of jobs that nobody knows."""
+        """Begin to expire archived jobs, and to sweep the blobs of jobs without a record."""
         if self._term is not None:
             self.spawn(self._expire(self._term), "dropping old jobs")
-            # At once: a former leader, whose list may be older, is refused from then on.
+            # At once: from then on the BlobServer rejects a former leader, whose list may be older.
             sweeping = self._cleaner.sweep_blobs(
                 self._term,
                 self._sweep_interval_s,
                 lambda: [job.job_id for job in self._archive.details()],
                 lambda: [*self._jobs, *self._submitting],
             )
-            self.spawn(sweeping, "sweeping blobs that nobody knows")
+            self.spawn(sweeping, "sweeping blobs of jobs without a record")
 
     async def on_revoked(self) -> None:
-        """Leave the jobs to the next leader; their JobMasters go on."""
+        """Leave the jobs to the next leader; their JobMasters keep running."""
         self._starts.clear()
         self._attached.clear()
         jobs, self._jobs = self._jobs, {}
@@ -351,7 +351,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         graph = decode_job_graph(await self._read(job_graph))
         validate(graph)
         job_id = graph.job_id
-        # The same job may be submitted twice at once: the second waits for the outcome of the first.
+        # Two clients may submit the same job at once: the second waits for the outcome of the first.
         while job_id in self._submitting:
             await self._submitting[job_id].wait()
         if job_id in self._jobs or self._archive.find(job_id) is not None:
@@ -371,15 +371,15 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         return job_id
 
     async def _store(self, graph: JobGraph, term: LeaderTerm) -> None:
-        """Make a job durable, and return when that is certain.
+        """Make a job durable, and return once that is known to have succeeded.
 
-        A write whose outcome is unknown is repeated until it is known. The asker may have gone by then: it asks again
-        under the same id, here or where the next leader is, which finds the job stored or withdraws its entry.
+        A write whose outcome is unknown is repeated until it is known. The client may have ended by then. It submits
+        again under the same id, here or to the next leader, which finds the job stored or withdraws its entry.
 
         Raises:
-            JobSubmissionError: it cannot be stored; what was stored of it is removed.
-            JobAlreadyDoneError: it has ended already.
-            FencingError: the term is over; whether the job was accepted is the next leader's to say.
+            JobSubmissionError: the job cannot be stored; parts that were stored are removed.
+            JobAlreadyDoneError: the job has ended already.
+            FencingError: the term is over; only the next leader can tell whether the job was accepted.
         """
         job_id, data = graph.job_id, encode(graph)
 
@@ -399,7 +399,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         """Repeat a write whose outcome is unknown, until it is known.
 
         Raises:
-            FencingError: the term is over; whether it was written is the next leader's to say.
+            FencingError: the term is over; only the next leader can tell whether it was written.
         """
 
         async def attempt() -> None:
@@ -415,7 +415,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             raise FencingError(f"whether {what} is not known: {error}") from error
 
     async def _keep_blobs(self, job_id: JobID) -> None:
-        """Spare the job's files from all sweeps, also from one that began before the job was submitted."""
+        """Spare the job's files from all sweeps, including one that began before the job was submitted."""
         try:
             await self._job_blobs.use(job_id)
         except ActorError as error:
@@ -427,7 +427,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         return await self.run_blocking(self._blobs.get_bytes, BlobKey.parse(sent.key), sent.job_id)
 
     async def _run(self, graph: JobGraph, status: JobStatus) -> None:
-        """Know the job, follow its JobMaster, and have that started."""
+        """Register the job, follow its JobMaster, and start that."""
         job_id, now_ms = graph.job_id, _now_ms()
         details = JobDetails(
             job_id,
@@ -458,7 +458,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             self._watching_clients = self.spawn(self._watch_clients(), "watching the clients of attached jobs")
 
     async def _watch_clients(self) -> None:
-        """Cancel attached jobs whose clients have vanished, as long as there are attached jobs."""
+        """Cancel attached jobs whose clients have vanished, while any job is attached."""
         while (pause_s := self._attached.pause_s) is not None:
             due = time.monotonic() + pause_s
             await asyncio.sleep(pause_s)
@@ -491,12 +491,12 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         data = encode(replace(graph, client_heartbeat_timeout_s=None))
         await self._until_known(lambda: store.put(job_id, data, term), f"job {job_id} is detached", term)
         self._attached.detach(job_id)
-        self.log.info("job %s goes on without its client", job_id)
+        self.log.info("job %s runs on without its client", job_id)
 
     @rpc
     async def job_reached_terminal_state(self, job: ArchivedExecutionGraph) -> None:
         job_id, term = job.job_id, self.term
-        # Nobody is told of the end before it is recorded. A leader that finds it in the archive alone records it.
+        # No client sees the end before it is recorded. A leader that finds it only in the archive records it.
         size = await self.run_blocking(self._archive.write, job)
         await self._record_end(job, term)
         dropped = await self.run_blocking(self._archive.enter, job, size, _now_ms())
@@ -512,7 +512,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._forget(dropped, term)
 
     async def _record_end(self, job: ArchivedExecutionGraph | JobDetails, term: LeaderTerm) -> None:
-        """Enter the end of a job into the registry, and return when that is certain; raises FencingError."""
+        """Record the end of a job in the registry, and return once that has succeeded; raises FencingError."""
         result = {"status": job.status.value, "end_ms": job.end_ms}
         registry = self._ha.running_jobs_registry()
         try:
@@ -545,8 +545,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     def _find(self, job_id: JobID) -> RunningJob:
         job = self._jobs.get(job_id)
         if job is None and self.fencing_token is None:
-            # The call began under a leadership that is over: which jobs there are is the next leader's to say.
-            raise JobNotReachableError(f"the Dispatcher that was asked for job {job_id} does not lead; ask again")
+            # The call began under a leadership that is over: only the next leader knows the jobs.
+            raise JobNotReachableError(f"the Dispatcher does not lead any more and cannot find job {job_id}; ask again")
         if job is None:
             raise JobNotFoundError(
                 f"no job {job_id} is running or remembered; `understudy job list` shows those that are"
@@ -619,7 +619,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         return merged_logs(job, await self._logs_at_task_executors(job_id))
 
     async def _logs_at_task_executors(self, job_id: JobID) -> list[TaskLog]:
-        """Collect what the TaskExecutors have of a job; one that does not answer has lost nothing that is kept."""
+        """Return the logs of a job that the TaskExecutors have; one that does not answer is left out."""
         try:
             async with asyncio.timeout(LOGS_TIMEOUT_S):
                 workers = await (await self._resource_manager.get()).request_task_managers()
@@ -628,12 +628,12 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
                     *(gateway.request_task_logs(job_id, self._blob) for gateway in gateways), return_exceptions=True
                 )
         except (ActorError, TimeoutError) as error:
-            self.log.warning("the TaskExecutors were not asked for logs of job %s: %s", job_id, error)
+            self.log.warning("no TaskExecutor could be reached for logs of job %s: %s", job_id, error)
             return []
         found = []
         for view, answer in zip(workers, answers, strict=True):
             if isinstance(answer, BaseException):
-                self.log.warning("%s does not give its logs: %s", view.registration.resource_id, answer)
+                self.log.warning("%s does not return its logs: %s", view.registration.resource_id, answer)
             else:
                 found += answer
         return found
@@ -702,18 +702,18 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         ask: Callable[[JobMasterGateway], Awaitable[OperationStatus]],
         target: str | None = None,
     ) -> OperationStatus:
-        """Ask the job's JobMaster; of a job that is over, return what became of the request.
+        """Send a request to the job's JobMaster; for a job that is over, return the outcome of the request.
 
         Args:
             job_id: the job.
             trigger_id: of the request.
-            ask: sends it to the JobMaster, for the first time or once more.
-            target: where a savepoint is requested, empty for the cluster's directory; None for a checkpoint.
+            ask: sends the request to the JobMaster, for the first time or again.
+            target: directory for a savepoint, empty for the cluster's; None for a checkpoint.
 
         Raises:
-            JobNotFoundError: there is no such job.
-            JobAlreadyTerminatedError: it is over, and has ended without this request; names the savepoint that it was
-                stopped with, if it was.
+            JobNotFoundError: no such job exists.
+            JobAlreadyTerminatedError: the job has ended without this request. The message names the savepoint that it
+                was stopped with, if there is one.
         """
         known = await self._ended_with(job_id, trigger_id)
         if known is not None:
@@ -721,7 +721,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         try:
             running = self._running(job_id)
         except JobAlreadyTerminatedError as error:
-            # It may have ended between the two looks, by this very request.
+            # It may have ended between the two looks, because of this same request.
             known = await self._ended_with(job_id, trigger_id) or await self._written(job_id, trigger_id, target)
             if known is not None:
                 return known
@@ -732,9 +732,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         return await ask(running.gateway)
 
     async def _written(self, job_id: JobID, trigger_id: TriggerID, target: str | None) -> OperationStatus | None:
-        """Find the savepoint of a trigger that the JobMaster that reported the job's end did not know of.
+        """Return the savepoint of a trigger that the last JobMaster did not know; None if there is none.
 
-        It was written by a former one, whose answer was lost with it.
+        A former JobMaster wrote it, and was lost before it answered.
         """
         if target is None:
             return None
@@ -747,13 +747,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         return OperationStatus(trigger_id, OperationState.COMPLETED, path=str(path))
 
     async def _stopped_with(self, job_id: JobID) -> str:
-        """Return the savepoint that an ended job was stopped with; empty where there is none."""
+        """Return the savepoint that an ended job was stopped with; empty if there is none."""
         archived = await self._ended(job_id)
         latest = None if archived is None else archived.checkpoints.latest_savepoint
         return (latest.external_path or "") if latest is not None and latest.type.ends_the_job else ""
 
     async def _ended_with(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus | None:
-        """Return what became of a trigger of a job that is over, for example because it stopped the job."""
+        """Return the outcome of a trigger in a job that is over, for example because the trigger stopped the job."""
         archived = await self._ended(job_id)
         operations = () if archived is None else archived.checkpoints.operations
         return next((status for status in operations if status.trigger_id == trigger_id), None)
@@ -801,26 +801,26 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         await self._shut_down(ApplicationStatus.UNKNOWN, "the cluster is being shut down")
 
     async def _shut_down(self, end: ApplicationStatus, diagnostics: str) -> None:
-        """Have all masters stop; raises `ActorError` when this one cannot be told."""
+        """Stop all masters; raises `ActorError` if the own master does not answer."""
         status = await self._master.request_status()
         manager = self._resource_manager.gateway
         if manager is not None:
             try:
                 await manager.deregister_application(end, diagnostics)
             except ActorError as error:
-                self.log.info("the ResourceManager was not told of the end of the cluster: %s", error)
+                self.log.info("the ResourceManager was not notified of the end of the cluster: %s", error)
         own = ActorAddress.parse(status.address)
         for system in map(ActorAddress.parse, status.masters):
             if (system.host, system.port) != (own.host, own.port):
                 try:
                     await self.gateway(system.with_path("/user/master"), MasterGateway).shut_down_cluster(end)
                 except ActorError as error:
-                    self.log.info("the master at %s was not told to stop, it may be gone: %s", system, error)
+                    self.log.info("the master at %s cannot be stopped, it may have ended: %s", system, error)
         await self._master.shut_down_cluster(end)
 
 
 def is_whole(job: ArchivedExecutionGraph) -> bool:
-    """Return whether all logs of the job's attempts are kept, so that no TaskExecutor needs to be asked. Pure."""
+    """Return whether all logs of the job's attempts are kept, so that no TaskExecutor has to be queried. Pure."""
     attempts = [attempt for task in job.tasks for attempt in task.attempts if _has_begun(attempt)]
     return all(attempt.logs and all(log.is_whole for log in attempt.logs) for attempt in attempts)
 
@@ -832,11 +832,11 @@ def _has_begun(attempt: AttemptInfo) -> bool:
 def merged_logs(job: ArchivedExecutionGraph | None, found: Iterable[TaskLog]) -> list[TaskLog]:
     """Return the logs in the order in which their attempts began, each once. Pure.
 
-    Of two copies the kept one counts, unless it is cut short.
+    The kept copy of a log wins over another one, unless it is cut short.
 
     Args:
-        job: has the kept ones; None where nobody knows them.
-        found: those that the TaskExecutors have, of an attempt in order.
+        job: has the kept logs; None if they are not known.
+        found: the logs that the TaskExecutors have; those of an attempt are in order.
     """
     if job is None:
         return list(found)
@@ -851,7 +851,7 @@ def merged_logs(job: ArchivedExecutionGraph | None, found: Iterable[TaskLog]) ->
                     present[key] = TaskLog(
                         job.job_id, task.name, attempt.number, log.name, log.size, log.blob_key, attempt.attempt_id
                     )
-    # An attempt that the job does not remember any more was one of its first.
+    # An attempt that the job has forgotten was one of its first.
     return sorted(present.values(), key=lambda log: begun.get(log.attempt_id, 0))
 
 
@@ -875,7 +875,7 @@ async def create(
     blob_port: int,
     kind: Callable[..., Dispatcher] = Dispatcher,
 ) -> Dispatcher:
-    """Factory for the actor's host."""
+    """Create the Dispatcher in the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     blob = BlobAddress(blob_host, blob_port)
     context.offload_large_calls(service, blob)

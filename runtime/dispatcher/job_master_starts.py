@@ -1,8 +1,7 @@
-"""Which JobMasters are started next, and having them started.
+"""Order of the starts of JobMasters, and the starts themselves.
 
-A JobMaster is a process: a thousand recovered jobs must not be started at once, keep the master from answering, or be
-in the way of a job that somebody submits meanwhile. (Flink starts all that it recovers at once: its JobMasters are
-objects in one process.)
+Each JobMaster is a process. If a thousand recovered jobs were started at once, the master would not answer, and newly
+submitted jobs would have to wait. (Flink starts all recovered jobs at once: its JobMasters are objects in one process.)
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from runtime.retry import pauses
 logger = logging.getLogger(__name__)
 
 BETWEEN_STARTS = Backoff(0.5, 2.0)
-"""A start costs a process: what kept one from it may be that there are too many."""
+"""Pauses in seconds after a failed start, whose cause may be too many processes."""
 
 
 class StartQueue:
-    """The order of starts. Pure: no clock, no I/O.
+    """Order of starts. Pure: no clock, no I/O.
 
-    New jobs come before recovered ones, and among each the first comes first. At most *at_once* starts are under way,
-    and of recovered jobs one fewer (where there may be more than one), so that a new job never waits for their starts.
-    One that failed goes behind those that wait.
+    New jobs come before recovered ones; within each group, the first comes first. At most *at_once* starts are under
+    way. Of recovered jobs there is one fewer, if *at_once* is more than 1, so that a new job never waits for them. A
+    job whose start failed goes behind those that wait.
 
     Args:
-        at_once: how many starts may be under way, 1 or more.
+        at_once: most starts that may be under way, 1 or more.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -44,11 +43,11 @@ class StartQueue:
         self._under_way: dict[JobID, bool] = {}
 
     def submitted(self, job_id: JobID) -> None:
-        """A job was accepted."""
+        """Queue a job that was just accepted."""
         self._want(job_id, new=True)
 
     def recovered(self, job_id: JobID) -> None:
-        """A job was found in the store."""
+        """Queue a job that was found in the store."""
         self._want(job_id, new=False)
 
     def _want(self, job_id: JobID, *, new: bool) -> None:
@@ -57,7 +56,7 @@ class StartQueue:
             self.again(job_id)
 
     def next(self) -> list[JobID]:
-        """The jobs whose start begins now."""
+        """Return the jobs to start now, and count them as under way."""
         found = []
         while len(self._under_way) < self._at_once:
             recovering = sum(not new for new in self._under_way.values())
@@ -70,22 +69,22 @@ class StartQueue:
         return found
 
     def started(self, job_id: JobID) -> None:
-        """Its JobMaster runs."""
+        """Note that the JobMaster of a job runs."""
         self._under_way.pop(job_id, None)
         self.forget(job_id)
 
     def failed(self, job_id: JobID) -> None:
-        """Its JobMaster was not started; it does not wait in line until `again`."""
+        """Note a failed start; the job does not wait in line until `again`."""
         self._under_way.pop(job_id, None)
 
     def again(self, job_id: JobID) -> None:
-        """A start that failed may be tried again, unless the job was forgotten meanwhile."""
+        """Queue a job again whose start failed, unless it was forgotten since."""
         new = self._wanted.get(job_id)
         if new is not None and job_id not in self._under_way:
             self._lines[new].setdefault(job_id)
 
     def forget(self, job_id: JobID) -> None:
-        """The job is over: no start of its JobMaster begins any more."""
+        """Start no JobMaster of this job any more: the job is over."""
         new = self._wanted.pop(job_id, None)
         if new is not None:
             self._lines[new].pop(job_id, None)
@@ -98,11 +97,11 @@ class StartQueue:
 
 
 class JobMasterStarts:
-    """Has JobMasters started by the master, in the order of a `StartQueue`, again until it succeeds.
+    """Requests the starts of JobMasters from the master, in the order of a `StartQueue`, again until each succeeds.
 
     Args:
         spawn: runs a coroutine; the Dispatcher's.
-        at_once: how many starts may be under way (`jobmanager.job-masters.concurrent-starts`).
+        at_once: most starts that may be under way (`jobmanager.job-masters.concurrent-starts`).
     """
 
     def __init__(
@@ -124,12 +123,12 @@ class JobMasterStarts:
         self._begin()
 
     def forget(self, job_id: JobID) -> None:
-        """The job is over."""
+        """Start no JobMaster of this job any more: the job is over."""
         self._queue.forget(job_id)
         self._pauses.pop(job_id, None)
 
     def clear(self) -> None:
-        """The leadership is over: begin no start any more. What is under way takes its course."""
+        """Begin no start any more: the leadership is over. Starts that are under way continue."""
         self._queue.clear()
         self._pauses.clear()
 

@@ -1,4 +1,4 @@
-"""The Dispatcher of a cluster that is of one job, and ends with it (Flink's `MiniDispatcher`)."""
+"""The Dispatcher of a cluster for one job, which stops after this job (Flink's `MiniDispatcher`)."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ CHECK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ClusterEnd:
-    """How a cluster ends: the status of its application, and the same in words."""
+    """End of a cluster: the status of its application, and the same in words."""
 
     status: ApplicationStatus
     diagnostics: str
 
 
 def end_of_cluster(jobs: Mapping[str, JobEntry], is_attached: bool) -> ClusterEnd | None:
-    """Decide whether a cluster of one job is to end. Pure: a Dispatcher that takes over decides the same.
+    """Decide whether a cluster of one job must end. Pure: a Dispatcher that takes over decides the same.
 
     Args:
-        jobs: what the registry knows of the cluster's jobs.
-        is_attached: whether the client that started the cluster is there; it has yet to submit, or to read the result.
+        jobs: the registry's entries of the cluster's jobs.
+        is_attached: whether the client that started the cluster still has to submit, or to read the result.
 
     Returns:
-        how; None while the cluster is needed.
+        the end; None while the cluster is needed.
     """
     if is_attached or any(entry.status is not JobSchedulingStatus.DONE or entry.dirty for entry in jobs.values()):
         return None
     for job_id, entry in jobs.items():
         status = JobStatus(str((entry.result or {})["status"]))
         return ClusterEnd(ApplicationStatus.of(status), f"job {job_id} is {status.value}")
-    return ClusterEnd(ApplicationStatus.UNKNOWN, "whoever started the cluster has gone without submitting a job")
+    return ClusterEnd(ApplicationStatus.UNKNOWN, "the client that started the cluster ended without submitting a job")
 
 
 class MiniDispatcher(Dispatcher):
-    """Takes one job, and shuts the cluster down when that is over and no client waits for its result.
+    """Accepts one job, and shuts the cluster down once the job is over and no client waits for its result.
 
-    The client's presence is a claim, a file lock, which is free the moment the client has ended, whatever way. One that
-    is attached lets go of it when it has read result and logs; a detached one when it has submitted the job.
+    The client holds a claim, a file lock, which becomes free when the client ends in any way. An attached client
+    releases the claim when it has read result and logs, a detached one when it has submitted the job.
 
     Args:
         client: the claim.
@@ -89,8 +89,8 @@ class MiniDispatcher(Dispatcher):
                 raise JobNotReachableError(f"job {job_id} is not accepted yet: {error}") from error
             if others:
                 raise JobSubmissionError(
-                    f"job {job_id} is not accepted: this cluster is of job {min(others)} alone, and ends with it; "
-                    "submit it to a session cluster, or with --target per-job to one of its own"
+                    f"job {job_id} is not accepted: this cluster runs job {min(others)} alone, and stops after it; "
+                    "submit to a session cluster, or with --target per-job to a new cluster"
                 )
             return await super().submit_job(job_graph)
 
@@ -110,13 +110,13 @@ class MiniDispatcher(Dispatcher):
                 self.log.warning("the cluster cannot end yet: %s", error)
 
     def _is_attached(self) -> bool:
-        """Whether a client holds the claim; it is not kept from the Dispatcher that may lead next."""
+        """Return whether a client holds the claim; a free claim stays free for the next leading Dispatcher to test."""
         is_free = self._client.try_acquire()
         self._client.release()
         return not is_free
 
     async def _keep_logs(self) -> None:
-        """Write what the job's tasks wrote beside the components' logs, where it outlives the BlobServer."""
+        """Write the logs of the job's tasks next to the components' logs, where they outlive the BlobServer."""
         for details in self._archive.details():
             job = await self.run_blocking(self._archive.get, details.job_id)
             kept = [
@@ -137,7 +137,7 @@ class MiniDispatcher(Dispatcher):
 
 
 async def create(service: RpcService, name: str, **arguments: Any) -> Dispatcher:
-    """Factory for the actor's host; arguments as `runtime.dispatcher.endpoint.create`."""
+    """Create the Dispatcher in the actor's host; arguments as `runtime.dispatcher.endpoint.create`."""
     context = ComponentContext.read(arguments["runtime_dir"], arguments["system"])
     kind = functools.partial(MiniDispatcher, client=context.directory.client_claim())
     return await endpoint.create(service, name, kind=kind, **arguments)

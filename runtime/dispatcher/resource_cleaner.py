@@ -1,6 +1,6 @@
-"""Removes what a job leaves when it has ended, and when it is forgotten (Flink's `DispatcherResourceCleanerFactory`).
+"""Removes what an ended or forgotten job leaves behind (Flink's `DispatcherResourceCleanerFactory`).
 
-The job's blobs are among that, and those that no job owns; Flink does not sweep those.
+This includes the job's blobs, and blobs without an owner; Flink does not sweep the latter.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from runtime.protocol.master import MasterGateway
 from runtime.retry import pauses, retry
 
 AT_ONCE = 16
-"""Jobs that are cleaned up after at once, and as many that are forgotten: ten thousand would all wait for one of a few
-connections to Redis, and most of them in vain."""
+"""Most jobs that are cleaned up at the same time, and most that are forgotten at the same time.
+
+Ten thousand at once would all wait for one of a few connections to Redis, and most of them in vain."""
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -36,17 +37,16 @@ T = TypeVar("T")
 def live_jobs(
     known: Iterable[str], archived: Iterable[str], stored: Iterable[str], registry: Mapping[str, JobEntry]
 ) -> list[str]:
-    """Return whose blobs a sweep spares: the jobs of which there is a record, and the owners of their logs, in order.
+    """Return whose blobs a sweep spares: all jobs with a record, and the owners of their logs, in order.
 
-    A job that is in the registry as PENDING, and nowhere else, does not count: its graph was never stored, so that
-    nobody can run it.
+    A job that is only in the registry, as PENDING, does not count: its graph was never stored, so it can never run.
 
     Args:
-        known: the jobs of the Dispatcher that runs: not over, or being submitted. To be looked at after the others
-            were read, since a job that was accepted meanwhile is in none of them.
+        known: the present Dispatcher's jobs that are not over, or are being submitted. Read these after the others,
+            because a job that was accepted in between is in none of the others.
         archived: ended jobs that are kept.
         stored: jobs whose graph is stored, whether or not it can be read.
-        registry: how far each job has come.
+        registry: the state of each job.
     """
     begun = {job_id for job_id, entry in registry.items() if entry.status is not JobSchedulingStatus.PENDING}
     jobs = {*known, *archived, *stored, *begun}
@@ -54,13 +54,13 @@ def live_jobs(
 
 
 class JobBlobs:
-    """Orders to the BlobServer of the Dispatcher's own master, wherever that is at present.
+    """Sends requests to the BlobServer of the Dispatcher's own master, wherever it is at present.
 
     Args:
-        owner: the Dispatcher, under whose leadership the BlobServer is told.
+        owner: the Dispatcher, whose leadership the requests carry.
         receptionist: the system's directory.
 
-    Every method raises ActorError when the BlobServer does not answer, or refuses.
+    Every method raises ActorError if the BlobServer does not answer, or rejects the request.
     """
 
     def __init__(self, owner: RpcEndpoint, receptionist: ReceptionistGateway) -> None:
@@ -82,32 +82,32 @@ class JobBlobs:
                 raise outcome
 
     async def clean_up(self, job_id: str, term: LeaderTerm) -> None:
-        """Delete all blobs of a job that is over, or in the name of its logs when it is forgotten."""
+        """Delete all blobs of a job that is over, or those of its logs, given their owner, when it is forgotten."""
         await (await self._server()).cleanup_job(job_id, term.token)
 
     async def sweep(self, live: list[str], term: LeaderTerm) -> None:
         """Delete the blobs of all other jobs that were not used for `blob.service.cleanup.ttl`."""
         swept = await (await self._server()).sweep_orphans(live, term.token)
         if swept:
-            logger.info("the blobs of jobs that nobody knows were deleted: %s", ", ".join(swept))
+            logger.info("the blobs of jobs without a record were deleted: %s", ", ".join(swept))
 
     async def try_to_use(self, *job_ids: str) -> None:
-        """Do as `use`, but log when the BlobServer does not answer: its successor counts anew before it sweeps."""
+        """Do as `use`, but only log if the BlobServer does not answer: the next one counts again before it sweeps."""
         try:
             await self.use(*job_ids)
         except ActorError as error:
-            logger.warning("the BlobServer was not told of %d recovered jobs: %s", len(job_ids), error)
+            logger.warning("the BlobServer does not know of %d recovered jobs: %s", len(job_ids), error)
 
 
 class ResourceCleaner:
-    """Cleans up for a Dispatcher, as long as that leads.
+    """Cleans up for a Dispatcher while it leads.
 
     Args:
         ha: has the handles of the jobs.
         master: stops their JobMasters.
-        blobs: has their files deleted.
-        log_dir: where the JobMasters' logs are, which go when their jobs are forgotten.
-        leads: whether the Dispatcher still leads under a term.
+        blobs: deletes their files.
+        log_dir: directory of the JobMasters' logs, which are removed when their jobs are forgotten.
+        leads: returns whether the Dispatcher still leads under a term.
     """
 
     def __init__(
@@ -127,13 +127,13 @@ class ResourceCleaner:
         self._forgetting = asyncio.Semaphore(AT_ONCE)
 
     async def clean_up(self, job_id: JobID, term: LeaderTerm) -> None:
-        """Remove what an ended job left, until nothing is left of it or the term is over."""
+        """Remove what an ended job left, until nothing of it is left or the term is over."""
         await self._insist(self._clean_up_once, job_id, term)
 
     async def take_back(self, job_id: JobID, term: LeaderTerm) -> None:
-        """Remove what a refused submission has stored, until nothing is left of it or the term is over.
+        """Remove what a rejected submission has stored, until nothing of it is left or the term is over.
 
-        The next leader does so for a term that ends: an entry that is PENDING and has no graph was never accepted.
+        If the term ends, the next leader does so: an entry that is PENDING and has no graph was never accepted.
         """
         await self._insist(self._take_back_once, job_id, term)
 
@@ -149,7 +149,7 @@ class ResourceCleaner:
 
     @staticmethod
     async def _until_lost(attempt: Callable[[], Awaitable[T]], what: str) -> T | None:
-        """Repeat it until it is done; None where another Dispatcher leads."""
+        """Repeat *attempt* until it succeeds; return None if another Dispatcher leads."""
         errors = (ActorError, HaError, OSError)
         try:
             return await retry(
@@ -168,7 +168,7 @@ class ResourceCleaner:
         """Remove the handle first, then everything that it points to."""
         await self._ha.job_graph_store().remove(job_id, term)
         await self._master.stop_job_master(job_id)
-        # A write of the JobMaster's may still be on its way; it must not come after the removals.
+        # A write of the JobMaster may still be on its way; it must not arrive after the removals.
         await self._ha.depose(job_master(job_id), term)
         await self._ha.execution_store().remove(job_id, term)
         await self._ha.checkpoint_recovery_factory().clean_up(job_id, term)
@@ -176,7 +176,7 @@ class ResourceCleaner:
         await self._ha.running_jobs_registry().mark_clean(job_id, term)
 
     async def forget(self, job_id: JobID, term: LeaderTerm) -> None:
-        """Remove what was kept of a job after its end, once that was cleaned up after, or until the term is over."""
+        """Remove what was kept of a job after its end, once the job is cleaned up, until the term is over."""
 
         async def attempt() -> bool:
             async with self._forgetting:
@@ -191,7 +191,7 @@ class ResourceCleaner:
         for pause_s in pauses():
             if await self._until_lost(attempt, f"forgetting job {job_id}") is not False:
                 return
-            await asyncio.sleep(pause_s)  # until it was cleaned up after
+            await asyncio.sleep(pause_s)  # until the job is cleaned up
 
     async def _forget_once(self, job_id: JobID, term: LeaderTerm) -> None:
         try:
@@ -199,7 +199,7 @@ class ResourceCleaner:
         except ActorError as error:
             logger.info("the logs of job %s are left to a sweep: %s", job_id, error)
         await self._ha.running_jobs_registry().forget(job_id, term)
-        for path in self._log_dir.glob(f"{job_master(job_id)}*.log*"):  # of every master's, and what was put aside
+        for path in self._log_dir.glob(f"{job_master(job_id)}*.log*"):  # of every master, rotated ones too
             path.unlink(missing_ok=True)
 
     async def sweep_blobs(
@@ -209,13 +209,13 @@ class ResourceCleaner:
         archived: Callable[[], Iterable[str]],
         known: Callable[[], Iterable[str]],
     ) -> None:
-        """Have the blobs deleted that were uploaded and never submitted, or left over; as long as the term lasts.
+        """Delete the blobs that were uploaded but never submitted, and left-over blobs, while the term lasts.
 
         Args:
             term: the leadership.
             interval_s: seconds between two sweeps.
-            archived: ended jobs that are kept.
-            known: jobs that are not over, or being submitted.
+            archived: returns the ended jobs that are kept.
+            known: returns the jobs that are not over, or are being submitted.
         """
         while self._leads(term):
             try:
@@ -223,8 +223,8 @@ class ResourceCleaner:
                 stored = await self._ha.job_graph_store().job_ids()
                 ended = list(archived())
                 if not self._leads(term):
-                    return  # what it knew went with its leadership
+                    return  # its lists are not valid after its leadership
                 await self._blobs.sweep(live_jobs(known(), ended, stored, registry), term)
             except (ActorError, HaError) as error:
-                logger.warning("blobs that nobody knows were not swept, the next time they are: %s", error)
+                logger.warning("blobs of jobs without a record were not swept; the next sweep tries again: %s", error)
             await asyncio.sleep(interval_s)

@@ -1,6 +1,6 @@
-"""What carries out a job's checkpoints: the instructions of `CheckpointCoordinator`, and what follows from them.
+"""Carries out a job's checkpoints: the instructions of `CheckpointCoordinator`, and their consequences.
 
-The part of the JobMaster between the coordinator, the tasks, the store of completed checkpoints, and the files.
+It is the part of the JobMaster between the coordinator, the tasks, the store of completed checkpoints, and the files.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from runtime.retry import retry
 
 
 class JobCheckpoints:
-    """The checkpoints of one job, under one leadership of its JobMaster; everything runs on that's main thread.
+    """The checkpoints of one job, under one leadership of its JobMaster; all of it runs on the JobMaster's main thread.
 
     Args:
         endpoint: the JobMaster.
@@ -73,13 +73,13 @@ class JobCheckpoints:
         term: the leadership.
         ha: has the store and the counter.
         configuration: the cluster's.
-        task_managers: who is told.
-        now: the time.
-        fail_job: called when too many checkpoints have failed, with why.
-        cancel_job: called when a savepoint is complete that the job is to be cancelled with, before a task hears of it.
-        written: returns when the state of the execution is written down under the leadership; raises
-            `JobNotReachableError` where that is over.
-        on_change: called when something has come to its end that `advance` may go on from.
+        task_managers: TaskExecutors that take part.
+        now: returns the time.
+        fail_job: called with the reason when too many checkpoints have failed.
+        cancel_job: called when the savepoint that cancels the job is complete, before the tasks are notified.
+        written: returns once the state of the execution is written under the leadership; raises `JobNotReachableError`
+            if that is over.
+        on_change: called when work has ended after which `advance` may be able to do more.
     """
 
     def __init__(
@@ -125,20 +125,20 @@ class JobCheckpoints:
     async def recover(
         self, rollback: Rollback | None = None, totals: CheckpointTotals = NO_TOTALS, *, is_new: bool = False
     ) -> str:
-        """Find what former JobMasters have stored, and what the job begins from; raises HaError.
+        """Find the checkpoints of former JobMasters, and the state that the job starts from; raises HaError.
 
         Args:
-            rollback: the last one, as it was written down.
-            totals: the counters, as they were written down.
+            rollback: the last one, as it was written.
+            totals: the counters, as they were written.
             is_new: whether there have been no former JobMasters.
 
         Raises:
             FencingError: the leadership may be over; nothing was removed.
 
         Returns:
-            why the savepoint that the job is to begin from cannot be used; empty if it can, or there is none.
+            why the savepoint that the job starts from cannot be used; empty if it can, or there is none.
         """
-        # Before it is asked who leads: what is begun later is a successor's, and is not swept.
+        # Before the leadership is checked: a checkpoint that starts later is the next JobMaster's, and is not swept.
         begun = await self._endpoint.run_blocking(self._begun)
         self._endpoint.act(self._term)
         completed = []
@@ -167,9 +167,9 @@ class JobCheckpoints:
         return ""
 
     async def _read_initial(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
-        """Read what the job begins from. While the job that it was taken of runs, the queries of this one are others.
+        """Read the savepoint that the job starts from. While its own job runs, the queries here get new ids.
 
-        That job may be between two attempts, so that nothing of it holds the lease of its location.
+        That job may be between two attempts, so that it does not hold the lease of its location.
         """
         owner, initial = await self._endpoint.run_blocking(self._savepoints.read, settings)
         if initial.new_query_id is None and owner != self._job.job_id:
@@ -182,8 +182,8 @@ class JobCheckpoints:
         try:
             found = await self._store.recover(self._term)
         except StateCorruptedError as error:
-            # The live state of the queries is what counts; a checkpoint is for when that is lost.
-            self._endpoint.log.error("the job goes on without its checkpoints: %s", error)
+            # The live state of the queries counts; a checkpoint is only needed if that is lost.
+            self._endpoint.log.error("the job continues without its checkpoints: %s", error)
             return []
         return [(item.checkpoint_id, item.data) for item in found]
 
@@ -192,21 +192,21 @@ class JobCheckpoints:
         return sorted(self._directory.glob("chk-*"))
 
     def _sweep(self, abandoned: Sequence[Path]) -> None:
-        """Remove the directories of checkpoints that former JobMasters had begun."""
+        """Remove the directories of checkpoints that former JobMasters started and did not complete."""
         for path in abandoned:
             self._remove_tree(path)
 
     def _remove_tree(self, path: Path) -> None:
-        """Remove as much as possible. What is left fails no job, but the log names it."""
+        """Remove as much as possible. A rest fails no job, but the log names it."""
         shutil.rmtree(path, ignore_errors=True)
         if path.exists():
-            self._endpoint.log.warning("%s could not be removed wholly: remove it by hand", path)
+            self._endpoint.log.warning("%s could not be removed completely: remove it by hand", path)
 
     async def finish(self, status: JobStatus, failure: str = "") -> None:
-        """End the job's checkpoints: wait for a savepoint that is being written, then remove all that is the job's own.
+        """End the job's checkpoints: wait for a savepoint that is being written, then remove the job's own files.
 
-        Completed checkpoints stay where they are to outlive a job that has come to that end. Requests for a checkpoint
-        or savepoint that is not complete fail, with the job's end and the *failure* that led to it.
+        Completed checkpoints are kept if the configuration retains them after this kind of end. Requests for a
+        checkpoint or savepoint that is not complete fail, with the job's end and the *failure* that led to it.
         """
         reason = f"the job is {status.value}{failure and f': {failure}'}"
         self._do(self._coordinator.close(reason, self._now()))
@@ -217,13 +217,13 @@ class JobCheckpoints:
         if not kept:
             await self._endpoint.run_blocking(self._remove_tree, self._directory)
             return
-        self._endpoint.log.info("of job %s %s are retained", self._job.job_id, ", ".join(sorted(kept)))
+        self._endpoint.log.info("job %s: retained %s", self._job.job_id, ", ".join(sorted(kept)))
         for path in self._directory.iterdir():
             if path.name not in kept:
                 await self._endpoint.run_blocking(self._remove_tree, path)
 
     def close(self) -> None:
-        """Leave the job to the next JobMaster."""
+        """Stop all work here: the next JobMaster has the job."""
         self._closed = True
         for work in self._work:
             work.cancel()
@@ -232,24 +232,24 @@ class JobCheckpoints:
 
     @property
     def totals(self) -> CheckpointTotals:
-        """The counters, which a successor has to know."""
+        """Counters that the next JobMaster needs."""
         return self._coordinator.totals
 
     @property
     def is_idle(self) -> bool:
-        """Whether `advance` would do nothing, whatever runs."""
+        """Return whether `advance` would do nothing, whichever tasks run."""
         return self._closed or self._coordinator.is_idle
 
     def next_deadline(self) -> float | None:
-        """When `advance` has to be called by the passing of time alone, in monotonic seconds; None: never."""
+        """Return when `advance` must be called even if nothing happens, in monotonic seconds; None: never."""
         return None if self._closed else self._coordinator.next_deadline()
 
     def statistics(self) -> CheckpointStatsSnapshot:
-        """Return the figures as they are now."""
+        """Return the present figures."""
         return self._coordinator.statistics(self._now())
 
     def restore(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
-        """Return the state that a task which is about to be deployed begins with."""
+        """Return the state that a task starts from, just before it is deployed."""
         self._coordinator.stop_undone()
         latest = self._coordinator.latest
         completed = () if latest is None else (latest, *self._coordinator.earlier)
@@ -262,29 +262,29 @@ class JobCheckpoints:
 
     @property
     def rollback(self) -> Rollback | None:
-        """The last rollback, which a successor has to know."""
+        """The last rollback, which the next JobMaster needs."""
         return self._restores.last
 
     async def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> None:
-        """Decide that the job goes back; the caller has it written down, and the tasks restarted.
+        """Decide that the job is rolled back; the caller writes that, and restarts the tasks.
 
         See `TaskRestores.prepare`, also for what it raises.
         """
-        async with self._storing:  # or what it goes back to might be subsumed meanwhile
+        async with self._storing:  # else the checkpoint of the rollback might be subsumed
             prepared = await self._endpoint.run_blocking(self._restores.prepare, trigger_id, target, new_query_id)
             decided = replace(prepared, after=self._coordinator.last_number)
             await self._endpoint.run_blocking(self._restores.take_up, decided)
 
     async def rollback_written(self) -> None:
-        """Remove what former rollbacks kept, since the last one is written down and replaces them."""
+        """Remove the files of former rollbacks, since the last one is written and replaces them."""
         self._endpoint.act(self._term)
         try:
             await self._endpoint.run_blocking(self._restores.forget_former)
         except OSError as error:
-            self._endpoint.log.warning("what former rollbacks kept is left until the job ends: %s", error)
+            self._endpoint.log.warning("files of former rollbacks are left until the job ends: %s", error)
 
     def operation(self, trigger_id: TriggerID) -> OperationStatus:
-        """Return what became of a trigger; raises `UnknownOperationError`."""
+        """Return the state of a trigger; raises `UnknownOperationError`."""
         status = self._coordinator.operation(trigger_id)
         if status is None:
             raise UnknownOperationError(f"job {self._job.job_id} knows of no trigger {trigger_id}")
@@ -293,7 +293,7 @@ class JobCheckpoints:
     # ---------------------------------------------------------------------------------- events
 
     def advance(self, running: RunningTasks) -> None:
-        """Take note of the time and of the tasks that run."""
+        """Note the time and the running tasks."""
         if not self._closed:
             self._do(self._coordinator.advance(running, self._now()))
 
@@ -308,7 +308,7 @@ class JobCheckpoints:
         return self._coordinator.trigger(trigger, self._now())
 
     async def acknowledge(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
-        """Take a task's part of a checkpoint."""
+        """Accept a task's part of a checkpoint."""
         if self._coordinator.outcome(ack.checkpoint_id) is None:
             there = await self._endpoint.run_blocking(self._savepoints.find, ack.trigger)
             if there:  # written by a former JobMaster, whose answer was lost
@@ -326,7 +326,7 @@ class JobCheckpoints:
         return status
 
     def decline(self, decline: DeclineCheckpoint) -> None:
-        """Take note that a task cannot do its part."""
+        """Note that a task cannot do its part."""
         self._endpoint.log.warning("checkpoint %d was declined: %s", decline.checkpoint_id, decline.reason)
         self._do(self._coordinator.declined(decline, self._now()))
 
@@ -370,7 +370,7 @@ class JobCheckpoints:
 
     async def _allocate(self) -> None:
         try:
-            number = await retry(  # one may be left out, none is given out twice
+            number = await retry(  # a number may be left out, but none is given out twice
                 lambda: self._counter.get_and_increment(self._term),
                 HaError,
                 unless=LeadershipLostError,
@@ -390,7 +390,7 @@ class JobCheckpoints:
         )
 
         async def trigger() -> str:
-            """Return why the task cannot take part; nothing where it does, or the checkpoint is over."""
+            """Return why the task cannot take part; empty if it can."""
             gateway = self._task_managers.gateway(task.resource_id)
             if self._closed or self._coordinator.outcome(number) is not CheckpointOutcome.PENDING:
                 return "the checkpoint is over"
@@ -408,7 +408,7 @@ class JobCheckpoints:
             self.decline(DeclineCheckpoint(number, task.attempt_id, reason))
 
     async def _make_last(self, instruction: StoreCheckpoint) -> None:
-        """Store a checkpoint; one at a time, since the store takes them in the order of their numbers."""
+        """Store a checkpoint; one at a time, because the store takes them in the order of their numbers."""
         number = instruction.metadata.checkpoint_id
         subsumed: list[CheckpointMetadata] = []
         path = instruction.metadata.path
@@ -422,7 +422,7 @@ class JobCheckpoints:
                     subsumed = await self._add(metadata)
             except (LeadershipLostError, JobNotReachableError, FencingError) as error:
                 self._endpoint.log.info("checkpoint %d is left: %s", number, error)
-                return  # whether it is in the store the next JobMaster finds out
+                return  # the next JobMaster finds out whether it is in the store
             except (CheckpointError, StateHandleConflictError, OSError) as error:
                 instructions = self._coordinator.store_failed(number, str(error), self._now())
             else:
@@ -435,18 +435,18 @@ class JobCheckpoints:
         self._do(instructions)
 
     async def _note_totals(self) -> None:
-        """Have the counters written down; a completed checkpoint has them itself."""
+        """Write the counters; a completed checkpoint has them itself."""
         try:
             await self._written()
         except JobNotReachableError as error:
-            self._endpoint.log.info("the checkpoints of job %s are counted by a successor: %s", self._job.job_id, error)
+            self._endpoint.log.info("the next JobMaster counts the checkpoints of job %s: %s", self._job.job_id, error)
 
     async def _write_savepoint(self, instruction: StoreCheckpoint) -> str:
-        """Write a savepoint; it is one by a last step that only the present JobMaster takes.
+        """Write a savepoint; the last step, which makes it visible, is done only by the present JobMaster.
 
         Raises:
             CheckpointError, OSError: it cannot be written.
-            JobNotReachableError, FencingError: another JobMaster leads, or may.
+            JobNotReachableError, FencingError: another JobMaster leads, or may lead.
         """
         made = await self._endpoint.run_blocking(
             self._savepoints.copy,
@@ -456,7 +456,7 @@ class JobCheckpoints:
             lambda: not self._closed,
         )
         try:
-            await self._written()  # refused where the store knows a later JobMaster
+            await self._written()  # rejected if the store knows a later JobMaster
             self._endpoint.act(self._term)
             return await self._endpoint.run_blocking(self._savepoints.publish, instruction.trigger, made)
         except (JobNotReachableError, FencingError):
@@ -464,7 +464,7 @@ class JobCheckpoints:
             raise
 
     async def _add(self, metadata: CheckpointMetadata) -> list[CheckpointMetadata]:
-        """Add a checkpoint to the store, and again for as long as it is not known whether it is there."""
+        """Add a checkpoint to the store, again while it is not known whether it is there."""
 
         async def add() -> list[CheckpointMetadata]:
             needed = self._coordinator.needed_beside(metadata)
@@ -484,8 +484,8 @@ class JobCheckpoints:
         try:
             await self._endpoint.run_blocking(self._remove, instruction)
         except (CheckpointError, OSError) as error:
-            # It goes with the job at the latest.
-            self._endpoint.log.warning("checkpoint %d was not removed wholly: %s", instruction.checkpoint_id, error)
+            # The job's end removes it at the latest.
+            self._endpoint.log.warning("checkpoint %d was not removed completely: %s", instruction.checkpoint_id, error)
 
     def _remove(self, instruction: DiscardSnapshots) -> None:
         for query in instruction.queries:

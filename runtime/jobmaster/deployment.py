@@ -1,4 +1,4 @@
-"""The TaskExecutors of one job, as its JobMaster sees them: deploying, cancelling and giving back slots."""
+"""The TaskExecutors of one job, as its JobMaster sees them: deploying, cancelling and returning slots."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TaskManagers:
         endpoint: the JobMaster, whose main thread everything here runs on.
         job_id: the job.
         configuration: the cluster's.
-        blob: where what is over the limit of a descriptor is uploaded to.
+        blob: address of the BlobServer for the parts of a descriptor that are over the limit.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TaskManagers:
         self._blobs = blob_client(configuration, blob, endpoint.service.secret)
         self._offload = DeploymentOffload(
             self._blobs,
-            # Both parts of a descriptor go in one message.
+            # One message has both parts of a descriptor.
             min(configuration.get(BlobOptions.OFFLOAD_MINSIZE), configuration.get(RpcOptions.FRAME_SIZE) // 4),
             job_id,
             endpoint.run_blocking,
@@ -65,7 +65,7 @@ class TaskManagers:
         self._deploying: dict[ExecutionAttemptID, asyncio.Event] = {}
 
     def add(self, registration: TaskExecutorRegistration) -> TaskExecutorGateway:
-        """Add a TaskExecutor that has registered; returns its gateway."""
+        """Add a TaskExecutor that has registered; return its gateway."""
         gateway = self._endpoint.gateway(registration.address, TaskExecutorGateway, term=self._endpoint.term)
         self._endpoint.service.connect(registration.address)  # while it offers its slots
         self._expected.pop(registration.resource_id, None)
@@ -73,29 +73,29 @@ class TaskManagers:
         return gateway
 
     def expect(self, resource_id: ResourceID, address: str) -> None:
-        """Expect a TaskExecutor that a former JobMaster of the job used to register with this one."""
+        """Expect that a TaskExecutor, which a former JobMaster of the job used, registers with this one."""
         self._expected[resource_id] = address
 
     def is_replaced_by(self, registration: TaskExecutorRegistration) -> bool:
-        """Whether another process was known, or expected, under this resource id."""
+        """Return whether another process was known, or expected, under this resource id."""
         known = self._workers.get(registration.resource_id)
         address = self._expected.get(registration.resource_id) if known is None else known.registration.address
         return address is not None and address != registration.address
 
     def remove(self, resource_id: ResourceID) -> bool:
-        """Forget a TaskExecutor; returns whether it was known or expected."""
+        """Forget a TaskExecutor; return whether it was known or expected."""
         expected = self._expected.pop(resource_id, None) is not None
         return self._workers.pop(resource_id, None) is not None or expected
 
     def address_of(self, resource_id: ResourceID) -> str:
-        """RPC address of a registered TaskExecutor; raises `UnknownTaskExecutorError`."""
+        """Return the RPC address of a registered TaskExecutor; raises `UnknownTaskExecutorError`."""
         worker = self._workers.get(resource_id)
         if worker is None:
             raise UnknownTaskExecutorError(f"TaskExecutor {resource_id} is not registered for this job; register again")
         return worker.registration.address
 
     def gateway(self, resource_id: ResourceID) -> TaskExecutorGateway | None:
-        """Return the gateway of a registered TaskExecutor; None where there is none of that name."""
+        """Return the gateway of a registered TaskExecutor; None if it is not registered."""
         worker = self._workers.get(resource_id)
         return None if worker is None else worker.gateway
 
@@ -105,12 +105,12 @@ class TaskManagers:
         descriptor: TaskDeploymentDescriptor,
         written: Callable[[], Awaitable[None]],
     ) -> None:
-        """Send a task to its TaskExecutor, once *written* has returned: the deployment is known to any successor.
+        """Send a task to its TaskExecutor, once *written* has returned: then the next JobMaster knows the deployment.
 
         Raises:
-            SlotNotAllocatedError: the TaskExecutor is gone, or has not registered with this JobMaster: one that has
-                freed the slots that it had for a former JobMaster never does.
-            ActorError, GatewayError: it did not take the task.
+            SlotNotAllocatedError: the TaskExecutor has ended, or has not registered with this JobMaster. It never
+                registers if it has freed the slots that it had for a former JobMaster.
+            ActorError, GatewayError: it did not accept the task.
             BlobError: the descriptor is large and could not be uploaded.
         """
         worker = self._workers.get(resource_id)
@@ -143,14 +143,14 @@ class TaskManagers:
                 await gateway.submit_task(lasting)
 
     def cancel(self, attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
-        """Have an attempt cancelled, after its deployment has been delivered; repeated until it is answered."""
+        """Cancel an attempt, after its deployment has been delivered; repeated until the TaskExecutor answers."""
         self._endpoint.spawn(self._cancel(attempt_id, resource_id), f"cancelling {attempt_id}")
 
     async def _cancel(self, attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
         if attempt_id in self._deploying:
             await self._deploying[attempt_id].wait()
 
-        async def cancel() -> None:  # until it answers, or its loss ends the attempt
+        async def cancel() -> None:  # repeated until it answers, or its loss ends the attempt
             worker = self._workers.get(resource_id)
             if worker is not None:
                 await worker.gateway.cancel_task(attempt_id)
@@ -158,18 +158,18 @@ class TaskManagers:
         await retry(cancel, ActorError, what=f"cancelling at TaskExecutor {resource_id}", log=self._endpoint.log)
 
     def free_slot(self, slot: AllocatedSlot) -> None:
-        """Give a slot back."""
-        self._endpoint.spawn(self._free(slot), f"giving back {slot.slot_id}")
+        """Return a slot to its TaskExecutor."""
+        self._endpoint.spawn(self._free(slot), f"returning {slot.slot_id}")
 
     async def _free(self, slot: AllocatedSlot) -> None:
         worker = self._workers.get(slot.slot_id.resource_id)
         if worker is None:
             return
         try:
-            await worker.gateway.free_slot(slot.allocation_id, "the job needs it no more")
+            await worker.gateway.free_slot(slot.allocation_id, "the job does not need it any more")
         except ActorError as error:
-            # A TaskExecutor frees the slots of a job whose JobMaster it hears nothing from.
-            self._endpoint.log.info("%s was not given back: %s", slot.slot_id, error)
+            # A TaskExecutor frees a job's slots by itself when the job's JobMaster is silent.
+            self._endpoint.log.info("%s was not returned: %s", slot.slot_id, error)
 
     def job_over(self, reason: str) -> None:
         """Tell all TaskExecutors that the job is over."""
@@ -178,13 +178,13 @@ class TaskManagers:
         self._release_blobs()
 
     def clear(self) -> None:
-        """Forget all TaskExecutors: another JobMaster leads, and if it is this one again they register anew."""
+        """Forget all TaskExecutors: another JobMaster leads; if it is this one again, they register again."""
         self._workers.clear()
         self._expected.clear()
         self._release_blobs()
 
     def _release_blobs(self) -> None:
-        self._endpoint.spawn(self._offload.release(), "deleting what was kept for further deployments")
+        self._endpoint.spawn(self._offload.release(), "deleting the blobs kept for further deployments")
 
     async def close(self) -> None:
         """Delete what is left of deployments, and close the connection to the BlobServer."""
@@ -202,15 +202,15 @@ class RunBlocking(Protocol):
 class DeploymentOffload:
     """The large parts of a job's deployments, uploaded as blobs.
 
-    A part over the limit is uploaded once however many TaskExecutors it goes to at the same time. The one that all
+    A part over the limit is uploaded once for all TaskExecutors that need it at the same time. The part that all
     deployments share is kept for the next ones, until `release`.
 
     Args:
         writer: uploads and deletes.
         limit: most bytes that travel in the message.
         job_id: the job.
-        run_blocking: for whatever uploads or deletes.
-        ttl_s: seconds for which the server keeps a transient blob that nobody uses.
+        run_blocking: runs uploads and deletions on another thread.
+        ttl_s: seconds for which the server keeps an unused transient blob.
     """
 
     def __init__(self, writer: BlobWriter, limit: int, job_id: str, run_blocking: RunBlocking, ttl_s: float) -> None:
@@ -227,11 +227,11 @@ class DeploymentOffload:
 
     @contextlib.asynccontextmanager
     async def delivery(self, data: bytes, *, keep: bool = False) -> AsyncIterator[MaybeOffloaded]:
-        """Return what to send for *data* to one TaskExecutor; the ``async with`` lasts until that has answered.
+        """Yield what to send for *data* to one TaskExecutor; leave the ``async with`` once it has answered.
 
         Args:
             data: a part of a deployment.
-            keep: whether it is the part that other deployments share.
+            keep: whether it is the part that all deployments share.
 
         Raises:
             BlobError: the upload failed.
@@ -249,7 +249,7 @@ class DeploymentOffload:
         with contextlib.ExitStack() as stack:
             message = stack.enter_context(self._messages.delivery(data))
             if keep:
-                # The blob of this delivery may be a newer one than that which was kept: that one is over its half-life.
+                # The blob of this delivery may be newer than the kept one, which is past half of its lifetime.
                 kept = contextlib.ExitStack()
                 kept.enter_context(self._messages.kept(data))
                 with self._lock:
@@ -259,10 +259,10 @@ class DeploymentOffload:
             return message, stack.pop_all().close
 
     async def lasting(self, data: bytes, message: MaybeOffloaded, *, keep: bool = False) -> MaybeOffloaded:
-        """Return what to send instead, to a TaskExecutor that does not find the blob of *message*.
+        """Return what to send instead to a TaskExecutor that does not find the blob of *message*.
 
-        It was swept, or the TaskExecutor uses another master's BlobServer: a transient blob is at one server alone, a
-        permanent one is found in the store from anywhere, and goes with the job.
+        Either the blob was swept, or the TaskExecutor uses another master's BlobServer. A transient blob is at one
+        server only. A permanent one is found in the store from any server, and is deleted with the job.
 
         Raises:
             BlobError: the upload failed.
@@ -283,13 +283,13 @@ class DeploymentOffload:
         return sent
 
     async def release(self) -> None:
-        """Delete the shared part once no delivery of it is under way: the job is deployed no more."""
+        """Delete the shared part once no delivery of it is under way: the job is not deployed any more."""
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is not None:
             await self._run_blocking(kept.close)
 
     async def close(self) -> None:
-        """Delete whatever is left."""
+        """Delete all blobs that are left."""
         await self.release()
         await self._run_blocking(self._messages.close)

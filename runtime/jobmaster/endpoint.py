@@ -1,8 +1,8 @@
-"""The JobMaster: carries one job from its graph to its end (Flink's `JobMaster`).
+"""The JobMaster: runs one job from its graph to its end (Flink's `JobMaster`).
 
-The pure `ExecutionGraph`, `SlotPool` and `CheckpointCoordinator` decide. The endpoint tells them what happens, and
-carries out their instructions by its parts: `TaskManagers` deploys and cancels, `ResourceManagerConnection` asks for
-slots, `JobCheckpoints` takes checkpoints, and `ExecutionJournal` writes down what a successor has to know.
+The pure `ExecutionGraph`, `SlotPool` and `CheckpointCoordinator` decide. The endpoint reports events to them, and its
+parts carry out their instructions. `TaskManagers` deploys and cancels, and `ResourceManagerConnection` requests slots.
+`JobCheckpoints` takes checkpoints, and `ExecutionJournal` writes the state that the next JobMaster needs.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.retry import retry
 
 LOST_LOGS_TIMEOUT_S = 5.0
-POOL_GRACE_S = 5.0  # the ResourceManager's refusal comes first, and says more
+POOL_GRACE_S = 5.0  # the ResourceManager's rejection comes first, and its message says more
 
 JobHeartbeatAnswer = tuple[frozenset[ExecutionAttemptID], JobHeartbeat]
-"""A TaskExecutor's answer to a heartbeat, and the attempts that it was known to hold when it was asked."""
+"""A TaskExecutor's answer to a heartbeat, and the attempts that it had reported before the heartbeat was sent."""
 
 
 class JobMaster(LeaderEndpoint, JobMasterGateway):
-    """One job: from the store to its graph, from the graph's instructions to the world, and to its end.
+    """The endpoint of one job: reads it from the store, carries out the graph's instructions, and reports its end.
 
     Args:
         service: the RPC service of the process.
@@ -119,7 +119,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         receptionist: the system's directory.
         configuration: the cluster's.
         jobs_dir: directory of the jobs' materialised results.
-        blob: where the BlobServer listens.
+        blob: address of the BlobServer.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     async def lead(self, term: LeaderTerm) -> None:
         """Read the job from the store and build its execution graph."""
-        await self._dispatcher.start()  # who leads there is found out meanwhile
+        await self._dispatcher.start()  # finds its leader while the rest is read
         await self._resource_manager.start()
         store = self._ha.execution_store()
         is_new, encoded = await asyncio.gather(
@@ -175,7 +175,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._ha.job_graph_store().get(self._job_id),
             return_exceptions=True,
         )
-        if isinstance(is_new, JobAlreadyDoneError):  # whatever came of reading its graph, which may be gone
+        if isinstance(is_new, JobAlreadyDoneError):  # even if its graph could not be read, which may be removed
             self.log.warning("job %s is over already: it is not run again", self._job_id)
             return
         if isinstance(is_new, BaseException):
@@ -196,7 +196,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             RestartStrategy(strategy),
             current_instant(),
             results_dir=str(self._results_dir),
-            # The same code on the same data fails again: it is only run again when somebody has asked for that.
+            # The same code on the same data fails again: it is only restarted if the user has configured that.
             restart_user_failures=job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE),
         )
         self._checkpoints = JobCheckpoints(
@@ -226,23 +226,23 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return SlotPool(wait_s + POOL_GRACE_S, self._configuration.get(JobOptions.SLOT_IDLE_TIMEOUT))
 
     def _configuration_of(self, job: JobGraph) -> Configuration:
-        """Return the cluster's configuration, with what the job sets for itself."""
+        """Return the cluster's configuration, with the job's own settings over it."""
         self._cannot_begin = ""
         try:
             return self._configuration.overlaid(job.configuration, "the job")
-        except ConfigurationError as error:  # each of them is right in itself, and they do not go together
+        except ConfigurationError as error:  # each setting is valid by itself, but they contradict each other
             self._cannot_begin = str(error)
             return self._configuration
 
     async def _saved_execution(self) -> ExecutionGraphSnapshot | None:
-        """Return what the predecessor had written down; None where there was none, or it cannot be read."""
+        """Return the state that the former JobMaster has written; None if there is none, or it cannot be read."""
         try:
             data = await self._ha.execution_store().find(self._job_id)
             saved = None if data is None else decode(data, ExecutionGraphSnapshot)
             if saved is not None and saved.format_version != SNAPSHOT_VERSION:
                 raise WireError(f"it has format {saved.format_version}, this version reads {SNAPSHOT_VERSION}")
         except (StateCorruptedError, WireError) as error:
-            self.log.error("job %s begins anew, its state cannot be read: %s", self._job_id, error)
+            self.log.error("job %s restarts from the beginning, its state cannot be read: %s", self._job_id, error)
             return None
         return saved
 
@@ -254,18 +254,18 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return encode(saved)
 
     async def serve(self) -> None:
-        """Begin to run the job, or go on with it."""
+        """Start the job, or resume it."""
         graph, term = self._graph, self._term
         if graph is None or self._job is None or term is None:
             return
-        self.log.info("job %s (%s) %s", self._job_id, self._job.name, "goes on" if self._resumes else "starts")
+        self.log.info("job %s (%s) %s", self._job_id, self._job.name, "is resumed" if self._resumes else "starts")
         self._heartbeats = HeartbeatManager(
             self, self._configuration, on_timeout=self._task_manager_lost, on_payload=self._task_manager_heard
         )
         self._heartbeats.start()
         self._resource_manager.register()
         for resource_id, address in self._known_addresses.items():
-            # It registers by itself, unless it is gone; that is seen here.
+            # It registers by itself, unless it has ended, which the heartbeats show.
             self._task_managers.expect(resource_id, address)
             gateway = self.gateway(address, TaskExecutorGateway, term=term)
             self._heartbeats.monitor(resource_id, self._heartbeat_of(resource_id, gateway))
@@ -309,7 +309,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await self._ha.close()
 
     def _arm(self) -> None:
-        """Set the alarm for the next moment at which the passing of time changes something, if there is one."""
+        """Set the alarm for the next moment at which the passing of time changes something, if any."""
         if self._term is not None and self._graph is not None:
             self._alarm.set(self._pool.next_deadline())
             if self._checkpoints is not None:
@@ -322,7 +322,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     # ------------------------------------------------------------- instructions
 
     def _do(self, instructions: Sequence[Instruction | SlotPoolInstruction]) -> None:
-        """Carry out instructions, and those that follow from them, in order and without recursion."""
+        """Carry out instructions, and those that they cause, in order and without recursion."""
         self._work.extend(instructions)
         if self._working:
             return
@@ -394,9 +394,9 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         except FencingError as error:
             self.log.info("%s is left to a later JobMaster: %s", descriptor.attempt.task_name, error)
         except RecipientUnreachable as error:
-            # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
+            # Its process has ended. The heartbeats show that later; until then its slots must not be tried again.
             self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))
-        except Exception as error:  # whatever kept the task from being deployed is why this attempt failed
+        except Exception as error:  # any error of the deployment is the failure of this attempt
             kind = FailureKind.TASK_EXECUTOR_LOST if isinstance(error, ActorError) else FailureKind.RUNTIME
             info = ErrorInfo(
                 kind, "TaskDeploymentException", f"{descriptor.attempt.task_name} was not deployed: {error}"
@@ -409,11 +409,11 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         if graph is None or journal is None:
             return
         try:
-            await journal.written()  # or a successor might think that somebody still reads them
+            await journal.written()  # else the next JobMaster might think that a task still reads them
         except JobNotReachableError as error:
             self.log.info("results of job %s are left to the next JobMaster: %s", self._job_id, error)
             return
-        if self._graph is graph and not graph.status.is_terminal:  # at its end all of them go at once
+        if self._graph is graph and not graph.status.is_terminal:  # the end of the job removes all of them at once
             for path in instruction.paths:
                 await self.run_blocking(_remove_tree, Path(path))
             self.log.info("released %s", ", ".join(instruction.paths))
@@ -423,7 +423,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         if graph is None or journal is None or not instruction.status.is_globally_terminal:
             return
         try:
-            # Before anything of it is given up: a successor that did not know of the end would look for what is gone.
+            # Before anything is removed: a next JobMaster that did not know of the end would look for removed files.
             await journal.written()
         except JobNotReachableError as error:
             self.log.info("the end of job %s is left to the next JobMaster: %s", self._job_id, error)
@@ -433,8 +433,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             await self._checkpoints.finish(instruction.status, failure)
         await self._keep_lost_logs(graph)
         if self._graph is not graph:
-            return  # another JobMaster reports the end, or this one anew
-        journal.complete()  # the Dispatcher removes what was written
+            return  # another JobMaster reports the end, or this one does so later
+        journal.complete()  # the Dispatcher removes the written state
         self.log.info("job %s is %s", self._job_id, instruction.status.value)
         self._do(self._pool.close())
         self._task_managers.job_over(f"job {self._job_id} is {instruction.status.value}")
@@ -450,7 +450,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             if self._graph is graph:
                 await dispatcher.job_reached_terminal_state(archived)
 
-        # Whatever kept it from that: a job of which nobody reports the end never ends.
+        # After any error: a job whose end is not reported never ends.
         what = f"telling the Dispatcher of the end of job {self._job_id}"
         await retry(report, Exception, what=what, log=self.log, level=logging.WARNING)
 
@@ -459,7 +459,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return archived if self._checkpoints is None else replace(archived, checkpoints=self._checkpoints.statistics())
 
     async def _keep_lost_logs(self, graph: ExecutionGraph) -> None:
-        """Keep the logs of attempts that were lost with their TaskExecutor, where that is back."""
+        """Keep the logs of attempts that were lost with their TaskExecutor, if it has registered again."""
 
         async def keep(attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
             try:
@@ -468,7 +468,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                     gateway = self.gateway(address, TaskExecutorGateway)
                     graph.logs_kept(attempt_id, tuple(await gateway.keep_task_logs(self._job_id, attempt_id)))
             except UnknownTaskExecutorError:
-                self.log.info("the logs of attempt %s are left where it ran: %s is not here", attempt_id, resource_id)
+                self.log.info("the logs of attempt %s stay where it ran: %s is not registered", attempt_id, resource_id)
             except (ActorError, BlobError, TimeoutError) as error:
                 self.log.warning("the logs of attempt %s are left at %s: %s", attempt_id, resource_id, error)
 
@@ -548,7 +548,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._resource_manager.heartbeat()
 
     def _slot_request_waits(self, allocation_id: AllocationID, reason: str) -> None:
-        """Show what the ResourceManager says that a slot request waits for."""
+        """Show what a slot request waits for, as the ResourceManager reports it."""
         request_id = self._pool.request_of(allocation_id)
         if self._graph is not None and request_id is not None:
             self._graph.slot_waiting(request_id, reason)
@@ -556,13 +556,13 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     # -------------------------------------------------------------- checkpoints
 
     def _advance_checkpoints(self) -> None:
-        """Go on with the checkpoints: time has passed, or other tasks run."""
+        """Advance the checkpoints: time has passed, or other tasks run."""
         if self._checkpoints is not None and self._graph is not None and not self._checkpoints.is_idle:
             self._checkpoints.advance(self._graph.running_tasks())
         self._arm()
 
     def _require_checkpoints(self) -> JobCheckpoints:
-        """Return the job's checkpoints, once its tasks are known: until then, earlier requests are not known either."""
+        """Return the job's checkpoints, once its tasks are known; until then earlier requests are not known either."""
         if self._checkpoints is None or self._require_graph().is_reconciling:
             raise JobNotReachableError(f"job {self._job_id} is being recovered; ask again")
         return self._checkpoints
@@ -606,10 +606,10 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             await checkpoints.roll_back(trigger_id, target, new_query_id)
             graph = self._require_graph()
             if graph.status not in ACTIVE:
-                raise CheckpointError(f"job {self._job_id} is {graph.status.value}: it goes back nowhere")
-            self.log.warning("job %s goes back to %s", self._job_id, target)
+                raise CheckpointError(f"job {self._job_id} is {graph.status.value} and cannot be rolled back")
+            self.log.warning("job %s is rolled back to %s", self._job_id, target)
             instructions = graph.restart_all(current_instant())
-            self._advance_checkpoints()  # none is begun with what runs now
+            self._advance_checkpoints()  # so that no checkpoint starts with the tasks that run now
             await self._written()
             self._do(instructions)
         await self._written()
@@ -626,7 +626,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return CheckpointStatsSnapshot() if self._checkpoints is None else self._checkpoints.statistics()
 
     def _checkpoints_fail(self, reason: str) -> None:
-        """Fail the job for what no restart mends: a missing savepoint to begin from, or too many failed checkpoints."""
+        """Fail the job because no restart helps: its savepoint cannot be used, or too many checkpoints have failed."""
         if self._graph is not None:
             error = ErrorInfo(FailureKind.RUNTIME, "CheckpointException", reason)
             self._do(self._graph.fail(error, current_instant()))
@@ -642,7 +642,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     async def cancel(self, because: str = "") -> None:
         graph = self._require_graph()
         if graph.status in (JobStatus.FINISHED, JobStatus.FAILED):
-            await self._written()  # else a successor, which knows nothing of the end, would run a job that is "over"
+            await self._written()  # else the next JobMaster, which does not know the end, would run the job again
             raise JobAlreadyTerminatedError(f"job {self._job_id} is {graph.status.value} already: nothing to cancel")
         self.log.info("job %s is to be cancelled%s", self._job_id, f": {because}" if because else "")
         self._do(graph.cancel(current_instant(), because))
@@ -657,7 +657,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return self._require_graph().query_histories()
 
     def current_metrics(self) -> list[ScopeDump]:
-        """Return the metrics of the job as it stands; none while this JobMaster does not lead."""
+        """Return the present metrics of the job; none while this JobMaster does not lead."""
         return [] if self._graph is None else job_metrics(self._archive(self._graph), current_instant().epoch_ms)
 
     @rpc_sync
@@ -672,7 +672,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return self._graph
 
     async def _written(self) -> None:
-        """Return when what was done so far is known to any successor."""
+        """Return once the next JobMaster would know all changes so far."""
         if self._journal is not None:
             await self._journal.written()
 
@@ -682,7 +682,7 @@ def _remove_tree(path: Path) -> None:
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
-            continue  # some of it was released at the same moment
+            continue  # another deletion ran at the same moment
 
 
 def current_instant() -> Instant:
@@ -696,13 +696,13 @@ class _Prepared(NamedTuple):
 
 
 _prepared: list[_Prepared] = []
-"""The context that this process has made ready for its JobMaster, if it was started ahead of it."""
+"""Context that this process has prepared for its JobMaster, if it was started in advance."""
 
 
 async def prepare(service: RpcService, *, runtime_dir: str, system: str, **_others: object) -> None:
-    """Have ready what any JobMaster needs: the configuration, and connections to Redis and to the ResourceManager.
+    """Prepare what any JobMaster needs: the configuration, and connections to Redis and to the ResourceManager.
 
-    To be called in a process that is started ahead. A component that does not answer now may do so later, for a job.
+    Call this in a process that is started in advance. A component that does not answer now may do so later, for a job.
     """
     context = ComponentContext.read(runtime_dir, system)
     ha = await context.ha_services(service)
@@ -718,7 +718,7 @@ async def prepare(service: RpcService, *, runtime_dir: str, system: str, **_othe
 async def create(
     service: RpcService, name: str, *, runtime_dir: str, system: str, job_id: str, blob_host: str, blob_port: int
 ) -> JobMaster:
-    """Factory for the actor's host."""
+    """Create the JobMaster in the actor's host."""
     set_process_context(job=job_id)
     if _prepared:
         context, ha = _prepared.pop()

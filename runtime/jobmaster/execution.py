@@ -1,10 +1,13 @@
-"""One attempt to run a task (Flink's `Execution`), the task with all its attempts (`ExecutionVertex`), and the snapshot
-that a JobMaster writes down for its successor. Pure.
+"""Attempts of tasks (Flink's `Execution`), tasks with all their attempts (`ExecutionVertex`), and snapshots of both.
 
-Flink's JobMaster begins a job anew from its last checkpoint; here the successor finds the tasks running. For that the
-journal must be ahead of the world: an attempt is written down before it is deployed, an end before its report is
-acknowledged, a cancellation before it is promised. What only the TaskExecutors know (that an attempt is RUNNING) is not
-written: they tell it.
+Pure. A JobMaster writes the snapshot for the next one. Flink's JobMaster restarts a job from its last checkpoint; here
+the next JobMaster finds the tasks running. For that the journal must be ahead of the world:
+
+- An attempt is written before it is deployed.
+- An end is written before its report is acknowledged.
+- A cancellation is written before it is promised.
+
+Facts that only the TaskExecutors know (that an attempt is RUNNING) are not written: TaskExecutors report them.
 """
 
 from __future__ import annotations
@@ -25,15 +28,15 @@ from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatu
 from runtime.protocol.streaming_query import StreamingQuery
 
 ATTEMPT_HISTORY = 16
-"""How many attempts of a task are kept (Flink's ``jobmanager.execution.attempts-history-size``)."""
+"""Number of attempts of a task that are kept (Flink's ``jobmanager.execution.attempts-history-size``)."""
 
 FORMAT_VERSION = 1
-"""Of an `ExecutionGraphSnapshot`."""
+"""Version of the format of an `ExecutionGraphSnapshot`."""
 
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """One attempt: its state, when it entered each (in milliseconds since the epoch), its slot, its end.
+    """One attempt: its state, the time of each state (in milliseconds since the epoch), its slot, its end.
 
     Args:
         attempt_id: its id.
@@ -60,19 +63,19 @@ class Execution:
         self.timestamps = {ExecutionState.CREATED: now_ms}
 
     def transition(self, target: ExecutionState, now_ms: int) -> None:
-        """Enter *target*; raises `IllegalStateTransition` when it cannot follow the present state."""
+        """Enter *target*; raises `IllegalStateTransition` if it cannot follow the present state."""
         check_execution_transition(self.state, target)
         self.state = target
         self.timestamps[target] = now_ms
 
     def was_seen_at(self, resource_id: ResourceID) -> bool:
-        """Whether that TaskExecutor has reported the attempt, and its end has not been reported."""
+        """Return whether that TaskExecutor has reported the attempt as started, but not its end."""
         started = ExecutionState.INITIALIZING in self.timestamps or ExecutionState.RUNNING in self.timestamps
         here = self.slot is not None and self.slot.slot_id.resource_id == resource_id
         return here and started and not self.state.is_terminal
 
     def is_expected_at(self, resource_id: ResourceID) -> bool:
-        """Whether a former JobMaster had decided to deploy it there, and nothing was heard of it since."""
+        """Return whether a former JobMaster decided to deploy it there, and no report of it has come since."""
         here = self.slot is not None and self.slot.slot_id.resource_id == resource_id
         awaited = self.state is ExecutionState.RECONCILING or (
             self.state is ExecutionState.CANCELING and ExecutionState.RECONCILING in self.timestamps
@@ -89,8 +92,7 @@ class Task:
 
     Attributes:
         consumers: the tasks that read its result.
-        restarting: whether it is in a region whose restart is scheduled: its result does not count, and it is not
-            deployed.
+        restarting: whether its region's restart is scheduled: its result does not count, and it is not deployed.
         retried: how many of its vertices' own retries are used up.
     """
 
@@ -108,19 +110,19 @@ class Task:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its result is there and stays."""
+        """Return whether its result exists and remains valid."""
         return not self.restarting and self.current.state is ExecutionState.FINISHED
 
     @property
     def is_active(self) -> bool:
-        """Whether its present attempt has begun and has not ended."""
+        """Return whether its present attempt has begun and has not ended."""
         state = self.current.state
         return state is not ExecutionState.CREATED and not state.is_terminal
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptSnapshot:
-    """One attempt: as `Execution`, without what is shown only."""
+    """One attempt: as `Execution`, without the parts that are only displayed."""
 
     attempt_id: ExecutionAttemptID
     number: int
@@ -151,16 +153,16 @@ class ExecutionGraphSnapshot:
         job_id: of the job.
         status: its state.
         timestamps: when it last entered each of its states, by the state's name, in milliseconds since the epoch.
-        failure: what makes it fail.
+        failure: the error that makes it fail.
         failures: the last failures.
-        restarts: how often some of its tasks were restarted.
-        strategy: what the restart strategy remembers.
-        taken_ms: when it was taken, in milliseconds since the epoch.
+        restarts: number of restarts of some of its tasks.
+        strategy: state of the restart strategy.
+        taken_ms: when the snapshot was taken, in milliseconds since the epoch.
         tasks: all of them.
-        format_version: of this form.
-        failure_counts: how many failures of each kind there were, by the kind's name.
-        rollback: where the job has gone back to last.
-        checkpoints: how many there were; the completed checkpoints in the store may have later totals.
+        format_version: of this format.
+        failure_counts: number of failures of each kind, by the kind's name.
+        rollback: the last rollback of the job.
+        checkpoints: counts of checkpoints; the completed checkpoints in the store may have later totals.
         cancelled_because: as in `ArchivedExecutionGraph`.
     """
 
@@ -205,7 +207,7 @@ def _snapshot(execution: Execution) -> AttemptSnapshot:
 
 
 def restore_attempt(saved: AttemptSnapshot) -> Execution:
-    """Return a former attempt, as it was."""
+    """Return a former attempt from its snapshot."""
     execution = Execution(saved.attempt_id, saved.number, 0)
     execution.state = saved.state
     execution.timestamps = {ExecutionState(state): entered for state, entered in saved.timestamps.items()}
@@ -220,8 +222,8 @@ def restore_attempt(saved: AttemptSnapshot) -> Execution:
 def restore_current_attempt(saved: AttemptSnapshot, now_ms: int) -> Execution:
     """Return the present attempt as far as it is known: RECONCILING, if deployed, until its TaskExecutor reports.
 
-    A request for a slot died with the JobMaster that made it: the attempt begins anew. One that was being cancelled
-    still is.
+    A request for a slot ended with the JobMaster that made it, so the attempt is CREATED again. An attempt that was
+    being cancelled still is.
     """
     execution = restore_attempt(saved)
     if execution.state is ExecutionState.SCHEDULED:

@@ -1,15 +1,15 @@
 """The state of a job's execution: events in, instructions out (Flink's `ExecutionGraph` with its `DefaultScheduler`).
 
-Pure, in the manner of Dask's worker state machine: every event method changes the state and returns what is to be done.
-Events may come late, twice or about attempts long gone; they are then ignored.
+Pure, like Dask's worker state machine: every event method changes the state and returns instructions. Events that come
+late, twice, or about old attempts are ignored.
 
-A task is a chain of vertices (`runtime.jobgraph.topology.chains`) and a region of failover at once. It asks for a slot
-as soon as all tasks that it reads from have FINISHED. When it fails and the restart strategy allows, it is restarted
-with those of its consumers that have not finished; finished results are kept. When not, the job is FAILING until
-nothing of it runs.
+A task is a chain of vertices (`runtime.jobgraph.topology.chains`) and a region of failover at once. It requests a slot
+as soon as all tasks that it reads from have FINISHED. If it fails and the restart strategy allows, it is restarted with
+those of its consumers that have not finished; finished results are kept. Otherwise the job is FAILING until nothing of
+it runs.
 
-The file holds, in this order: the instructions, the graph (views, events, decisions), and the parts that it decides
-with: what is restarted together, which restarts are to come, and the graph as plain data.
+The file first holds the instructions, then the graph (views, events, decisions). Then follow the regions that are
+restarted together, the pending restarts, and the graph as plain data.
 """
 
 from __future__ import annotations
@@ -62,16 +62,17 @@ FAILURE_HISTORY = 16
 """Number of failures that are kept (Flink's ``web.exception-history-size``)."""
 
 ACTIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.RECONCILING)
-"""The states in which what fails may be restarted."""
+"""States of the job in which a failed task may be restarted."""
 
 # ----------------------------------------------------------------------------------------- instructions: the JobMaster
-# carries them out and reports back by the graph's events.
+# carries them out, and reports back through the graph's events.
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSlot:
-    """Get a slot from the SlotPool, near *preferred_locations* if it can be had at once; answer with `slot_assigned` or
-    `slot_unavailable`."""
+    """Get a slot from the SlotPool, near *preferred_locations* if one is free there.
+
+    Answer with `slot_assigned` or `slot_unavailable`."""
 
     request_id: SlotRequestID
     task_name: str
@@ -80,14 +81,14 @@ class RequestSlot:
 
 @dataclass(frozen=True, slots=True)
 class CancelSlotRequest:
-    """Give up the slot, which is no longer needed: `SlotPool.cancel_request`."""
+    """Give up the slot request, which is no longer needed: `SlotPool.cancel_request`."""
 
     request_id: SlotRequestID
 
 
 @dataclass(frozen=True, slots=True)
 class DeployTask:
-    """Submit the task to the slot's TaskExecutor; a refusal is answered with `task_failed`."""
+    """Submit the task to the slot's TaskExecutor; answer with `task_failed` if it is rejected."""
 
     slot: AllocatedSlot
     descriptor: TaskDeploymentDescriptor
@@ -97,7 +98,7 @@ class DeployTask:
 class CancelTask:
     """Cancel the attempt at its TaskExecutor, after any `DeployTask` of it has been delivered.
 
-    A TaskExecutor that does not know the attempt must be answered with a report of CANCELED.
+    If the TaskExecutor does not know the attempt, answer with a report of CANCELED.
     """
 
     attempt_id: ExecutionAttemptID
@@ -106,7 +107,7 @@ class CancelTask:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSlot:
-    """Let go of the slot: the task is over, or no longer wants it: `SlotPool.release_slot`."""
+    """Release the slot, because the task is over or does not need it any more: `SlotPool.release_slot`."""
 
     request_id: SlotRequestID
 
@@ -122,7 +123,7 @@ class ScheduleRestart:
 
 @dataclass(frozen=True, slots=True)
 class ReleasePartitions:
-    """Remove materialised results that nobody needs any more, once it is written down who has read them."""
+    """Remove materialised results that no task needs any more, once the ends of their readers are written."""
 
     paths: tuple[str, ...]
 
@@ -148,17 +149,17 @@ Instruction = (
 
 
 class ExecutionGraph:
-    """A job being run: its tasks and their attempts, its state, what failed, and what is to be done next.
+    """A job that is being run: its tasks and their attempts, its state, its failures, and the next instructions.
 
     Args:
         graph: a valid job graph.
-        restart_strategy: fresh, for this job alone.
+        restart_strategy: unused before, for this job only.
         at: now.
         results_dir: directory under which blocking results of this job are materialised.
-        restart_user_failures: whether an exception of the job's own code is restarted like a loss of its process.
-        new_attempt_id: source of fresh ids.
-        new_request_id: source of fresh ids.
-        new_restart_id: source of fresh ids.
+        restart_user_failures: whether tasks restart after an exception of the job's own code, too.
+        new_attempt_id: returns new ids.
+        new_request_id: returns new ids.
+        new_restart_id: returns new ids.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class ExecutionGraph:
         return self._failure
 
     def archive(self) -> ArchivedExecutionGraph:
-        """Return the job as it stands, as plain data."""
+        """Return the present state of the job as plain data."""
         return ArchivedExecutionGraph(
             job_id=self._graph.job_id,
             name=self._graph.name,
@@ -227,17 +228,17 @@ class ExecutionGraph:
             restart_strategy=self._strategy.description,
             submitter=self._graph.submitter,
             cancelled_because=self._cancelled_because,
-            # Those who watch a job that runs ask for it several times a second, and have no use for some 10 kB a query.
+            # Clients that watch a running job request it several times a second, and do not need 10 kB for each query.
             query_histories=tuple(self.query_histories()) if self._status.is_globally_terminal else (),
             is_function=self._graph.is_function,
         )
 
     def query_histories(self) -> list[QueryHistory]:
-        """Return the past figures of the job's streaming queries, as far as this JobMaster has heard of them."""
+        """Return the past figures of the job's streaming queries, as far as they were reported to this JobMaster."""
         return self._query_histories.all()
 
     def snapshot(self, at: Instant) -> ExecutionGraphSnapshot:
-        """Return what a successor has to know, as plain data."""
+        """Return the state that the next JobMaster needs, as plain data."""
         return ExecutionGraphSnapshot(
             job_id=self._graph.job_id,
             status=self._status,
@@ -253,7 +254,7 @@ class ExecutionGraph:
         )
 
     def running_tasks(self) -> RunningTasks:
-        """Return the tasks as far as checkpoints are concerned."""
+        """Return the tasks that run, for checkpoints."""
         active = [task for task in self._tasks.values() if task.is_active]
         running = [task for task in active if task.current.state is ExecutionState.RUNNING]
         is_whole = self._status is JobStatus.RUNNING and not any(task.restarting for task in self._tasks.values())
@@ -271,14 +272,14 @@ class ExecutionGraph:
 
     @property
     def is_reconciling(self) -> bool:
-        """Whether the fate of some attempt is not known."""
+        """Return whether any attempt waits for the report of its TaskExecutor after a change of the JobMaster."""
         return any(task.current.state is ExecutionState.RECONCILING for task in self._tasks.values())
 
     def restore(self, saved: ExecutionGraphSnapshot, at: Instant) -> list[tuple[SlotRequestID, AllocatedSlot]]:
-        """Take over from a former JobMaster; to be called once, instead of `start`, and followed by `resume`.
+        """Take over from a former JobMaster; call this once, instead of `start`, and `resume` afterwards.
 
         Returns:
-            the slots that are in use as far as is known: for `SlotPool.adopt_slot`.
+            the slots in use, as far as is known, for `SlotPool.adopt_slot`.
         """
         ended_or_ending = saved.status.is_globally_terminal or saved.status in (JobStatus.FAILING, JobStatus.CANCELLING)
         self._status = saved.status if ended_or_ending else JobStatus.RECONCILING
@@ -310,7 +311,7 @@ class ExecutionGraph:
         return slots
 
     def progress_reported(self, progress: TaskProgress, at: Instant) -> None:
-        """Take Spark's counts of an attempt, and where its queries are, as its TaskExecutor reports them."""
+        """Store Spark's counts of an attempt, and the state of its queries, as its TaskExecutor reports them."""
         task = self._current_task(progress.attempt_id)
         if task is not None:
             self._query_histories.add(task.chain.key, progress.queries, at.epoch_ms)
@@ -319,7 +320,7 @@ class ExecutionGraph:
             task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
 
     def attempts_without_logs(self) -> list[tuple[ExecutionAttemptID, ResourceID]]:
-        """Return the ended attempts whose logs lie at most where they ran, each with its TaskExecutor."""
+        """Return the ended attempts without kept logs, each with the TaskExecutor where it ran."""
         return [
             (execution.attempt_id, execution.slot.slot_id.resource_id)
             for task in self._tasks.values()
@@ -328,7 +329,7 @@ class ExecutionGraph:
         ]
 
     def logs_kept(self, attempt_id: ExecutionAttemptID, logs: tuple[KeptLog, ...]) -> None:
-        """Take the logs of one of `attempts_without_logs`, which have been put after all."""
+        """Store the logs of one of `attempts_without_logs`, which were uploaded later."""
         for task in self._tasks.values():
             for execution in task.attempts:
                 if execution.attempt_id == attempt_id:
@@ -337,27 +338,27 @@ class ExecutionGraph:
     # ------------------------------------------------------- events: the job's life
 
     def resume(self, at: Instant) -> list[Instruction]:
-        """Go on after `restore`: restart what waits for it, deploy what is missing, end what is over."""
+        """Resume after `restore`: restart the tasks that wait for it, deploy those that are missing, end the others."""
         if self._status.is_terminal:
             return [JobReachedTerminal(self._status, self._failure)]
         waiting = {key for key, task in self._tasks.items() if task.restarting}
         instructions = self._add_restart(waiting) if waiting else []
-        instructions += self._release(self._tasks)  # the former JobMaster may not have come to it
+        instructions += self._release(self._tasks)  # the former JobMaster may not have done it
         return instructions + self._settle(at)
 
     def start(self, at: Instant) -> list[Instruction]:
-        """Begin to run. Ignored unless the job is CREATED."""
+        """Start the job. Ignored unless it is CREATED."""
         if self._status is not JobStatus.CREATED:
             return []
         self._transition(JobStatus.RUNNING, at)
         return self._schedule(at)
 
     def cancel(self, at: Instant, because: str = "") -> list[Instruction]:
-        """Cancel the job: CANCELLING until nothing of it runs. Ignored when it is on its way there, or over.
+        """Cancel the job: CANCELLING until nothing of it runs. Ignored if it is CANCELLING already, or over.
 
         Args:
             at: the time.
-            because: why the cluster does so; empty where somebody asks for it.
+            because: why the cluster does so; empty if a user requests it.
         """
         if self._status.is_terminal or self._status is JobStatus.CANCELLING:
             return []
@@ -367,21 +368,21 @@ class ExecutionGraph:
         return self._cancel_tasks(at) + self._settle(at)
 
     def fail(self, error: ErrorInfo, at: Instant) -> list[Instruction]:
-        """Fail the job without a restart: something that no restart mends, outside its tasks."""
+        """Fail the job without a restart, for a cause outside its tasks that no restart fixes."""
         if self._status.is_terminal or self._status in (JobStatus.FAILING, JobStatus.CANCELLING):
             return []
         self._record_failure(error)
         return self._begin_to_fail(error, at) + self._settle(at)
 
     def restart_all(self, at: Instant) -> list[Instruction]:
-        """Run all tasks again that have not finished, which is no failure; ignored where nothing may be restarted."""
+        """Run all unfinished tasks again, without a failure; ignored in states in which no task may be restarted."""
         if self._status not in ACTIVE:
             return []
         unfinished = {key for key, task in self._tasks.items() if not task.is_finished}
         return self._restart(_region_to_restart(self._tasks, unfinished), at) + self._settle(at)
 
     def suspend(self, at: Instant) -> list[Instruction]:
-        """Leave the job to another JobMaster, which takes its running tasks over."""
+        """Suspend the job, for another JobMaster that takes its running tasks over."""
         if self._status.is_terminal:
             return []
         self._transition(JobStatus.SUSPENDED, at)
@@ -395,7 +396,7 @@ class ExecutionGraph:
     # --------------------------------------------------------------- events: slots
 
     def slot_assigned(self, request_id: SlotRequestID, slot: AllocatedSlot, at: Instant) -> list[Instruction]:
-        """Deploy the task that waits for this slot; release the slot at once if no task waits for it any more."""
+        """Deploy the task that waits for this slot; release the slot at once if no task waits for it."""
         task = self._waiting_task(request_id)
         if task is None:
             return [ReleaseSlot(request_id)]
@@ -406,7 +407,7 @@ class ExecutionGraph:
         return [DeployTask(slot, self._descriptor(task, slot))]
 
     def slot_unavailable(self, request_id: SlotRequestID, reason: str, at: Instant) -> list[Instruction]:
-        """End a request without a slot: the job fails, for it has waited for as long as it may."""
+        """End a request without a slot: the job fails, because a task has waited for as long as it may."""
         task = self._waiting_task(request_id)
         if task is None:
             return []
@@ -415,22 +416,22 @@ class ExecutionGraph:
         return self._fail_tasks([task], error, at)
 
     def slot_waiting(self, request_id: SlotRequestID, reason: str) -> None:
-        """Keep what the request waits for, in words, to be shown."""
+        """Store what the request waits for, in words, for display."""
         task = self._waiting_task(request_id)
         if task is not None:
             task.current.waiting_for = reason
 
     def slot_lost(self, allocation_id: AllocationID, reason: str, at: Instant) -> list[Instruction]:
-        """Fail what ran in a slot that is gone."""
+        """Fail the task in a slot that no longer exists."""
         error = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "SlotLostException", reason)
         return self._lose(lambda slot: slot.allocation_id == allocation_id, error, at)
 
     def task_executor_lost(
         self, resource_id: ResourceID, reason: str, at: Instant, cause: ErrorInfo | None = None
     ) -> list[Instruction]:
-        """Fail what ran at a TaskExecutor that is gone; tell `SlotPool.release_task_executor` first.
+        """Fail the tasks of a lost TaskExecutor; call `SlotPool.release_task_executor` first.
 
-        *cause* is the cause that it gave itself: it takes its tasks along when its Spark driver is lost.
+        *cause* is the cause that it reported itself: it ends with its tasks when its Spark driver is lost.
         """
         error = cause or ErrorInfo(
             FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", f"TaskExecutor {resource_id} is lost: {reason}"
@@ -440,7 +441,7 @@ class ExecutionGraph:
     # --------------------------------------------------------------- events: tasks
 
     def task_state_reported(self, report: TaskExecutionState, at: Instant) -> list[Instruction]:
-        """Take the state of an attempt, as its TaskExecutor reports it."""
+        """Process the state of an attempt, as its TaskExecutor reports it."""
         task = self._current_task(report.attempt_id)
         if task is None:
             return []
@@ -450,7 +451,7 @@ class ExecutionGraph:
             execution.logs = report.logs
             execution.partitions = report.partitions
         if execution.state is ExecutionState.CANCELING:
-            # However it ended, it did so while it was being cancelled (as in Flink).
+            # Any end during a cancellation counts as CANCELED (as in Flink).
             return self._end(task, ExecutionState.CANCELED, at) + self._settle(at) if state.is_terminal else []
         match state:
             case ExecutionState.FAILED:
@@ -472,7 +473,7 @@ class ExecutionGraph:
         return self.task_state_reported(TaskExecutionState(attempt_id, ExecutionState.FAILED, error), at)
 
     def attempts_seen_at(self, resource_id: ResourceID) -> frozenset[ExecutionAttemptID]:
-        """Return the attempts that a TaskExecutor has reported, and whose end nobody has."""
+        """Return the attempts that a TaskExecutor has reported as started, and whose end no report has shown."""
         return frozenset(
             task.current.attempt_id
             for task in self._tasks.values()
@@ -486,16 +487,16 @@ class ExecutionGraph:
         asked_for: frozenset[ExecutionAttemptID],
         at: Instant,
     ) -> list[Instruction]:
-        """Compare with the attempts that a TaskExecutor holds; those whose end it could not report yet are among them.
+        """Compare with the attempts that a TaskExecutor holds, including those whose end it could not report yet.
 
-        What should run there but is not held has failed; what is held but should not be is cancelled (Flink's
-        `ExecutionDeploymentReconciler`). Attempts whose deployment may be under way are left alone.
+        An attempt that should run there but is not held has failed. One that is held but should not be is cancelled
+        (Flink's `ExecutionDeploymentReconciler`). Attempts whose deployment may be under way are left alone.
 
         Args:
             resource_id: the TaskExecutor.
-            attempt_ids: that it held when it answered.
-            asked_for: `attempts_seen_at` it when it was asked. What it has begun since may be missing in its answer,
-                which is older than the news of that, and may come after it: by another connection.
+            attempt_ids: the attempts that it held when it answered.
+            asked_for: result of `attempts_seen_at` at the time of the request. The answer may lack attempts that have
+                started since. It is older than their reports, but may arrive after them, by another connection.
             at: now.
         """
         held = set(attempt_ids)
@@ -516,10 +517,11 @@ class ExecutionGraph:
     def executions_reported(
         self, resource_id: ResourceID, reports: Iterable[ExecutionReport], at: Instant
     ) -> list[Instruction]:
-        """Compare with what a TaskExecutor that registers holds: adopt what is this job's, cancel the rest.
+        """Compare with the attempts of a TaskExecutor that registers: adopt this job's, cancel the rest.
 
-        What a former JobMaster had decided to deploy there and the TaskExecutor does not know has never begun: it is
-        deployed anew, and that is no failure. (A TaskExecutor whose process was replaced is lost before it reports.)
+        A former JobMaster may have decided to deploy an attempt that the TaskExecutor does not know. It has never
+        begun, so it is deployed again without a failure. (If the TaskExecutor's process was replaced, it is lost before
+        it reports.)
         """
         if self._status.is_terminal:
             return []
@@ -537,7 +539,7 @@ class ExecutionGraph:
     def _without_the_awaited(
         self, resource_id: ResourceID, held: Container[ExecutionAttemptID], at: Instant
     ) -> list[Instruction]:
-        """Begin anew with what a former JobMaster was to deploy there and the TaskExecutor does not hold."""
+        """Deploy attempts again that a former JobMaster decided to deploy there and the TaskExecutor does not hold."""
         awaited = [
             task
             for task in self._tasks.values()
@@ -564,7 +566,7 @@ class ExecutionGraph:
         return instructions
 
     def _locations_of_inputs(self, task: Task) -> tuple[TaskManagerLocation, ...]:
-        """Return where the results were made that the task reads, each place once."""
+        """Return the locations of the results that the task reads, each once."""
         producers = (self._tasks[key].current.slot for key in task.chain.inputs)
         return tuple(dict.fromkeys(slot.location for slot in producers if slot is not None))
 
@@ -602,7 +604,7 @@ class ExecutionGraph:
         return self._fail_tasks(lost, error, at) if lost else []
 
     def _fail_tasks(self, tasks: Sequence[Task], error: ErrorInfo, at: Instant) -> list[Instruction]:
-        """End the attempts of *tasks* for one and the same cause, and restart them or fail the job."""
+        """End the attempts of *tasks* for the same cause, and restart them or fail the job."""
         instructions: list[Instruction] = []
         failed: list[Task] = []
         for task in tasks:
@@ -668,7 +670,7 @@ class ExecutionGraph:
     # --------------------------------------------------------------------- ending
 
     def _settle(self, at: Instant) -> list[Instruction]:
-        """Go on, restart, or end the job, after any task's end."""
+        """Restart, schedule, or end the job, after the end of any task."""
         match self._status:
             case JobStatus.RUNNING | JobStatus.RESTARTING | JobStatus.RECONCILING:
                 self._restart_what_is_due(at)
@@ -703,7 +705,7 @@ class ExecutionGraph:
         return [CancelTask(execution.attempt_id, execution.slot.slot_id.resource_id)]
 
     def _end(self, task: Task, state: ExecutionState, at: Instant) -> list[Instruction]:
-        """Bring the present attempt to its end, and let go of its slot or its request for one."""
+        """End the present attempt, and release its slot or cancel its request for one."""
         execution = task.current
         execution.transition(state, at.epoch_ms)
         instructions = self._release(task.chain.inputs) if task.is_finished else []
@@ -713,7 +715,7 @@ class ExecutionGraph:
         return [*instructions, release(execution.request_id)]
 
     def _release(self, keys: Iterable[JobVertexID]) -> list[Instruction]:
-        """Let go of what nobody needs any more of these tasks' results."""
+        """Release those of these tasks' results that no task needs any more."""
         released = [self._tasks[key] for key in keys if _is_released(self._tasks, key)]
         paths = [
             result_path(self._results_dir, edge.source, task.current.number)
@@ -742,7 +744,7 @@ class ExecutionGraph:
             self._timestamps[status] = at.epoch_ms
 
     def _record_failure(self, error: ErrorInfo) -> None:
-        """Count a failure by its kind and keep it; what fails for one cause is one failure."""
+        """Count a failure by its kind and keep it; several attempts with the same cause are one failure."""
         self._failure_counts[error.kind] += 1
         self._failures.append(error)
 
@@ -750,7 +752,7 @@ class ExecutionGraph:
         return {kind.value: self._failure_counts[kind] for kind in FailureKind if self._failure_counts[kind]}
 
     def _current_task(self, attempt_id: ExecutionAttemptID) -> Task | None:
-        """Return the task of which this is the present attempt, if neither it nor the job is over."""
+        """Return the task whose present attempt this is; None if the attempt or the job is over."""
         task = None if self._status.is_terminal else self._attempts.get(attempt_id)
         return None if task is None or task.current.state.is_terminal else task
 
@@ -764,7 +766,7 @@ class ExecutionGraph:
 
 
 def _region_to_restart(tasks: Mapping[JobVertexID, Task], failed: Iterable[JobVertexID]) -> set[JobVertexID]:
-    """Return the failed tasks and, transitively, their unfinished consumers and the producers of what is released."""
+    """Return the failed tasks and, transitively, unfinished consumers and the producers of released results."""
     region: set[JobVertexID] = set()
     todo = list(failed)
     while todo:
@@ -777,17 +779,17 @@ def _region_to_restart(tasks: Mapping[JobVertexID, Task], failed: Iterable[JobVe
 
 
 def _is_released(tasks: Mapping[JobVertexID, Task], key: JobVertexID) -> bool:
-    """Return whether a task's results are needed no more: it and all that read them have FINISHED.
+    """Return whether no task needs a task's results any more: it and all that read them have FINISHED.
 
-    (Flink's `RegionPartitionGroupReleaseStrategy`.) It follows from the tasks' states alone, so that a JobMaster's
-    successor knows it too: before such a consumer runs again, its producer does.
+    (Flink's `RegionPartitionGroupReleaseStrategy`.) This follows from the tasks' states alone, so the next JobMaster
+    knows it too: before such a consumer runs again, its producer does.
     """
     consumers = tasks[key].consumers
     return tasks[key].is_finished and bool(consumers) and all(tasks[item].is_finished for item in consumers)
 
 
 def _use_retry(failed: Sequence[Task], cause: ErrorInfo) -> bool:
-    """Use up one of the vertices' own retries, if they cover a failure; returns whether they do."""
+    """Use up one of the vertices' own retries if they cover a failure; return whether they do."""
     own = cause.kind in (FailureKind.USER_CODE, FailureKind.TASK_PROCESS_LOST)
     if not own or any(task.retried >= task.chain.retries for task in failed):
         return False
@@ -797,7 +799,7 @@ def _use_retry(failed: Sequence[Task], cause: ErrorInfo) -> bool:
 
 
 class PendingRestarts:
-    """Restarts that are scheduled: each a set of tasks; a task belongs to the last one that it was put into."""
+    """Scheduled restarts, each of a set of tasks; a task belongs to the last restart that includes it."""
 
     def __init__(self) -> None:
         self._regions: dict[RestartID, set[JobVertexID]] = {}
@@ -807,7 +809,7 @@ class PendingRestarts:
         return bool(self._regions)
 
     def add(self, restart_id: RestartID, region: set[JobVertexID]) -> None:
-        """Schedule a restart; tasks that wait for an earlier one now wait for this."""
+        """Schedule a restart; its tasks no longer wait for an earlier one."""
         for earlier in list(self._regions):
             self._regions[earlier] -= region
             if not self._regions[earlier]:
@@ -816,18 +818,18 @@ class PendingRestarts:
         self._due &= self._regions.keys()
 
     def mark_due(self, restart_id: RestartID) -> None:
-        """End the delay of a restart; one that is not scheduled (any more) is ignored."""
+        """End the delay of a restart; ignored if the restart is not scheduled (any more)."""
         if restart_id in self._regions:
             self._due.add(restart_id)
 
     def take_ready(self, is_ended: Callable[[JobVertexID], bool]) -> list[set[JobVertexID]]:
-        """Remove and return the restarts that are due and of which no task runs any more."""
+        """Remove and return the restarts that are due and whose tasks have all ended."""
         ready = [item for item in self._regions if item in self._due and all(map(is_ended, self._regions[item]))]
         self._due.difference_update(ready)
         return [self._regions.pop(restart_id) for restart_id in ready]
 
     def clear(self) -> None:
-        """Schedule nothing any more."""
+        """Remove all restarts."""
         self._regions.clear()
         self._due.clear()
 
@@ -848,7 +850,7 @@ def _describe_attempt(execution: Execution) -> AttemptInfo:
 
 
 def _describe_tasks(tasks: Mapping[JobVertexID, Task], *, is_over: bool) -> tuple[TaskInfo, ...]:
-    """Return the tasks as plain data; of a job that is over none waits."""
+    """Return the tasks as plain data; no task of a job that is over waits."""
     return tuple(
         TaskInfo(
             key,

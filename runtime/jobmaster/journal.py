@@ -1,4 +1,4 @@
-"""Writes the state of a job's execution down, and says when that has been done (see `runtime.jobmaster.execution`)."""
+"""Writes the state of a job's execution, and signals when it is written (see `runtime.jobmaster.execution`)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from runtime.retry import retry
 
 
 class ExecutionJournal:
-    """One write at a time; whatever has changed meanwhile goes into the next. Redis that is away is waited for.
+    """Writes one state at a time; changes during a write go into the next. If Redis is away, it waits.
 
     Args:
         endpoint: the JobMaster, on whose main thread everything here runs.
-        store: where to.
+        store: receives the state.
         job_id: of the job.
         term: the leadership under which it is written.
-        take: the present state, encoded.
+        take: returns the present state, encoded.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class ExecutionJournal:
         self._complete = False
 
     async def written(self) -> None:
-        """Return when everything that has happened so far is written down.
+        """Return once all changes so far are written.
 
         Raises:
-            JobNotReachableError: the leadership is over, another JobMaster has the job.
+            JobNotReachableError: the leadership is over; another JobMaster has the job.
         """
         if self._complete:
             return
@@ -57,11 +57,11 @@ class ExecutionJournal:
         await asyncio.shield(written)
 
     def complete(self) -> None:
-        """The end of the job is written down: nothing more is, and nobody needs to wait any more."""
+        """Write no more, because the end of the job is written; from now on `written` returns at once."""
         self._complete = True
 
     def close(self) -> None:
-        """Write no more; whoever waits is told to look for the next JobMaster."""
+        """Write no more; callers that wait get an error, and look for the next JobMaster."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -74,11 +74,11 @@ class ExecutionJournal:
             try:
                 await self._put(self._take())
             except BaseException as error:
-                cause = str(error) or "ask again"  # a cancelled write says nothing
+                cause = str(error) or "ask again"  # the error of a cancelled write is empty
                 waiting.set_exception(JobNotReachableError(f"job {self._job_id} is being recovered: {cause}"))
                 if isinstance(error, LeadershipLostError):
                     self._endpoint.log.warning("%s", error)
-                    return  # the election finds it out, too
+                    return  # the election notices it, too
                 raise
             waiting.set_result(None)
 
@@ -94,6 +94,6 @@ class ExecutionJournal:
 
 
 def _retrieved(future: asyncio.Future[None]) -> None:
-    """Mark a failure as seen: who waited may have gone."""
+    """Mark a failure as seen, because the caller that waited for it may have ended."""
     if not future.cancelled():
         future.exception()

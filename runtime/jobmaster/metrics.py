@@ -1,7 +1,7 @@
 """A job's metrics, by Flink's names where Flink has them (``numRestarts``, ``lastCheckpointDuration``). Pure.
 
-They are made of what the job's pages show, once for all of them when somebody asks, so that metrics and pages agree.
-Flink's gauges of a job are in the JobManager's process; here each job has one of its own.
+They are computed from what the job's pages show, once for each request, so that metrics and pages agree. Flink has the
+gauges of all jobs in the JobManager's process; here each job has a process of its own.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _DOWN = (JobStatus.FAILING, JobStatus.RESTARTING)
 
 
 def job_metrics(graph: ArchivedExecutionGraph, now_ms: int) -> list[ScopeDump]:
-    """The metrics of a job, its tasks, and what they work on.
+    """Return the metrics of a job, its tasks, their vertices and their queries.
 
     Args:
-        graph: the job as it stands.
+        graph: the present state of the job.
         now_ms: milliseconds since the epoch.
     """
     failures: dict[str, Value | None] = {f"Failures.{kind}": count for kind, count in graph.failure_counts.items()}
@@ -52,7 +52,7 @@ def job_metrics(graph: ArchivedExecutionGraph, now_ms: int) -> list[ScopeDump]:
 
 
 def _times(graph: ArchivedExecutionGraph, now_ms: int) -> dict[str, Value | None]:
-    """Milliseconds in the present state, 0 for every other (Flink's ``CURRENT_TIME``); -1 of a job that is over."""
+    """Return milliseconds in the present state, 0 for the others (Flink's ``CURRENT_TIME``); -1 if the job is over."""
     over, since = graph.status.is_globally_terminal, graph.timestamps.get(graph.status.value, now_ms)
     spent = max(now_ms - since, 0)
     values: dict[str, Value | None] = {
@@ -67,7 +67,7 @@ def _times(graph: ArchivedExecutionGraph, now_ms: int) -> dict[str, Value | None
 
 
 def _deploying_since(graph: ArchivedExecutionGraph, now_ms: int) -> int:
-    """Since when there is a task that is being deployed; now where there is none (Flink's ``deployingTime``)."""
+    """Return since when a task is being deployed; now if none is (Flink's ``deployingTime``)."""
     deploying = (task.attempts[-1] for task in graph.tasks if task.state is ExecutionState.DEPLOYING)
     return min(
         (attempt.timestamps.get(ExecutionState.DEPLOYING.value, now_ms) for attempt in deploying), default=now_ms
@@ -75,7 +75,7 @@ def _deploying_since(graph: ArchivedExecutionGraph, now_ms: int) -> int:
 
 
 def _all_run_since(graph: ArchivedExecutionGraph, now_ms: int) -> int:
-    """Since when all tasks run or have finished; now where some do not."""
+    """Return since when all tasks run or have finished; now if some do not."""
     if any(task.state not in (ExecutionState.RUNNING, ExecutionState.FINISHED) for task in graph.tasks):
         return now_ms
     entered = (task.attempts[-1].timestamps.get(ExecutionState.RUNNING.value, now_ms) for task in graph.tasks)
@@ -141,7 +141,7 @@ def _task(graph: ArchivedExecutionGraph, task: TaskInfo) -> list[ScopeDump]:
 
 
 def _initialization_ms(attempt: AttemptInfo) -> int | None:
-    """How long the attempt's process was made ready for the job's code; None before its code runs."""
+    """Return how long it took to prepare the attempt's process for the job's code; None before the code runs."""
     begun, runs = (
         attempt.timestamps.get(state.value) for state in (ExecutionState.INITIALIZING, ExecutionState.RUNNING)
     )
@@ -149,13 +149,13 @@ def _initialization_ms(attempt: AttemptInfo) -> int | None:
 
 
 def _rows(queries: Sequence[StreamingQuery]) -> dict[str, Value | None]:
-    """Rows a second that arrived at all queries, as of their last batches; nothing where none has told any."""
+    """Return rows per second that arrived at all queries in their last batches; empty if none has reported any."""
     rates = [query.progress.rows_per_second for query in queries if query.progress is not None]
     return {"numRecordsInPerSecond": sum(rates)} if rates else {}
 
 
 def _back_pressure(stats: OperatorBackPressureStats | None) -> dict[str, Value | None]:
-    """By Flink's names, in milliseconds of each second; nothing where it is not known."""
+    """Return back pressure by Flink's names, in milliseconds of each second; empty if it is not known."""
     if stats is None:
         return {}
     ratios = stats.ratios or (None, None, None)
@@ -165,7 +165,7 @@ def _back_pressure(stats: OperatorBackPressureStats | None) -> dict[str, Value |
 
 
 def _query(query: StreamingQuery) -> dict[str, Value | None]:
-    """Spark's own figures of a query's last batch; by Flink's names where Flink has them."""
+    """Return Spark's figures of a query's last batch, by Flink's names if Flink has them."""
     progress = query.progress
     if progress is None:
         return {"Spark.batchId": query.batch}

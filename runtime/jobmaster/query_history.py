@@ -1,12 +1,12 @@
-"""The past figures of a job's streaming queries: what the charts of the web page show. Pure.
+"""Past figures of a job's streaming queries, for the charts of the web page. Pure.
 
-Each query has a ring of points, one for each batch that was reported. A full ring of less than an hour is thinned:
-every second point goes, and from then on points are kept as far apart as the others are. A full ring of more drops its
-oldest point. So a query with a batch each second keeps its last hour, a point each 15 to 30 s, and one with a batch
-each ten minutes its last 240 batches. The newest point is always there.
+Each query has a ring of points, one for each reported batch. When the ring is full and covers less than an hour, every
+second point is dropped. From then on, points are kept at the same distance as the others. When it covers more, the
+oldest point is dropped. So a query with a batch each second keeps its last hour, with a point each 15 to 30 s. A query
+with a batch each ten minutes keeps its last 240 batches. The ring always has the newest point.
 
 Spark's own page keeps the last 100 progress reports of a query (``spark.sql.streaming.numRecentProgressUpdates``). The
-JobMaster keeps this history in memory: its successor begins a new one.
+JobMaster keeps this history in memory only: the next JobMaster starts a new one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from runtime.ids import JobVertexID
 from runtime.protocol.streaming_query import QueryHistory, QueryProgress, StreamingQuery
 
 MOST_POINTS = 240
-"""Points that are kept of a query."""
+"""Number of points that are kept of a query."""
 SPAN_MS = 3_600_000
 """Time that a full ring covers before its oldest points are dropped."""
 MOST_QUERIES = 64
-"""Queries of a job that are kept; the one that was silent for longest makes room."""
+"""Number of queries of a job that are kept; a new one replaces the one that has been silent for longest."""
 
 
 class _Point(NamedTuple):
@@ -47,7 +47,7 @@ class _Ring:
         self._last: QueryProgress | None = None
 
     def add(self, progress: QueryProgress, at_ms: int) -> None:
-        """Keep the figures of a batch; the same report again changes nothing."""
+        """Store the figures of a batch; storing the same report again changes nothing."""
         if progress == self._last:
             return
         self._last = progress
@@ -81,23 +81,23 @@ class _Ring:
 
 
 class QueryHistories:
-    """The histories of all queries of a job, by task and Spark's id of the query, which outlives its restarts."""
+    """Histories of all queries of a job, by task and by Spark's id of the query, which its restarts do not change."""
 
     def __init__(self) -> None:
         self._rings: dict[tuple[JobVertexID, str], tuple[StreamingQuery, _Ring]] = {}
 
     def add(self, task: JobVertexID, queries: Iterable[StreamingQuery], at_ms: int) -> None:
-        """Take what a task reports of its queries; *at_ms* is now, in milliseconds since the epoch."""
+        """Store a task's report of its queries; *at_ms* is now, in milliseconds since the epoch."""
         for query in queries:
             _, ring = self._rings.pop((task, query.id), (None, _Ring()))
-            self._rings[task, query.id] = query, ring  # at the end, as the one that was heard of last
+            self._rings[task, query.id] = query, ring  # at the end, as the one that has reported last
             if query.progress is not None:
                 ring.add(query.progress, at_ms)
         while len(self._rings) > MOST_QUERIES:
             del self._rings[next(iter(self._rings))]
 
     def all(self) -> list[QueryHistory]:
-        """Return the histories by the names of the queries, an order that does not change while these report."""
+        """Return the histories by the names of the queries, an order that further reports do not change."""
         by_name = sorted(self._rings.items(), key=lambda item: (item[1][0].name, item[0]))
         return [
             QueryHistory(task, query.id, query.run_id, query.name, *ring.columns())

@@ -22,16 +22,16 @@ from runtime.retry import retry
 
 
 class ResourceManagerConnection:
-    """Registers the job with each new leader, and again when it is silent for longer than a heartbeat time-out.
+    """Registers the job with each new leader, and again after a heartbeat time-out of silence.
 
     Args:
         endpoint: the JobMaster.
         job_id: the job.
         ha: finds the leader.
-        silence_s: seconds without a heartbeat after which the job registers anew.
-        on_connected: called when a ResourceManager has been told of this job: later requests come after that.
+        silence_s: seconds without a heartbeat after which the job registers again.
+        on_connected: called once a registration is under way: later requests arrive after it.
         on_lost: called when there is no ResourceManager any more.
-        on_waiting: called with a slot request and what the ResourceManager says that it waits for.
+        on_waiting: called with a slot request and what it waits for, as the ResourceManager reports it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ResourceManagerConnection:
         await self._leader.start()
 
     def register(self) -> None:
-        """Register at the leader: the job has a leader itself, and has its graph."""
+        """Register with the leader: from now on the job has its graph, and its JobMaster leads."""
         self._may_register.set()
 
     async def stop(self) -> None:
@@ -77,7 +77,7 @@ class ResourceManagerConnection:
         self._forget()
 
     def heartbeat(self) -> None:
-        """Take a sign of life of the ResourceManager."""
+        """Note a sign of life of the ResourceManager."""
         self._silence.heard()
 
     def _leader_changed(self, gateway: ResourceManagerGateway | None) -> None:
@@ -104,19 +104,19 @@ class ResourceManagerConnection:
             )
 
     async def _register(self, gateway: ResourceManagerGateway) -> None:
-        """Register the job, and return when the ResourceManager was silent for too long after that."""
+        """Register the job, and return once the ResourceManager has been silent for too long after that."""
         token = self._endpoint.fencing_token
         if self._over or token is None:
             return
         registered = gateway.register_job_manager(self._job_id, LeaderAddress(str(self._endpoint.address), token))
-        # What is asked of it now comes after the registration, on the same connection, and is refused without it.
+        # Requests from now on arrive after the registration, on the same connection, and are rejected without it.
         self._gateway = gateway
         self._silence.heard()
         self._on_connected()
         try:
             await registered
             await self._silence.lasts(self._silence_s)
-            self._endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", self._silence_s)
+            self._endpoint.log.warning("the ResourceManager was silent for %g s: registering again", self._silence_s)
         finally:
             if self._gateway is gateway:
                 self._gateway = None

@@ -1,4 +1,4 @@
-"""Whether and when a job is restarted after a failure (Flink's `RestartBackoffTimeStrategy`)."""
+"""Decides whether and when a job is restarted after a failure (Flink's `RestartBackoffTimeStrategy`)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RestartStrategyState:
-    """What a strategy remembers, free of any process's clock, so that a successor may remember it too.
+    """State of a strategy without the clock of any process, so that the next JobMaster can restore it.
 
     Args:
-        failures: how many failures it was told of.
+        failures: number of failures so far.
         ages_s: how many seconds ago the last of them were, the oldest first.
         backoff_s: the present pause, before its jitter.
         delay_s: the present pause.
@@ -39,7 +39,7 @@ class RestartStrategyState:
 
 
 class RestartStrategy:
-    """The strategy of one job: told of each failure, then asked. Pure but for *random_fraction*; times are in seconds.
+    """The strategy of one job: notify it of each failure, then ask it. Pure except for *random_fraction*; in seconds.
 
     | kind | restarts the job |
     |---|---|
@@ -50,7 +50,7 @@ class RestartStrategy:
 
     Args:
         config: the job's own, or else the cluster's default.
-        random_fraction: a source of numbers in [0, 1) for the jitter of exponential-delay.
+        random_fraction: returns numbers in [0, 1) for the jitter of exponential-delay.
     """
 
     def __init__(self, config: RestartStrategyConfig, random_fraction: Callable[[], float] = random.random) -> None:
@@ -64,7 +64,7 @@ class RestartStrategy:
         self._delay = config.initial_backoff_s if grows else config.delay_s
 
     def notify_failure(self, now: float) -> None:
-        """Take note of a failure; several that have one cause are told once."""
+        """Note a failure; call this once for several failures with the same cause."""
         if self._config.kind is RestartStrategyKind.EXPONENTIAL_DELAY:
             self._lengthen_delay(now)
         self._failures += 1
@@ -102,7 +102,7 @@ class RestartStrategy:
 
     @property
     def description(self) -> str:
-        """The strategy and how much of it is used up, for messages."""
+        """Describe the strategy, and how much of it is used up, for messages."""
         config = self._config
         match config.kind:
             case RestartStrategyKind.NONE:
@@ -118,12 +118,12 @@ class RestartStrategy:
         return f"restart strategy {config.kind.value}{used}"
 
     def state(self, now: float) -> RestartStrategyState:
-        """Return what it remembers."""
+        """Return its state."""
         ages = tuple(now - failed for failed in self._recent)
         return RestartStrategyState(self._failures, ages, self._backoff, self._delay)
 
     def restore(self, state: RestartStrategyState, now: float) -> None:
-        """Remember what a predecessor did; *state*'s ages are as of *now*."""
+        """Restore the state of a former JobMaster's strategy; the ages in *state* are as of *now*."""
         self._failures = state.failures
         self._recent.extend(now - age for age in state.ages_s)
         if state.ages_s and self._config.kind is RestartStrategyKind.EXPONENTIAL_DELAY:

@@ -1,8 +1,8 @@
-"""The files that a job begins from and goes back to: savepoints written, found and read, and rollbacks. It all blocks.
+"""Files that a job starts from or is rolled back to: savepoints written, found, read, and rollbacks. All calls block.
 
-Flink rolls a job back by cancelling it and running it again from an older checkpoint. Here that is one step for a
-running job in its place, which is written down before anything of it happens: from then on the tasks' attempts begin
-from there, whoever leads, until a checkpoint is complete that was taken after it.
+Flink rolls a job back by cancelling it and running it again from an older checkpoint. Here a running job is rolled back
+in its place. The rollback is written before it takes effect. From then on all attempts start from the older state,
+under any JobMaster, until a checkpoint is complete that was taken after the rollback.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ _PINNED = "rollback-"
 
 
 class SavepointWriter:
-    """Savepoints by their triggers: the directory's name is made of the trigger id, so that one that was written by a
-    JobMaster that did not live to say so is found by its successor.
+    """Writes and finds savepoints by their triggers.
+
+    The directory's name is made of the trigger id. So if a JobMaster is lost after it has written a savepoint, the next
+    one finds it.
 
     Args:
         job: the job.
@@ -52,19 +54,19 @@ class SavepointWriter:
         self._default = configuration.get(CheckpointingOptions.SAVEPOINT_DIR)
 
     def path_of(self, trigger: CheckpointTrigger) -> Path:
-        """Return the directory that a savepoint gets."""
+        """Return the directory of a trigger's savepoint."""
         parent = Path(trigger.target) if trigger.target else self._default
         return parent / savepoint_name(self._job.job_id, trigger.trigger_id)
 
     def find(self, trigger: CheckpointTrigger) -> str:
-        """Return where the savepoint of that trigger lies, whole; empty where there is none."""
+        """Return the path of a trigger's complete savepoint; empty if there is none."""
         path = self.path_of(trigger)
         if not trigger.type.is_savepoint:
             return ""
         try:
             if not path.is_dir():
                 return ""
-        except OSError:  # nobody may look there, or the name is too long: what writes it says so
+        except OSError:  # no access, or the name is too long: writing the savepoint reports it
             return ""
         read_savepoint(path)
         return str(path)
@@ -72,22 +74,23 @@ class SavepointWriter:
     def copy(
         self, trigger: CheckpointTrigger, metadata: CheckpointMetadata, epoch: int, wanted: Callable[[], bool]
     ) -> Path:
-        """Copy what has been snapshotted into a directory that `publish` makes the savepoint.
+        """Copy the snapshots into a directory that `publish` makes the savepoint.
 
-        Its name has the epoch, so that JobMasters of several epochs never touch each other's. What earlier ones were
-        writing for the same trigger is taken away first: whoever of them stands still cannot publish it any more.
+        Its name has the epoch, so that JobMasters of several epochs never touch each other's. The directories of
+        earlier JobMasters for the same trigger are removed first, so that a JobMaster that was suspended cannot publish
+        its own any more.
 
         Args:
             trigger: of the savepoint.
             metadata: of the checkpoint that was taken for it.
             epoch: of the JobMaster.
-            wanted: whether it still is when all is copied; otherwise it is removed.
+            wanted: returns whether the savepoint is still needed once all is copied; otherwise it is removed.
 
         Returns:
             the directory; hidden, beside the place of the savepoint.
 
         Raises:
-            CheckpointError, OSError: it cannot be written. Nothing is left of it.
+            CheckpointError, OSError: the savepoint cannot be written. Nothing of it is left.
         """
         path = self.path_of(trigger)
         part = path.with_name(f".{path.name}.{epoch}{_PART}")
@@ -105,7 +108,7 @@ class SavepointWriter:
         return made
 
     def publish(self, trigger: CheckpointTrigger, made: Path) -> str:
-        """Make a savepoint of what `copy` has returned, in one step; only while the JobMaster leads. Raises OSError."""
+        """Make the directory of `copy` the savepoint, in one step; only while the JobMaster leads. Raises OSError."""
         path = self.path_of(trigger)
         try:
             rename_durably(made, path)
@@ -115,15 +118,15 @@ class SavepointWriter:
 
     @staticmethod
     def discard(made: Path) -> None:
-        """Remove what `copy` has returned."""
+        """Remove the directory of `copy`."""
         _remove(made.parent)
 
     @staticmethod
     def read(settings: SavepointRestoreSettings) -> tuple[JobID, JobManagerTaskRestore]:
-        """Return what a job begins from, verified, and the job that it was taken of.
+        """Return the verified state that a job starts from, and the job that it was taken of.
 
         Raises:
-            CheckpointError: it is neither savepoint nor checkpoint, or a damaged one.
+            CheckpointError: it is neither savepoint nor checkpoint, or is damaged.
         """
         owner, checkpoint_id, queries = _open(Path(settings.path))
         return owner, JobManagerTaskRestore(
@@ -141,10 +144,10 @@ class Rollback:
 
     Args:
         trigger_id: of the request.
-        path: the directory that keeps what it has gone back to.
-        shown: where that was when it was asked for.
+        path: the directory that keeps the files of the rollback.
+        shown: the original path, at the time of the request.
         new_query_id: whether the queries get new ids.
-        after: the number of the last checkpoint that may have been taken before: a later one stands for itself.
+        after: number of the last checkpoint that may have been taken before; later ones replace the rollback.
     """
 
     trigger_id: TriggerID
@@ -156,7 +159,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class _TakenUp:
-    """A rollback, and the queries by their tasks; those of a savepoint, which does not know the tasks, under None."""
+    """A rollback, and the queries by their tasks; None is the key of those of a savepoint, which has no tasks."""
 
     rollback: Rollback
     checkpoint_id: int = 0
@@ -171,7 +174,7 @@ class TaskRestores:
         directory: of the job's checkpoints.
 
     Attributes:
-        initial: what the job was begun from, if it was.
+        initial: the state that the job was started from, if any.
     """
 
     def __init__(self, job_id: JobID, directory: Path) -> None:
@@ -182,11 +185,11 @@ class TaskRestores:
 
     @property
     def last(self) -> Rollback | None:
-        """The last rollback, which a successor has to know."""
+        """The last rollback, which the next JobMaster needs."""
         return None if self._taken_up is None else self._taken_up.rollback
 
     def prepare(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> Rollback:
-        """Check that the job can go back there, and keep the files that it goes back to.
+        """Check that the job can be rolled back to *target*, and keep the files of the target.
 
         Args:
             trigger_id: of the request.
@@ -194,8 +197,8 @@ class TaskRestores:
             new_query_id: see `Rollback`.
 
         Raises:
-            CheckpointError: it is no such thing, not whole, cannot be kept, or the file sink has lost files that it
-                counts on.
+            CheckpointError: the target is not valid, not complete, or cannot be kept, or the file sink has lost files
+                that it needs.
         """
         number = _NUMBER.fullmatch(target)
         path = self._directory / f"{PREFIX}{number[1]}" if number else Path(target)
@@ -203,7 +206,7 @@ class TaskRestores:
         if owner != self._job_id:
             raise SavepointError(
                 f"{path} is of job {owner}, and not of job {self._job_id}",
-                "a job goes back to what is its own; begin another one with `understudy job run --from`",
+                "a job can only be rolled back to its own state; start another job with `understudy job run --from`",
             )
         for query in queries:
             if query.sink is not None:
@@ -211,7 +214,7 @@ class TaskRestores:
         return Rollback(trigger_id, str(self._pin(path, trigger_id)), str(path), new_query_id)
 
     def _pin(self, path: Path, trigger_id: TriggerID) -> Path:
-        """Link to its files: it may be subsumed, or disposed of, before all tasks have gone back."""
+        """Link to its files: it may be subsumed, or disposed of, before all tasks were rolled back."""
         pinned = self._directory / f"{_PINNED}{trigger_id[:12]}"
         try:
             remove_tree(pinned)
@@ -219,15 +222,15 @@ class TaskRestores:
             sync_directories(pinned)
             sync_directory(self._directory)
         except OSError as error:
-            raise SnapshotError(f"{path} cannot be kept for going back to it: {error}") from error
+            raise SnapshotError(f"the files of {path} cannot be kept for the rollback: {error}") from error
         if is_checkpoint(pinned):
-            open_checkpoint(pinned)  # it may have been subsumed a moment ago, and be on its way out
+            open_checkpoint(pinned)  # raises if it was just subsumed, and was being removed
         return pinned
 
     def take_up(self, rollback: Rollback, latest_id: int = 0) -> None:
-        """Begin to use a rollback that this JobMaster or a former one decided on; raises CheckpointError, OSError.
+        """Begin to use a rollback that this JobMaster or a former one has decided; raises CheckpointError, OSError.
 
-        *latest_id* is the number of the last completed checkpoint: of what it stands for nothing is needed any more.
+        *latest_id* is the number of the last completed checkpoint. If it was taken after the rollback, it replaces it.
         """
         path = Path(rollback.path)
         if latest_id > rollback.after:
@@ -243,7 +246,7 @@ class TaskRestores:
             self._taken_up = _TakenUp(rollback, 0, {None: kept})
 
     def forget_former(self) -> None:
-        """Remove the links of former rollbacks, once the last one is written down; raises OSError."""
+        """Remove the links of former rollbacks, once the last one is written; raises OSError."""
         for pinned in self._directory.glob(f"{_PINNED}*"):
             if self.last is not None and pinned != Path(self.last.path):
                 remove_tree(pinned)
@@ -251,12 +254,12 @@ class TaskRestores:
     def restore(
         self, task_key: JobVertexID, completed: Sequence[CheckpointMetadata]
     ) -> tuple[JobManagerTaskRestore, str] | None:
-        """Return what a task begins with, and where that is shown to be; None where there is nothing.
+        """Return the state that a task starts from, and the path to show for it; None if there is none.
 
         Args:
             task_key: the task.
-            completed: the completed checkpoints, the newest first. A savepoint does not know the tasks: the newest
-                checkpoint says whose its queries are.
+            completed: the completed checkpoints, the newest first. A savepoint has no tasks, so the newest checkpoint
+                tells which queries belong to this task.
         """
         latest = completed[0] if completed else None
         own = None if latest is None else _queries_of(latest, task_key)
@@ -286,15 +289,15 @@ class TaskRestores:
 
 
 def _queries_of(metadata: CheckpointMetadata, task_key: JobVertexID) -> tuple[QuerySnapshot, ...] | None:
-    """Return the part of a checkpoint that is of one task; None where the task took no part."""
+    """Return the part of a checkpoint that belongs to a task; None if the task took no part."""
     return next((task.queries for task in metadata.tasks if task.task_key == task_key), None)
 
 
 def _open(path: Path) -> tuple[JobID, int, tuple[QuerySnapshot, ...]]:
-    """Read and verify a checkpoint or savepoint: the job that it is of, its number (of a savepoint 0), its queries.
+    """Read and verify a checkpoint or savepoint; return its job, its number (0 for a savepoint), its queries.
 
     Raises:
-        CheckpointError: it is neither of them, or a damaged one.
+        CheckpointError: it is neither, or is damaged.
     """
     if is_checkpoint(path):
         kept = open_checkpoint(path)
@@ -304,7 +307,7 @@ def _open(path: Path) -> tuple[JobID, int, tuple[QuerySnapshot, ...]]:
 
 
 def _take_away(part: Path) -> None:
-    """Remove a directory that another process may be writing into, or about to rename: its name goes in one step."""
+    """Remove a directory that another process may be writing to, or about to rename: first its name, in one step."""
     gone = part.with_name(f"{part.name}.{os.urandom(4).hex()}")
     try:
         part.rename(gone)
@@ -314,5 +317,5 @@ def _take_away(part: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Remove as much as possible: what is left is hidden, and is no savepoint."""
+    """Remove as much as possible: the rest is hidden, and is no savepoint."""
     shutil.rmtree(directory, ignore_errors=True)

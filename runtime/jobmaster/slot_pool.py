@@ -1,11 +1,11 @@
-"""The JobMaster's slots: those it asked for, was offered, uses and holds in reserve (Flink's `SlotPool`).
+"""The JobMaster's slots: requested, offered, in use and in reserve (Flink's `SlotPool`).
 
-Pure: events in, instructions out; times are monotonic seconds. The pool asks the ResourceManager for one slot per
-waiting request, TaskExecutors offer the slots that they were told to give to the job, a released slot serves the next
-request of the same job, and a slot that nobody needs goes back after a while.
+Pure: events in, instructions out; times are monotonic seconds. The pool requests one slot per waiting request from the
+ResourceManager, which tells a TaskExecutor to give the job a slot. The TaskExecutor then offers it to the pool. A
+released slot serves the next request of the same job; a slot that no request needs is returned after a while.
 
-As in Flink's batch slot pool, a request does not time out while the job holds any slot: sooner or later that one will
-be released and serve it. So a job of many tasks gets through with one slot.
+As in Flink's batch slot pool, a request does not time out while the job holds any slot. Sooner or later that slot is
+released and serves the request. So a job of many tasks can finish with one slot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runtime.protocol.slots import TaskManagerLocation, locality_of
 
 @dataclass(frozen=True, slots=True)
 class AllocatedSlot:
-    """A slot of the job's: allocation, slot, and the RPC address of its TaskExecutor."""
+    """A slot of the job: allocation, slot, and the RPC address of its TaskExecutor."""
 
     allocation_id: AllocationID
     slot_id: SlotID
@@ -28,13 +28,13 @@ class AllocatedSlot:
 
     @property
     def location(self) -> TaskManagerLocation:
-        """Where it is."""
+        """Location of its TaskExecutor."""
         return TaskManagerLocation.of(self.slot_id.resource_id, self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class AskForSlot:
-    """Ask the ResourceManager for a slot (idempotent by allocation id)."""
+    """Request a slot from the ResourceManager (idempotent by allocation id)."""
 
     allocation_id: AllocationID
     task_name: str
@@ -43,7 +43,7 @@ class AskForSlot:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawSlotRequest:
-    """Tell the ResourceManager that the slot is no longer wanted."""
+    """Withdraw a slot request from the ResourceManager."""
 
     allocation_id: AllocationID
 
@@ -66,7 +66,7 @@ class SlotRequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class SlotLost:
-    """A slot in use is gone; what ran in it has failed."""
+    """A slot in use no longer exists; the task in it has failed."""
 
     allocation_id: AllocationID
     reason: str
@@ -102,10 +102,10 @@ class SlotPool:
     """One job's slots.
 
     Args:
-        request_timeout: seconds that a request waits while the job holds no slot at all. Give it a little more than the
-            ResourceManager's ``slot.request.timeout``, whose refusal says more.
+        request_timeout: seconds that a request waits while the job holds no slot. It should be a little longer than the
+            ResourceManager's ``slot.request.timeout``, whose error message says more.
         idle_timeout: seconds that a free slot is held in reserve (``slot.idle.timeout``).
-        new_allocation_id: source of fresh ids.
+        new_allocation_id: returns new ids.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class SlotPool:
         return tuple(held.slot for held in self._held.values() if held.request_id is not None)
 
     def request_of(self, allocation_id: AllocationID) -> SlotRequestID | None:
-        """The waiting request that the ResourceManager was asked for under this id; None when it waits no more."""
+        """Return the waiting request with this allocation id; None if it does not wait any more."""
         return next((item.request_id for item in self._pending.values() if item.allocation_id == allocation_id), None)
 
     def request_slot(
@@ -148,7 +148,7 @@ class SlotPool:
         now: float,
         preferred_locations: tuple[TaskManagerLocation, ...] = (),
     ) -> list[SlotPoolInstruction]:
-        """A task needs a slot, near *preferred_locations* if one is free there. Idempotent by request id."""
+        """Request a slot for a task, near *preferred_locations* if one is free there. Idempotent by request id."""
         if self._closed:
             return [SlotRequestFailed(request_id, "the job is ending")]
         if request_id in self._pending or any(held.request_id == request_id for held in self._held.values()):
@@ -167,26 +167,26 @@ class SlotPool:
         return self._ask(pending)
 
     def cancel_request(self, request_id: SlotRequestID, now: float) -> list[SlotPoolInstruction]:
-        """The task no longer needs the slot, whether it has got it yet or not. Unknown requests are ignored."""
+        """Cancel the request of a task, or release its slot if it has one. Unknown requests are ignored."""
         pending = self._pending.pop(request_id, None)
         if pending is not None:
             return self._withdraw(pending)
         return self.release_slot(request_id, now)
 
     def connect_resource_manager(self) -> list[SlotPoolInstruction]:
-        """A ResourceManager (perhaps a new one) takes requests, or refuses them: ask it for all that is pending."""
+        """Send all pending requests to a ResourceManager, perhaps a new one, which accepts or rejects them."""
         self._connected = True
         return [item for pending in self._pending.values() for item in self._ask(pending)]
 
     def disconnect_resource_manager(self) -> None:
-        """The ResourceManager is gone; requests wait for the next one."""
+        """Note the loss of the ResourceManager; requests wait for the next one."""
         self._connected = False
 
     def offer_slot(self, offer: SlotOffer, address: str, now: float) -> tuple[bool, list[SlotPoolInstruction]]:
-        """A TaskExecutor offers a slot; returns whether it is accepted. Idempotent by allocation id.
+        """Process a TaskExecutor's offer of a slot; return whether it is accepted. Idempotent by allocation id.
 
-        A slot serves the request that it was made for, else the oldest that waits; one that nobody waits for, or that
-        would be the second of one allocation, is refused, and the TaskExecutor frees it.
+        A slot serves the request that it was made for, else the oldest that waits. The pool rejects a slot that no
+        request waits for, or a second slot of the same allocation. Then the TaskExecutor frees it.
         """
         held = self._held.get(offer.allocation_id)
         if held is not None:
@@ -203,11 +203,11 @@ class SlotPool:
         return True, self._give(slot, pending)
 
     def adopt_slot(self, request_id: SlotRequestID, slot: AllocatedSlot, now: float) -> None:
-        """A former JobMaster of this job had the slot, and what it put there may still run: it is held for that."""
+        """Hold a slot that a former JobMaster of this job had: its task may still run there."""
         self._held[slot.allocation_id] = _Held(slot, request_id, now)
 
     def reconcile(self, resource_id: ResourceID, offers: Iterable[SlotOffer]) -> list[SlotPoolInstruction]:
-        """A TaskExecutor says which slots it has for this job: what is held of it beyond those does not exist."""
+        """Compare with the slots that a TaskExecutor has for this job; other slots held there do not exist any more."""
         there = {offer.allocation_id for offer in offers}
         gone = [
             held
@@ -220,10 +220,10 @@ class SlotPool:
         return [SlotLost(held.slot.allocation_id, reason) for held in gone if held.request_id is not None]
 
     def release_slot(self, request_id: SlotRequestID, now: float) -> list[SlotPoolInstruction]:
-        """The task is over: its slot serves the oldest waiting request, or is held in reserve.
+        """Release the slot of a task that is over: it serves the oldest waiting request, or is held in reserve.
 
-        It is the request that lets go, not the slot that is freed: a second, late release must not take the slot away
-        from the request that has it by then. Requests without a slot are ignored.
+        The caller names the request, not the slot. By the time of a second, late release another request may have the
+        slot, and must keep it. Requests without a slot are ignored.
         """
         held = next((item for item in self._held.values() if item.request_id == request_id), None)
         if held is None:
@@ -233,9 +233,9 @@ class SlotPool:
         return [] if pending is None else self._give(held.slot, pending)
 
     def fail_allocation(self, allocation_id: AllocationID, reason: str, now: float) -> list[SlotPoolInstruction]:
-        """The ResourceManager refused the request, or the TaskExecutor lost or freed the slot.
+        """Process a request that the ResourceManager has rejected, or a slot that its TaskExecutor has lost or freed.
 
-        While the job holds another slot, a refused request is made anew rather than failed.
+        While the job holds another slot, a rejected request is sent again instead of failing.
         """
         pending = next((item for item in self._pending.values() if item.allocation_id == allocation_id), None)
         if pending is not None:
@@ -251,10 +251,10 @@ class SlotPool:
         return [SlotLost(allocation_id, reason)]
 
     def release_task_executor(self, resource_id: ResourceID, now: float) -> None:
-        """The TaskExecutor is gone, and its slots with it. Requests that now have to wait start their time-out anew.
+        """Remove the slots of a lost TaskExecutor. The time-out of all waiting requests then starts again.
 
-        What ran there has failed, all for one cause: tell `ExecutionGraph.task_executor_lost` *afterwards*, lest a slot
-        that it releases be given to the next request although it is gone.
+        Its tasks have failed, all for one cause. Call `ExecutionGraph.task_executor_lost` *afterwards*: otherwise a
+        slot that it releases could be given to the next request, although it no longer exists.
         """
         gone = [held for held in self._held.values() if held.slot.slot_id.resource_id == resource_id]
         for held in gone:
@@ -264,7 +264,7 @@ class SlotPool:
                 pending.deadline = now + self._request_timeout
 
     def expired(self, now: float) -> list[SlotPoolInstruction]:
-        """What is due: requests that waited too long fail, slots that were idle too long go back."""
+        """Fail requests that have waited too long, and return slots that have been idle too long."""
         instructions: list[SlotPoolInstruction] = []
         for held in [item for item in self._held.values() if item.request_id is None]:
             if now - held.idle_since >= self._idle_timeout:
@@ -275,19 +275,19 @@ class SlotPool:
                 pending.deadline = now + self._request_timeout
                 continue
             del self._pending[pending.request_id]
-            missing = "" if self._connected else "; there is no ResourceManager to ask"
+            missing = "" if self._connected else "; no ResourceManager is connected"
             reason = f"no slot for task {pending.task_name!r} within {self._request_timeout:g} s{missing}"
             instructions += [*self._withdraw(pending), SlotRequestFailed(pending.request_id, reason)]
         return instructions
 
     def next_deadline(self) -> float | None:
-        """When `expired` will next have something to say, in monotonic seconds; None: never as things are."""
+        """Return when `expired` will next have an effect, in monotonic seconds; None: never as things are."""
         deadlines = [pending.deadline for pending in self._pending.values()]
         deadlines += [held.idle_since + self._idle_timeout for held in self._held.values() if held.request_id is None]
         return min(deadlines, default=None)
 
     def close(self) -> list[SlotPoolInstruction]:
-        """The job is over: withdraw what is pending, give back all slots, accept no more."""
+        """End the pool with its job: withdraw pending requests, return all slots, accept no more."""
         self._closed = True
         instructions: list[SlotPoolInstruction] = []
         for pending in self._pending.values():

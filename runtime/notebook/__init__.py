@@ -44,14 +44,14 @@ __all__ = [
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Called by ``%load_ext runtime.notebook``."""
+    """Install the magic; called by ``%load_ext runtime.notebook``."""
     from runtime.notebook.magic import install
 
     install(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Called by ``%unload_ext runtime.notebook``."""
+    """Remove the magic; called by ``%unload_ext runtime.notebook``."""
     from runtime.notebook.magic import uninstall
 
     uninstall(shell)

@@ -1,4 +1,4 @@
-"""A cluster in a notebook: how it is found, its handle, and its actors as objects whose methods return the answers."""
+"""A cluster in a notebook: connecting to it, its handle, and its actors as objects whose methods return the answers."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ P = ParamSpec("P")
 SHOWN_JOBS = 10
 
 Call = Callable[[Callable[[Any], Any]], Any]
-"""Calls a function with the present gateway, and again with another one while the leader changes."""
+"""Calls a function with the present gateway, and again with another one if the leader changes."""
 
 
 class Cluster:
     """A handle of a cluster; made by `runtime.notebook.connect`. A context manager, or call `close`.
 
     Args:
-        client: speaks to it; closed with this.
+        client: connected to it; closed with this handle.
     """
 
     def __init__(self, client: ClusterClient) -> None:
@@ -75,7 +75,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Address of the Dispatcher, or of the web endpoint, that is spoken to."""
+        """Address of the Dispatcher, or of the web endpoint, that receives the requests."""
         return self.client.address
 
     # --------------------------------------------------------------------- jobs
@@ -87,19 +87,19 @@ class Cluster:
     def submit(self, work: Pipeline | str | PathLike[str], /, *args: Any, **kwargs: Any) -> Job[JobResult]: ...
 
     def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
-        """Submit a job, and return its handle, a future, when the cluster has it.
+        """Submit a job, and return its handle, a future, once the cluster has accepted the job.
 
         Args:
             work: a function, whose return value is the job's result; a `runtime.api.Pipeline`; or the path of a PySpark
-                script or pipeline file. A function's parameter ``spark`` is given the task's session; no positional
+                script or pipeline file. A function's parameter ``spark`` receives the task's session; no positional
                 argument is bound to it.
             args: arguments of the function, or the command line of the file.
-            kwargs: keyword arguments of the function, all of them: options of the job are given by `options`.
+            kwargs: keyword arguments of the function, all of them: `options` takes options of the job.
 
         Raises:
             FunctionTaskError: the function or its arguments cannot be pickled.
             JobFileError, JobGraphError, JobSubmissionError: the job is not valid, or not accepted.
-            NotebookError: the arguments do not fit what is submitted.
+            NotebookError: the arguments do not fit the work.
             OSError: a file cannot be read.
         """
         return self.options().submit(work, *args, **kwargs)
@@ -107,8 +107,8 @@ class Cluster:
     def map(self, function: Callable[..., T], /, *iterables: Iterable[Any], **kwargs: Any) -> list[Job[T]]:
         """Submit a job for each item, and return their handles in the same order; as Dask's ``Client.map``.
 
-        Handles and not results, as a job is more than a call: it can be watched, cancelled and looked at while others
-        run. `gather` gives the results, `runtime.notebook.as_completed` the jobs as they end.
+        It returns handles, not results, because a job is more than a call: it can be watched and cancelled while others
+        run. `gather` returns the results, and `runtime.notebook.as_completed` the jobs as they end.
 
         Args:
             function: called with one item of each of the iterables, until the shortest one ends.
@@ -117,18 +117,18 @@ class Cluster:
 
         Raises:
             FunctionTaskError: the function or an item cannot be pickled; nothing was submitted.
-            JobGraphError, JobSubmissionError: a job is not accepted; those before it go on.
+            JobGraphError, JobSubmissionError: a job is not accepted; those before it keep running.
         """
         return self.options().map(function, *iterables, **kwargs)
 
     def options(self, **options: Unpack[SubmitOptions]) -> Submitter:
-        """Return what submits jobs with these options: ``cluster.options(name="x").submit(function, name="own")``.
+        """Return a `Submitter` with these options: ``cluster.options(name="x").submit(function, name="own")``.
 
         Args:
             options: see `SubmitOptions`.
 
         Raises:
-            NotebookError: there is no such option.
+            NotebookError: an option does not exist.
         """
         if unknown := sorted(options.keys() - set(SUBMIT_OPTIONS)):
             raise NotebookError(f"{unknown[0]!r} is no option of a job", f"those are {', '.join(SUBMIT_OPTIONS)}")
@@ -139,8 +139,8 @@ class Cluster:
 
         Args:
             jobs: handles of jobs.
-            errors: ``"raise"`` the error of the first job that has one, the others go on; ``"skip"`` the results of
-                jobs that have failed or were cancelled.
+            errors: ``"raise"`` the first error of a job, while the others keep running; ``"skip"`` the results of jobs
+                that have failed or were cancelled.
 
         Raises:
             ValueError: *errors* is something else.
@@ -151,7 +151,7 @@ class Cluster:
         return [job.result() for job in jobs if errors == "raise" or _has_result(job)]
 
     def job(self, job_id: str) -> Job[JobResult]:
-        """Return a handle of a job that was submitted before, by anybody; raises `JobNotFoundError`."""
+        """Return a handle of a job that any client has submitted; raises `JobNotFoundError`."""
         wanted = JobID(job_id)
         self.client.status_of(wanted)
         return Job(self.client, wanted, ends=self._ends)
@@ -166,12 +166,12 @@ class Cluster:
 
     @property
     def dispatcher(self) -> SynchronousDispatcherGateway:
-        """The Dispatcher that leads: every method of `DispatcherGateway`, returning the answer itself."""
+        """The leading Dispatcher: every method of `DispatcherGateway`, returning the answer itself."""
         return self.actor("dispatcher", DispatcherGateway)
 
     @property
     def resource_manager(self) -> SynchronousResourceManagerGateway:
-        """The ResourceManager that leads: every method of `ResourceManagerGateway`, returning the answer itself."""
+        """The leading ResourceManager: every method of `ResourceManagerGateway`, returning the answer itself."""
         return self.actor("resourcemanager", ResourceManagerGateway)
 
     @overload
@@ -187,24 +187,24 @@ class Cluster:
     def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any: ...
 
     def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any:
-        """An actor by its name in the cluster, or by its address; its methods return the answers themselves.
+        """Return an actor by its name in the cluster, or by its address; its methods return the answers themselves.
 
         Args:
             name: ``dispatcher``, or ``akka.tcp://<system>@<host>:<port>/user/<name>``.
-            gateway_type: the interface that it is called by.
+            gateway_type: the interface with its methods.
 
         Raises:
-            UnknownActor, RecipientUnreachable: there is no such actor, or nobody listens there.
+            UnknownActor, RecipientUnreachable: no such actor exists, or no process listens there.
         """
         if "://" not in name:
             return self._following(name, gateway_type)
         address = ActorAddress.parse(name)
-        self.client.lookup_address(address, gateway_type)  # says now that there is none
+        self.client.lookup_address(address, gateway_type)  # raises now, not at the first call
         call = lambda question: question(self.client.lookup_address(address, gateway_type))  # noqa: E731
         return synchronous(gateway_type, f"{gateway_type.__name__} of {address}", call)
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
-        """The gateway itself, whose asks return an `Ask`: to be awaited, or for many asks at once."""
+        """Return the gateway itself, whose methods return an `Ask`: to be awaited, or for many requests at once."""
         if "://" in name:
             return self.client.lookup_address(name, gateway_type)
         return self.client.lookup(name, gateway_type)
@@ -218,11 +218,11 @@ class Cluster:
     # -------------------------------------------------------------------- shown
 
     def overview(self) -> ClusterOverview:
-        """Counts of TaskExecutors, slots and jobs."""
+        """Return counts of TaskExecutors, slots and jobs."""
         return self.client.overview()
 
     def close(self) -> None:
-        """Close the connections; the cluster and its jobs go on."""
+        """Close the connections; the cluster and its jobs keep running."""
         self._ends.close()
         self.client.close()
 
@@ -233,7 +233,7 @@ class Cluster:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Cluster at {self.address}>"  # asks nobody: a debugger may show it
+        return f"<Cluster at {self.address}>"  # sends no request: a debugger may show it
 
     def _repr_html_(self) -> str:
         workers = [view_of_task_manager(view) for view in self.client.task_managers()]
@@ -245,7 +245,7 @@ class Submitter:
     """Submits jobs with options; made by `Cluster.options`.
 
     Args:
-        client: speaks to the cluster.
+        client: connected to the cluster.
         ends: notices the ends of its jobs.
         options: of each job.
     """
@@ -265,7 +265,7 @@ class Submitter:
     def submit(self, work: Pipeline | str | PathLike[str], /, *args: Any, **kwargs: Any) -> Job[JobResult]: ...
 
     def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
-        """Submit a job with these options; as `Cluster.submit`. Raises OSError, SavepointError for a savepoint, too."""
+        """Submit a job with these options; as `Cluster.submit`. Also raises OSError, SavepointError for a savepoint."""
         with tempfile.TemporaryDirectory(prefix="understudy-job-") as scratch:
             return self._submit(*self._prepare(work, args, kwargs, Path(scratch)))
 
@@ -284,7 +284,7 @@ class Submitter:
     def _prepare(
         self, work: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], scratch: Path
     ) -> tuple[JobGraph, Path, bool]:
-        """Make the graph of a job and the file of its code; the rest as `graph_of_work`."""
+        """Make the graph of a job and the file with its code; returns as `graph_of_work`."""
         options = self._options
         job_id = options.get("job_id")
         wanted = None if job_id is None else JobID(job_id)
@@ -309,7 +309,7 @@ class Submitter:
         )
         libraries = [(Path(path), role) for role, paths in files for path in paths]
         accepted = self._client.submit(graph, main, libraries=libraries)
-        # An application gives its jobs ids of its own.
+        # An application gives its jobs their ids.
         graph = replace(graph, job_id=accepted)
         return Job(self._client, accepted, graph=graph, returns=returns, ends=self._ends)
 
@@ -317,18 +317,18 @@ class Submitter:
 class AsyncCluster:
     """A handle of a cluster for coroutines; made by `connect_async`. An async context manager, or await `close`.
 
-    A call takes a thread of asyncio's default executor for as long as the cluster needs to answer; waiting for jobs
-    takes none.
+    A call occupies a thread of asyncio's default executor until the cluster has answered; waiting for jobs occupies
+    none.
 
     Args:
-        cluster: its handle for plain threads; closed with this.
+        cluster: its handle for plain threads; closed with this handle.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
     def options(self, **options: Unpack[SubmitOptions]) -> AsyncSubmitter:
-        """Return what submits jobs with these options; as `Cluster.options`."""
+        """Return an `AsyncSubmitter` with these options; as `Cluster.options`."""
         return AsyncSubmitter(self.cluster.options(**options))
 
     @overload
@@ -345,11 +345,11 @@ class AsyncCluster:
         return job
 
     async def map(self, function: Callable[..., T], /, *iterables: Iterable[Any], **kwargs: Any) -> list[AsyncJob[T]]:
-        """Submit a job for each item; as `Cluster.map`. Wait for them by ``asyncio.gather(*jobs)``."""
+        """Submit a job for each item; as `Cluster.map`. ``asyncio.gather(*jobs)`` waits for them."""
         return await self.options().map(function, *iterables, **kwargs)
 
     async def job(self, job_id: str) -> AsyncJob[JobResult]:
-        """Return a handle of a job that was submitted before, by anybody; raises `JobNotFoundError`."""
+        """Return a handle of a job that any client has submitted; raises `JobNotFoundError`."""
         return AsyncJob(await asyncio.to_thread(self.cluster.job, job_id))
 
     async def jobs(self) -> list[AsyncJob[JobResult]]:
@@ -361,11 +361,11 @@ class AsyncCluster:
         return await asyncio.to_thread(self.cluster.overview)
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
-        """Return a gateway, whose asks are to be awaited; as `Cluster.lookup`. The look-up itself blocks."""
+        """Return a gateway, whose answers have to be awaited; as `Cluster.lookup`. The look-up itself blocks."""
         return self.cluster.lookup(name, gateway_type)
 
     async def close(self) -> None:
-        """Close the connections; the cluster and its jobs go on."""
+        """Close the connections; the cluster and its jobs keep running."""
         await asyncio.to_thread(self.cluster.close)
 
     async def __aenter__(self) -> Self:
@@ -382,7 +382,7 @@ class AsyncSubmitter:
     """Submits jobs with options; made by `AsyncCluster.options`.
 
     Args:
-        submitter: does so in plain threads.
+        submitter: submits in plain threads.
     """
 
     def __init__(self, submitter: Submitter) -> None:
@@ -442,28 +442,28 @@ def connect(
     config: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> Cluster:
-    """Return a handle of a running cluster. It follows the leader, whichever master that is.
+    """Return a handle of a running cluster. It follows the leader when another master takes over.
 
     Args:
-        address: where a master is, ``akka.tcp://understudy@host:6123`` or the address of any actor there; or a web
-            endpoint, ``https://host:8081``, several with commas between them, which needs the token and neither the
+        address: address of a master, ``akka.tcp://understudy@host:6123``, or of any actor there; or of a web endpoint,
+            ``https://host:8081``, or several with commas between them. A web endpoint needs the token, but neither the
             secret nor RPC ports. None: the cluster of ``client.url`` or of this machine's runtime directory, unless
-            *redis* is given; in an application's main() its own.
+            *redis* is given; in an application's main(), its own cluster.
         token: for a web endpoint. None: the environment's UNDERSTUDY_TOKEN, or ``client.token-file``.
-        ca_file: the authorities that a web endpoint's certificate may be signed by (PEM). None: those of the system.
-        redis: URL of the cluster's Redis, which knows who leads; ``redis+sentinel://`` too. The cluster is the one of
-            the setting ``cluster.id``.
+        ca_file: authorities that may sign a web endpoint's certificate (PEM). None: those of the system.
+        redis: URL of the cluster's Redis, which has the address of the leader; also ``redis+sentinel://``. The setting
+            ``cluster.id`` names the cluster.
         secret_file: the cluster's secret, copied from ``security.secret-file`` there. None: as this machine's
             configuration says, ``~/.understudy/<cluster.id>/secret``.
-        config: a configuration file in place of ``$UNDERSTUDY_CONF_DIR/config.yaml``.
-        settings: further options by key, as ``-D`` gives them: ``{"cluster.id": "second"}``.
+        config: a configuration file that replaces ``$UNDERSTUDY_CONF_DIR/config.yaml``.
+        settings: further options by key, as with ``-D``: ``{"cluster.id": "second"}``.
 
     Raises:
         ClusterNotRunning: no cluster runs there.
         SecurityError: the secret cannot be read, or is not the cluster's.
-        ActorError: it does not answer within ``client.timeout``.
+        ActorError: the cluster does not answer within ``client.timeout``.
         HaError: Redis cannot be used.
-        ConfigurationError: a setting is wrong.
+        ConfigurationError: a setting is not valid.
     """
     own = application_client()
     if own is not None and address is None and redis is None:
@@ -484,7 +484,7 @@ def connect(
     else:
         client = connect_as_configured(configuration)
     try:
-        client.overview()  # says now what is wrong, not at the first use
+        client.overview()  # raises now if something is wrong, not at the first use
     except BaseException:
         client.close()
         raise
@@ -493,7 +493,7 @@ def connect(
 
 def _for_coroutines(connect: Callable[P, Cluster]) -> Callable[P, Coroutine[Any, Any, AsyncCluster]]:
     async def connect_async(*args: P.args, **kwargs: P.kwargs) -> AsyncCluster:
-        """Return a handle of a running cluster for coroutines; arguments and errors as of `connect`."""
+        """Return a handle of a running cluster for coroutines; arguments and errors as with `connect`."""
         return AsyncCluster(await asyncio.to_thread(connect, *args, **kwargs))
 
     connect_async.__signature__ = inspect.signature(connect).replace(  # type: ignore[attr-defined]
@@ -507,13 +507,13 @@ connect_async = _for_coroutines(connect)
 
 
 def _any_path(address: str) -> str:
-    """Complete an address: of a master alone, the address of its Dispatcher."""
+    """Return the address of an actor: of a master's bare address, that of its Dispatcher."""
     bare = address.rstrip("/")
     return bare if "/" in bare.removeprefix("akka.tcp://") else f"{bare}/user/{DISPATCHER}"
 
 
 class SynchronousGateway:
-    """Base of the classes that `synchronous` makes: the methods of a gateway, each of which waits for its answer."""
+    """Base of the classes that `synchronous` makes: each method of a gateway waits for its answer."""
 
     def __init__(self, description: str) -> None:
         self._description = description
@@ -523,9 +523,9 @@ class SynchronousGateway:
 
 
 def synchronous(gateway_type: type[RpcGateway], description: str, call: Call) -> Any:
-    """Return an object with the methods of a gateway; each waits for its reply and returns that.
+    """Return an object with the methods of a gateway; each waits for its reply and returns it.
 
-    Tab completion, ``?`` and signatures are those of the gateway; an ``Ask[T]`` has become ``T``.
+    Tab completion, ``?`` and signatures are those of the gateway, with ``T`` instead of ``Ask[T]``.
 
     Args:
         gateway_type: declares the methods.

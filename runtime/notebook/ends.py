@@ -1,4 +1,4 @@
-"""Ends of jobs: noticed by one thread for all jobs of a client, and waited for as futures are."""
+"""Ends of jobs: one thread notices them for all jobs of a client, and callers wait for them as for futures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from runtime.ids import JobID
 from runtime.protocol.errors import GatewayError
 
 ASKS = 16
-"""Most questions for ends of jobs that wait at the cluster at a time; other jobs are looked at in the list of all."""
+"""Most requests for ends of jobs that wait at the cluster at a time; other jobs are looked up in the list of all."""
 LOOK_S = 0.2
 RETRY_S = 0.1
 
 
 class JobEnds:
-    """Notices the ends of a client's jobs: one thread for all of them, while any is waited for.
+    """Notices the ends of a client's jobs, with one thread for all of them while a caller waits for any.
 
     Args:
-        client: asks the cluster. Its questions wait there until a job ends, so nothing is polled for few jobs.
+        client: queries the cluster. Its requests wait there until a job ends, so few jobs need no polling.
     """
 
     def __init__(self, client: ClusterClient) -> None:
@@ -34,7 +34,7 @@ class JobEnds:
         self._woken: queue.SimpleQueue[JobID | None] = queue.SimpleQueue()
 
     def of(self, job_id: JobID) -> Future[None]:
-        """Return a future that is done when the job is over, or fails with why the cluster cannot be asked.
+        """Return a future that is done when the job is over, or fails with why the cluster cannot be queried.
 
         Its callbacks run on the thread that notices the end.
         """
@@ -42,7 +42,7 @@ class JobEnds:
             future = self._futures.get(job_id)
             if future is None:
                 future = self._futures[job_id] = Future()
-                future.set_running_or_notify_cancel()  # who waits for it cannot cancel it for the others
+                future.set_running_or_notify_cancel()  # one waiting caller cannot cancel it for the others
                 self._woken.put(None)
             if self._thread is None or not self._thread.is_alive():  # also in the child of a fork
                 self._thread = threading.Thread(target=self._watch, name="understudy-job-ends", daemon=True)
@@ -50,7 +50,7 @@ class JobEnds:
         return future
 
     def close(self) -> None:
-        """Fail what waits: the client was closed."""
+        """Fail the futures of all jobs, because the client was closed."""
         self._fail_all(RecipientUnreachable("the client was closed"))
 
     def _watch(self) -> None:
@@ -67,7 +67,7 @@ class JobEnds:
                     if job_id not in asked and len(asked) < ASKS and self._ask(job_id):
                         asked[job_id] = time.monotonic()
                 ended = self._look(waiting, asked)
-            except Exception as error:  # nobody answers: that is so for all jobs
+            except Exception as error:  # the cluster does not answer: this concerns all jobs
                 self._fail_all(error)
                 continue
             for job_id in ended:
@@ -78,7 +78,7 @@ class JobEnds:
         return self._client.on_end(job_id, lambda: self._woken.put(job_id))
 
     def _look(self, waiting: list[JobID], asked: dict[JobID, float]) -> list[JobID]:
-        """Wait until a job may be over, and return those that are."""
+        """Wait until a job may be over, and return the jobs that are over."""
         others = [job_id for job_id in waiting if job_id not in asked]
         woken: set[JobID] = set()
         with contextlib.suppress(queue.Empty):
@@ -95,7 +95,7 @@ class JobEnds:
             else:
                 early = early or now - asked[job_id] < RETRY_S
                 del asked[job_id]
-        if early:  # a leader is gone, and the next one has not begun: do not ask it without a pause
+        if early:  # a leader has ended, and the next one is not ready: pause before the next request
             time.sleep(RETRY_S)
         return ended + self._over_of(others)
 
@@ -110,7 +110,7 @@ class JobEnds:
         ]
 
     def _is_over(self, job_id: JobID) -> bool:
-        """Whether the job has ended; one that the cluster does not know (any more) fails its future."""
+        """Return whether the job has ended; if the cluster does not know it (any more), its future fails."""
         try:
             return self._client.status_of(job_id).is_globally_terminal
         except GatewayError as error:

@@ -1,4 +1,4 @@
-"""A cluster, its jobs and their checkpoints as HTML, for Jupyter's cells. Pure; every text of others is escaped."""
+"""A cluster, its jobs and their checkpoints as HTML, for Jupyter's cells. Pure; all texts are escaped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLOURS = {
 def cluster_html(
     address: str, overview: ClusterOverview, workers: Sequence[TaskManagerRow], jobs: Sequence[JobView]
 ) -> str:
-    """A cluster: its figures, its TaskExecutors, its newest jobs."""
+    """Return a cluster as HTML: its figures, its TaskExecutors, its newest jobs."""
     facts = {
         "Cluster": address,
         "Slots": f"{overview.free_slots} of {overview.slots} free",
@@ -42,7 +42,7 @@ def cluster_html(
 
 
 def jobs_html(jobs: Sequence[JobView], now_ms: int | None = None) -> str:
-    """Jobs, one line each."""
+    """Return jobs as a table, one line each."""
     rows = [
         (job.id, job.name, job.state, format_moment(job.started_ms), _lasted(job.started_ms, job.ended_ms, now_ms))
         for job in jobs
@@ -51,11 +51,11 @@ def jobs_html(jobs: Sequence[JobView], now_ms: int | None = None) -> str:
 
 
 def job_html(job: JobView, picture: str = "", now_ms: int | None = None) -> str:
-    """A job: its figures, its vertices with bars, why it failed, its streaming queries.
+    """Return a job as HTML: its figures, its vertices with bars, its streaming queries, why it failed.
 
     Args:
-        job: as it stands.
-        picture: its graph, an SVG document in base64; as an image, so that its style reaches nothing else of the page.
+        job: its present state.
+        picture: its graph, an SVG document in base64; shown as an image, so that its style affects only itself.
         now_ms: the time in milliseconds since the epoch; None: the clock's.
     """
     facts = {
@@ -78,7 +78,7 @@ def job_html(job: JobView, picture: str = "", now_ms: int | None = None) -> str:
 
 
 def checkpoints_html(figures: CheckpointStatsSnapshot) -> str:
-    """A job's checkpoints; empty where it has had none."""
+    """Return a job's checkpoints as HTML; empty if it has had none."""
     if not figures.counts.total and figures.latest_restored is None:
         return ""
     counts, restored = figures.counts, figures.latest_restored
@@ -122,7 +122,7 @@ def _vertices(vertices: Iterable[VertexView], now_ms: int | None) -> str:
 
 
 def _bar(vertex: VertexView) -> str:
-    """A bar that a browser moves by itself while nothing is known of how far it is."""
+    """Return a progress bar, which the browser animates by itself while the progress is not known."""
     total, completed = bar_of(vertex)
     return "<progress></progress>" if total is None else f'<progress value="{completed}" max="{total}"></progress>'
 

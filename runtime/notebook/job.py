@@ -1,4 +1,4 @@
-"""A job in Python: its handle, which is a future, and how it is shown while it runs."""
+"""A job in Python: its handle, which is a future, and the display of its progress."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class _Outcome(Generic[T]):
-    """What became of a job: its result, or the error that says why there is none."""
+    """Outcome of a job: its result, or the error that `Job.result` raises."""
 
     value: T
     error: Exception | None = None
@@ -58,16 +58,16 @@ class _Outcome(Generic[T]):
 class Job(Generic[T]):
     """A handle of a job, and a future of its result; made by `Cluster.submit` and `Cluster.job`.
 
-    It has the methods of a `concurrent.futures.Future`, and may be awaited in a coroutine: ``await job``. The job
-    lives without it: a handle that is dropped cancels nothing.
+    It has the methods of a `concurrent.futures.Future`, and may be awaited in a coroutine: ``await job``. The job does
+    not depend on its handle: dropping the handle cancels nothing.
 
     Args:
-        client: speaks to the cluster.
+        client: connected to the cluster.
         job_id: the job.
-        graph: as it was submitted, where that is known.
+        graph: the graph as it was submitted, if known.
         returns: whether it is a function whose return value is the result.
-        details: its line in a list, where it comes from one.
-        ends: notices the ends of the client's jobs; None for one of its own.
+        details: its line in a list of jobs, if it comes from one.
+        ends: notices the ends of the client's jobs; None: the handle makes its own.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Job(Generic[T]):
         return self._client.status_of(self.id)
 
     def info(self) -> ArchivedExecutionGraph:
-        """All there is to be said of it now; raises `JobNotFoundError`."""
+        """Return all that the cluster knows of it now; raises `JobNotFoundError`."""
         return self._client.job(self.id)
 
     # ---------------------------------------------------------------------- end
@@ -108,29 +108,29 @@ class Job(Generic[T]):
         """Wait for its end, and return its result.
 
         Args:
-            timeout: how many seconds at most; None: for ever. An interrupt (Ctrl-C) leaves the job alone, too.
+            timeout: seconds to wait at most; None: for ever. An interrupt (Ctrl-C) does not affect the job either.
 
         Returns:
-            what the function returned, if it was submitted as one by this handle; else a `JobResult`.
+            the function's return value, if this handle has submitted a function; else a `JobResult`.
 
         Raises:
-            Exception: what the function raised, of its own type, if it was submitted by this handle. Its
-                ``__cause__`` is a `JobFailedError`, which shows the traceback of the job.
+            Exception: the function's own exception, if this handle has submitted a function. Its ``__cause__`` is a
+                `JobFailedError`, which shows the traceback of the job.
             JobFailedError: the job has failed otherwise; ``details`` is the user's own traceback.
             JobCancelledError: it was cancelled; a `concurrent.futures.CancelledError`.
-            TimeoutError: it goes on.
+            TimeoutError: it is not over after *timeout*, and keeps running.
             JobNotFoundError: the cluster has forgotten it.
         """
         return self._await_outcome(timeout).result()
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """Wait for its end, and return the error that `result` would raise; None where it has finished.
+        """Wait for its end, and return the error that `result` would raise; None if it has finished.
 
-        An error of asking the cluster is raised, not returned: so the job's failures and the cluster's are told apart.
+        An error of the request to the cluster is raised, not returned, to distinguish it from failures of the job.
 
         Raises:
             JobCancelledError: it was cancelled.
-            TimeoutError: it goes on.
+            TimeoutError: it is not over after *timeout*, and keeps running.
         """
         return self._await_outcome(timeout).exception()
 
@@ -139,7 +139,7 @@ class Job(Generic[T]):
         return self._outcome is not None or self.status.is_globally_terminal
 
     def running(self) -> bool:
-        """Return whether it is neither over nor about to be started again or stopped. Raises `JobNotFoundError`."""
+        """Return whether it runs now: it is not over, restarting or being stopped. Raises `JobNotFoundError`."""
         return self._outcome is None and self.status is JobStatus.RUNNING
 
     def cancelled(self) -> bool:
@@ -149,10 +149,10 @@ class Job(Generic[T]):
         return self.status is JobStatus.CANCELED
 
     def add_done_callback(self, callback: Callable[[Job[T]], object]) -> None:
-        """Have *callback* called with this handle when the job is over; at once, where it is over already.
+        """Call *callback* with this handle when the job is over; at once if it is over already.
 
-        It runs on a thread that notices the ends of all jobs, so it should not take long; what it raises is logged. It
-        is also called when the cluster can no longer be asked: `result` raises that error then.
+        It runs on the thread that notices the ends of all jobs, so it should not take long; its exceptions are logged.
+        It is also called when the cluster cannot be queried any more: then `result` raises that error.
         """
         self._end().add_done_callback(lambda _: callback(self))
 
@@ -163,20 +163,20 @@ class Job(Generic[T]):
         return (await self._outcome_later(None)).result()
 
     async def _outcome_later(self, timeout: float | None) -> _Outcome[T]:
-        """In a coroutine: as `_await_outcome`."""
+        """Return the outcome once the job is over, as `_await_outcome` does, in a coroutine."""
         if self._outcome is not None:
             return self._outcome
         end = asyncio.wrap_future(self._end())
         try:
             if not (await asyncio.wait({end}, timeout=timeout))[0]:
                 raise self._goes_on(timeout)
-            end.result()  # raises why the cluster cannot be asked
+            end.result()  # raises why the cluster cannot be queried
         finally:
-            end.cancel()  # this wait alone
+            end.cancel()  # cancels this wait only
         return await asyncio.to_thread(self._read_outcome)
 
     def _end(self) -> Future[None]:
-        """A future of its end, which is the same for all handles of the job that its cluster's handle has made."""
+        """Return a future of its end, the same for all handles of the job from one `Cluster`."""
         if self._outcome is not None:
             over: Future[None] = Future()
             over.set_result(None)
@@ -197,17 +197,17 @@ class Job(Generic[T]):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise self._goes_on(timeout)
-            if time.monotonic() - asked < RETRY_S:  # a leader is gone, and the next one has not begun
+            if time.monotonic() - asked < RETRY_S:  # a leader has ended, and the next one is not ready
                 time.sleep(min(RETRY_S, left))
             woken, asked = threading.Event(), time.monotonic()
             is_told = self._client.on_end(self.id, woken.set)
             woken.wait(left if is_told else min(left, LOOK_S))
 
     def _goes_on(self, timeout: float | None) -> TimeoutError:
-        return TimeoutError(f"job {self.id} is not over after {timeout:g} s; it goes on")
+        return TimeoutError(f"job {self.id} is not over after {timeout:g} s; it keeps running")
 
     def _read_outcome(self) -> _Outcome[T]:
-        """Return what became of the job, which is over."""
+        """Return the outcome of the job, which is over."""
         if self._outcome is None:
             self._outcome = self._outcome_of(self.info())
         return self._outcome
@@ -221,7 +221,7 @@ class Job(Generic[T]):
         data = self._client.function_result(self.id)
         if data is None:
             lost = JobFailedError(
-                f"job {self.id} has finished, but what it returned was not kept",
+                f"job {self.id} has finished, but its return value was not kept",
                 "its TaskExecutor could not reach the BlobServer; run it again",
             )
             lost.job_id = self.id
@@ -229,9 +229,9 @@ class Job(Generic[T]):
         return _Outcome(load_result(data))
 
     def _own_error(self, job: ArchivedExecutionGraph, failed: JobFailedError) -> Exception | None:
-        """The exception of the function that this handle submitted, made again; None for any other failure.
+        """Return a copy of the exception of the function that this handle submitted; None for any other failure.
 
-        What a job wrote is unpickled under the same condition as its result: the function is the caller's own.
+        Unpickling data that a job wrote is as safe as for its result: the function is the caller's own.
         """
         if not self._returns or job.status is not JobStatus.FAILED:
             return None
@@ -246,9 +246,9 @@ class Job(Generic[T]):
         return error
 
     def progress(self) -> None:
-        """Show it until it is over: live bars in Jupyter and on a terminal, lines elsewhere.
+        """Show its progress until it is over: live bars in Jupyter and on a terminal, lines elsewhere.
 
-        An interrupt (Ctrl-C) ends the showing, not the job.
+        An interrupt (Ctrl-C) ends the display, not the job.
         """
         with NotebookProgress() if in_notebook() else job_progress() as display:
             for job in self._client.watch(self.id):
@@ -266,10 +266,10 @@ class Job(Generic[T]):
     # --------------------------------------------------------------------- logs
 
     def logs(self, name: str | None = None) -> Logs:
-        """Return what its tasks wrote so far, the first attempts first.
+        """Return the output of its tasks so far, the first attempts first.
 
         Args:
-            name: ``stdout`` or ``stderr``, as they are; None: both, with a title above each.
+            name: ``stdout`` or ``stderr``, unchanged; None: both, with a title above each.
         """
         found = [(log, content) for log, content in self._client.logs(self.id) if content]
         if name is not None:
@@ -288,16 +288,16 @@ class Job(Generic[T]):
         return _directory(self._client.trigger_checkpoint(self.id), f"checkpoint of job {self.id}")
 
     def savepoint(self, directory: str | Path | None = None) -> Path:
-        """Make a savepoint of its streaming queries; the job goes on.
+        """Make a savepoint of its streaming queries; the job keeps running.
 
         Args:
-            directory: where; None for the cluster's ``execution.checkpointing.savepoint-dir``.
+            directory: parent directory; None: the cluster's ``execution.checkpointing.savepoint-dir``.
 
         Returns:
             the savepoint's own directory, for ``submit(..., from_savepoint=...)``.
 
         Raises:
-            SavepointFailedError: it could not be made.
+            SavepointFailedError: the savepoint could not be made.
             JobAlreadyTerminatedError: the job is over.
         """
         target = None if directory is None else Path(directory)
@@ -306,30 +306,30 @@ class Job(Generic[T]):
     def stop(self, directory: str | Path | None = None, *, drain: bool = False) -> Path:
         """Stop its queries between two batches, make a savepoint, and wait for the job's end; as `savepoint`.
 
-        With *drain* the queries first work off what their sources have. Raises `SavepointFailedError` also where they
-        have not, or the job has ended otherwise; the message names the savepoint if there is one.
+        With *drain* the queries first process all data of their sources. Raises `SavepointFailedError` also if they
+        have not, or if the job has ended otherwise; the message names the savepoint if there is one.
         """
         target = None if directory is None else Path(directory)
         status, job_status = self._client.stop_and_await_end(self.id, target, drain=drain)
         path = _directory(status, f"savepoint of job {self.id}")
         if failure := self._client.stop_failure(status, job_status):
             raise SavepointFailedError(
-                f"job {self.id} was not stopped as asked: {failure}", "`Job.info` shows what became of it"
+                f"job {self.id} was not stopped as requested: {failure}", "`Job.info` shows what became of it"
             )
         return path
 
     def checkpoints(self) -> Checkpoints:
-        """The figures of its checkpoints."""
+        """Return the figures of its checkpoints."""
         return Checkpoints(self._client.checkpoint_statistics(self.id))
 
     # -------------------------------------------------------------------- shown
 
     def graph_svg(self) -> str:
-        """Its graph as ``understudy job explain --format svg`` draws it."""
+        """Return its graph as ``understudy job explain --format svg`` draws it."""
         return explain_svg(self._graph or graph_of(self.info()))
 
     def __repr__(self) -> str:
-        return f"<Job {self.id}>"  # asks nobody: a debugger may show it
+        return f"<Job {self.id}>"  # sends no request: a debugger may show it
 
     def _repr_html_(self) -> str:
         job = self.info()
@@ -340,7 +340,7 @@ class Job(Generic[T]):
 def _on_a_thread(
     method: Callable[Concatenate[Job[Any], P], R],
 ) -> Callable[Concatenate[AsyncJob[Any], P], Coroutine[Any, Any, R]]:
-    """Make a method of `AsyncJob` of the same one of `Job`."""
+    """Make a method of `AsyncJob` from the same method of `Job`."""
 
     @functools.wraps(method)
     async def call(job: AsyncJob[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -350,9 +350,9 @@ def _on_a_thread(
 
 
 class AsyncJob(Generic[T]):
-    """A handle of a job for coroutines: ``await job`` gives its result. Made by `AsyncCluster`.
+    """A handle of a job for coroutines: ``await job`` returns its result. Made by `AsyncCluster`.
 
-    Waiting for its end takes no thread. The other methods are those of `Job`, to be awaited; each is called by
+    Waiting for its end occupies no thread. The other methods are those of `Job`, to be awaited; each is called by
     `asyncio.to_thread`.
 
     Args:
@@ -379,7 +379,7 @@ class AsyncJob(Generic[T]):
         return await asyncio.to_thread(lambda: self.job.status)
 
     def add_done_callback(self, callback: Callable[[AsyncJob[T]], object]) -> None:
-        """Have *callback* called with this handle, on the event loop that runs now, when the job is over."""
+        """Call *callback* with this handle, on the present event loop, when the job is over."""
         loop = asyncio.get_running_loop()
         self.job.add_done_callback(lambda _: loop.call_soon_threadsafe(callback, self))
 
@@ -399,7 +399,7 @@ class AsyncJob(Generic[T]):
 
 
 class Logs(str):
-    """Text that is shown as it is, not as Python writes a string."""
+    """Text that is shown unchanged, not as a Python string with quotes."""
 
     __slots__ = ()
 
@@ -425,7 +425,7 @@ class Checkpoints:
 
 
 def graph_of(job: ArchivedExecutionGraph) -> JobGraph:
-    """The graph of a job as far as the cluster tells it, which somebody else submitted: edges between tasks block."""
+    """Return the graph of another client's job as far as the cluster knows it: edges between tasks are blocking."""
     task_of = {vertex.id: vertex.task for vertex in job.vertices}
     edges = [
         JobEdge(
@@ -456,7 +456,7 @@ def _failure_of(job: ArchivedExecutionGraph) -> JobFailedError:
 
 
 class DoneAndNotDone(NamedTuple):
-    """What `wait` returns: the jobs that are over, and the others."""
+    """Result of `wait`: the jobs that are over, and the others."""
 
     done: set[Job[Any]]
     not_done: set[Job[Any]]
@@ -467,7 +467,7 @@ def wait(jobs: Iterable[Job[Any]], timeout: float | None = None, return_when: st
 
     Args:
         jobs: handles of jobs.
-        timeout: how many seconds at most; None: for ever. No error is raised after it.
+        timeout: seconds to wait at most; None: for ever. Afterwards no error is raised.
         return_when: ``ALL_COMPLETED``; ``FIRST_COMPLETED``: until one of them is over; ``FIRST_EXCEPTION``: until one
             of them has failed or was cancelled, or all are over. Constants of `concurrent.futures`.
 
@@ -499,10 +499,10 @@ def as_completed(jobs: Iterable[Job[T]], timeout: float | None = None) -> Iterat
 
     Args:
         jobs: handles of jobs.
-        timeout: how many seconds at most, from the first one that is asked for; None: for ever.
+        timeout: seconds to wait at most, from the request for the first job on; None: for ever.
 
     Raises:
-        TimeoutError: jobs are not over after that time; they go on.
+        TimeoutError: some jobs are not over after that time; they keep running.
         ActorError: a cluster does not answer.
         JobNotFoundError: a cluster has forgotten a job.
     """
@@ -513,7 +513,7 @@ def as_completed(jobs: Iterable[Job[T]], timeout: float | None = None) -> Iterat
             yield from _of_end(end, waiting.pop(end))
     except concurrent.futures.TimeoutError:
         left = sum(map(len, waiting.values()))
-        raise TimeoutError(f"{left} of {count} jobs are not over after {timeout:g} s; they go on") from None
+        raise TimeoutError(f"{left} of {count} jobs are not over after {timeout:g} s; they keep running") from None
 
 
 def _by_end(jobs: Iterable[Job[T]]) -> dict[Future[None], list[Job[T]]]:
@@ -524,27 +524,27 @@ def _by_end(jobs: Iterable[Job[T]]) -> dict[Future[None], list[Job[T]]]:
 
 
 def _of_end(end: Future[None], jobs: list[Job[T]]) -> list[Job[T]]:
-    end.result()  # raises why the cluster cannot be asked
+    end.result()  # raises why the cluster cannot be queried
     return jobs
 
 
 def _directory(status: OperationStatus, what: str) -> Path:
     if status.state is not OperationState.COMPLETED:
         raise SavepointFailedError(
-            f"the {what} failed: {status.error}", "the job goes on; mend the cause and ask again"
+            f"the {what} failed: {status.error}", "the job still runs; fix the cause and try again"
         )
     return Path(status.path)
 
 
 class NotebookProgress:
-    """The `JobProgress` of a notebook: draws the same output again (IPython's ``update_display``), without widgets."""
+    """The `JobProgress` of a notebook: replaces its own output (IPython's ``update_display``), without widgets."""
 
     def __init__(self) -> None:
         self._handle: Any = None
         self._shown = ""
 
     def update(self, job: JobView) -> None:
-        """Draw the job, if it looks different."""
+        """Draw the job if its display has changed."""
         from IPython import display
 
         html = job_html(job)
@@ -570,7 +570,7 @@ def _html(text: str) -> Any:
 
 
 def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook (a terminal's IPython is none)."""
+    """Return whether this process is the kernel of a notebook (IPython on a terminal is none)."""
     if "IPython" not in sys.modules:
         return False
     from IPython.core.getipython import get_ipython

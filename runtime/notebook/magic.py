@@ -1,4 +1,4 @@
-"""``%%understudy``: the code of a cell as a job. Loaded by ``%load_ext runtime.notebook``."""
+"""``%%understudy``, which runs the code of a cell as a job. Loaded by ``%load_ext runtime.notebook``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHOWN = (
     SparkError,
     TaskError,
 )
-"""Errors that say all there is to say: they are shown as one line with the remedy, below the user's own traceback."""
+"""Errors without a traceback of ours: they are shown as one line with the remedy, below the user's own traceback."""
 
 
 def install(shell: InteractiveShell) -> None:
@@ -52,7 +52,7 @@ def install(shell: InteractiveShell) -> None:
 
 
 def uninstall(shell: InteractiveShell) -> None:
-    """Take both away again."""
+    """Remove the magic, and show errors as IPython does."""
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop(MAGIC, None)
     shell.set_custom_exc((), None)  # type: ignore[no-untyped-call, unused-ignore]
@@ -61,10 +61,10 @@ def uninstall(shell: InteractiveShell) -> None:
 def run_magic(shell: InteractiveShell, line: str, cell: str | None) -> Any:
     """Run a cell as a job: ``%%understudy [--name NAME] [--cluster VARIABLE] [--into VARIABLE] [--detach] [-- ARGS]``
 
-    The cell is a PySpark script, or has a function ``pipeline(argv)``. Its progress is shown, then what it prints. The
-    cluster is the one in the variable ``cluster``; where there is no such variable, the one of this machine is put
-    there. ``--into`` names a variable for the job's handle; ``--detach`` does not wait for its end. What the cell
-    defines is defined in the job, not in the notebook.
+    The cell is a PySpark script, or has a function ``pipeline(argv)``. The notebook shows its progress, then its
+    output. The cluster is in the variable ``cluster``, which is set to the one of this machine if it does not exist.
+    ``--into`` names a variable for the job's handle; ``--detach`` does not wait for the job's end. Names that the cell
+    defines exist in the job, not in the notebook.
 
     ``%understudy`` alone shows the cluster.
     """
@@ -98,7 +98,7 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None) -> Any:
 @click.option("--detach", is_flag=True)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def _command(**_options: object) -> None:
-    """The options of the magic; only parsed."""
+    """Declare the options of the magic; only parsed."""
 
 
 def _cluster(shell: InteractiveShell, variable: str) -> Cluster:
@@ -121,7 +121,7 @@ def _show_error(
 ) -> list[str]:
     shown: Any = error
     if isinstance(error.__cause__, JobFailedError) and error.__cause__.function_error is error:
-        shown = error.__cause__  # what a function raised: its own traceback is the job's
+        shown = error.__cause__  # raised by a function: its own traceback is the job's
     if not isinstance(shown, SHOWN):
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset, running_compiled_code=True)
         return []

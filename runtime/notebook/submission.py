@@ -1,4 +1,4 @@
-"""From what a notebook submits (a function, a pipeline, a file) to a job graph and the file with its code."""
+"""Makes a job graph, and a file with the code, of the work that a notebook submits: a function, a pipeline, a file."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class SubmitOptions(TypedDict, total=False):
     ``name``: of the job; by default the function's, the pipeline's or the file's. ``py_files``: modules and
     archives that its code imports. ``packages``: wheels and source distributions to install for it.
     ``requirements``: requirements files to install for it. ``archives``: packed virtual environments, or archives
-    of modules. ``jars``: for its Spark session. ``priority`` (0): slots go to jobs of a higher one first.
-    ``from_savepoint``: directory of the savepoint that its streaming queries begin from, by HTTP one of the
-    cluster's machine. ``allow_non_restored_state`` (False): begin although some of that state is nobody's.
-    ``new_query_id`` (None): whether its queries get new ids; None: those that begin in another place while the job
-    that they are of runs. ``settings``: its own ``restart-strategy.*`` and ``execution.checkpointing.*``.
-    ``job_id``: 32 hexadecimal digits; submitting twice with one id is submitting once.
+    of modules. ``jars``: for its Spark session. ``priority`` (0): slots go first to jobs of a higher priority.
+    ``from_savepoint``: directory of the savepoint that its streaming queries start from; by HTTP, a directory of the
+    cluster's machine. ``allow_non_restored_state`` (False): start although no query takes some of that state.
+    ``new_query_id`` (None): whether its queries get new ids; None: only those that start in another place while the
+    job of the savepoint runs. ``settings``: its own ``restart-strategy.*`` and ``execution.checkpointing.*``.
+    ``job_id``: 32 hexadecimal digits; submitting twice with the same id has the effect of submitting once.
     """
 
     name: str | None
@@ -52,7 +52,7 @@ class SubmitOptions(TypedDict, total=False):
 
 
 SUBMIT_OPTIONS = tuple(SubmitOptions.__annotations__)
-"""Their names."""
+"""Names of the options of a job."""
 
 
 def graph_of_work(
@@ -63,19 +63,22 @@ def graph_of_work(
     job_id: JobID | None,
     scratch: Path,
 ) -> tuple[JobGraph, Path, bool]:
-    """Make the graph of what is submitted; returns it, its code's file, and whether it has a function's return value.
+    """Make the graph of a job.
 
     Args:
         work: a function, a pipeline, or the path of a file.
         args: arguments of the function, or the command line of the file.
         kwargs: keyword arguments of the function.
-        name: of the job; None for its own.
+        name: of the job; None: the name of the work.
         job_id: None for a new one.
         scratch: a directory for files that are made of functions.
 
+    Returns:
+        the graph, the file with its code, and whether the job has a function's return value.
+
     Raises:
-        NotebookError: the arguments do not fit what is submitted.
-        FunctionTaskError, JobFileError, JobGraphError, OSError: no job can be made of it.
+        NotebookError: the arguments do not fit the work.
+        FunctionTaskError, JobFileError, JobGraphError, OSError: no job can be made of the work.
     """
     now_ms = time.time_ns() // 1_000_000
     if isinstance(work, str | PathLike):
@@ -108,10 +111,10 @@ def _refuse(what: object, message: str, kwargs: Mapping[str, Any]) -> None:
 
 
 def _refuse_options(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse options of a job among the keyword arguments of a function that does not take them."""
+    """Reject options of a job among the keyword arguments of a function that does not take them."""
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of a builtin: the call itself says what does not fit
+    except (TypeError, ValueError):  # of a builtin: the call itself reports arguments that do not fit
         return
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
@@ -129,7 +132,7 @@ def _by_options(names: Iterable[str]) -> str:
 
 
 def _main_of(pipeline: Pipeline, scratch: Path) -> Path:
-    """The file with the functions of a pipeline: made here of those that are of none, or the one that they are of."""
+    """Return the file with a pipeline's functions: their own, or one made here of functions without a file."""
     functions = pipeline.functions
     typed_in = {f.__name__: f for f in functions if f.__module__ == "__main__" and "__file__" not in f.__globals__}
     if typed_in:
@@ -142,7 +145,7 @@ def _main_of(pipeline: Pipeline, scratch: Path) -> Path:
 
 
 def job_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings as a job has them; raises `NotebookError` where one is none of a job."""
+    """Return the settings as a job has them; raises `NotebookError` if one is no setting of a job."""
     wrong = [key for key in settings if not is_job_setting(key)]
     if wrong:
         own = ", ".join(sorted(option.key for option in JOB_OPTIONS))
@@ -157,9 +160,9 @@ def restore_settings(
     *,
     is_here: bool = True,
 ) -> SavepointRestoreSettings | None:
-    """Return the savepoint that a job begins from.
+    """Return the savepoint that a job starts from.
 
-    Raises `SavepointError` where it cannot be read; one that is not *here* is read by the cluster alone.
+    Raises `SavepointError` if it cannot be read; a savepoint that *is_here* does not hold for is read by the cluster.
     """
     if savepoint is None:
         return None
@@ -168,5 +171,5 @@ def restore_settings(
     from runtime.checkpoint.savepoint import read_savepoint
 
     path = Path(savepoint).resolve()
-    read_savepoint(path)  # before anything is submitted
+    read_savepoint(path)  # raises before anything is submitted
     return SavepointRestoreSettings(str(path), allow_non_restored_state, new_query_id)

@@ -1,6 +1,6 @@
-"""The TaskExecutor's connections: to the ResourceManager, and to the JobMasters of the jobs that it has slots for.
+"""Connections of the TaskExecutor: to the ResourceManager, and to the JobMasters of the jobs that have slots here.
 
-`IsolationWatch` ends what it runs once it is cut off from all of them.
+`IsolationWatch` kills the tasks and their Spark driver once the TaskExecutor is cut off from all of them.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ logger = logging.getLogger(__name__)
 
 
 class ResourceManagerConnection:
-    """Stays registered at whichever ResourceManager leads, and reports the slots to it.
+    """Keeps the TaskExecutor registered at the leading ResourceManager, and reports the slots to it.
 
     Flink's `TaskExecutorToResourceManagerConnection`.
 
     Args:
         endpoint: the TaskExecutor.
         ha: finds the leader.
-        slots: reported to it.
-        registration: gives what the TaskExecutor registers with.
-        silence_s: seconds without a heartbeat after which it registers anew (``heartbeat.timeout``).
-        on_registered: told the answer to each registration.
-        state: told how far it is.
+        slots: the slots that it reports.
+        registration: returns what the TaskExecutor registers with.
+        silence_s: seconds without a heartbeat after which it registers again (``heartbeat.timeout``).
+        on_registered: called with the answer to each registration.
+        state: file that shows how far the registration is.
     """
 
     def __init__(
@@ -75,33 +75,33 @@ class ResourceManagerConnection:
         self._silence = Silence()
         self._abandoned = Silence()
         self.blob: BlobAddress | None = None
-        """Where the leader's BlobServer is; None before the first registration."""
+        """Address of the leader's BlobServer; None before the first registration."""
 
     async def start(self) -> None:
         """Follow the leader."""
-        self._state.write(WAITING, "no ResourceManager leads, or who does cannot be found out")
+        self._state.write(WAITING, "no ResourceManager leads, or the leader cannot be found")
         await self._follower.start()
 
     async def stop(self) -> None:
-        """Tell the leader that this TaskExecutor goes, and follow it no more."""
+        """Tell the leader that this TaskExecutor stops, and follow the leader no more."""
         self.disconnect("it stops")
         await self._follower.stop()
 
     def disconnect(self, reason: str) -> None:
-        """Tell the leader, if there is one, that this TaskExecutor goes."""
+        """Tell the leader, if one is known, that this TaskExecutor stops."""
         if self._follower.gateway is not None:
             self._follower.gateway.disconnect_task_manager(self._slots.resource_id, reason)
 
     def heard(self) -> None:
-        """The ResourceManager has asked for a heartbeat."""
+        """Note that the ResourceManager has requested a heartbeat."""
         self._silence.heard()
         self._abandoned.heard()
 
     async def end_when_abandoned(self, configuration: Configuration, runner_pid: int) -> None:
-        """End the worker's process when no ResourceManager was heard of for ``taskmanager.registration.timeout``.
+        """End the worker's process after ``taskmanager.registration.timeout`` without a sign of a ResourceManager.
 
-        Nobody would ever stop a worker that was started on demand, and whose cluster is gone for good (Flink's
-        `onRegistrationTimeout`). Only time in which this process has run counts: one that stood still listens first.
+        No process would ever stop a worker that was started on demand and whose cluster no longer exists (Flink's
+        `onRegistrationTimeout`). Only time in which this process has run counts: after a suspend it listens first.
         """
         if configuration.get(ResourceManagerOptions.DRIVER) is ResourceManagerDriverType.STANDALONE:
             return
@@ -139,7 +139,7 @@ class ResourceManagerConnection:
             self._state.write(REGISTERED)
             self.heard()
             await self._silence.lasts(silence_s)
-            endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)
+            endpoint.log.warning("the ResourceManager was silent for %g s: registering again", silence_s)
 
     async def _register(self, gateway: ResourceManagerGateway) -> None:
         try:
@@ -155,7 +155,7 @@ class ResourceManagerConnection:
 
 @dataclass(slots=True)
 class JobConnection:
-    """One job: its JobMaster of the highest epoch that was heard of."""
+    """Connection to the JobMaster of one job: the one with the highest epoch that is known."""
 
     job_id: JobID
     token: FencingToken
@@ -167,16 +167,16 @@ class JobConnection:
 
 
 class JobConnections:
-    """Registers with each JobMaster and offers it its slots, again whenever another one leads.
+    """Registers with each JobMaster and offers its slots, again whenever the leader changes.
 
     Flink's `JobLeaderService`.
 
     Args:
         endpoint: the TaskExecutor.
         ha: finds the leaders.
-        slots: offered to them.
-        registration: gives what the TaskExecutor registers with.
-        report_of: gives all that is here of a job.
+        slots: the slots that are offered.
+        registration: returns what the TaskExecutor registers with.
+        report_of: returns the attempts and slots of a job.
         release_slot: frees a slot that its job does not need, with the reason.
         on_connected: called when a JobMaster has registered this TaskExecutor.
     """
@@ -201,15 +201,15 @@ class JobConnections:
         self._jobs: dict[JobID, JobConnection] = {}
 
     def find(self, job_id: JobID) -> JobConnection | None:
-        """The connection of a job."""
+        """Return the connection of a job; None if the job has none."""
         return self._jobs.get(job_id)
 
     def jobs(self) -> list[JobID]:
-        """All jobs that are connected to, or wanted to be."""
+        """Return all jobs that have a connection, established or not."""
         return list(self._jobs)
 
     async def add(self, job_id: JobID, leader: LeaderAddress) -> None:
-        """There are slots for this job, and this was its JobMaster when they were given."""
+        """Connect to a job that has received slots; *leader* was its JobMaster at that moment."""
         known = self._jobs.get(job_id)
         if known is None:
             follower = LeaderFollower(
@@ -227,7 +227,7 @@ class JobConnections:
             self.offer(job_id)
 
     async def remove(self, job_id: JobID) -> None:
-        """The job has no slots and no tasks here any more."""
+        """Drop the connection of a job that has no slots and no tasks here any more."""
         connection = self._jobs.pop(job_id, None)
         if connection is not None:
             if connection.offering is not None:
@@ -235,10 +235,10 @@ class JobConnections:
             await connection.follower.stop()
 
     def master_lost(self, job_id: JobID) -> int | None:
-        """The job's JobMaster is silent: it has to be registered with anew.
+        """Note that the job's JobMaster is silent, so that this TaskExecutor registers with it again.
 
         Returns:
-            the number of this loss, for `is_lost`; None if there is no connection.
+            the number of this loss, for `is_lost`; None if the job has no connection.
         """
         connection = self._jobs.get(job_id)
         if connection is None:
@@ -248,7 +248,7 @@ class JobConnections:
         return connection.losses
 
     def master_heard(self, job_id: JobID, leader: LeaderAddress) -> bool:
-        """A JobMaster speaks: one that is new, or was taken for lost, is registered with; a former one is ignored.
+        """Note a heartbeat of a JobMaster. Register with it if it is new or was lost; ignore a former leader.
 
         Returns:
             whether it is the job's present JobMaster, as far as is known.
@@ -263,7 +263,7 @@ class JobConnections:
         return True
 
     def is_lost(self, job_id: JobID, loss: int) -> bool:
-        """Whether no JobMaster has been registered with since that loss."""
+        """Return whether no JobMaster has registered this TaskExecutor since that loss."""
         connection = self._jobs.get(job_id)
         return connection is not None and connection.losses == loss and not connection.registered
 
@@ -321,16 +321,16 @@ class JobConnections:
 
 
 class Isolation:
-    """Tells from the time since the cluster was last heard of whether one is cut off. Pure.
+    """Decides from the last sign of life of the cluster whether this TaskExecutor is cut off. Pure.
 
-    It is a lease: others may run these tasks again once they have heard nothing for ``heartbeat.timeout``, so the tasks
-    must have ended by then. Akka's split brain resolver likewise downs an isolated node.
+    It is a lease. The cluster may run these tasks again after ``heartbeat.timeout`` without a sign from here, and by
+    then they must have ended. Akka's split brain resolver likewise downs an isolated node.
 
     Times are seconds, of a clock that runs through suspend.
 
     Args:
-        timeout_s: seconds without a sign of it after which one is cut off.
-        now: when one begins to listen.
+        timeout_s: seconds without a sign of life after which the TaskExecutor counts as cut off.
+        now: when the TaskExecutor begins to listen.
     """
 
     def __init__(self, timeout_s: float, now: float) -> None:
@@ -338,26 +338,26 @@ class Isolation:
         self._last_heard = now
 
     def heard(self, now: float) -> None:
-        """A ResourceManager, a JobMaster or the store of the leaders has given a sign of life."""
+        """Note a sign of life of a ResourceManager, a JobMaster or the store of the leaders."""
         self._last_heard = max(self._last_heard, now)
 
     def silent_for(self, now: float) -> float:
-        """For how many seconds nothing was heard."""
+        """Return the number of seconds since the last sign of life."""
         return max(now - self._last_heard, 0.0)
 
     def is_isolated(self, now: float) -> bool:
-        """Whether that is too long."""
+        """Return whether the silence has reached the timeout."""
         return self.silent_for(now) >= self._timeout_s
 
 
 class IsolationWatch:
-    """Listens for the cluster, and asks the store of the leaders when nobody speaks.
+    """Listens for the cluster, and queries the store of the leaders while the cluster is silent.
 
     Args:
-        ha: whether it is reached is what tells a cluster without a leader from one that is cut off.
-        timeout_s: see `Isolation`; None: one never takes itself for cut off.
-        interval_s: ``heartbeat.interval``: seconds between two looks at the most.
-        has_tasks: whether there is anything to end.
+        ha: a store that answers shows that this TaskExecutor is not cut off, only without a leader.
+        timeout_s: see `Isolation`; None: the TaskExecutor never counts as cut off.
+        interval_s: ``heartbeat.interval``: most seconds between two checks.
+        has_tasks: returns whether any task runs.
         driver_pid: process of the Spark driver.
         clock: seconds; runs through suspend.
     """
@@ -380,7 +380,7 @@ class IsolationWatch:
         self._clock = clock
 
     def heard(self) -> None:
-        """The cluster has given a sign of life."""
+        """Note a sign of life of the cluster."""
         if self._isolation is not None:
             self._isolation.heard(self._clock())
 
@@ -391,7 +391,7 @@ class IsolationWatch:
             await self.look(self._isolation)
 
     async def look(self, isolation: Isolation) -> None:
-        """Ask the store of the leaders if nobody has spoken for an interval, and end it all if that was too long."""
+        """Query the store of the leaders after an interval of silence; kill tasks and driver once cut off."""
         asked = self._clock()
         if isolation.silent_for(asked) > self._interval_s:
             try:
@@ -406,10 +406,10 @@ class IsolationWatch:
             self._end(isolation.silent_for(now))
 
     def _end(self, silent_s: float) -> None:
-        """Not in good order, which takes its time: by now the tasks may be run elsewhere."""
+        """Kill the tasks at once: an orderly end takes time, and by now the tasks may run elsewhere."""
         logger.critical(
             "nothing was heard of the cluster for %.1f s (taskmanager.isolation.timeout): this TaskExecutor kills its "
-            "tasks with their Spark driver (process %d), and begins anew",
+            "tasks with their Spark driver (process %d), and restarts",
             silent_s,
             self._driver_pid,
         )

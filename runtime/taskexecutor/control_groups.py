@@ -1,10 +1,10 @@
-"""Control groups of Linux (cgroups): one for each task, which bounds what all of its processes take together.
+"""Control groups of Linux (cgroups): one for each task, which limits what all of its processes use together.
 
-Both kinds are known: version 2, one tree for all controllers, and version 1, a tree for each. Groups are made below the
-one that the TaskExecutor was given (``taskmanager.cgroup``) and go with their tasks; a task's process enters its group
-by itself, before it runs anything of the job's (`runtime.spark.task.program.enter`).
+Both versions are supported: version 2, one tree for all controllers, and version 1, a tree for each. Groups are made
+below the one that the TaskExecutor was given (``taskmanager.cgroup``), and are removed after their tasks. A task's
+process enters its group by itself, before it runs any code of the job (`runtime.spark.task.program.enter`).
 
-Files of this kind belong to the kernel: each read and write is a call of it, and none waits for a disk.
+The files of a control group belong to the kernel: each read and write calls it, and none waits for a disk.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from runtime.errors import ClusterError
 
 MOUNTS = Path("/proc/self/mounts")
 PERIOD_US = 100_000
-"""The kernel counts a group's processor time in periods of this length, which is its own default."""
+"""Length of the periods in which the kernel counts a group's processor time; the kernel's own default."""
 MEMORY = TaskManagerOptions.TASK_CGROUP_MEMORY.key
 REMEDY = "see docs/limits.md for what it has to be, or unset it"
 PATIENCE_S = 10.0
-"""How long processes that were killed may take to be gone."""
+"""Longest time in seconds that killed processes may take to disappear."""
 
 
 class ControlGroupError(ClusterError):
@@ -38,10 +38,11 @@ class ControlGroupError(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """Limits of what the processes of a task take together; None for no limit.
+    """Limits of what the processes of a task use together; None for no limit.
 
     Args:
-        memory_bytes: what they write to, and the files that they read and write as far as the kernel keeps these.
+        memory_bytes: memory that they write to, and pages of files that they read and write, while the kernel keeps
+            these.
         cpus: processors, or parts of one.
     """
 
@@ -72,12 +73,12 @@ class _Tree:
         if "memory" in self.controllers and limits.memory_bytes is not None:
             most = str(limits.memory_bytes)
             if self.version == 2:
-                # Swapped out it is not given back; and half of a task is of no use to anybody.
+                # Swapped out memory is not given back; and a task that has lost some of its processes is useless.
                 found += [("memory.max", most), ("memory.swap.max", "0"), ("memory.oom.group", "1")]
             else:
                 found += [("memory.limit_in_bytes", most), ("memory.memsw.limit_in_bytes", most)]
         if "cpu" in self.controllers and limits.cpus is not None:
-            quota = str(max(1000, int(limits.cpus * PERIOD_US)))  # less than 1 ms the kernel does not take
+            quota = str(max(1000, int(limits.cpus * PERIOD_US)))  # the kernel rejects less than 1 ms
             if self.version == 2:
                 found.append(("cpu.max", f"{quota} {PERIOD_US}"))
             else:
@@ -86,7 +87,7 @@ class _Tree:
 
 
 _WITHOUT_SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes", "memory.oom.group")
-"""Files that a kernel which accounts no swap, or an old one, does not have."""
+"""Files that are missing in a kernel without swap accounting, or in an old one."""
 
 
 class ControlGroups:
@@ -95,7 +96,7 @@ class ControlGroups:
     Args:
         trees: the given group in each tree.
         limits: of each task.
-        owner: names the TaskExecutor in the groups' names; none other that runs on this machine has it.
+        owner: names the TaskExecutor in the groups' names; unique on this machine.
     """
 
     def __init__(self, trees: Iterable[_Tree], limits: GroupLimits, owner: str) -> None:
@@ -105,7 +106,7 @@ class ControlGroups:
 
     @classmethod
     def open(cls, name: str, limits: GroupLimits, owner: str, mounts: Path = MOUNTS) -> ControlGroups:
-        """Find the given group where the needed controllers are, and see that groups can be made in it.
+        """Find the given group in the trees of the needed controllers, and check that groups can be made in it.
 
         Args:
             name: path from the root of the tree, or of each tree.
@@ -128,7 +129,7 @@ class ControlGroups:
             groups.create("probe").remove()
         except OSError as error:
             raise ControlGroupError(
-                f"no control group can be made in the one of taskmanager.cgroup: {error.strerror} ({error.filename})",
+                f"no control group can be made below taskmanager.cgroup: {error.strerror} ({error.filename})",
                 REMEDY,
             ) from error
         return groups
@@ -151,22 +152,22 @@ class ControlGroups:
         return ControlGroup(made)
 
     def _remove_left(self) -> None:
-        """Groups of a TaskExecutor of this name that was killed; its tasks' processes ended with it, or end now."""
+        """Remove the groups of a killed TaskExecutor of this name; processes left in them are killed."""
         for tree in self._trees:
             for directory in tree.group.glob(f"{self._prefix}*"):
-                with contextlib.suppress(OSError):  # what stays is in nobody's way
+                with contextlib.suppress(OSError):  # a group that stays does no harm
                     ControlGroup([(tree.version, directory)]).remove()
 
 
 def control_groups(configuration: Configuration, owner: str) -> ControlGroups | None:
-    """Those of a configuration; None where it wants none.
+    """Return the control groups that a configuration names; None if it names none.
 
     Args:
         configuration: the cluster's.
         owner: see `ControlGroups`.
 
     Raises:
-        ControlGroupError: they cannot be had.
+        ControlGroupError: they cannot be made.
     """
     name = configuration.get(TaskManagerOptions.CGROUP)
     limits = GroupLimits(
@@ -188,10 +189,10 @@ def control_groups(configuration: Configuration, owner: str) -> ControlGroups | 
 
 
 class ControlGroup:
-    """One task's group, in each tree.
+    """Group of one task, in each tree.
 
     Args:
-        directories: with the version of the tree that each is in.
+        directories: the group's directories, each with the version of its tree.
     """
 
     def __init__(self, directories: Iterable[tuple[int, Path]]) -> None:
@@ -199,11 +200,11 @@ class ControlGroup:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The files into which a process writes 0 to enter."""
+        """Files into which a process writes 0 to enter the group."""
         return tuple(str(directory / "cgroup.procs") for _, directory in self._directories)
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel has killed a process in it for its memory."""
+        """Return whether the kernel has killed a process of the group because of the memory limit."""
         for version, directory in self._directories:
             file = directory / ("memory.events" if version == 2 else "memory.oom_control")
             with contextlib.suppress(FileNotFoundError):  # another controller's
@@ -213,10 +214,10 @@ class ControlGroup:
         return False
 
     def remove(self) -> None:
-        """Kill what is still in it, and remove it; blocks until its processes are gone.
+        """Kill the processes that are left in the group, and remove it; blocks until they have ended.
 
         Raises:
-            OSError: it cannot be removed.
+            OSError: the group cannot be removed.
             TimeoutError: its processes do not end.
         """
         deadline = time.monotonic() + PATIENCE_S
@@ -243,7 +244,7 @@ def _removed(directory: Path) -> bool:
 
 
 def _mounts(table: str) -> list[tuple[int, Path, frozenset[str]]]:
-    """Version, directory and options of each mounted tree."""
+    """Return version, directory and options of each mounted tree."""
     kinds = {"cgroup": 1, "cgroup2": 2}
     lines = (line.split() for line in table.splitlines())
     return [
@@ -254,7 +255,7 @@ def _mounts(table: str) -> list[tuple[int, Path, frozenset[str]]]:
 
 
 def _find(controller: str, name: str, mounts: list[tuple[int, Path, frozenset[str]]]) -> tuple[int, Path]:
-    """The given group in the tree that has a controller."""
+    """Return the version of the tree that has a controller, and the given group in it. Raises ControlGroupError."""
     missing = []
     for version, mount, options in mounts:
         group = mount / name.strip("/")
@@ -266,7 +267,7 @@ def _find(controller: str, name: str, mounts: list[tuple[int, Path, frozenset[st
             missing.append(str(group))
             continue
         if not os.access(group, os.W_OK):
-            raise ControlGroupError(f"the control group {group} (taskmanager.cgroup) is not this user's", REMEDY)
+            raise ControlGroupError(f"the control group {group} (taskmanager.cgroup) is not writable", REMEDY)
         if version == 2:
             _delegate(group, controller)
         return version, group
@@ -276,7 +277,7 @@ def _find(controller: str, name: str, mounts: list[tuple[int, Path, frozenset[st
 
 
 def _delegate(group: Path, controller: str) -> None:
-    """Have the groups in one of version 2 have a controller."""
+    """Enable a controller for the groups below one of version 2. Raises ControlGroupError."""
     if controller in _words(group / "cgroup.subtree_control"):
         return
     if controller not in _words(group / "cgroup.controllers"):
@@ -284,9 +285,9 @@ def _delegate(group: Path, controller: str) -> None:
     try:
         (group / "cgroup.subtree_control").write_text(f"+{controller}")
     except OSError as error:
-        why = "processes are in it itself" if error.errno == errno.EBUSY else error.strerror
+        why = "it contains processes itself" if error.errno == errno.EBUSY else error.strerror
         raise ControlGroupError(
-            f"the control group {group} cannot give {controller} to others: {why}", REMEDY
+            f"the control group {group} cannot pass on the controller {controller}: {why}", REMEDY
         ) from error
 
 

@@ -29,15 +29,15 @@ from runtime.threads import thread_stacks, thread_states
 
 DUMP_TIMEOUT_S = 5.0
 DUMP_LIMIT = 512 * 1024
-"""Most characters of a dump: what a task process says is the job's own word."""
+"""Most characters of a dump: the content of a task process's dump is not trusted."""
 
 
 class ThreadDumps:
     """Takes dumps and profiles of threads; see `TaskExecutorGateway.request_thread_dump` and `request_profile`.
 
     Args:
-        endpoint: the TaskExecutor, whose own process it is.
-        process_of: gives the process of an attempt that runs here.
+        endpoint: the TaskExecutor, for dumps of its own process.
+        process_of: returns the process of an attempt that runs here.
     """
 
     def __init__(self, endpoint: RpcEndpoint, process_of: Callable[[ExecutionAttemptID], TaskProcess | None]) -> None:
@@ -45,7 +45,7 @@ class ThreadDumps:
         self._process_of = process_of
 
     async def dump(self, attempt_id: ExecutionAttemptID | None) -> ThreadDump:
-        """Return where the threads of an attempt's process are; without an attempt, those of this process.
+        """Return the stacks of the threads of an attempt's process; without an attempt, those of this process.
 
         Raises:
             NoSuchTaskError: no process of that attempt runs here.
@@ -57,7 +57,7 @@ class ThreadDumps:
         return ThreadDump(pid, bounded_threads(threads))
 
     async def profile(self, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None) -> StackProfile:
-        """Return where these threads are again and again; both numbers are brought within their bounds.
+        """Return a profile from repeated samples of these threads; both numbers are clamped to their bounds.
 
         Raises:
             NoSuchTaskError, TaskNotRespondingError: as `dump`.
@@ -75,7 +75,7 @@ class ThreadDumps:
         return sampler.profile(pid, interval_ms)
 
     async def _threads_of(self, attempt_id: ExecutionAttemptID) -> tuple[int, list[tuple[str, str]]]:
-        """Return an attempt's process, and where its threads are; raises NoSuchTaskError, TaskNotRespondingError."""
+        """Return pid and thread stacks of an attempt's process; raises NoSuchTaskError, TaskNotRespondingError."""
         process = self._process_of(attempt_id)
         if process is None:
             raise NoSuchTaskError(f"no process of attempt {attempt_id} runs in TaskExecutor {self._endpoint.name}")
@@ -92,7 +92,7 @@ class ThreadDumps:
 
 
 def _others() -> list[tuple[str, str]]:
-    """Where the threads of this process are, but for the one that looks."""
+    """Return the stacks of the threads of this process, without the calling thread."""
     own = threading.current_thread().name
     return [(name, stack) for name, stack in thread_stacks() if name != own]
 
@@ -100,7 +100,7 @@ def _others() -> list[tuple[str, str]]:
 def bounded_threads(
     threads: Iterable[tuple[str, str]], states: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[ThreadInfo, ...]:
-    """As many of the threads as are at most `DUMP_LIMIT` characters together, and how many there are beyond.
+    """Return the first threads that fit into `DUMP_LIMIT` characters, and an entry that counts the others.
 
     Args:
         threads: names and stacks.
@@ -127,7 +127,7 @@ COLLECTION_TIME = ".Time"
 
 
 class JvmRates:
-    """Rates of the last minute, from figures that only grow (Flink's `MeterView`). Pure.
+    """Rates of the last minute, computed from counters (Flink's `MeterView`). Pure.
 
     Args:
         cores: of the machine.
@@ -138,12 +138,12 @@ class JvmRates:
         self._seen: deque[tuple[float, float, dict[str, int]]] = deque()
 
     def rates(self, now_s: float, cpu_s: float, figures: Mapping[str, int]) -> dict[str, float]:
-        """Return the processor load (0 to 1), and the milliseconds of each second that go into garbage collection.
+        """Return the processor load (0 to 1), and the milliseconds of each second that garbage collection takes.
 
         Args:
             now_s: seconds on a clock that does not go back.
             cpu_s: processor seconds that the Spark driver has taken.
-            figures: as of `SparkDriver.jvm_figures`.
+            figures: counters from `SparkDriver.jvm_figures`.
         """
         spent = {name: value for name, value in figures.items() if name.endswith(COLLECTION_TIME)}
         self._seen.append((now_s, cpu_s, spent))
@@ -158,7 +158,7 @@ class JvmRates:
 
 
 class MetricsSampler:
-    """Looks at what a TaskExecutor and its Spark driver take.
+    """Measures the resources that a TaskExecutor and its Spark driver use.
 
     Args:
         spark_pid: process of the Spark driver.
@@ -172,7 +172,7 @@ class MetricsSampler:
         self._rates = JvmRates(psutil.cpu_count() or 1)
 
     async def ask_jvm(self, driver: SparkDriver) -> None:
-        """Ask the Spark driver for its figures now and then, until it is gone or has none to be told."""
+        """Request the figures of the Spark driver every `JVM_INTERVAL_S`, until it has ended or has no figures."""
         while driver.alive:
             try:
                 found = await driver.jvm_figures()
@@ -181,12 +181,12 @@ class MetricsSampler:
                 _, cpu_s = self._sample_spark()
                 self._jvm = {**found, **self._files(), **self._rates.rates(time.monotonic(), cpu_s, found)}
             except (SparkError, ValueError, psutil.Error) as error:
-                logger.debug("the Spark driver does not tell its figures: %s", error)
+                logger.debug("the Spark driver does not return its figures: %s", error)
                 self._jvm = {}
             await asyncio.sleep(JVM_INTERVAL_S)
 
     def _files(self) -> dict[str, int]:
-        """Open descriptors of the Spark driver, and how many it may have; raises psutil.Error where it is gone."""
+        """Return open and allowed descriptors of the Spark driver; raises psutil.Error after the driver has ended."""
         spark = psutil.Process(self._spark_pid)
         return {
             "FileDescriptor.Open": spark.num_fds(),
@@ -194,7 +194,7 @@ class MetricsSampler:
         }
 
     def sample(self, tasks: int) -> TaskManagerMetrics:
-        """Return what they take at present; *tasks* is how many attempts run."""
+        """Return what they use at present; *tasks* is the number of running attempts."""
         with self._own.oneshot():
             times = self._own.cpu_times()
             memory, threads, files = self._own.memory_info().rss, self._own.num_threads(), self._own.num_fds()
@@ -210,7 +210,7 @@ class MetricsSampler:
             times = self._spark.cpu_times()
             return self._spark.memory_info().rss, times.user + times.system
         except psutil.Error:
-            return 0, 0.0  # it has ended, which others are about to see
+            return 0, 0.0  # the driver has ended; `TaskExecutor` watches for that
 
 
 def task_executor_metrics(
@@ -220,14 +220,14 @@ def task_executor_metrics(
     sample: Callable[[], TaskManagerMetrics],
     pool: Callable[[], TaskPoolReport | None],
 ) -> MetricRegistry:
-    """The registry of a TaskExecutor's process.
+    """Return the metric registry of a TaskExecutor's process.
 
     Args:
         service: its RPC service.
         resource_id: its name.
-        slots: gives what its slots are used for.
-        sample: looks at what it and its Spark driver take.
-        pool: gives what its pool did; None while there is none.
+        slots: returns the use of its slots.
+        sample: measures what it and its Spark driver use.
+        pool: returns the counts of its pool; None before there is one.
     """
     registry = MetricRegistry()
     group = registry.group(MetricScope(ScopeCategory.TASK_MANAGER, task_manager=resource_id))

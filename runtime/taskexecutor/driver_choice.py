@@ -1,8 +1,8 @@
-"""Which Spark driver a task runs on, and with which settings: those of its job, and those in its script's text.
+"""Choice of the Spark driver of a task, and of its settings: those of its job, and those in its script's text.
 
-The text is a hint only, and nothing of it runs. What it does not show (values that the script computes, a library's
-code) the shared driver refuses, undoes or ignores with a line; see `runtime.spark.driver.script_application` and
-`runtime.spark.task.classic`.
+The text is a hint only, and is never run. It does not show values that the script computes, nor those of a library. The
+shared driver rejects or undoes these, or ignores them with a line in the task's standard error. See
+`runtime.spark.driver.script_application` and `runtime.spark.task.classic`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ START_SETTINGS = (
     "spark.driver.memory",
     "spark.plugins",
 )
-"""Settings of a script that Spark takes only at its start, and without which the script fails or computes in another
-way: with ``task.spark-driver=auto`` a script that names one gets a driver of its own."""
+"""Settings that Spark reads only at its start, and without which a script fails or computes different results.
+
+With ``task.spark-driver=auto``, a script that names one gets its own driver."""
 
 _HINTS = (
     (r"\bStreamingContext\b", "uses DStreams, and a driver runs the streams of one program only"),
@@ -44,13 +45,13 @@ _HINTS = (
     (r"\baddSparkListener\b", "adds a listener to Spark, which would hear of the other tasks too"),
     (r"\bSystem\.exit\b|\bgetRuntime\(\)|\bRuntime\.halt\b", "ends its JVM, which would be the other tasks' too"),
 )
-"""Patterns in a script's text that show that it cannot share a driver, and why."""
+"""Patterns in the text of a script that cannot share a driver, and the reason for each."""
 
 
 def own_driver_reason(
     choice: SparkDriverChoice, text: str, jars: Sequence[str], start_settings: Collection[str] = ()
 ) -> str:
-    """Return why a task runs on a Spark driver of its own, as a predicate; empty where it shares the TaskExecutor's.
+    """Return why a task needs its own Spark driver, as a predicate; empty if it shares the TaskExecutor's driver.
 
     Args:
         choice: ``task.spark-driver``.
@@ -58,10 +59,10 @@ def own_driver_reason(
         jars: names of the jars that the job brings for a script.
         start_settings: names of the settings, of the job or in the text, that the shared driver cannot have.
     """
-    if jars:  # a script attaches to the driver's one context, whose class path they would change
+    if jars:  # they would change the class path of the one context that scripts share
         return f"brings jars ({', '.join(jars)})"
     if choice is SparkDriverChoice.OWN:
-        return "is to have one (task.spark-driver)"
+        return "requests one (task.spark-driver)"
     if choice is SparkDriverChoice.AUTO:
         if start_settings:
             return f"has settings that Spark takes only at its start ({', '.join(sorted(start_settings))})"
@@ -72,27 +73,27 @@ def own_driver_reason(
 
 
 def session_settings(kind: JobKind, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return a job's settings as a session takes them: one of Connect has Hadoop's among its own."""
+    """Return a job's settings as a session takes them: Spark Connect takes Hadoop's without their prefix."""
     if kind is JobKind.SCRIPT:
         return dict(settings)
     return {key.removeprefix("spark.hadoop."): value for key, value in settings.items()}
 
 
 def settings_in(text: str) -> dict[str, str]:
-    """Return the Spark settings that a script makes before Spark starts, as far as its text says them literally.
+    """Return the Spark settings that a script makes before Spark starts, as far as its text has them literally.
 
     These are calls of `config`, `set`, `setAll`, `master`, `setMaster` and `enableHiveSupport` with constants, or with
-    names to which the script assigns one constant. Of a key that is set twice the last value counts.
+    names to which the script assigns one constant. If a key is set twice, the last value counts.
     """
     if not re.search(r"['\"]spark\.|enableHiveSupport|\.\s*(?:set)?[mM]aster\s*\(", text):
         return {}
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}  # it fails when it runs, and says why
+        return {}  # the script fails when it runs, and reports why
     constants = _constants(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    calls.sort(key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0))  # that of a chain's last call is last
+    calls.sort(key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0))  # the last call of a chain is last
     found = [pair for call in calls for pair in _settings_of(call, constants)]
     return {key: value for key, value in found if key.startswith("spark.") and is_job_setting(key)}
 

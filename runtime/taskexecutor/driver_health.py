@@ -1,4 +1,4 @@
-"""Whether a Spark driver can still run jobs: a trial job with a Python worker tells, not the look of its process."""
+"""Health of a Spark driver: a trial job with a Python worker shows whether it still runs jobs."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from runtime.spark.errors import DriverCallError, DriverLostError, SparkError, Z
 logger = logging.getLogger(__name__)
 
 STOPPED_TEXTS = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
-"""Parts of the messages with which Spark refuses work because its context was stopped."""
+"""Parts of the messages with which Spark rejects work because its context was stopped."""
 
 DISK_FULL = "No space left on device"
 
 LOOK_INTERVAL_S = 2.0
 ANSWER_S = 30.0
 EXAMINATION_S = 10.0
-"""Longest that the end of a failed task waits for a trial."""
+"""Longest time in seconds that the end of a failed task waits for a trial."""
 _DETAIL = 1000
-"""Most characters that are shown of a failure."""
+"""Most characters shown of a failure."""
 DYING_S = 5.0
-"""Longest that a JVM is waited for that may be about to end."""
+"""Longest time in seconds to wait for the end of a JVM that may be dying."""
 PAUSE_S = 10.0
-"""Pause between two trials on a driver without tasks."""
+"""Pause in seconds between two trials on a driver without tasks."""
 
 
 class Finding(Enum):
-    """Result of a look at a driver, or of a trial on it."""
+    """Result of a check of a driver, or of a trial on it."""
 
     WELL = "well"
     STOPPED = "stopped"
-    """Its SparkContext is stopped. That is for good."""
+    """Its SparkContext is stopped, and cannot be started again."""
     FAILED = "failed"
     """The trial failed."""
     SILENT = "silent"
-    """There is no answer yet: the machine is busy, other tasks have the cores, or the driver hangs."""
+    """No answer yet: the machine is busy, other tasks have the cores, or the driver hangs."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverHealth:
-    """Counts findings, and says when a driver is lost (pure). Immutable: `after` returns the next one.
+    """Counts findings, and decides when a driver is lost (pure). Immutable: `after` returns the next one.
 
     Args:
-        failures: trials in a row that have failed.
-        silences: looks in a row without an answer.
+        failures: failed trials in a row.
+        silences: checks in a row without an answer.
         loss: why the driver is lost; empty while it is not.
     """
 
@@ -63,10 +63,10 @@ class DriverHealth:
     FAILURES_LOST = 2
     """A single failure may be an accident, such as a Python worker that the kernel has killed."""
     SILENCES_LOST = 20
-    """With `ANSWER_S` for each, ten minutes. Trials that wait for a core do not count."""
+    """Ten minutes, with `ANSWER_S` for each. Trials that wait for a core do not count."""
 
     def after(self, finding: Finding, detail: str = "", *, is_trial: bool = False) -> DriverHealth:
-        """Return the health after a finding; *detail* is what was said, *is_trial* whether a trial has found it."""
+        """Return the health after a finding; *detail* is the message, *is_trial* whether it comes from a trial."""
         if self.loss:
             return self
         if finding is Finding.STOPPED:
@@ -85,12 +85,12 @@ class DriverHealth:
 
     @property
     def needs_trial(self) -> bool:
-        """Whether a trial is to follow at once."""
+        """Return whether a trial must follow at once."""
         return self.failures > 0 and not self.loss
 
 
 class DriverLosses:
-    """Keeps the last loss of a worker's driver in a file, for the TaskExecutor that comes after it.
+    """Keeps the last loss of a worker's driver in a file, for the next TaskExecutor of this worker.
 
     Args:
         directory: of the worker.
@@ -100,7 +100,7 @@ class DriverLosses:
         self._path = directory / "spark-loss"
 
     def note(self, loss: str, now_s: float) -> None:
-        """Write down a loss. A full disk keeps nobody from going on."""
+        """Write a loss to the file; a failure to write is logged, and raises nothing."""
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
         try:
             write_private(self._path, f"{moment}: {loss}".encode())
@@ -108,7 +108,7 @@ class DriverLosses:
             logger.warning("the loss of the Spark driver cannot be written to %s: %s", self._path, error)
 
     def last(self) -> str:
-        """Return when and why a driver was lost last; nothing where none was."""
+        """Return when and why a driver was last lost; empty if none was."""
         try:
             return self._path.read_text()
         except OSError:
@@ -116,15 +116,16 @@ class DriverLosses:
 
 
 class DriverWatch:
-    """Looks at the driver that tasks share, and kills one that is lost: its TaskExecutor and tasks then begin anew.
+    """Checks the driver that tasks share, and kills it once it is lost: then its TaskExecutor and tasks restart.
 
-    A look asks whether the SparkContext is stopped (1 ms, every 2 s). A trial runs a job with a Python worker: when a
-    task has failed in a way that the driver may have caused, and when a driver that tasks have used has none left.
+    A check asks whether the SparkContext is stopped (1 ms, every 2 s). A trial runs a job with a Python worker. It
+    follows when a task has failed in a way that the driver may have caused. It also follows when the last task that
+    used the driver has ended.
 
     Args:
         driver: the driver.
         trial: runs a trivial job in a process of its own; returns the first line of its failure, or nothing.
-        has_tasks: whether tasks run.
+        has_tasks: returns whether tasks run.
     """
 
     def __init__(self, driver: SparkDriver, trial: Callable[[], Awaitable[str]], has_tasks: Callable[[], bool]) -> None:
@@ -137,7 +138,7 @@ class DriverWatch:
         self._examination: asyncio.Task[None] | None = None
 
     def task_ended(self) -> None:
-        """Note that a task has used the driver: a trial follows when it has none left."""
+        """Note that a task has used the driver: a trial follows once no task uses it."""
         self._used = True
 
     async def run(self) -> None:
@@ -149,10 +150,10 @@ class DriverWatch:
                 if self._used and not self._has_tasks() and time.monotonic() - self._tried_at >= PAUSE_S:
                     await self._examine()
             except DriverLostError:
-                return  # the process has ended, which others see
+                return  # the process has ended; `TaskExecutor` watches for that
 
     async def examine(self) -> str:
-        """Find out now whether the driver is lost; return why, or nothing where it is well or does not say in time."""
+        """Return why the driver is lost; empty if it is well, or does not answer within `EXAMINATION_S`."""
         if not self._health.loss:
             if self._examination is None or self._examination.done():
                 self._examination = asyncio.create_task(self._examine())
@@ -208,12 +209,12 @@ class DriverWatch:
 
 
 async def kind_of(error: Exception, driver: SparkDriver, watch: DriverWatch | None) -> FailureKind:
-    """Return whose failure it is that a task could not be run: its Spark driver's, its process's or the runtime's.
+    """Return which part has failed when a task could not be run: its Spark driver, its process or the runtime.
 
     Args:
-        error: what was raised while it was prepared, followed or ended.
-        driver: of the task. A JVM that was killed takes up to a second to die, and refuses calls or breaks them off.
-        watch: of that driver, where tasks share it.
+        error: raised while the task was prepared, followed or ended.
+        driver: of the task. A killed JVM takes up to a second to die, and rejects calls or breaks them off.
+        watch: of that driver, if tasks share it.
     """
     if isinstance(error, DriverLostError) or not driver.alive or await _is_lost(error, driver, watch):
         return FailureKind.SPARK_LOST
@@ -231,12 +232,12 @@ async def _is_lost(error: Exception, driver: SparkDriver, watch: DriverWatch | N
     except TimeoutError:
         return False
     except SparkError:
-        # Py4J says of a call that the JVM's death has broken off what it says of one that the JVM has refused.
+        # Py4J reports a call that the JVM's death has broken off like one that the JVM has rejected.
         return await driver.wait_dead(DYING_S)
 
 
 def may_be_sparks(failure: ErrorInfo) -> bool:
-    """Whether a failure of a task's code may have its cause in the driver: the JVM raised it, and not on analysis."""
+    """Return whether the driver may have caused a failure of a task's code: the JVM raised it, not in analysis."""
     if failure.type.endswith(("AnalysisException", "ParseException")):
         return False
     return failure.type.startswith(("py4j.", "pyspark.")) or "py4j" in failure.traceback

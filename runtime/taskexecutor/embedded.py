@@ -1,7 +1,7 @@
-"""The TaskExecutor of an embedded cluster: its one task is the program that the cluster was made by.
+"""The TaskExecutor of an embedded cluster. Its one task is the program that started the cluster.
 
-Nothing is forked. Where another TaskExecutor has a zygote that forks a task process, this one connects to the program,
-which then speaks as a task process does (`runtime.spark.task`), and is neither killed nor waited for at the end.
+Other TaskExecutors have a zygote that forks task processes; this one forks nothing and connects to the program. The
+program then speaks as a task process does (`runtime.spark.task`). At the end it is neither killed nor waited for.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AttachedProgram(TaskProcess):
         return message
 
     def kill(self) -> None:
-        """Let go of it: the program is its user's."""
+        """Close the connection only: the program belongs to its user."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
 
@@ -63,7 +63,7 @@ class ProgramHost:
         return self._program.pid
 
     async def fork(self, spec: TaskSpec) -> TaskProcess:
-        """Give the program its task; raises `ZygoteError` where it does not take it."""
+        """Give the program its task; raises `ZygoteError` if the program does not accept it."""
         Path(spec.work_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         loop = asyncio.get_running_loop()
         control = socket.socket(socket.AF_UNIX)
@@ -79,7 +79,7 @@ class ProgramHost:
         return process
 
     async def stop(self) -> None:
-        """Leave the program as it is: it goes on."""
+        """Do nothing: the program keeps running."""
 
 
 async def _host(directory: Path) -> TaskHost:

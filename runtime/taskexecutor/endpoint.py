@@ -1,4 +1,4 @@
-"""The TaskExecutor: offers slots, runs tasks in processes of their own, owns Spark (Flink's `TaskExecutor`)."""
+"""The TaskExecutor: offers slots, runs tasks in processes of their own, and starts Spark (Flink's `TaskExecutor`)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def _start_zygote(directory: Path) -> Zygote:
 
 
 class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
-    """One worker. It stands on its own: it finds leaders by retrieval, and tells them what it really holds.
+    """One worker. It depends on no leader: it finds the leaders by retrieval, and reports to them what it holds.
 
     Args:
         service: the RPC service of the process.
@@ -94,14 +94,14 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         configuration: the cluster's.
         driver: the Spark driver, owned by the worker process, not by this actor.
         directory: the worker's own directory.
-        warm_up: whether the driver is new, and is to be warmed beside the first tasks.
-        log_file: where this process logs to.
-        runner_pid: the worker's process, which is ended where no ResourceManager is left to work for.
-        start_host: starts what task processes come from, given the worker's own directory.
+        warm_up: whether the driver is new, and has to be warmed beside the first tasks.
+        log_file: log file of this process.
+        runner_pid: the worker's process, which is ended when no ResourceManager is left to work for.
+        start_host: starts the source of task processes, given the worker's own directory.
     """
 
     goes = ""
-    """Why this TaskExecutor is about to end; empty while it is not."""
+    """Reason why this TaskExecutor is about to end; empty while it is not."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     @property
     def registration(self) -> TaskExecutorRegistration:
-        """Registration that this TaskExecutor sends."""
+        """Registration that this TaskExecutor sends to the leaders."""
         info = self._driver.info
         return TaskExecutorRegistration(
             resource_id=self.resource_id,
@@ -198,10 +198,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     async def on_start(self) -> None:
         offload_large_calls(self.service, self._configuration, self._blob_location)
-        await self._driver.reset()  # what a killed predecessor's tasks left running
+        await self._driver.reset()  # ends what the tasks of a killed predecessor left running
         host = await self._start_host(self._directory)
         zygote = host if isinstance(host, Zygote) else None
-        # A session that waits at somebody else's endpoint is closed there when its owner likes.
+        # At the endpoint of another owner a waiting session may be closed at any time.
         size = self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE) if self._driver.is_ours else 0
         pool = TaskPool(self, self._driver, zygote, self._directory / "ready", size)
         watch = self._new_watch(zygote)
@@ -234,7 +234,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         )
 
     async def on_stop(self) -> None:
-        self._stopping = True  # what ends from here on is no loss
+        self._stopping = True  # from here on the end of a process is no loss
         self._job_heartbeats.stop()
         await self._resource_manager.stop()
         self._tasks.cancel_all()
@@ -248,7 +248,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await self._driver.close()
 
     async def _warm(self, zygote: Zygote | None, pool: TaskPool) -> None:
-        """First Spark, if it is new; then the processes for tasks to come, whose sessions take its warmth."""
+        """Warm Spark first, if it is new; then fill the pool, whose sessions profit from the warm driver."""
         if self._warm_up and zygote is not None:
             directory = self._directory / "spark" / "warm-up"
             await warm_up(self._driver, zygote, directory)
@@ -259,7 +259,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await pool.fill()
 
     async def _rest(self, seconds: float) -> None:
-        """Leave the cores alone for so long, and while there are tasks."""
+        """Sleep for so long, and until no task runs, to leave the cores to the tasks."""
         await asyncio.sleep(seconds)
         await self._tasks.wait_until_idle()
 
@@ -270,13 +270,13 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return blob.host, blob.port
 
     def _blob_client(self, server: BlobAddress | None = None) -> BlobClient:
-        """Return a client of a BlobServer; by default of the one that the ResourceManager names."""
+        """Return a client of a BlobServer; by default of the one that the ResourceManager has named."""
         return blob_client(self._configuration, server or self._blob_location, self.service.secret)
 
     async def _die_with(self, what: str, pid: int, kind: FailureKind, name: str) -> None:
-        """End when a process that no task can do without has ended: the worker starts all of it anew.
+        """End this process after the end of one that every task needs; the worker then starts all of them again.
 
-        From then on it takes no slot request and no task: whoever restarts one must not send it here again.
+        From then on this TaskExecutor rejects slot requests and tasks, so that no task is restarted here.
         """
         await wait_for_process(pid)
         if self._stopping:
@@ -336,19 +336,19 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.refuse_if_it_goes()
         self.slots.allocate(slot_id, job_id, allocation_id)
         if self._connections.find(job_id) is None:
-            # Not only from its registration on: a JobMaster that is gone when the request comes never registers it.
+            # Not only from its registration on: a JobMaster that has ended by now never registers this TaskExecutor.
             self._job_heartbeats.monitor(job_id)
         await self._connections.add(job_id, job_master)
 
     def refuse_if_it_goes(self) -> None:
-        """Refuse what this TaskExecutor cannot do any more; raises `RecipientTerminated`."""
+        """Raise `RecipientTerminated` if this TaskExecutor is about to end."""
         if self.goes:
             raise RecipientTerminated(f"TaskExecutor {self.name} ends: {self.goes}")
 
     # ---------------------------------------------------------- the JobMasters
 
     def _job_master_silent(self, target: str, reason: str) -> None:
-        """Keep what runs of the job for its next JobMaster, for as long as the configuration says."""
+        """Keep the job's tasks for its next JobMaster, for as long as the configuration says."""
         job_id = JobID(target)
         loss = self._connections.master_lost(job_id)
         patience_s = self._configuration.get(TaskManagerOptions.JOB_MASTER_TIMEOUT)
@@ -357,7 +357,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._drop_job(job_id, reason)
             return
         self.log.warning(
-            "the JobMaster of job %s is silent: %s. Its tasks go on for %g s without one "
+            "the JobMaster of job %s is silent: %s. Its tasks run for %g s without one "
             "(taskmanager.job-master.timeout)",
             target,
             reason,
@@ -368,11 +368,11 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def _give_up_job_master(self, job_id: JobID, loss: int, patience_s: float) -> None:
         await Silence().lasts(patience_s)
         if self._connections.is_lost(job_id, loss):
-            self.log.error("no JobMaster of job %s has come back: its tasks are cancelled", job_id)
+            self.log.error("no JobMaster of job %s has registered again: its tasks are cancelled", job_id)
             self._drop_job(job_id, "no JobMaster within taskmanager.job-master.timeout")
 
     def report_of(self, job_id: JobID) -> JobReport:
-        """All that is here of a job."""
+        """Return the attempts and slots of a job that are here."""
         return JobReport(self._tasks.executions(job_id), tuple(self.slots.offers(job_id)))
 
     @rpc_sync
@@ -393,7 +393,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.spawn(self._leave_job(job_id, reason), f"leaving job {job_id}")
 
     async def _leave_job(self, job_id: JobID, reason: str) -> None:
-        """Free the job's slots once none of its tasks runs any more."""
+        """Free the job's slots once none of its tasks runs."""
         await self._tasks.job_ended(job_id)
         for allocation in self.slots.of_job(job_id):
             self.release_slot(allocation.allocation_id, reason)
@@ -432,7 +432,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def _read(self, deployment: TaskDeployment, blobs: BlobCache) -> TaskDeploymentDescriptor:
         try:
             job, attempt = [
-                # A small one is here, and needs no thread.
+                # A small part came with the call, and needs no thread.
                 part.data if isinstance(part, Inline) else await self.run_blocking(resolve, part, blobs)
                 for part in (deployment.job, deployment.attempt)
             ]
@@ -522,7 +522,7 @@ async def create(
     adopt: Callable[[Path], Awaitable[SparkDriver]] = adopt_driver,
     start_host: StartHost = _start_zygote,
 ) -> TaskExecutor:
-    """Factory for the actor's host; *adopt* finds the driver that *driver_file* names, the others as `TaskExecutor`."""
+    """Create the TaskExecutor in the actor's host. *adopt* finds the driver of *driver_file*; see `TaskExecutor`."""
     context = ComponentContext.read(runtime_dir, system)
     executor = TaskExecutor(
         service,

@@ -28,15 +28,15 @@ from runtime.spark.errors import SparkError
 
 POLL_S = 0.2
 PATIENCE_S = 10.0
-"""Seconds for which a driver, or a file system, that does not do what it is asked is asked again."""
+"""Seconds for which a failing driver or file system is tried again."""
 
 _UNSUPPORTED = frozenset(
     {
         *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL),  # no locks there
-        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG),  # the file cannot be had there
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG),  # the file is not accessible
     }
 )
-"""Errors that show that there can be no lease. Any other error shows nothing of who else writes there."""
+"""Errors that show that there can be no lease. Any other error leaves open whether another job writes there."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class LocationLeases:
         holder: the attempt.
         patience_s: seconds that an earlier attempt of the task has to end, before its driver is killed.
         tell_user: writes a line into the attempt's standard error.
-        give_up: ends the attempt, with why, where it cannot be found out whether somebody else writes there.
+        give_up: ends the attempt, with the reason, if another writer cannot be ruled out.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LocationLeases:
         self._give_up = give_up
 
     async def request(self, location: str) -> str | None:
-        """`acquire` for the task process, which is answered whatever comes: None, or why it has no lease."""
+        """Run `acquire` for the task process, and always answer: None, or why it has no lease."""
         try:
             await self.acquire(location)
         except LocationInUseError as refused:
@@ -83,14 +83,14 @@ class LocationLeases:
         return None
 
     async def acquire(self, location: str) -> None:
-        """Have the lease of a location from now on, until the attempt has left its driver.
+        """Acquire the lease of a location, and hold it until the attempt has left its driver.
 
-        Where the file system has no locks, or the directory is not to be written to, the query goes without, which the
-        user is told.
+        If the file system has no locks, or the directory is not writable, the query starts without a lease. The
+        attempt's standard error says so.
 
         Raises:
-            LocationInUseError: somebody else writes there.
-            LeaseUnknownError: the driver, or the file system, did not say whether somebody does.
+            LocationInUseError: another job or user writes there.
+            LeaseUnknownError: neither the driver nor the file system shows whether another job writes there.
         """
         path = lease_file(location)
         begun = time.monotonic()
@@ -103,27 +103,27 @@ class LocationLeases:
             except (OSError, SparkError) as error:
                 cause = error if isinstance(error, OSError) else _lock_error(path)
                 if cause is not None and cause.errno in _UNSUPPORTED:
-                    self._tell_user(f"nothing keeps another job off the checkpointLocation {location}: {cause}")
+                    self._tell_user(f"no lease protects the checkpointLocation {location} from other jobs: {cause}")
                     return
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
                 if now - failing_since >= PATIENCE_S:
                     raise LeaseUnknownError(
-                        f"whether another job writes to the checkpointLocation {location} could not be found out for "
+                        f"another job may write to the checkpointLocation {location}. This could not be found out for "
                         f"{PATIENCE_S:g} s, so the query is not started: {error}"
                     ) from error
-                logger.warning("the lease of %s is asked for again: %s", location, error)
+                logger.warning("the lease of %s is requested again: %s", location, error)
             await asyncio.sleep(POLL_S)
 
     async def _try(self, path: Path, location: str, begun: float) -> bool:
-        """Take the lease if it is to be had; whether it is had now."""
+        """Take the lease if it is free; return whether it was."""
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_own(path)
         if await self._lock(path):
             path.write_bytes(self._holder.encode())
             return True
         named, locked_by = read_holder(path), lock_holder(path)
-        if locked_by is not None:  # else it has become free
+        if locked_by is not None:  # else it has become free since
             decision = decide(self._holder, named, locked_by, time.monotonic() - begun, self._patience_s)
             if decision is LeaseDecision.REFUSED:
                 raise refusal(location, self._holder, named, locked_by)
@@ -136,7 +136,7 @@ class LocationLeases:
         try:
             return await asyncio.shield(locking)
         except asyncio.CancelledError:
-            await asyncio.wait((locking,))  # or it would be locked after the attempt has given up its locks
+            await asyncio.wait((locking,))  # else the driver would lock it after the attempt has released its locks
             raise
 
     def _fence(self, location: str, pid: int) -> None:
@@ -147,7 +147,7 @@ class LocationLeases:
 
 
 def _make_own(path: Path) -> None:
-    """Make the file where there is none. In a directory of many, its name could be another user's link or file."""
+    """Make the file if it is missing. In a shared directory, its name could be another user's link or file."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         owner = os.fstat(descriptor).st_uid
@@ -158,7 +158,7 @@ def _make_own(path: Path) -> None:
 
 
 def _lock_error(path: Path) -> OSError | None:
-    """Return what the kernel says of locks of a file that the driver could not lock; None: there are locks there."""
+    """Return the kernel's error for locks of a file that the driver could not lock; None if locks work there."""
     try:
         lock_holder(path)
     except OSError as error:
@@ -167,7 +167,7 @@ def _lock_error(path: Path) -> OSError | None:
 
 
 def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host: str) -> LeaseHolder:
-    """An attempt as the holder of a lease."""
+    """Return an attempt as the holder of a lease."""
     return LeaseHolder(
         descriptor.job.job_id,
         descriptor.job.job_name,

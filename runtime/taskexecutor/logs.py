@@ -1,4 +1,4 @@
-"""The logs of a TaskExecutor and of its attempts: where they are, and how they reach the BlobServer."""
+"""The logs of a TaskExecutor and of its attempts, and their upload to the BlobServer."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from runtime.protocol.errors import NoSuchLogError
 from runtime.protocol.messages import TaskLog
 from runtime.retry import retry
 
-TRANSIENT_MAX_SIZE = 128 * 1024 * 1024  # what a client takes at once has an end too
+TRANSIENT_MAX_SIZE = 128 * 1024 * 1024  # most bytes of one log that a client gets
 _DESCRIPTION = "attempt.json"
 
 
 PATIENCE_S = 15.0
-"""How long an attempt's end waits at most for its logs to be put: a BlobServer that is replaced is back by then."""
+"""Longest time in seconds that an attempt's end waits for its logs to be uploaded: enough to replace a BlobServer."""
 
 OWN_MAX_SIZE = 256 * 1024
-"""Most bytes that are kept, with an attempt, of each log of the TaskExecutor's own."""
+"""Most bytes that are kept, with an attempt, of each of the TaskExecutor's own logs."""
 
 
 class AttemptDirectories:
-    """The directories of all attempts that ran in one TaskExecutor, those of its earlier processes included.
+    """The directories of all attempts that ran in one TaskExecutor, including its earlier processes.
 
     ``<tasks>/<job id>/<attempt id>/`` has the files of one attempt and its logs. The methods do file I/O.
 
@@ -57,7 +57,7 @@ class AttemptDirectories:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def make(self, descriptor: TaskDeploymentDescriptor) -> Path:
-        """The directory of a new attempt."""
+        """Make and return the directory of a new attempt."""
         job = self._root / descriptor.job.job_id
         job.mkdir(mode=0o700, exist_ok=True)
         directory = job / descriptor.attempt.attempt_id
@@ -71,7 +71,7 @@ class AttemptDirectories:
         return directory
 
     def upload_logs(self, job_id: JobID, blobs: BlobClient) -> list[TaskLog]:
-        """Put the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""
+        """Upload the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""
         found = []
         for directory in (self._root / job_id).glob("*"):
             try:
@@ -82,7 +82,7 @@ class AttemptDirectories:
                 path = directory / name
                 if path.exists():
                     with bounded(path, TRANSIENT_MAX_SIZE) as (file, size, _):
-                        key = blobs.put_stream(file, TransientBlobKey)  # not the job's: its blobs go when it ends
+                        key = blobs.put_stream(file, TransientBlobKey)  # not owned by the job, whose blobs end with it
                     attempt_id = ExecutionAttemptID(directory.name)
                     log = TaskLog(job_id, described["task"], described["attempt"], name, size, str(key), attempt_id)
                     found.append((described["began"], log))
@@ -91,7 +91,10 @@ class AttemptDirectories:
     def keep_logs(
         self, job_id: JobID, attempt_id: ExecutionAttemptID, blobs: BlobClient, max_size: int
     ) -> list[KeptLog]:
-        """Put what is kept of an attempt's logs as PERMANENT blobs; none if it did not run here. Raises BlobError."""
+        """Upload an attempt's logs as PERMANENT blobs, cut to *max_size* bytes each; none if it did not run here.
+
+        Raises BlobError.
+        """
         directory = self._root / job_id / attempt_id
         if not directory.exists():
             return []
@@ -103,13 +106,13 @@ class AttemptDirectories:
         return kept
 
     def read(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
-        """A piece of a log; raises NoSuchLogError for a name that is no log's, or a negative offset."""
+        """Return a piece of a log; raises NoSuchLogError for a name of no log, or a negative offset."""
         if name not in TASK_LOGS or offset < 0:
             raise NoSuchLogError(f"{name[:40]!r} from byte {offset} is no log of a task: {' and '.join(TASK_LOGS)} are")
         return read_chunk(self._root / job_id / attempt_id / name, offset)
 
     def expire(self, retention_s: float) -> None:
-        """Remove the directories of jobs that nothing was written to for *retention_s* seconds."""
+        """Remove the directories of jobs that nothing has written to for *retention_s* seconds."""
         for job in self._root.glob("*"):
             newest = max((path.stat().st_mtime for path in job.rglob("*")), default=job.stat().st_mtime)
             if time.time() - newest > retention_s:
@@ -117,7 +120,7 @@ class AttemptDirectories:
 
 
 def keep_log(name: str, path: Path, job_id: JobID, blobs: BlobClient, max_size: int, start: int = 0) -> KeptLog:
-    """Put what is kept of a log, from byte *start* on, as a PERMANENT blob; raises BlobError, OSError."""
+    """Upload a log from byte *start* on, cut to *max_size*, as a PERMANENT blob; raises BlobError, OSError."""
     if not path.exists():
         return KeptLog(name, 0, 0, "")
     with bounded(path, max_size, start) as (file, size, kept):
@@ -126,22 +129,22 @@ def keep_log(name: str, path: Path, job_id: JobID, blobs: BlobClient, max_size: 
 
 
 def upload_log(resource_id: ResourceID, name: str, path: Path, blobs: BlobClient, max_size: int) -> ComponentLog:
-    """Put a TaskExecutor's own log as a TRANSIENT blob; raises BlobError, OSError."""
+    """Upload a TaskExecutor's own log as a TRANSIENT blob; raises BlobError, OSError."""
     with bounded(path, max_size) as (file, size, _):
         return ComponentLog(resource_id, name, size, str(blobs.put_stream(file, TransientBlobKey)))
 
 
 class AttemptLogKeeper:
-    """Puts the logs of one attempt.
+    """Uploads the logs of one attempt.
 
-    With its own go the lines that the TaskExecutor and its Spark driver logged meanwhile (those of other tasks among
-    them, if there were any). What cannot be put is reported, and keeps the end from nobody.
+    They include the lines that the TaskExecutor and its Spark driver logged while the attempt ran, also of other tasks.
+    If the upload fails, a log line says so, and the attempt ends all the same.
 
     Args:
         endpoint: the TaskExecutor.
         deployment: of the attempt.
-        put: puts what the attempt wrote; blocks, and raises BlobError or OSError.
-        put_own: puts what the TaskExecutor logged meanwhile, likewise.
+        put: uploads what the attempt wrote; blocks, and raises BlobError or OSError.
+        put_own: uploads what the TaskExecutor logged while the attempt ran, likewise.
     """
 
     def __init__(
@@ -158,11 +161,11 @@ class AttemptLogKeeper:
         self._early: asyncio.Task[list[KeptLog] | None] | None = None
 
     def begin(self) -> None:
-        """The attempt's work is done well: what the TaskExecutor logged is put while its process comes to its end."""
+        """Upload the TaskExecutor's own logs early: the attempt's work is done, and its process is about to end."""
         self._early = self._endpoint.spawn(self._try_early(), "putting logs")
 
     async def keep(self, well: bool) -> tuple[KeptLog, ...]:
-        """The attempt has ended, *well* or with something more to be read of it: put what is not put yet."""
+        """Upload the rest after the attempt's end; *well*: what `begin` has uploaded is complete."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 own = await self._early if well and self._early is not None else None
@@ -195,13 +198,13 @@ class AttemptLogKeeper:
 
 
 class LogKeeper:
-    """The logs that leave a TaskExecutor.
+    """Uploads and reads the logs of a TaskExecutor and of its attempts.
 
     Args:
         endpoint: the TaskExecutor.
         attempts: has the files of its attempts.
-        own: the logs of its own by name. They are all that is ever served: never what the Spark driver's JVM prints
-            (its ``.out``), for Spark's workers print tokens there.
+        own: its own logs by name. Only these are served, never the output of the Spark driver's JVM (its ``.out``):
+            Spark's workers print tokens there.
         connect: makes a client of a BlobServer; of None, the one that the ResourceManager names.
         max_size: most bytes that are kept of an attempt's log (``job.logs.max-size``).
     """
@@ -232,7 +235,7 @@ class LogKeeper:
         return self._kept
 
     def keeper_of(self, deployment: TaskDeploymentDescriptor) -> AttemptLogKeeper:
-        """Return the keeper of the logs of an attempt that begins now."""
+        """Return the keeper of the logs of an attempt that starts now."""
         starts = {name: path.stat().st_size if path.exists() else 0 for name, path in self._own.items()}
 
         def put() -> list[KeptLog]:
@@ -246,22 +249,22 @@ class LogKeeper:
         return AttemptLogKeeper(self._endpoint, deployment, put, put_own)
 
     async def upload_attempts(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
-        """Put the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""
+        """Upload the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""
         with self._connect(blob_server) as client:
             return await self._endpoint.run_blocking(self._attempts.upload_logs, job_id, client)
 
     async def keep(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> list[KeptLog]:
-        """Put what is kept of an attempt's logs as PERMANENT blobs; none if it did not run here. Raises BlobError."""
+        """Upload an attempt's logs as PERMANENT blobs; none if it did not run here. Raises BlobError."""
         work, client = self._attempts.keep_logs, self._client()
         return await self._endpoint.run_blocking(work, job_id, attempt_id, client, self._max_size)
 
     def infos(self) -> list[LogInfo]:
-        """The TaskExecutor's own logs."""
+        """Return names, sizes and times of the TaskExecutor's own logs."""
         found = ((name, path.stat()) for name, path in self._own.items() if path.exists())
         return [LogInfo(name, status.st_size, status.st_mtime_ns // 1_000_000) for name, status in found]
 
     async def upload(self, name: str, blob_server: BlobAddress | None) -> ComponentLog:
-        """Put one of the TaskExecutor's own logs as a TRANSIENT blob; raises NoSuchLogError, BlobError."""
+        """Upload one of the TaskExecutor's own logs as a TRANSIENT blob; raises NoSuchLogError, BlobError."""
         if blob_server is None:
             return await self._endpoint.run_blocking(self._upload, name, self._client())
         with self._connect(blob_server) as client:
@@ -272,7 +275,7 @@ class LogKeeper:
         return upload_log(ResourceID(self._endpoint.name), name, path, client, self._max_size)
 
     def read(self, name: str, offset: int) -> LogChunk:
-        """A piece of one of them; raises NoSuchLogError for another name, or a negative offset."""
+        """Return a piece of one of them; raises NoSuchLogError for another name, or a negative offset."""
         path = self._path_of(name)
         if offset < 0:
             raise NoSuchLogError(f"a log has no byte {offset}")

@@ -1,4 +1,4 @@
-"""The services that the tasks of a TaskExecutor share, made from the configuration, and how they share its driver."""
+"""The services that the tasks of a TaskExecutor share, made from the configuration, and their pools in its driver."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from runtime.taskexecutor.task_pool import TaskPool
 
 
 class FairPools:
-    """The jobs' pools in the fair scheduler of one driver: as many as jobs ever ran at once.
+    """Pools of the jobs in the fair scheduler of one driver: as many as the most jobs that ever ran at once.
 
-    Jobs that share a driver share its cores evenly when each has a pool of its own. Spark never forgets a pool, and
-    sorts all of them at every offer of a core; so their names are used again.
+    Jobs that share a driver share its cores evenly when each has its own pool. Spark never removes a pool, and sorts
+    all of them at every offer of a core; so a new job reuses the name of a pool that has become free.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class FairPools:
         self._tasks: dict[JobID, int] = {}
 
     def enter(self, job_id: JobID) -> str:
-        """A task of the job begins: the name of the job's pool, the same for all of its tasks."""
+        """Count a task of the job as started; return the name of the job's pool, the same for all of its tasks."""
         if job_id not in self._numbers:
             taken = set(self._numbers.values())
             self._numbers[job_id] = next(number for number in range(len(taken) + 1) if number not in taken)
@@ -46,21 +46,21 @@ class FairPools:
         return f"job-{self._numbers[job_id]}"
 
     def leave(self, job_id: JobID) -> None:
-        """A task of the job has ended, and nothing of it runs in Spark."""
+        """Count a task of the job as ended, when nothing of it runs in Spark any more."""
         self._tasks[job_id] -= 1
         if not self._tasks[job_id]:
             del self._tasks[job_id], self._numbers[job_id]
 
 
 class TaskHost(Protocol):
-    """Where the processes of tasks come from: a zygote, or the program that an embedded cluster is part of."""
+    """Source of task processes: a zygote, or the program that an embedded cluster is part of."""
 
     @property
     def pid(self) -> int:
         """Process without which no task can run."""
 
     async def fork(self, spec: TaskSpec) -> TaskProcess:
-        """Return a process that runs a task; raises `ZygoteError` where there can be none."""
+        """Return a process that runs a task; raises `ZygoteError` if none can be started."""
 
     async def stop(self) -> None:
         """End what the host has started."""
@@ -73,13 +73,13 @@ class TaskServices:
     Args:
         configuration: the cluster's.
         driver: the Spark driver that tasks share.
-        watch: sees whether the shared driver runs jobs; None where the driver is somebody else's.
+        watch: checks whether the shared driver runs jobs; None if the driver belongs to another owner.
         task_host: gives each task its process.
         pool: task processes that are ready.
         fair_pools: the jobs' pools in Spark's fair scheduler.
         blobs: the job's files.
         libraries: the jobs' Python environments.
-        groups: makes the tasks' control groups, where they have some.
+        groups: makes the tasks' control groups; None if they have none.
     """
 
     configuration: Configuration
@@ -93,12 +93,12 @@ class TaskServices:
     groups: ControlGroups | None
 
     def own_driver(self, directory: Path, jars: Sequence[Path], settings: Mapping[str, str]) -> DriverOptions:
-        """Return how a driver for one task alone is started, in a directory, with jars and with settings of its own.
+        """Return the options of a driver for one task alone, in a directory, with jars and its own settings.
 
-        One with a warehouse or a catalog of its own has nothing to do with the cluster's tables.
+        A driver with its own warehouse or catalog does not see the cluster's tables.
 
         Raises:
-            ConfigurationError: a setting is none.
+            ConfigurationError: a setting is not valid.
         """
         if settings.get(CATALOG) == "hive":
             settings = {**hive_defaults(self.configuration.get(ClusterOptions.RUNTIME_DIR)), **settings}
@@ -116,7 +116,7 @@ def create_services(
     watch: DriverWatch | None,
     new_blob_client: Callable[[], BlobClient],
 ) -> TaskServices:
-    """Make them.
+    """Make the services that tasks share.
 
     Args:
         configuration: the cluster's.

@@ -1,4 +1,4 @@
-"""Which slot of a TaskExecutor belongs to which job (Flink's `TaskSlotTable`). Pure."""
+"""Table of the slots of a TaskExecutor and the jobs that hold them (Flink's `TaskSlotTable`). Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.protocol.slots import SlotReport, SlotStatus
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A slot in a job's hands."""
+    """A slot that a job holds."""
 
     allocation_id: AllocationID
     job_id: JobID
@@ -33,7 +33,7 @@ class TaskSlotTable:
         self._allocations: dict[SlotID, Allocation] = {}
 
     def allocate(self, slot_id: SlotID, job_id: JobID, allocation_id: AllocationID) -> bool:
-        """Give a slot to a job; returns whether that is news (the same allocation may be asked for twice).
+        """Give a slot to a job; return False if the same allocation has it already.
 
         Raises:
             SlotOccupiedError: the slot does not exist, or belongs to another allocation.
@@ -49,7 +49,7 @@ class TaskSlotTable:
         return True
 
     def free(self, allocation_id: AllocationID) -> Allocation | None:
-        """Free the slot of an allocation; None when it has none (any more)."""
+        """Free the slot of an allocation, and return it; None if the allocation has no slot (any more)."""
         for slot_id, allocation in self._allocations.items():
             if allocation.allocation_id == allocation_id:
                 del self._allocations[slot_id]
@@ -57,7 +57,7 @@ class TaskSlotTable:
         return None
 
     def of_job(self, job_id: JobID) -> list[Allocation]:
-        """The slots of a job."""
+        """Return the slots of a job."""
         return [allocation for allocation in self._allocations.values() if allocation.job_id == job_id]
 
     def check(self, job_id: JobID, allocation_id: AllocationID) -> None:
@@ -66,11 +66,11 @@ class TaskSlotTable:
             raise SlotNotAllocatedError(f"slot allocation {allocation_id} is not job {job_id}'s (any more)")
 
     def offers(self, job_id: JobID) -> list[SlotOffer]:
-        """The job's slots as its JobMaster is offered them."""
+        """Return the job's slots as offers to its JobMaster."""
         return [SlotOffer(item.allocation_id, item.slot_id) for item in self.of_job(job_id)]
 
     def report(self) -> SlotReport:
-        """Return what every slot is used for."""
+        """Return the use of every slot."""
         statuses = []
         for slot_id in self._slot_ids:
             held = self._allocations.get(slot_id)

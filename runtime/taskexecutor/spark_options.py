@@ -1,4 +1,4 @@
-"""From the configuration to Spark: how a worker's drivers are started, and what its task processes may take."""
+"""Options of Spark from the configuration: of a worker's drivers, and the limits of its task processes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ _PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 
 
 def state_backend_properties(backend: StateBackend) -> dict[str, str]:
-    """Spark's settings for a state backend.
+    """Return Spark's settings for a state backend.
 
-    RocksDB writes changelogs: what a batch adds is what it has changed, not whole files (Flink's incremental
-    checkpoints).
+    RocksDB writes changelogs: each batch adds what it has changed, not whole files (Flink's incremental checkpoints).
     """
     if backend is StateBackend.HASHMAP:
         return {f"{_STATE_STORE}.providerClass": f"{_PROVIDERS}.HDFSBackedStateStoreProvider"}
@@ -42,7 +41,7 @@ def state_backend_properties(backend: StateBackend) -> dict[str, str]:
 
 
 def warm_up_queries(configuration: Configuration) -> int:
-    """How many queries a new driver runs to warm itself: none where they would be work for somebody else's cores."""
+    """Return the number of queries that warm a new driver: 0 if its cores are not this machine's own."""
     local = configuration.get(SparkOptions.REMOTE) is None and is_local(configuration.get(SparkOptions.MASTER))
     return configuration.get(SparkOptions.WARM_UP_QUERIES) if local else 0
 
@@ -50,13 +49,13 @@ def warm_up_queries(configuration: Configuration) -> int:
 def driver_options(
     configuration: Configuration, work_dir: Path, log_file: Path, jars: Sequence[Path] = ()
 ) -> DriverOptions:
-    """The options of a driver, which dies with the process that starts it.
+    """Return the options of a driver, which dies with the process that starts it.
 
     Args:
         configuration: the cluster's.
         work_dir: the driver's own directory.
         log_file: for Spark's log.
-        jars: beside Spark's own.
+        jars: added to Spark's own.
     """
     get = configuration.get
     java_home = get(EnvironmentOptions.JAVA_HOME)
@@ -86,9 +85,10 @@ def driver_options(
 
 
 def hive_defaults(runtime_dir: Path) -> dict[str, str]:
-    """Return where a job with Hive's catalog finds the tables of the last one: in the cluster's directory.
+    """Return the settings by which jobs with Hive's catalog share tables, in the cluster's directory.
 
-    It is an embedded Derby, which one driver opens at a time. A job that names a metastore or a warehouse has that.
+    The metastore is an embedded Derby, which one driver opens at a time. A metastore or warehouse that the job names
+    replaces it.
     """
     home = runtime_dir / "hive"
     return {
@@ -98,32 +98,32 @@ def hive_defaults(runtime_dir: Path) -> dict[str, str]:
 
 
 def remote_options(configuration: Configuration, work_dir: Path, log_file: Path) -> RemoteOptions | None:
-    """How the Spark Connect endpoint of ``spark.remote`` is watched; None where the driver is our own."""
+    """Return how to watch the Spark Connect endpoint of ``spark.remote``; None if this cluster starts the driver."""
     remote = configuration.get(SparkOptions.REMOTE)
     if remote is None:
         return None
     get = configuration.get
     interval_s, failures = get(HeartbeatOptions.INTERVAL), get(HeartbeatOptions.RPC_FAILURE_THRESHOLD)
-    if failures < 1:  # a failure alone tells nothing then
+    if failures < 1:  # then single failures do not count, only the time
         failures = math.ceil(get(HeartbeatOptions.TIMEOUT) / interval_s)
     return RemoteOptions(work_dir, log_file, remote.reveal(), shown_url(remote.reveal()), interval_s, failures)
 
 
 def task_environment(configuration: Configuration) -> dict[str, str]:
-    """Environment variables of task processes: the Python of Spark's workers, if it is another one."""
+    """Return environment variables of task processes: the Python of Spark's workers, if it is another one."""
     python = configuration.spark_properties().get(WORKER_PYTHON)
     return {} if python is None else {"PYSPARK_PYTHON": python}
 
 
 def resolves_paths(configuration: Configuration) -> bool:
-    """Whether relative paths that a job gives to Spark are local ones: what Spark's default file system is."""
+    """Return whether a job's relative paths are local ones, by Spark's default file system."""
     if configuration.get(SparkOptions.REMOTE) is not None or configuration.get(SparkOptions.MASTER) == "yarn":
-        return False  # somebody else's Spark, or Hadoop's own configuration, says where they lead
+        return False  # another owner's Spark, or Hadoop's own configuration, decides where they lead
     return configuration.spark_properties().get("spark.hadoop.fs.defaultFS", "file:").startswith("file:")
 
 
 def task_limits(configuration: Configuration) -> ResourceLimits:
-    """Limits of a task's process."""
+    """Return the limits of a task's process."""
     cpu_s = configuration.get(TaskManagerOptions.TASK_CPU_TIME_LIMIT)
     memory_bytes = configuration.get(TaskManagerOptions.TASK_MEMORY_LIMIT)
     return ResourceLimits(memory_bytes, None if cpu_s is None else math.ceil(cpu_s))

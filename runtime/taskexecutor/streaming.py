@@ -1,7 +1,7 @@
-"""The streaming queries of a task: what Spark reports of them, whether they keep up, and whether one is stuck.
+"""The streaming queries of a task: Spark's reports of them, their back pressure, and detection of stuck queries.
 
-`query_progress`, `BackPressureMonitor` and `ProgressWatchdog` are pure. `QueryReports` and `SeenQueries` also log what
-they cannot read. `watch_queries` asks the driver, and has the clock.
+`query_progress`, `BackPressureMonitor` and `ProgressWatchdog` are pure. `QueryReports` and `SeenQueries` also log
+reports that they cannot read. `watch_queries` queries the driver, and has the clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WINDOW = 5
 LOW_FROM = 0.5
 HIGH_ABOVE = 1.0
 GROWS_FROM = 3
-"""Batches that a backlog must have been seen over before it may be said to grow."""
+"""Number of batches that must have a known backlog before it can count as growing."""
 
 INTERVAL_S = 1.0
 REPEAT_S = 5.0
@@ -45,12 +45,12 @@ logger = logging.getLogger(__name__)
 
 
 def query_progress(text: str) -> QueryProgress:
-    """Read Spark's `StreamingQueryProgress`, which is JSON; a figure that it does not have is 0.
+    """Read Spark's `StreamingQueryProgress`, which is JSON; a missing figure is 0.
 
-    The sums are made of the sources: these have figures on Spark Connect too, where a progress has none of its own.
+    The sums are computed from the sources, because on Spark Connect a progress has no sums of its own.
 
     Raises:
-        ValueError: it is no progress of Spark's.
+        ValueError: the text is no progress of Spark's.
     """
     told = json.loads(text)
     if not isinstance(told, dict) or "batchId" not in told:
@@ -82,15 +82,15 @@ def _source(told: dict[str, Any]) -> SourceProgress:
 
 
 def _rate(value: Any) -> float:
-    """Spark leaves out what is no number, in its first batch for one."""
+    """Return a rate, or 0: Spark leaves out what is not a number, for one in the first batch."""
     rate = float(value) if isinstance(value, int | float | str) else 0.0
     return rate if math.isfinite(rate) else 0.0
 
 
 def source_lag(end: Any, latest: Any) -> int | None:
-    """How far *end* is behind *latest*: numbers, Kafka's numbers of each partition, or a file source's log.
+    """Return how far *end* is behind *latest*: numbers, Kafka's numbers per partition, or a file source's log.
 
-    A partition that *end* does not know is new: its beginning is not known, so neither is the lag.
+    A partition that *end* lacks is new, and its first offset is not known. Then the lag is None.
     """
     end, latest = _parsed(end), _parsed(latest)
     if isinstance(end, int) and isinstance(latest, int):
@@ -113,7 +113,7 @@ def _partition_lag(end: Any, latest: Any) -> int | None:
 
 
 def _parsed(offset: Any) -> Any:
-    """An offset is JSON of its own where Spark could write it so, and a string where not."""
+    """Return an offset, which is JSON where Spark could write it so, and a string of JSON otherwise."""
     if not isinstance(offset, str):
         return offset
     try:
@@ -125,10 +125,10 @@ def _parsed(offset: Any) -> Any:
 class BackPressureMonitor:
     """Judges whether one run of a query keeps up with its sources, by its batches.
 
-    Flink measures for how long a task waits for room in the buffers behind it (OK to 10 % of the time, LOW to 50 %,
-    HIGH above). A micro-batch has no such buffers: what tells is how much of the trigger interval a batch takes. `busy`
-    is that part, which with steady input is also Spark's input rate by its processing rate. Above 1 the next batch
-    begins late, and what arrives meanwhile makes it longer still.
+    Flink measures the time that a task waits for free output buffers (OK to 10 % of the time, LOW to 50 %, HIGH above).
+    A micro-batch has no such buffers; here the measure is the part of the trigger interval that a batch takes. `busy`
+    is that part, which with steady input also equals Spark's input rate divided by its processing rate. Above 1 the
+    next batch starts late, and is longer still, because more data has arrived by then.
 
     | level | busy, the median of the last 5 batches | backlog |
     |---|---|---|
@@ -136,19 +136,19 @@ class BackPressureMonitor:
     | LOW | 0.5 to 1 | |
     | HIGH | above 1 | or growing |
 
-    Batch 0 is left out: it compiles, and reads all that there is. Without a trigger interval the backlog alone counts,
-    and where that is not known either there is no judgement.
+    Batch 0 is left out: it compiles, and reads all existing input. Without a trigger interval only the backlog counts;
+    if the backlog is not known either, there is no judgement.
     """
 
     def __init__(self) -> None:
         self._batches: deque[QueryProgress] = deque(maxlen=WINDOW)
 
     def observe(self, progress: QueryProgress, trigger_interval_ms: int | None) -> BackPressure | None:
-        """The judgement after *progress*; to be told the same batch again changes nothing.
+        """Return the judgement after *progress*; observing the same batch again changes nothing.
 
         Args:
             progress: the last batch.
-            trigger_interval_ms: None, or 0, where one batch follows the other.
+            trigger_interval_ms: None or 0 if each batch starts right after the last one.
         """
         last = self._batches[-1] if self._batches else None
         if progress.batch > 0 and (last is None or _moment(progress) != _moment(last)):
@@ -164,7 +164,7 @@ class BackPressureMonitor:
         return BackPressure(BackPressureLevel.OK if busy < LOW_FROM else BackPressureLevel.LOW, busy)
 
     def _backlog_grows(self) -> bool | None:
-        """Whether what is not worked off yet gets more, and never less; None where that cannot be said."""
+        """Return whether the backlog has grown without ever shrinking; None if that is not known."""
         lags = [batch.lag for batch in self._batches]
         known = [lag for lag in lags if lag is not None]
         if len(known) < len(lags) or len(known) < GROWS_FROM:
@@ -178,10 +178,10 @@ def _moment(progress: QueryProgress) -> tuple[int, str]:
 
 
 class ProgressWatchdog:
-    """Finds the queries of a task that are in a batch and do not get on.
+    """Finds queries of a task that make no progress within a batch.
 
-    A query that waits for its trigger does not count: nothing is to be done. One whose trigger is active and that
-    reports nothing new is stuck in a batch, or in what its sources are asked.
+    A query that waits for its trigger does not count: it has nothing to do. A query whose trigger is active, and whose
+    report does not change, is stuck in a batch or in a request to its sources.
 
     Args:
         timeout_s: seconds without progress, in a batch, after which a query is stuck.
@@ -192,7 +192,7 @@ class ProgressWatchdog:
         self._seen: dict[str, tuple[str | None, float]] = {}
 
     def observe(self, infos: Iterable[StreamingQueryInfo], now: float) -> StreamingQueryInfo | None:
-        """A query that is stuck, if there is one.
+        """Return the first query that is stuck; None if none is.
 
         Args:
             infos: the queries that are active.
@@ -212,7 +212,7 @@ class ProgressWatchdog:
 
 
 class QueryReports:
-    """Makes a task's reports of what Spark says of its queries; remembers the last batches of each run."""
+    """Makes a task's reports from Spark's figures of its queries; remembers the last batches of each run."""
 
     def __init__(self) -> None:
         self._monitors: dict[str, BackPressureMonitor] = {}
@@ -238,7 +238,7 @@ class QueryReports:
 
 
 class SeenQueries:
-    """The queries that an attempt has had, each as it was seen last, the newest `KEPT`."""
+    """The queries that an attempt has had, each with its last figures; the newest `KEPT` of them."""
 
     def __init__(self) -> None:
         self._seen: dict[str, StreamingQuery] = {}
@@ -249,7 +249,7 @@ class SeenQueries:
         return tuple(self._seen.values())
 
     def add(self, queries: Iterable[StreamingQuery]) -> None:
-        """These were seen."""
+        """Store the present figures of these queries."""
         for query in queries:
             if query.id not in self._seen and len(self._seen) == KEPT:
                 del self._seen[next(iter(self._seen))]
@@ -276,9 +276,10 @@ async def watch_queries(
     tell: Callable[[tuple[StreamingQuery, ...]], None],
     watchdog: ProgressWatchdog | None = None,
 ) -> StreamingQueryInfo | None:
-    """Tell a task's active queries when they change, and now and then, for a JobMaster that is new; until cancelled.
+    """Report a task's active queries when they change, and every `REPEAT_S` for a new JobMaster; until cancelled.
 
-    It ends by itself when the driver is lost, which others tell, and with the query that is stuck when there is one.
+    Returns:
+        the query that is stuck, or None once the driver is lost, which other watchers report.
     """
     reports = QueryReports()
     told: tuple[StreamingQuery, ...] = ()

@@ -1,10 +1,10 @@
 """One attempt of a task inside a TaskExecutor: from its descriptor to its final state (Flink's `Task`).
 
-The job's code runs in a process of its own, forked from the zygote; this object prepares it, follows it, and cleans up
-after it, so that a final state is only told when nothing of the attempt runs any more. The one exception is what has
-FINISHED and had no streaming query: its process has ended, and its session is closed behind it.
+The job's code runs in a process of its own, forked from the zygote. `Task` prepares this process, follows it, and
+cleans up after it. It reports a final state only when nothing of the attempt runs any more. There is one exception: if
+an attempt has FINISHED without streaming queries, its process has ended, but its session is closed after the report.
 
-`Task` is composed of its beginning (`TaskFiles`, `TaskStarter`), its end (`TaskOutcome`, pure), and its part in
+`Task` is composed of its start (`TaskFiles`, `TaskStarter`), its end (`TaskOutcome`, pure), and its part in
 checkpoints (`runtime.taskexecutor.task_checkpoints`).
 """
 
@@ -103,15 +103,15 @@ from runtime.taskexecutor.task_pool import private_file
 logger = logging.getLogger(__name__)
 
 FAILED_QUERIES_S = 10.0
-"""How long a task process may take to say which of its queries have failed."""
+"""Longest time in seconds that a task process may take to name its failed queries."""
 
 ANSWER_S = 60.0
-"""How long a Spark driver may be silent, beside what it is given to end a task."""
+"""Longest time in seconds that a Spark driver may be silent, beyond what it is given to end a task."""
 
 _COPY = "working"
-"""An attempt's copy of the directory that its job ships."""
+"""Name of an attempt's copy of the directory that its job ships."""
 TABLES_S = 5.0
-"""How long a table that a running task has made may be known to its driver only."""
+"""Longest time in seconds that only the driver knows a table that a running task has made."""
 
 _QUERY_LOST = "StreamingQueryLostException"
 
@@ -128,7 +128,7 @@ _LIBRARIES = {
 }
 
 _IN_PLACE = {ArtifactRole.WORKING_DIRECTORY}
-"""What a job does not need where it runs in its caller's directory."""
+"""Roles of artifacts that a job does not need where it runs in its caller's directory."""
 
 
 class TaskFiles:
@@ -148,11 +148,11 @@ class TaskFiles:
     def prepare(
         self, lease: EnvironmentLease, cancelled: Callable[[], bool]
     ) -> tuple[dict[ArtifactRole, list[Path]], PythonEnvironment | None]:
-        """The job's files, and what its code imports; the latter is None where it brings nothing.
+        """Return the job's files, and the environment that its code imports from; None if the job brings no library.
 
         Raises:
-            BlobError, OSError: a file cannot be had.
-            LibraryCacheError: what the job brings cannot be installed.
+            BlobError, OSError: a file cannot be fetched.
+            LibraryCacheError: a library of the job cannot be installed.
         """
         libraries = {
             Library(artifact.name, _LIBRARIES[artifact.role], BlobKey.parse(artifact.blob_key).digest.hex()): artifact
@@ -170,11 +170,11 @@ class TaskFiles:
         return wanted is not None and wanted.caller is not None and wanted.caller.is_here()
 
     def place(self, files: Files, environment: PythonEnvironment | None, *, resolves_paths: bool) -> JobPlace | None:
-        """Where the job's code runs; None: in the attempt's own directory. Blocks.
+        """Return where the job's code runs; None: in the attempt's own directory. Blocks.
 
         Args:
-            files: what `prepare` has returned.
-            environment: the same.
+            files: as `prepare` has returned them.
+            environment: likewise.
             resolves_paths: see `JobPlace`.
 
         Raises:
@@ -191,13 +191,13 @@ class TaskFiles:
             return _place_of_copy(wanted, copy, main, resolves_paths)
         if wanted.caller is not None:
             self.tell_user(
-                f"the directory in which the job was submitted, {wanted.caller.path}, cannot be seen here: the job "
+                f"the directory in which the job was submitted, {wanted.caller.path}, cannot be used here: the job "
                 f"runs in a private directory, {self._directory}; --working-dir DIR brings its files along"
             )
         return None
 
     def tell_user(self, text: str) -> None:
-        """A line in the standard error of the attempt, which its process goes on with."""
+        """Append a line to the attempt's standard error, which its process shares."""
         descriptor = os.open(self._directory / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(text + "\n")
@@ -206,7 +206,7 @@ class TaskFiles:
         return self._blobs.get_file(self._descriptor.job.job_id, BlobKey.parse(artifact.blob_key))
 
     def _fetch_artifacts(self) -> dict[ArtifactRole, list[Path]]:
-        """The job's files under the names that the user knows: linked from the cache, or written down."""
+        """Return the job's files under the names that the user knows: linked from the cache, or written."""
         files: dict[ArtifactRole, list[Path]] = {role: [] for role in ArtifactRole}
         for artifact in self._descriptor.job.artifacts:
             if artifact.role in _LIBRARIES:
@@ -224,7 +224,7 @@ class TaskFiles:
 
 
 def _place_of_caller(wanted: WorkingDirectory, directory: str, main: Path, resolves_paths: bool) -> JobPlace:
-    """Return the place of a job that runs in its caller's directory; its file lies there, or else in *main* alone."""
+    """Return the place of a job in its caller's directory. Its file is there too, or else *main*."""
     if wanted.script is None or not wanted.script.is_here():
         return JobPlace(directory, str(main), str(main), (str(main.parent),), (), resolves_paths)
     beside = (wanted.script.path,)
@@ -233,7 +233,7 @@ def _place_of_caller(wanted: WorkingDirectory, directory: str, main: Path, resol
 
 
 def _place_of_copy(wanted: WorkingDirectory, copy: Path, main: Path, resolves_paths: bool) -> JobPlace:
-    """Return the place of a job that runs in a copy of what it ships; its file lies there, or else in *main* alone."""
+    """Return the place of a job in a copy of the directory that it ships. Its file is there too, or else *main*."""
     file = copy / wanted.shipped_file if wanted.shipped_file else main
     import_path = tuple(dict.fromkeys((str(file.parent), str(copy))))
     argv0 = wanted.shipped_file or str(main)
@@ -247,7 +247,7 @@ class TaskStarter:
         descriptor: the attempt.
         directory: its own directory.
         services: see `TaskServices`.
-        release: ends what a way into Spark has begun, where no process came to use it.
+        release: ends what was opened in Spark, if no process came to use it.
     """
 
     def __init__(
@@ -272,18 +272,18 @@ class TaskStarter:
         place: JobPlace | None,
         settings: Mapping[str, str],
     ) -> tuple[TaskProcess, SparkEndpoint]:
-        """Return a process that runs the attempt, ready before or started now, and its way into Spark.
+        """Return a process that runs the attempt, taken from the pool or started now, and its way into Spark.
 
         Args:
-            driver: where it runs.
+            driver: the driver that it runs on.
             files: the job's.
-            environment: what its code imports; None for nothing of its own.
+            environment: what its code imports; None if the job brings no library.
             scheduler_pool: the job's pool.
             place: where the job's code runs; None: in the attempt's own directory.
-            settings: the job's own, which hold from now on.
+            settings: the job's own that can be set now.
 
         Raises:
-            SparkError: there can be none.
+            SparkError: the process cannot be started.
             OSError: it cannot have a control group.
         """
         await driver.load_tables()
@@ -311,11 +311,11 @@ class TaskStarter:
                 place=place,
             )
 
-        # A script says for itself, later, that it has workers of its own; a session has to be made so.
+        # A script requests workers of its own later; a session has to be made with them.
         is_isolated = environment is not None or (
             descriptor.job.kind is JobKind.PIPELINE and has_own_workers(descriptor.job, place)
         )
-        taken = None  # those that are ready are attached to the shared driver
+        taken = None  # processes that are ready are attached to the shared driver
         if driver is self._services.driver:
             taken = self._services.pool.take(descriptor.job.kind, own_environment=is_isolated)
         if taken is not None and (process := await taken.run(spec(taken.endpoint))):
@@ -333,7 +333,7 @@ class TaskStarter:
             raise
 
     async def end_group(self) -> str:
-        """End what the attempt has left running in its group; returns why the kernel ended some of it, if it did."""
+        """End what the attempt has left in its control group; return why the kernel ended part of it, if it did."""
         if self._group is None or self._services.groups is None:
             return ""
         why = f"the task's processes together have reached {self._services.groups.limits}"
@@ -356,11 +356,11 @@ class TaskStarter:
 
 
 class TaskOutcome:
-    """Collects what is heard of one attempt, and says how it has ended; the first failure counts. Pure.
+    """Collects what is known of one attempt, and decides how it has ended; the first failure counts. Pure.
 
     Args:
         descriptor: the attempt.
-        limits: those of its process, which may be what ended it.
+        limits: limits of its process, which may have ended it.
     """
 
     def __init__(self, descriptor: TaskDeploymentDescriptor, limits: ResourceLimits) -> None:
@@ -369,12 +369,12 @@ class TaskOutcome:
         self._partitions: tuple[ResultPartitionInfo, ...] = ()
         self.failure: ErrorInfo | None = None
         self.finished = False
-        """Whether its code came to its own end."""
+        """True once its code has run to its end."""
         self.explanation = ""
-        """Why its failure may be, where more is known than it says."""
+        """Likely cause of its failure, if more is known than the failure itself shows."""
 
     def finish(self, partitions: Iterable[ResultPartitionInfo]) -> None:
-        """Its code has come to its end; *partitions* are its results."""
+        """Note that its code has run to its end; *partitions* are its results."""
         self.finished = True
         self._partitions = tuple(partitions)
 
@@ -396,7 +396,7 @@ class TaskOutcome:
             self.failure = ErrorInfo(kind, name, message, traceback, task, now_ms, lost, exit_status)
 
     def blame(self, kind: FailureKind, name: str, message: str) -> None:
-        """Give the noted failure another cause than it seemed to have."""
+        """Replace the cause of the noted failure by the real one."""
         assert self.failure is not None
         self.failure = replace(self.failure, kind=kind, type=name, message=message)
 
@@ -405,20 +405,20 @@ class TaskOutcome:
 
         Args:
             status: exit status of its process; None: there was no process.
-            stop: what came of a stop-with-savepoint.
-            cancelled: whether it was to end.
-            now_ms: the time of a failure that shows only now, in milliseconds since the epoch.
+            stop: outcome of a stop-with-savepoint.
+            cancelled: whether it was cancelled.
+            now_ms: time of a failure that shows only now, in milliseconds since the epoch.
         """
         attempt_id = self._descriptor.attempt.attempt_id
         if stop is StopOutcome.COMPLETED:
-            # The job is over, and its state kept; what its code made of the end of its queries is no failure.
+            # The job is over, and its state kept; errors of its code that the end of its queries causes do not count.
             return TaskExecutionState(
                 attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions
             )
         if cancelled:
             return TaskExecutionState(attempt_id, ExecutionState.CANCELED, exit_status=status)
         if stop is StopOutcome.FAILED:
-            # Its queries were stopped and its state not kept: the job is not over, and goes on.
+            # Its queries were stopped, but their state was not kept: the job has to continue.
             self.failure = None
             message = "the job was to be stopped with a savepoint, which failed after its queries had been stopped"
             self.fail(FailureKind.RUNTIME, "StopWithSavepointStoppingException", message, now_ms=now_ms)
@@ -434,7 +434,7 @@ class TaskOutcome:
         return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions)
 
     def _ended_itself_well(self, status: int | None) -> bool:
-        """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
+        """Return whether a script has left by `os._exit(0)`: only its exit status says how a program has ended."""
         return status == 0 and self._is_script
 
     @property
@@ -443,7 +443,7 @@ class TaskOutcome:
 
 
 def describe_exit(status: int | None, limits: ResourceLimits) -> str:
-    """Return how a task process ended that has not said so itself."""
+    """Return how a task process ended that did not report its end."""
     if status is None:
         return "the task process was not started"
     if status < 0:
@@ -453,17 +453,17 @@ def describe_exit(status: int | None, limits: ResourceLimits) -> str:
 
 
 def lost_query(name: str) -> str:
-    """Return what is told of a query that has ended, though neither the job's code nor the cluster has stopped it."""
+    """Return the message for a query that has ended, though neither the job's code nor the cluster has stopped it."""
     return (
-        f"streaming query {name} has ended, and neither the job's code nor the cluster has stopped it: it goes on from "
-        "its last batch when the task is restarted"
+        f"streaming query {name} has ended, but neither the job's code nor the cluster has stopped it. A restart of "
+        "the task resumes it from its last batch"
     )
 
 
 def stop_notes(stopped: StoppedQueries) -> list[str]:
-    """Return what whoever has stopped a job's queries should know of them."""
+    """Return notes on a job's stopped queries, for the user who has stopped them."""
     return [
-        *(f"query {name} had not worked off all that its sources have in time" for name in stopped.undrained),
+        *(f"query {name} did not process all data of its sources in time" for name in stopped.undrained),
         *(
             f"query {name} was stopped by force in the middle of a batch, which is done again from there"
             for name in stopped.forced
@@ -478,10 +478,10 @@ class Task:
         descriptor: what to run.
         directory: the attempt's own directory.
         services: see `TaskServices`.
-        on_state: told each state that the attempt enters, the last one when nothing of it runs any more.
-        on_progress: told Spark's counts.
-        logs: puts the logs of the attempt where they outlive this TaskExecutor.
-        responder: tells the JobMaster of its part of checkpoints.
+        on_state: called with each state that the attempt enters; the last one when nothing of it runs any more.
+        on_progress: called with Spark's counts.
+        logs: uploads the logs of the attempt, which then outlive this TaskExecutor.
+        responder: reports to the JobMaster on checkpoints.
     """
 
     def __init__(
@@ -532,12 +532,12 @@ class Task:
 
     @property
     def progress(self) -> TaskProgress:
-        """How far it is."""
+        """Progress of its Spark stages and of its streaming queries."""
         return TaskProgress(self._attempt.attempt_id, self._progress, self._queries)
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants it to end."""
+        """Return whether the attempt was cancelled."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
@@ -545,35 +545,35 @@ class Task:
         self._cancelled.set()
 
     async def run(self) -> None:
-        """Run the attempt to its end. Never raises: what goes wrong is the attempt's failure."""
+        """Run the attempt to its end. Never raises: each error becomes the attempt's failure."""
         self._enter(TaskExecutionState(self._attempt.attempt_id, ExecutionState.INITIALIZING))
         status: int | None = None
         try:
             status = await self._run()
         except (LibraryCacheError, UnsupportedByEndpointError) as error:
-            # What it brings, and is, is the job's own: another attempt would find the same.
+            # The cause is the job itself: another attempt would fail likewise.
             self._fail(FailureKind.USER_CODE, type(error).__name__, str(error))
         except (BlobError, SparkError, OSError) as error:
             kind = await kind_of(error, self._driver, self._watch)
             message = f"{self._driver.loss}: {error}" if kind is FailureKind.SPARK_LOST else str(error)
             self._fail(kind, type(error).__name__, message)
-        except Exception as error:  # a defect of ours must end this attempt only, and be seen
+        except Exception as error:  # a defect of ours must end this attempt only, and be logged
             logger.exception("%s: the attempt could not be run", self._attempt.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
         self._outcome.explanation = await self._starter.end_group() or self._note
         state = self._outcome.final_state(status, await self.checkpoints.end(), self.cancelled, now_ms=_now_ms())
         if state.state is not ExecutionState.FINISHED:
             await self._discard_unfinished()
-        if self._seen_queries.all:  # none of them is active any more, but their figures stay
+        if self._seen_queries.all:  # none of them is active any more, but their figures are kept
             self._queries = self._seen_queries.all
             self._tell_progress()
-        # Before the end is told: from then on nobody asks this TaskExecutor for them.
+        # Before the end is reported: afterwards no client requests them from this TaskExecutor.
         self._enter(replace(state, logs=await self._logs.keep(state.state is ExecutionState.FINISHED)))
         if self._left is not None:
             await self._close_behind(self._left)
 
     async def _blame_a_lost_driver(self) -> None:
-        """The job's code sees its driver's sockets close before anybody else sees it end: that is no fault of its."""
+        """Blame the Spark driver for a failure of the job's code if it is lost: the code notices that end first."""
         failure, driver = self._outcome.failure, self._driver
         if failure is None or failure.kind is not FailureKind.USER_CODE:
             return
@@ -588,14 +588,14 @@ class Task:
 
     @property
     def _watch(self) -> DriverWatch | None:
-        """Watches its driver, if that is the one that tasks share."""
+        """Watch of its driver, if tasks share that; else None."""
         return self._services.watch if self._driver is self._services.driver else None
 
     async def _examine(self) -> str:
         return "" if self._watch is None else await self._watch.examine()
 
     async def _discard_unfinished(self) -> None:
-        """Remove what it was writing; nobody reads it, so that a failure to do so fails nobody."""
+        """Remove its unfinished results. No task reads them, so a failure to remove them is only logged."""
         paths = list(self._attempt.blocking_outputs.values())
         try:
             await asyncio.get_running_loop().run_in_executor(None, discard_unfinished, paths)
@@ -662,17 +662,17 @@ class Task:
             await driver.stop()
 
     def _driver_choice(self) -> SparkDriverChoice:
-        """Return ``task.spark-driver``, which is for scripts; a pipeline is alone only with settings that need it."""
+        """Return ``task.spark-driver``, which is for scripts; a pipeline is alone only if its settings need it."""
         own = self._job.spark_driver
         choice = SparkDriverChoice(own) if own else self._get(JobOptions.SPARK_DRIVER)
         is_wider = self._job.kind is not JobKind.SCRIPT and choice is SparkDriverChoice.OWN
         return SparkDriverChoice.AUTO if is_wider else choice
 
     async def _own_driver_options(self, settings: Mapping[str, str], jars: Sequence[Path]) -> DriverOptions:
-        """Return how the task's own driver is started.
+        """Return the options of the task's own driver.
 
         Raises:
-            LibraryCacheError: a setting of the job is none, or its packages cannot be had.
+            LibraryCacheError: a setting of the job is not valid, or its packages cannot be fetched.
         """
         try:
             packages = await self._driver.resolve_packages(settings)
@@ -681,7 +681,7 @@ class Task:
             raise LibraryCacheError(f"the job's settings are not valid: {error}") from error
         except DriverCallError as error:
             packages_text = settings.get("spark.jars.packages")
-            raise LibraryCacheError(f"spark.jars.packages={packages_text} cannot be had: {error}") from error
+            raise LibraryCacheError(f"spark.jars.packages={packages_text} cannot be resolved: {error}") from error
 
     async def _run_in(
         self,
@@ -699,13 +699,13 @@ class Task:
                 status = await self._follow(process, endpoint)
             finally:
                 process.close()
-            with contextlib.suppress(DriverLostError):  # which others tell
+            with contextlib.suppress(DriverLostError):  # which `_end_with_driver` reports
                 await driver.save_tables()
             await self._blame_a_lost_driver()
         except BaseException:
             await self._release(endpoint)
             raise
-        # A session with libraries of its own has workers that read them: they end before the lease of these does.
+        # A session with its own libraries has workers that read them: they must end before the lease of these does.
         is_shared = environment is None and not has_own_workers(self._job, self._place)
         if isinstance(endpoint, ConnectEndpoint) and is_shared and status == 0 and self._is_done:
             self._left = endpoint
@@ -715,9 +715,9 @@ class Task:
 
     @property
     def _is_done(self) -> bool:
-        """Whether its work is: its functions have returned, and have started no streaming query.
+        """Return whether its work is done: its functions have returned, and have started no streaming query.
 
-        Then its end is told before its session is closed, and whoever waits for its results goes on at once.
+        Then its end is reported before its session is closed, so that tasks that wait for its results start at once.
         """
         return self._outcome.finished and self._is_batch and not self.cancelled
 
@@ -726,7 +726,7 @@ class Task:
         if process is None or endpoint is None or not driver.alive:
             raise NotStoppedError(f"{self._attempt.task_name} has no Spark driver any more")
         active = await driver.active_queries(endpoint)
-        # After that: a query that has failed by now is among those, or its process knows of the failure.
+        # Only now: a query that has failed by now is either among the active ones, or its process reports the failure.
         failed, notes = await self._failed_queries(process)
         stopped = await driver.stop_streaming_queries(active, drain=drain, timeout_s=self._patience_s)
         known = {failure.run_id for failure in stopped.failures}
@@ -741,10 +741,10 @@ class Task:
         return StopReport((*notes, *texts, *stop_notes(stopped)), not drain or (is_known and not stopped.undrained))
 
     async def _failed_queries(self, process: TaskProcess) -> tuple[list[QueryFailure], list[str]]:
-        """Queries that have failed by now, as far as the process answers, and what is to be told where it does not.
+        """Return the queries that have failed by now, and a note if the process does not answer.
 
         Raises:
-            NotStoppedError: the task has come to its end by itself.
+            NotStoppedError: the task has ended by itself.
         """
         failed, notes, ended = [], [], None
         try:
@@ -754,7 +754,7 @@ class Task:
             notes.append("whether a query had failed before is not known: the task process does not answer")
         except (OSError, ZygoteError) as error:
             ended = error
-            await self._heard_all.wait()  # the last that its process has said, of why it has ended, may be on its way
+            await self._heard_all.wait()  # the process's last message, with the cause of its end, may be on its way
         if self._outcome.failure is not None:
             raise NotStoppedError(f"{self._attempt.task_name} has failed: {self._outcome.failure.cause}")
         if self._outcome.finished:
@@ -766,8 +766,8 @@ class Task:
     async def _release(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
         """End what the process may have left running in Spark.
 
-        What cannot be ended there ends with the driver, and so does this TaskExecutor (as Flink ends its TaskManager):
-        to say that the task is over would not be true.
+        If something cannot be ended, this kills the driver, and so ends the TaskExecutor (as Flink ends its
+        TaskManager). Otherwise the reported end of the task would not be true.
         """
         driver = self._driver
         if not driver.alive:
@@ -793,14 +793,14 @@ class Task:
         except DriverCallError:
             if not await self._examine():
                 raise
-            await driver.wait_dead()  # what the task has left there ends with it
+            await driver.wait_dead()  # what the task has left there stops with the driver
 
     async def _close_behind(self, endpoint: ConnectEndpoint) -> None:
-        """Release the session of what has FINISHED: that cannot become untrue any more, whatever comes of this."""
+        """Release the session of a FINISHED attempt: no failure here changes that state."""
         try:
             await self._release(endpoint)
         except SparkError as error:
-            if self._driver.alive:  # else it is gone with its driver, which others tell
+            if self._driver.alive:  # else the session has ended with its driver, whose loss is reported elsewhere
                 logger.warning("%s has finished, but its Spark session stays open: %s", self._attempt.task_name, error)
 
     async def _follow(self, process: TaskProcess, endpoint: ClassicEndpoint | ConnectEndpoint) -> int:
@@ -828,12 +828,12 @@ class Task:
         await self._end(process)
 
     async def _end_when_stopped(self, process: TaskProcess) -> None:
-        """The job was stopped with a savepoint: its code sees its queries end, and should end too."""
+        """End the process after a stop-with-savepoint, if its code does not end by itself after its queries."""
         await self.checkpoints.stopped.wait()
         await asyncio.sleep(self._patience_s)
         self._files.tell_user(
-            f"the job was stopped with a savepoint, but its code went on for {self._patience_s:g} "
-            "s after its queries had ended (task.cancellation.timeout): it is ended by force"
+            f"the job was stopped with a savepoint, but its code kept running for {self._patience_s:g} "
+            "s after its queries had ended (task.cancellation.timeout). It is ended by force"
         )
         await self._end(process)
 
@@ -871,7 +871,7 @@ class Task:
             case QueryFailed(name, None):
                 self._give_up(FailureKind.RUNTIME, _QUERY_LOST, lost_query(name))
             case QueryFailed(name, ErrorDescription() as error):
-                text = f"streaming query {name} has failed, and the job's code goes on: {error.message}"
+                text = f"streaming query {name} has failed, and the job's code keeps running: {error.message}"
                 self._give_up(FailureKind.USER_CODE, error.type, text, error.traceback)
             case Progress():
                 self._progress = _vertex_progress(message.vertices)
@@ -889,7 +889,7 @@ class Task:
                 self._fail(kind, error.type, error.message, error.traceback, error.lost_result, error.exit_status)
 
     async def _keep_tables(self) -> None:
-        """Write down the tables that its code makes while it runs, should the driver not live to its end."""
+        """Save the tables that its code makes while it runs, in case the driver is lost before the task ends."""
         while True:
             await asyncio.sleep(TABLES_S)
             await self._driver.save_tables()
@@ -926,7 +926,7 @@ class Task:
         self._outcome.fail(kind, name, message, traceback, lost_result, exit_status, now_ms=_now_ms())
 
     def _give_up(self, kind: FailureKind, name: str, message: str, traceback: str = "") -> None:
-        """One of its queries has failed, or is stuck, and its code goes on."""
+        """End the attempt because one of its queries has failed or is stuck, while its code keeps running."""
         if self._is_ending:
             return
         self._fail(kind, name, message, traceback)
@@ -934,7 +934,7 @@ class Task:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether its queries are being stopped, and may fail of that."""
+        """Return whether its queries are being stopped, and may fail because of that."""
         return self.cancelled or self.checkpoints.is_stopping
 
     def _queries_changed(self, queries: tuple[StreamingQuery, ...]) -> None:

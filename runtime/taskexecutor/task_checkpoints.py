@@ -1,6 +1,6 @@
 """The part of one attempt in the checkpoints of its job (Flink's `SubtaskCheckpointCoordinator`).
 
-A snapshot is taken here, in the TaskExecutor, off its main thread: it needs the files of the task's queries only, and
+A snapshot is taken here, in the TaskExecutor, off its main thread. It needs only the files of the task's queries,
 neither Spark nor the task process.
 """
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointResponder:
-    """Reports a task's part of a checkpoint to its JobMaster until this answers (Flink's `CheckpointResponder`).
+    """Reports a task's part of a checkpoint to its JobMaster until it answers (Flink's `CheckpointResponder`).
 
     Args:
         connections: to the JobMasters.
@@ -52,13 +52,13 @@ class CheckpointResponder:
     async def acknowledge(
         self, ack: AcknowledgeCheckpoint, timeout_s: float, *, until_decided: bool = False
     ) -> CheckpointOutcome:
-        """Say that the task's part is done; returns what has become of the checkpoint.
+        """Acknowledge the task's part of a checkpoint; return the state of the checkpoint.
 
         Args:
-            ack: what was done.
-            timeout_s: for how long to try; a checkpoint that nobody has answered for by then is taken for aborted.
-            until_decided: whether to ask again for as long as the checkpoint is PENDING. Its JobMaster gives it up
-                in time, or its successor does; *timeout_s* then counts from the last answer.
+            ack: the task's part.
+            timeout_s: seconds for which to try; a checkpoint without an answer by then counts as aborted.
+            until_decided: whether to ask again while the checkpoint is PENDING. Its JobMaster, or the next one, gives
+                it up in time; *timeout_s* then counts from the last answer.
         """
         deadline, waits = time.monotonic() + timeout_s, pauses()
         while time.monotonic() < deadline:
@@ -79,23 +79,23 @@ class CheckpointResponder:
         return CheckpointOutcome.ABORTED
 
     async def decline(self, decline: DeclineCheckpoint) -> None:
-        """Say that it cannot be done. A JobMaster that is not reached gives the checkpoint up by itself."""
+        """Decline a checkpoint. If the JobMaster cannot be reached, it gives the checkpoint up by itself."""
         connection = self._connections.find(self._job_id)
         if connection is None:
             return
         try:
             await connection.gateway.decline_checkpoint(decline)
         except (ActorError, GatewayError) as error:
-            logger.info("that checkpoint %d was declined is not known: %s", decline.checkpoint_id, error)
+            logger.info("the JobMaster does not know that checkpoint %d was declined: %s", decline.checkpoint_id, error)
 
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """How a task's queries were stopped.
+    """Result of stopping a task's queries.
 
     Args:
-        notes: what whoever asked should know.
-        drained: whether all of them had worked off what their sources have, if that was asked for.
+        notes: for the user who has requested the stop.
+        drained: whether all queries have processed all data of their sources; True if no drain was requested.
     """
 
     notes: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class StopReport:
 StopQueries = Callable[[bool], Awaitable[StopReport]]
 """Stops the task's queries, drained or not.
 
-Raises `NotStoppedError` where none was stopped, `DrainFailedError`, `SparkError`.
+Raises `NotStoppedError` if none was stopped, `DrainFailedError`, `SparkError`.
 """
 
 
@@ -114,14 +114,14 @@ class NotStoppedError(CheckpointError):
 
 
 class DrainFailedError(CheckpointError):
-    """The queries were stopped, but one had failed before it had worked off what its sources have."""
+    """The queries were stopped, but one had failed before it had processed all data of its sources."""
 
 
 class StopOutcome(Enum):
     """Effect of a stop-with-savepoint on the end of its task.
 
-    NOT_ASKED: nothing. COMPLETED: its queries were stopped and are in the savepoint. FAILED: they were stopped, and
-    there is no savepoint. DRAIN_FAILED: as FAILED, for a query had failed, which is the failure of the task.
+    NOT_ASKED: none. COMPLETED: its queries were stopped and are in the savepoint. FAILED: they were stopped, and
+    there is no savepoint. DRAIN_FAILED: as FAILED, because a query had failed, which is the failure of the task.
     """
 
     NOT_ASKED = "NOT_ASKED"
@@ -134,8 +134,8 @@ class TaskCheckpoints:
     """One attempt's queries, and its part of the checkpoints.
 
     Args:
-        attempt: the attempt, and what it has begun with.
-        responder: tells the JobMaster.
+        attempt: the attempt, with the state that it was started from.
+        responder: reports to the JobMaster.
         stop_queries: see `StopQueries`; raises SparkError.
     """
 
@@ -153,7 +153,7 @@ class TaskCheckpoints:
         self._began_at: dict[str, int] = {}
         is_savepoint = restore is not None and bool(restore.savepoint)
         self._previous = {} if restore is None or is_savepoint else {query.name: query for query in restore.queries}
-        # After a rollback no checkpoint may be complete before all queries have gone back.
+        # After a rollback no checkpoint may be complete before all queries were rolled back.
         is_rollback = restore is not None and bool(restore.rollback)
         expected = restore.queries if restore is not None and (is_rollback or not is_savepoint) else ()
         self._expected = frozenset(query.name for query in expected)
@@ -168,18 +168,18 @@ class TaskCheckpoints:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop-with-savepoint has begun to stop the queries."""
+        """Return whether a stop-with-savepoint has begun to stop the queries."""
         return self._stop_outcome is not StopOutcome.NOT_ASKED
 
     def query_started(
         self, query: QueryLocation, batch_id: int = NOTHING_COMMITTED, *, was_restored: bool = False
     ) -> None:
-        """The task is about to start a query, or to start it again.
+        """Note that the task is about to start or restart a query.
 
         Args:
             query: the query.
             batch_id: the last batch that it has committed.
-            was_restored: whether it begins from state that was put back: its next files may be others than before.
+            was_restored: whether it starts from restored state: its next files may differ from those before.
         """
         self._queries[query.name] = query
         self._began_at[query.name] = batch_id
@@ -188,7 +188,7 @@ class TaskCheckpoints:
         self._changed.set()
 
     def trigger(self, trigger: TriggerCheckpoint) -> None:
-        """Take part in a checkpoint; once for each number. The JobMaster is told what came of it."""
+        """Take part in a checkpoint, once for each number, and report the result to the JobMaster."""
         number = trigger.checkpoint_id
         if number in self._runs or self._ended:
             return
@@ -198,17 +198,17 @@ class TaskCheckpoints:
             self._stop = run
 
     def completed(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: the next one builds upon it."""
+        """Note that a checkpoint is complete: the next one builds upon it."""
         for query in self._taken.pop(checkpoint_id, ()):
             self._previous[query.name] = query
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint came to nothing."""
-        # What is still being taken is removed by the JobMaster when it hears of it; a stop learns by itself.
+        """Note that a checkpoint was aborted."""
+        # If the snapshot is still being taken, the JobMaster removes it on arrival; a stop learns the outcome itself.
         self._taken.pop(checkpoint_id, None)
 
     async def end(self) -> StopOutcome:
-        """The process has ended and left Spark: wait for what a stop-with-savepoint makes of that."""
+        """Note that the process has ended and left Spark; wait for the outcome of a stop-with-savepoint."""
         self._ended = True
         self._changed.set()
         if self._stop is not None:
@@ -222,7 +222,7 @@ class TaskCheckpoints:
         try:
             self._check_locations()
             if is_stop:
-                self._stop_outcome = StopOutcome.FAILED  # until it is known to have been done
+                self._stop_outcome = StopOutcome.FAILED  # until the savepoint is known to be complete
                 report = await self._stop_queries(_drains(trigger))
             queries, duration_ms = await self._snapshot(trigger)
         except (CheckpointError, SparkError, OSError) as error:
@@ -251,7 +251,7 @@ class TaskCheckpoints:
             self.stopped.set()
 
     async def _snapshot(self, trigger: TriggerCheckpoint) -> tuple[tuple[QuerySnapshot, ...], int]:
-        """The snapshots, and how many milliseconds they took."""
+        """Return the snapshots, and the milliseconds that they took."""
         await self._all_started(trigger.timeout_s)
         directory = Path(trigger.directory, self._attempt.task_key)
         found, began = list(self._queries.values()), time.monotonic()
@@ -259,7 +259,7 @@ class TaskCheckpoints:
         return tuple(taken), round((time.monotonic() - began) * 1000)
 
     async def _all_started(self, timeout_s: float) -> None:
-        """Wait until the queries that the task was restored with are there again: without them it is not whole."""
+        """Wait until all restored queries have started again: a checkpoint without one of them is not complete."""
         try:
             async with asyncio.timeout(timeout_s):
                 while missing := sorted(self._expected - self._queries.keys()):

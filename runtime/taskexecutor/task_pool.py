@@ -1,7 +1,7 @@
-"""Task processes that are ready: which are kept, decided by the pure `TaskPoolPolicy`, and the pool of real ones.
+"""Task processes that are ready: the pure `TaskPoolPolicy` decides which to keep, and `TaskPool` has the real ones.
 
-Flink has no such pool: its tasks are threads. Ray's prestarted workers and the pre-forked children of web servers are
-the models.
+Flink has no such pool: its tasks are threads. The models are Ray's prestarted workers and the pre-forked children of
+web servers.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from runtime.spark.task.zygote_client import TaskProcess, Zygote
 PREPARATION_TIMEOUT_S = 180.0
 
 MAX_IDLE_S = 900.0
-"""Seconds after which a process that nobody took is replaced: Spark closes a Connect session after an hour's rest."""
+"""Seconds after which an unused process is replaced: Spark closes a Connect session after an idle hour."""
 
 REST_S = 2.0
-"""Seconds for which the pool is not filled up after a task has taken a process, while some of each kind is left: what
-makes one ready would take the cores from that task."""
+"""Pause in seconds after a task has taken a process: filling the pool would take the cores from that task.
+
+There is no pause while a wanted kind is missing."""
 
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 60.0
 FORGETTING = 0.9
-"""Part that is left of the earlier demand for a kind whenever a process is asked for."""
+"""Factor by which each request for a process reduces the earlier demand for every kind."""
 
 
 class Miss(Enum):
-    """Why a task did not get a process that was ready."""
+    """Reason why a task did not get a ready process."""
 
     OFF = "off"
     EMPTY = "empty"
@@ -65,14 +66,14 @@ class _Process:
 
 
 class TaskPoolPolicy:
-    """Keeps at most *size* processes: one of each kind, and the others by what was asked for lately.
+    """Keeps at most *size* processes: one of each kind, and the others according to recent demand.
 
-    One is made ready at a time, and none for `REST_S` after a process was taken, unless none of a wanted kind is left.
-    After a failure the next one waits a second, twice as long after each further one.
+    It prepares one process at a time, and none for `REST_S` after a process was taken, unless a wanted kind is missing.
+    After a failure it waits a second, and twice as long after each further one.
 
     Args:
-        size: most processes, ready or being made so; 0 keeps none.
-        max_idle_s: seconds after which one that nobody took is replaced.
+        size: most processes, ready or in preparation; 0 keeps none.
+        max_idle_s: seconds after which an unused process is replaced.
     """
 
     def __init__(self, size: int, max_idle_s: float = MAX_IDLE_S) -> None:
@@ -90,7 +91,7 @@ class TaskPoolPolicy:
         self._failed = 0
 
     def take(self, kind: JobKind, own_environment: bool, now: float) -> int | Miss:
-        """A task wants a process: the number of the one that has waited longest, or why it gets none."""
+        """Return the number of the longest waiting process for a task, or the reason why it gets none."""
         self._rests_until = now + REST_S
         self._demand = {each: amount * FORGETTING for each, amount in self._demand.items()}
         if not own_environment:
@@ -114,12 +115,12 @@ class TaskPoolPolicy:
         return next((number for number in ready if self._processes[number].kind is kind), Miss.OTHER_KIND)
 
     def taken_was_dead(self) -> None:
-        """The process that was taken last had ended: it was no hit."""
+        """Count the process that was taken last as a miss, because it had ended."""
         self._hits -= 1
         self._misses[Miss.DIED] += 1
 
     def next_preparation(self, now: float) -> Preparation | None:
-        """Return what to make ready now; None if nothing is wanted, or not yet (see `wake_at`)."""
+        """Return the process to prepare now; None if none is wanted, or not yet (see `wake_at`)."""
         if not self._wants_more() or now < self._earliest():
             return None
         counts = Counter(process.kind for process in self._processes.values())
@@ -130,31 +131,31 @@ class TaskPoolPolicy:
         return Preparation(self._numbers, kind)
 
     def wake_at(self) -> float | None:
-        """When something is to be looked at again though nothing happens; None if never."""
+        """Return the time at which to check again, even if nothing happens; None if never."""
         times = [since + self._max_idle_s for process in self._processes.values() if (since := process.ready_since)]
         if self._wants_more():
             times.append(self._earliest())
         return min(times, default=None)
 
     def prepared(self, number: int, now: float) -> None:
-        """A process is ready."""
+        """Note that a process is ready."""
         self._processes[number].ready_since = now
         self._delay_s = 0.0
 
     def failed(self, number: int, now: float) -> None:
-        """A process could not be made ready."""
+        """Note that a process could not be prepared."""
         if self._processes.pop(number, None) is not None:
             self._failed += 1
             self._slow_down(now)
 
     def died(self, number: int, now: float) -> None:
-        """A process ended while it waited."""
+        """Note that a process ended while it waited."""
         if self._processes.pop(number, None) is not None:
             self._died += 1
             self._slow_down(now)
 
     def surplus(self, now: float) -> list[int]:
-        """Processes to be ended: those that waited too long, and what stands in the way of a kind that is wanted."""
+        """Return the processes to end: those that waited too long, and one that takes the place of a wanted kind."""
         old = [number for number in self._ready() if now - (self._since(number)) >= self._max_idle_s]
         for number in old:
             del self._processes[number]
@@ -170,14 +171,14 @@ class TaskPoolPolicy:
         return old
 
     def drain(self) -> list[int]:
-        """Keep none from now on; returns those that are to be ended."""
+        """Keep no process from now on; return those to end."""
         self._drained = True
         numbers = list(self._processes)
         self._processes.clear()
         return numbers
 
     def report(self) -> TaskPoolReport:
-        """The counts."""
+        """Return the counts."""
         idle = Counter(self._processes[number].kind.value for number in self._ready())
         misses = {reason.value: count for reason, count in self._misses.items()}
         return TaskPoolReport(self._size, dict(idle), self._hits, misses, self._died, self._failed)
@@ -187,13 +188,13 @@ class TaskPoolPolicy:
         return not self._drained and not is_preparing and len(self._processes) < self._size
 
     def _earliest(self) -> float:
-        """When the next one may be made ready."""
+        """Return when the next process may be prepared."""
         counts = Counter(process.kind for process in self._processes.values())
         is_short = any(wanted and not counts[kind] for kind, wanted in self._targets().items())
         return self._not_before if is_short else max(self._not_before, self._rests_until)
 
     def _ready(self) -> list[int]:
-        """The numbers of those that are ready, the longest waiting first."""
+        """Return the numbers of the ready processes, the longest waiting first."""
         return sorted(
             (number for number, process in self._processes.items() if process.ready_since is not None), key=self._since
         )
@@ -202,7 +203,7 @@ class TaskPoolPolicy:
         return self._processes[number].ready_since or 0.0
 
     def _targets(self) -> dict[JobKind, int]:
-        """How many of each kind: one, if there is room for one of each; the rest by demand (D'Hondt's method)."""
+        """Return the number of each kind: one, if there is room for all; the rest by demand (D'Hondt's method)."""
         targets = dict.fromkeys(JobKind, 1 if self._size >= len(JobKind) else 0)
         while sum(targets.values()) < self._size:
             kind = max(targets, key=lambda each: (self._demand[each] / (targets[each] + 1), -targets[each]))
@@ -216,7 +217,7 @@ class TaskPoolPolicy:
 
 @dataclass(slots=True)
 class ReadyProcess:
-    """A process that is ready for one task, its way into Spark, and where Spark prints what a script makes it print."""
+    """A process that is ready for one task, its way into Spark, and the file for a script's output from Spark."""
 
     process: TaskProcess
     endpoint: ClassicEndpoint | ConnectEndpoint
@@ -236,7 +237,7 @@ class TakenProcess:
         return self._ready.endpoint
 
     async def run(self, spec: TaskSpec) -> TaskProcess | None:
-        """Let it run a task; None where it, or its session, had ended: nothing was begun, and what is left is ended."""
+        """Run a task in it; return None, and clean up, if the process or its session had ended before."""
         process, output = self._ready.process, self._ready.output
         try:
             if output is not None:
@@ -256,19 +257,19 @@ class TakenProcess:
 
 
 def private_file(path: Path) -> Path:
-    """An empty file that nobody else may read: one that the JVM made itself, others could."""
+    """Make an empty file that only this user can read: other users could read one that the JVM makes itself."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     return path
 
 
 class TaskPool:
-    """Processes forked and Spark sessions opened ahead of the tasks; each is used once: nothing of a job stays.
+    """Forks processes and opens Spark sessions ahead of the tasks. Each is used once, so that nothing of a job stays.
 
     Args:
         endpoint: the TaskExecutor.
         driver: the Spark driver.
-        zygote: forks the processes; None: none are kept ready.
-        directory: its own, for output; emptied. On the file system of the attempts' directories.
+        zygote: forks the processes; None: no process is kept ready.
+        directory: its own, for output; emptied. Must be on the file system of the attempts' directories.
         size: most processes that are kept ready; 0 keeps none.
     """
 
@@ -287,11 +288,11 @@ class TaskPool:
         self._stopped = False
 
     def take(self, kind: JobKind, *, own_environment: bool) -> TakenProcess | None:
-        """A process for a task of that kind of job; None where there is none.
+        """Return a process for a task of a job; None if none is ready.
 
         Args:
             kind: of the job.
-            own_environment: whether the job brings what its code imports: its session has to be made for it.
+            own_environment: whether the job brings what its code imports: then its session has to be made for it.
         """
         found = self._policy.take(kind, own_environment, time.monotonic())
         self._changed.set()
@@ -302,7 +303,7 @@ class TaskPool:
         return TakenProcess(self, self._ready.pop(found))
 
     def report(self) -> TaskPoolReport:
-        """Return what the pool did since it started."""
+        """Return the counts since the pool started."""
         return self._policy.report()
 
     async def fill(self) -> None:
@@ -323,7 +324,7 @@ class TaskPool:
                 continue
 
     async def stop(self) -> None:
-        """End all processes that wait, and make no more."""
+        """End all processes that wait, and prepare no more."""
         self._stopped = True
         self._changed.set()
         for number in self._policy.drain():
@@ -332,7 +333,7 @@ class TaskPool:
                 await self.end(ready)
 
     async def end(self, ready: ReadyProcess) -> None:
-        """End a process, and what it has in Spark."""
+        """End a process, and its session in Spark."""
         ready.process.kill()
         ready.process.close()
         if ready.output is not None:
@@ -343,11 +344,11 @@ class TaskPool:
             self._endpoint.log.info("the session of a task process is left to Spark: %s", error)
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
-        """Set configuration of the session of a process that a task has taken; whether it is open."""
+        """Configure the session of a process that a task has taken; return whether the session is open."""
         return await self._driver.configure(endpoint, conf)
 
     async def taken_was_dead(self, ready: ReadyProcess) -> None:
-        """A process, or its session, had ended when it was to run a task."""
+        """Clean up after a process that had ended, or whose session had, when it was to run a task."""
         self._policy.taken_was_dead()
         self._endpoint.log.warning("task process %d, or its session, had ended: it runs no task", ready.process.pid)
         await self.end(ready)
@@ -369,7 +370,7 @@ class TaskPool:
         ready.process.on_exit(lambda: self._process_ended(number))
 
     async def _make_ready(self, kind: JobKind) -> ReadyProcess:
-        """Open the way into Spark, fork a process, wait until it has gone that way once."""
+        """Open the way into Spark, fork a process, and wait until it has used that way once."""
         name, output = f"ready-{uuid.uuid4().hex}", None
         if kind is JobKind.SCRIPT:
             output = private_file(self._directory / name)
@@ -380,7 +381,7 @@ class TaskPool:
             spec = PreparedSpec(connect=endpoint)
         process: TaskProcess | None = None
         try:
-            assert self._zygote is not None  # or the policy asks for nothing
+            assert self._zygote is not None  # else the policy keeps none
             process = await self._zygote.prepare(spec)
             if await process.ready():
                 return ReadyProcess(process, endpoint, output)
@@ -395,7 +396,7 @@ class TaskPool:
             raise
 
     def _process_ended(self, number: int) -> None:
-        """A process has ended; it is news if it was waiting."""
+        """Clean up after a process that has ended while it waited; ignore one that a task has taken."""
         ready = self._ready.pop(number, None)
         if ready is None:
             return

@@ -1,4 +1,4 @@
-"""The tasks of a TaskExecutor, and the telling of their states (the other half of Flink's `TaskSlotTable`)."""
+"""The tasks of a TaskExecutor, and the reports of their states (the other half of Flink's `TaskSlotTable`)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from runtime.taskexecutor.task_checkpoints import CheckpointResponder, TaskCheck
 
 
 class TaskTable:
-    """Attempts that run here, and those that have ended and are not reported yet.
+    """Attempts that run here, and those whose end is not reported yet.
 
     Args:
         endpoint: the TaskExecutor.
-        connections: to the JobMasters that are told.
+        connections: to the JobMasters that get the reports.
     """
 
     def __init__(self, endpoint: RpcEndpoint, connections: JobConnections) -> None:
@@ -48,15 +48,15 @@ class TaskTable:
         self._idle.set()
 
     def __contains__(self, attempt_id: ExecutionAttemptID) -> bool:
-        """Whether the attempt runs here, or has ended and its JobMaster does not know it yet."""
+        """Return whether the attempt runs here, or has ended without its JobMaster knowing it yet."""
         return attempt_id in self._tasks or attempt_id in self._unreported
 
     def __len__(self) -> int:
-        """How many attempts run here."""
+        """Return the number of attempts that run here."""
         return len(self._tasks)
 
     async def wait_until_idle(self) -> None:
-        """Until no attempt runs here."""
+        """Wait until no attempt runs here."""
         await self._idle.wait()
 
     def start(
@@ -84,22 +84,22 @@ class TaskTable:
         run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
 
     def executions(self, job_id: JobID) -> tuple[ExecutionReport, ...]:
-        """The attempts of a job that are here."""
+        """Return reports of a job's attempts that run here or whose end is not reported yet."""
         running = [task.report() for task in self._of_job(job_id)]
         ended = [report for job, report in self._unreported.values() if job == job_id]
         return tuple(running + ended)
 
     def progress(self, job_id: JobID) -> tuple[TaskProgress, ...]:
-        """How far the running attempts of a job are."""
+        """Return the progress of the running attempts of a job."""
         return tuple(task.progress for task in self._of_job(job_id))
 
     def process(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:
-        """The process of an attempt that runs here."""
+        """Return the process of an attempt; None if it does not run here or has none."""
         task = self._tasks.get(attempt_id)
         return None if task is None else task.process
 
     def checkpoints(self, attempt_id: ExecutionAttemptID) -> TaskCheckpoints | None:
-        """The part that an attempt that runs here has in checkpoints."""
+        """Return the part of an attempt in checkpoints; None if it does not run here."""
         task = self._tasks.get(attempt_id)
         return None if task is None else task.checkpoints
 
@@ -114,11 +114,11 @@ class TaskTable:
         _cancel(self._of_job(job_id))
 
     def cancel_allocation(self, allocation_id: AllocationID) -> None:
-        """Cancel what runs in the slot of an allocation."""
+        """Cancel the attempts in the slot of an allocation."""
         _cancel([task for task in self._tasks.values() if task.descriptor.attempt.allocation_id == allocation_id])
 
     def cancel_all(self) -> None:
-        """Cancel everything."""
+        """Cancel all attempts."""
         _cancel(list(self._tasks.values()))
 
     async def job_ended(self, job_id: JobID) -> None:
@@ -127,21 +127,21 @@ class TaskTable:
         await asyncio.gather(*runs, return_exceptions=True)
 
     def forget(self, job_id: JobID) -> None:
-        """Nobody is told any more how the job's attempts ended."""
+        """Stop reporting how the job's attempts ended."""
         for attempt_id in [attempt for attempt, (job, _) in self._unreported.items() if job == job_id]:
             del self._unreported[attempt_id]
 
     def hold_ends_back(self) -> None:
-        """From here on no end of an attempt is told before `last_words`."""
+        """From here on, report no end of an attempt before `last_words`."""
         self._holds_back = True
 
     async def last_words(self, cause: ErrorInfo, timeout: float) -> None:
-        """Wait until all that runs has ended; then tell each JobMaster these ends, and that this TaskExecutor goes.
+        """Wait until all attempts have ended; then report these ends, and this TaskExecutor's, to each JobMaster.
 
-        Both at once: a JobMaster that knew of the ends alone would restart its tasks here.
+        Both at once: a JobMaster that knew only the ends of the attempts would restart its tasks here.
 
         Args:
-            cause: why this TaskExecutor goes.
+            cause: why this TaskExecutor ends.
             timeout: seconds to wait for the tasks, and again for the JobMasters.
         """
         if self._runs:
@@ -202,6 +202,6 @@ def _cancel(tasks: Iterable[Task]) -> None:
 
 
 async def _run(task: Task) -> None:
-    """Run an attempt; what is logged for it names it."""
+    """Run an attempt; log lines of it name the job and the attempt."""
     with log_context(job=task.descriptor.job.job_id, attempt=task.descriptor.attempt.attempt_id):
         await task.run()

@@ -1,4 +1,4 @@
-"""Files in a worker's own directory, by which its TaskExecutor and whoever looks after the worker tell each other."""
+"""Files in a worker's own directory, by which its TaskExecutor and the worker's runner inform each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REGISTERED = "registered"
 
 
 class RegistrationState:
-    """How far a TaskExecutor is with its registration: `start --role` shows it, and ends what is never registered.
+    """State of a TaskExecutor's registration: `start --role` shows it, and ends a worker that never registers.
 
     Args:
         directory: of the worker.
@@ -28,17 +28,17 @@ class RegistrationState:
         self._written: tuple[str, str] | None = None
 
     def write(self, state: str, reason: str = "") -> None:
-        """Say how it stands: `WAITING` and `REFUSED` with their reason. A full disk keeps nobody from registering."""
+        """Write the state; `WAITING` and `REFUSED` have a reason. A failure to write is logged, and raises nothing."""
         if (state, reason) != self._written:
             try:
                 write_private(self._path, json.dumps({"state": state, "reason": reason}).encode())
             except OSError as error:
-                logger.warning("that this TaskExecutor is %s cannot be written to %s: %s", state, self._path, error)
+                logger.warning("the state %r of the registration cannot be written to %s: %s", state, self._path, error)
             else:
                 self._written = state, reason
 
     def read(self) -> tuple[str, str]:
-        """State and reason; waiting without a word where nothing was said yet."""
+        """Return state and reason; `WAITING` without a reason if nothing was written yet."""
         try:
             values = json.loads(self._path.read_bytes())
             return str(values["state"]), str(values["reason"])
@@ -46,7 +46,7 @@ class RegistrationState:
             return WAITING, ""
 
     def forget(self) -> None:
-        """Nothing is said any more; to be called before the TaskExecutor is started."""
+        """Remove the file; call this before the TaskExecutor is started."""
         self._path.unlink(missing_ok=True)
 
 
@@ -62,14 +62,14 @@ class ProgramInfo:
 
     @classmethod
     def file(cls, directory: Path) -> Path:
-        """Where a worker's directory says that the worker's Spark is a program's own."""
+        """Return the path of the file in a worker's directory."""
         return directory / "program.json"
 
     @classmethod
     def read(cls, directory: Path) -> ProgramInfo:
-        """Raises OSError, ValueError."""
+        """Read the file of a worker's directory. Raises OSError, ValueError."""
         return cls(**json.loads(cls.file(directory).read_bytes()))
 
     def write(self, directory: Path) -> None:
-        """Raises OSError."""
+        """Write the file into a worker's directory. Raises OSError."""
         write_private(self.file(directory), json.dumps(asdict(self)).encode())

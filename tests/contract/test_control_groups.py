@@ -124,7 +124,7 @@ def test_a_group_that_is_not_there_cannot_be_used_or_lacks_a_limit_is_said_at_on
 
     limit = {"taskmanager.task.cgroup.memory": "1gb"}
     assert check({}) == "none"
-    assert check({"taskmanager.cgroup": name, **limit}) == f"tasks get theirs in {name}"
+    assert check({"taskmanager.cgroup": name, **limit}) == f"tasks have control groups in {name}"
     with pytest.raises(ControlGroupError, match=f"there is no control group .*{name}/other"):
         check({"taskmanager.cgroup": f"{name}/other", **limit})
     with pytest.raises(ControlGroupError, match=r"taskmanager.cgroup is not"):
@@ -132,7 +132,7 @@ def test_a_group_that_is_not_there_cannot_be_used_or_lacks_a_limit_is_said_at_on
     with pytest.raises(ControlGroupError, match=r"taskmanager.cgroup is set, and neither"):
         check({"taskmanager.cgroup": name})
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may do everything
-    with pytest.raises(ControlGroupError, match=f"{directories[0]} .*is not this user's"):
+    with pytest.raises(ControlGroupError, match=f"{directories[0]} .*is not writable"):
         check({"taskmanager.cgroup": name, **limit})
 
 

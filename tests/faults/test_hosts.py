@@ -181,7 +181,7 @@ def test_a_master_host_that_is_cut_off_loses_its_leadership_to_a_standby_and_no_
     with Network("redis", "one", "two", "three") as network_of_four:
         hosts = Hosts(network_of_four, tmp_path, "redis", SETTINGS)
         early = hosts.run("three", "start", "--role", "task-executor")
-        assert "waits to be registered: taskmanager-10.231.0.4-0: no ResourceManager leads" in early.stdout
+        assert "waiting to be registered: taskmanager-10.231.0.4-0: no ResourceManager leads" in early.stdout
         hosts.start(one="master")
         hosts.start(two="master")
         before = hosts.await_task_managers("two", "three")["three"]

@@ -193,7 +193,7 @@ def test_stop_cleans_up_after_a_killed_master(own_cluster: Cluster, tmp_path: Pa
     os.kill(cluster.pid_of("master"), signal.SIGKILL)
     refused = cluster.run("job", "list", check=False)
     assert refused.returncode == 69
-    assert "its master is gone" in refused.stderr
+    assert "its master has ended" in refused.stderr
     cluster.run("stop")
     assert cluster.processes() == {}
     assert not (cluster.directory / "run").exists()

@@ -133,7 +133,7 @@ def test_a_job_is_waited_for_cancelled_and_found_again(
 
     with connect() as cluster:
         job = cluster.submit(wait)
-        with pytest.raises(TimeoutError, match="it goes on"):
+        with pytest.raises(TimeoutError, match="it keeps running"):
             job.result(timeout=0.1)
         assert (job.done(), job.cancelled()) == (False, False)
         again = cluster.job(job.id)

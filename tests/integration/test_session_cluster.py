@@ -121,7 +121,7 @@ def test_ctrl_c_of_a_start_leaves_nothing_behind(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output) == (130, ""), errors
-    assert errors.endswith("interrupted: what was started has been stopped again\n")
+    assert errors.endswith("interrupted: all started processes have been stopped again\n")
     assert cluster.processes() == {}
     assert cluster.run("stop", check=False).returncode == 69  # there is nothing to stop
 

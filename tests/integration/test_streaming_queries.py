@@ -248,7 +248,7 @@ def test_rows_are_counted_on_spark_connect_too(streaming: Cluster, tmp_path: Pat
 @pytest.mark.parametrize(
     ("how", "kind", "text"),
     [
-        ("fail", "user-code", "streaming query troubled has failed, and the job's code goes on: "),
+        ("fail", "user-code", "streaming query troubled has failed, and the job's code keeps running: "),
         (
             "hang",
             "runtime",

@@ -289,7 +289,7 @@ MUTANTS = (
         "savepoint-published-by-a-former-job-master",
         "A JobMaster that stood still does not publish a savepoint.",
         _CHECKPOINTING,
-        "            await self._written()  # refused where the store knows a later JobMaster\n"
+        "            await self._written()  # rejected if the store knows a later JobMaster\n"
         "            self._endpoint.act(self._term)\n",
         "",
         ("unit/test_job_checkpoints.py::test_a_thawed_job_master_leaves_the_savepoint_of_its_successor_alone",),
@@ -669,7 +669,7 @@ MUTANTS = (
         "component-that-cannot-be-started-given-up",
         "A start of a component that fails is tried again.",
         "runtime/cluster/supervisor.py",
-        '            self.self_ref.tell(Ended(f"could not be started again: {error}"))\n',
+        '            self.self_ref.tell(Ended(f"could not be restarted: {error}"))\n',
         '            logger.error("could not be started again: %s", error)\n',
         ("unit/test_supervisor.py::test_a_process_that_ends_is_started_again_and_again_where_that_fails",),
     ),

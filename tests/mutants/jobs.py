@@ -359,7 +359,7 @@ MUTANTS = (
         "savepoint-of-a-cell-unchecked",
         "A savepoint that cannot be read is refused before anything is submitted.",
         _SUBMISSION,
-        "    read_savepoint(path)  # before anything is submitted\n",
+        "    read_savepoint(path)  # raises before anything is submitted\n",
         "",
         ("unit/test_notebook.py::test_a_savepoint_that_is_none_is_refused_before_anything_is_submitted",),
     ),
@@ -407,7 +407,7 @@ MUTANTS = (
         "wait-of-one-cancels-the-others",
         "A coroutine that waits no longer for a job does not end the waits of others.",
         "runtime/notebook/ends.py",
-        "                future.set_running_or_notify_cancel()  # who waits for it cannot cancel it for the others\n",
+        "                future.set_running_or_notify_cancel()  # one waiting caller cannot cancel it for the others\n",
         "",
         (
             "unit/test_job_future.py::test_awaiting_raises_what_result_does_and_its_end_leaves_the_job_alone",

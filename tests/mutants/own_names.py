@@ -68,7 +68,7 @@ MUTANTS = (
         "command-line-with-modules-of-the-current-directory",
         "The command line does not take the current directory's modules for ours.",
         "runtime/cluster/__main__.py",
-        "    forget_top_level()  # Python has imported `runtime` and `runtime.cluster` to get here\n",
+        "    forget_top_level()  # Python has imported `runtime` and `runtime.cluster` to find this module\n",
         "",
         (f"{_TESTS}::test_the_command_line_starts_in_a_directory_with_modules_of_our_names",),
     ),

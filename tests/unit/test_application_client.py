@@ -82,7 +82,7 @@ def test_what_is_wrong_is_told_to_main_as_itself(channels: list[BlockingChannel]
     client = new_client(FakeCluster(), channels)
     with pytest.raises(JobNotFoundError, match="no job"):
         client.status_of(JobID("a" * 32))
-    with pytest.raises(NotebookError, match="which there is not"):
+    with pytest.raises(NotebookError, match="which does not exist"):
         client._ask("shut_down", job_id="a" * 32)
     with pytest.raises(NotebookError, match="it reaches its jobs only"):
         client.lookup("dispatcher")

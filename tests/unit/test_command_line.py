@@ -482,7 +482,7 @@ def test_variables_of_the_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.delenv("NOBODYS", raising=False)
     given = job_run_parameters("--env", "A=1=2", "--env", "EMPTY=", "--env", "OURS", "--env", "NOBODYS")["environment"]
     assert given == {"A": "1=2", "EMPTY": "", "OURS": "of the caller"}
-    assert capsys.readouterr().err == "warning: NOBODYS is not set here, so --env NOBODYS gives the job none\n"
+    assert capsys.readouterr().err == "warning: NOBODYS is not set here, so --env NOBODYS has no effect\n"
     with pytest.raises(click.BadParameter, match="'1A' is no name of an environment variable"):
         job_run_parameters("--env", "1A=secret")
 
@@ -508,7 +508,7 @@ def test_the_current_directory_is_shipped_to_other_machines(
     assert shipped("127.0.0.1", "192.0.2.1") == (True, [packed])  # a worker that sees the original uses that
     assert shipped("127.0.0.1", given=tmp_path) == (False, [packed])
     assert shipped("192.0.2.1", most=1) == (True, [])
-    assert "warning: the current directory does not come along to other machines: " in capsys.readouterr().err
+    assert "warning: the current directory is not copied to other machines: " in capsys.readouterr().err
 
 
 def test_whether_a_host_is_this_machine() -> None:

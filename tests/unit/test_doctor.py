@@ -163,7 +163,7 @@ def test_spark_that_is_not_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         raise doctor_module.SparkError("no jars")
 
     monkeypatch.setattr(doctor_module, "class_path", no_jars)
-    with pytest.raises(PreflightError, match="is not whole: no jars"):
+    with pytest.raises(PreflightError, match="is incomplete: no jars"):
         check_spark()
 
 
@@ -202,16 +202,16 @@ def test_a_clock_that_was_set_back(tmp_path: Path) -> None:
 
 def test_permissions(tmp_path: Path) -> None:
     root, secret, user = tmp_path / "cluster", tmp_path / "secret", os.geteuid()
-    assert check_permissions(root, [secret], user) == f"{root} is not there yet"
+    assert check_permissions(root, [secret], user) == f"{root} does not exist yet"
     root.mkdir(mode=0o700)
     secret.touch(mode=0o600)
-    assert check_permissions(root, [secret, tmp_path / "none"], user) == f"{root} is this user's alone"
+    assert check_permissions(root, [secret, tmp_path / "none"], user) == f"{root} is private to this user"
     secret.chmod(0o640)
-    with pytest.raises(PreflightError, match=r"others may use .*/secret \(mode 640\)") as caught:
+    with pytest.raises(PreflightError, match=r"other users may use .*/secret \(mode 640\)") as caught:
         check_permissions(root, [secret], user)
     assert caught.value.remedy == f"`chmod 600 {secret}`"
     root.chmod(0o755)
-    with pytest.raises(PreflightError, match=r"others may use .*/cluster \(mode 755\)") as caught:
+    with pytest.raises(PreflightError, match=r"other users may use .*/cluster \(mode 755\)") as caught:
         check_permissions(root, [], user)
     assert caught.value.remedy == f"`chmod 700 {root}`"
     with pytest.raises(PreflightError, match=f"belongs to user {user}, not to {user + 1}"):

@@ -41,7 +41,7 @@ def test_what_is_no_host_is_refused_by_line(line: str) -> None:
 
 @pytest.mark.parametrize("line", ["node:", "node:x", "node:0", "node:70000"])
 def test_a_port_is_a_port(line: str) -> None:
-    with pytest.raises(HostFileError, match="has no port behind its colon"):
+    with pytest.raises(HostFileError, match="has no port after its colon"):
         parse_masters(line, "masters")
 
 

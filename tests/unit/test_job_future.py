@@ -137,7 +137,7 @@ def f(*_args: Any, **_kwargs: Any) -> int:
 def test_a_handle_is_a_future(client: Any, cluster: Cluster) -> None:
     job = cluster.submit(f)
     assert (job.done(), job.running(), job.cancelled()) == (False, True, False)
-    with pytest.raises(TimeoutError, match=r"not over after 0\.01 s; it goes on"):
+    with pytest.raises(TimeoutError, match=r"not over after 0\.01 s; it keeps running"):
         job.result(timeout=0.01)
     with pytest.raises(TimeoutError):
         job.exception(timeout=0)
@@ -459,7 +459,7 @@ async def test_a_cluster_for_coroutines(client: Any) -> None:
         job = await cluster.submit(f)
         assert await job.status() is JobStatus.RUNNING
         assert not await job.done()
-        with pytest.raises(TimeoutError, match="it goes on"):
+        with pytest.raises(TimeoutError, match="it keeps running"):
             await job.result(timeout=0.01)
         called: asyncio.Queue[Any] = asyncio.Queue()
         job.add_done_callback(called.put_nowait)

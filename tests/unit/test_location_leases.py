@@ -267,7 +267,7 @@ async def test_where_there_are_no_locks_a_query_runs_and_its_user_is_told(
     attempt.driver.error = DriverCallError("java.io.IOException: whatever Java says of it")
     await attempt.leases.acquire(attempt.location)
     (told,) = attempt.told
-    assert told.startswith(f"nothing keeps another job off the checkpointLocation {attempt.location}: ")
+    assert told.startswith(f"no lease protects the checkpointLocation {attempt.location} from other jobs: ")
     assert told.endswith(os.strerror(number))
 
 
@@ -328,7 +328,7 @@ async def test_a_link_or_a_file_of_another_in_its_place_is_left_alone(
     attempt.file.symlink_to(victim)
     await attempt.leases.acquire(attempt.location)
     assert victim.read_text() == "precious"
-    assert attempt.told.pop().startswith("nothing keeps another job off the checkpointLocation")
+    assert attempt.told.pop().startswith("no lease protects the checkpointLocation")
     attempt.file.unlink()
     attempt.file.write_text("another's")
     monkeypatch.setattr(os, "geteuid", lambda: attempt.file.stat().st_uid + 1)

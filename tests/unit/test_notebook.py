@@ -440,7 +440,7 @@ async def test_redis_is_asked_who_leads_also_while_a_loop_runs(tmp_path: Path, m
     assert client._link.find_masters() == ()
     assert list(client._link.find_masters()) == ["akka.tcp://understudy@127.0.0.1:2/user/dispatcher"]
     leaders += [None] * 100
-    with pytest.raises(ClusterNotRunning, match="Redis knows no leader of the cluster 'default'"):
+    with pytest.raises(ClusterNotRunning, match="Redis has no leader of the cluster 'default'"):
         discovery.connect_by_redis(configuration)
     leaders[:] = [RedisAuthenticationError("redis")]
     with pytest.raises(RedisAuthenticationError):

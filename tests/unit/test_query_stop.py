@@ -126,7 +126,7 @@ def test_one_that_does_not_get_through_in_time_is_not_drained() -> None:
     query.processAllAvailable = lambda: time.sleep(0.5)  # type: ignore[method-assign]
     stopped = stop_at_boundary([query], drain=True, timeout_s=0.05)
     assert stopped.undrained == ("q",)
-    assert "query q had not worked off all" in stop_notes(stopped)[0]
+    assert "query q did not process all data" in stop_notes(stopped)[0]
 
 
 def test_no_queries_need_no_stop() -> None:

@@ -73,7 +73,7 @@ def test_info(savepoint: Savepoint) -> None:
 
 def test_verify(savepoint: Savepoint) -> None:
     done = run("verify", savepoint.path)
-    assert (done.exit_code, done.stdout) == (0, f"{savepoint.path} is as it was written\n")
+    assert (done.exit_code, done.stdout) == (0, f"{savepoint.path} is unchanged since it was written\n")
     name = sorted(savepoint.files)[-1]
     (Path(savepoint.path) / name).write_bytes(b"")
     done = run("verify", savepoint.path)
