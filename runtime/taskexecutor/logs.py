@@ -114,9 +114,12 @@ class AttemptDirectories:
     def expire(self, retention_s: float) -> None:
         """Remove the directories of jobs that nothing has written to for *retention_s* seconds."""
         for job in self._root.glob("*"):
-            newest = max((path.stat().st_mtime for path in job.rglob("*")), default=job.stat().st_mtime)
-            if time.time() - newest > retention_s:
-                shutil.rmtree(job)
+            try:  # a link may lead nowhere, and a file may be removed meanwhile by what the job has left running
+                newest = max((path.lstat().st_mtime for path in job.rglob("*")), default=job.stat().st_mtime)
+                if time.time() - newest > retention_s:
+                    shutil.rmtree(job)
+            except FileNotFoundError:
+                continue  # looked at again next time
 
 
 def keep_log(name: str, path: Path, job_id: JobID, blobs: BlobClient, max_size: int, start: int = 0) -> KeptLog:

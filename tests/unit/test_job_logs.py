@@ -107,6 +107,17 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
         pass
 
 
+def test_a_link_that_a_job_left_keeps_no_old_directory(tmp_path: Path) -> None:
+    for job in (JOB, JobID("b" * 32)):
+        work = tmp_path / job / ExecutionAttemptID.random()
+        work.mkdir(parents=True)
+        (work / "link").symlink_to("nowhere")
+    AttemptDirectories(tmp_path).expire(3600)
+    assert len(list(tmp_path.iterdir())) == 2, "they are new"
+    AttemptDirectories(tmp_path).expire(-1)
+    assert list(tmp_path.iterdir()) == []
+
+
 # ------------------------------------------------------------------------ which copy is shown
 
 
