@@ -162,7 +162,7 @@ class TaskSpec:
 
     @property
     def python_path(self) -> list[str]:
-        """Return the entries that `py_files` add to `sys.path`: directories, archives, and the directories of modules."""
+        """Return the entries that `py_files` add to `sys.path`: directories, archives, and modules' directories."""
         entries = [str(Path(path).parent) if path.endswith(".py") else path for path in self.py_files]
         return list(dict.fromkeys(entries))
 
