@@ -71,7 +71,7 @@ POLL_S = 0.1
 UPLOAD_S = 60.0
 """Seconds that a component may take to put logs into the BlobServer."""
 CARRIED_SIZE = 16 * 1024
-"""Largest total size of a job's files that travel in its graph, and so are kept in Redis, in bytes."""
+"""Largest total size, in bytes, of a job's files that travel in its graph, and are stored with it (in Redis, say)."""
 CARRIED_ROLES = {ArtifactRole.MAIN, ArtifactRole.FILE}  # libraries are shared by their blobs' keys
 
 

@@ -54,7 +54,9 @@ class NotebookError(ClusterError):
 
 
 class JobFailedError(NotebookError):
-    """A job whose result was requested has failed, or was cancelled; ``job_id`` is its id, None if it has not ended.
+    """A job whose result was requested has failed or was cancelled, or its result was not kept.
+
+    ``job_id`` is its id; None where it is unknown.
 
     If the job is a function whose exception can be rebuilt here, ``function_error`` is that exception. The client then
     raises it, with this error as its cause.

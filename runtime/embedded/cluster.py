@@ -161,7 +161,7 @@ class EmbeddedCluster:
             check_name("job", name)
         except JobGraphError:
             name = "program"
-        # The program survives the loss of its TaskExecutor, and the next one finds it again: so restart it for ever.
+        # The program survives the loss of its TaskExecutor, and the next one finds it again, any number of times.
         graph = JobGraph.for_script(
             name,
             restart_strategy=RestartStrategyConfig.fixed_delay(1_000_000, 1.0),

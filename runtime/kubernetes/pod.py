@@ -29,7 +29,7 @@ _NEVER_STARTS = frozenset(
         "InvalidImageName",
     }
 )
-"""Reasons of a waiting container that do not pass by themselves. `ErrImagePull` is none: Kubernetes tries again."""
+"""Reasons of a waiting container that do not pass by themselves. `ErrImagePull` may, as the first of several tries."""
 
 
 def worker_labels(configuration: Configuration) -> dict[str, str]:

@@ -96,7 +96,7 @@ class TaskPoolReport:
         size: largest number of processes that are kept ready.
         idle: number of those ready now, by kind of job.
         hits: tasks that got a process of the pool.
-        misses: tasks that got none, by reason. ``off``: there is no pool; ``empty``: no process was ready;
+        misses: tasks that got none, by reason. ``off``: the pool is off; ``empty``: no process was ready;
             ``other-kind``: none of the job's kind was ready; ``own-environment``: the job brings what its code imports;
             ``died``: the process ended when it was taken.
         died: processes that ended while they waited.
