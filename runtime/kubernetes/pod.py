@@ -72,10 +72,12 @@ def load_template(configuration: Configuration) -> Pod:
         ) from error
     except yaml.YAMLError as error:
         line = str(error).splitlines()[0]
-        raise ConfigurationFileError(f"the pod template {path} is not valid YAML: {line}", "mend it") from error
+        raise ConfigurationFileError(
+            f"the pod template {path} is not valid YAML: {line}", "correct the file"
+        ) from error
     if not isinstance(template, dict) or template.get("kind") != "Pod":
         raise ConfigurationFileError(
-            f"{path} is no pod: its kind is not Pod", "begin it with apiVersion: v1, kind: Pod"
+            f"{path} is no pod: its kind is not Pod", "start it with apiVersion: v1, kind: Pod"
         )
     return template
 
@@ -215,7 +217,7 @@ def _waits(item: Pod, waiting: Pod) -> str:
     reason = str(waiting.get("reason", ""))
     if "Image" in reason:
         return (
-            f"its image {item.get('image', '')!r} cannot be had ({reason}){_said(waiting)}; see "
+            f"its image {item.get('image', '')!r} is not available ({reason}){_said(waiting)}; see "
             f"{KubernetesOptions.IMAGE.key} and {KubernetesOptions.IMAGE_PULL_SECRETS.key}"
         )
     return f"its container {item.get('name', '')!r} does not start ({reason}){_said(waiting)}"
