@@ -1,4 +1,4 @@
-"""The one timer of a component: set for the earliest moment at which the passing of time changes something there."""
+"""The one timer of a component, set for the earliest time at which the component has to act."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from actors.rpc.endpoint import RpcEndpoint
 
 
 class Alarm:
-    """Rings once, at the earliest of the moments that it was set for; a component that waits for nothing sets none.
+    """A timer that rings once, at the earliest of the times that it was set for.
 
     Args:
-        endpoint: on whose main thread it rings.
-        ring: called at that moment. Whoever still waits for another one sets it anew.
-        clock: monotonic seconds.
+        endpoint: the endpoint on whose main thread it rings.
+        ring: called at that time. A component that waits for a later time sets the alarm again.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -27,17 +27,17 @@ class Alarm:
         self._rings_at = math.inf
 
     def set(self, at: float | None) -> None:
-        """Ring at that moment, in monotonic seconds, if not before; None: no moment is known."""
-        if at is not None and at < self._rings_at:  # a timer that is set for later than this finds itself replaced
+        """Ring at *at*, in monotonic seconds, if not before; None changes nothing."""
+        if at is not None and at < self._rings_at:  # a timer for a later time then does nothing
             self._rings_at = at
             self._endpoint.schedule_run_async(max(at - self._clock(), 0.0), lambda: self._timer_ends(at))
 
     def set_in(self, seconds: float) -> None:
-        """Ring after so many seconds, if not before."""
+        """Ring after *seconds*, if not before."""
         self.set(self._clock() + seconds)
 
     def clear(self) -> None:
-        """Ring no more, until it is set again."""
+        """Do not ring until it is set again."""
         self._rings_at = math.inf
 
     def _timer_ends(self, at: float) -> None:

@@ -1,4 +1,4 @@
-"""The pipeline API: how a user describes a job as named PySpark functions that feed each other.
+"""The pipeline API, by which a user describes a job as named PySpark functions that feed each other.
 
 A job file has a top-level function ``pipeline(argv) -> Pipeline``::
 
@@ -21,9 +21,9 @@ A job file has a top-level function ``pipeline(argv) -> Pipeline``::
 
 Vertices joined by pipelined edges (the default) run as one task and one lazy Spark plan. A blocking edge is
 materialised: its consumer is another task, deployed when the result is there and restarted without computing it again.
-Nothing here imports pyspark: a pipeline is built, checked and shown without Spark. Its functions are plain functions
-that a test may call, and `Pipeline.run_local` runs all of it on a SparkSession of the test's own. docs/pipelines.md
-says what the edges mean.
+This module does not import pyspark: a pipeline is built, checked and shown without Spark. Its functions are plain
+functions that a test may call. `Pipeline.run_local` runs the whole pipeline on a SparkSession of the test.
+docs/pipelines.md explains the edges.
 """
 
 from __future__ import annotations
@@ -79,10 +79,11 @@ VertexFunction = Callable[..., Any]
 class VertexSettings(TypedDict, total=False):
     """Settings of an operator or a sink, as keyword arguments.
 
-    ``exchange`` (``"pipelined"``, the default, or ``"blocking"``) and ``ship`` (``"forward"``, the default, ``"hash"``
-    with ``keys``, ``"rebalance"`` or ``"broadcast"``) hold for the inputs that do not say so themselves;
-    ``parallelism`` is the number of partitions that hash and rebalance make (0, the default, leaves it to Spark). The
-    others are those of `VertexResources`.
+    - ``exchange``: ``"pipelined"`` (the default) or ``"blocking"``, for inputs that do not set it themselves.
+    - ``ship``: ``"forward"`` (the default), ``"hash"`` with ``keys``, ``"rebalance"`` or ``"broadcast"``, for inputs
+      that do not set it themselves.
+    - ``parallelism``: the number of partitions for hash and rebalance; 0, the default, leaves it to Spark.
+    - The others are those of `VertexResources`.
     """
 
     exchange: ExchangeMode | str | None
@@ -95,12 +96,13 @@ class VertexSettings(TypedDict, total=False):
 
 
 class VertexResources(TypedDict, total=False):
-    """Settings of any vertex, as keyword arguments; where vertices are chained, the largest holds for their task.
+    """Settings of any vertex, as keyword arguments; the largest value of chained vertices applies to their task.
 
-    Vertices of one ``slot_sharing_group`` (``"default"``) may share a slot. ``retries`` (0) is how many failures of the
-    vertex's own code, or losses of its process, restart its task before the job's restart strategy is asked.
-    ``memory`` (no limit) is how much the task's Python process may take beyond what it begins with, e.g. ``"512 mb"``;
-    what Spark itself takes is not counted.
+    - ``slot_sharing_group``: vertices of one group may share a slot. Default: ``"default"``.
+    - ``retries``: number of failures of the vertex's own code, or losses of its process, that restart its task before
+      the job's restart strategy decides. Default: 0.
+    - ``memory``: memory that the task's Python process may take in addition to that at its start, e.g. ``"512 mb"``.
+      Spark's own memory does not count. Default: no limit.
     """
 
     slot_sharing_group: str
@@ -109,39 +111,39 @@ class VertexResources(TypedDict, total=False):
 
 
 class Context(Protocol):
-    """What a vertex function gets as its first argument; annotate with it."""
+    """The first argument of a vertex function; use it as a type annotation."""
 
     @property
     def spark(self) -> SparkSession:
-        """The task's session."""
+        """Return the task's session."""
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The pipeline's parameters."""
+        """Return the pipeline's parameters."""
 
     @property
     def job_id(self) -> str:
-        """The job's id, 32 hexadecimal digits."""
+        """Return the job's id, 32 hexadecimal digits."""
 
     @property
     def vertex_name(self) -> str:
-        """The name of the vertex that runs."""
+        """Return the name of the vertex that runs."""
 
     @property
     def attempt(self) -> int:
-        """How often the task was started before: 0 at first."""
+        """Return the number of earlier attempts of the task, 0 at first."""
 
     @property
     def log(self) -> logging.Logger:
-        """A logger whose lines go to the task's log."""
+        """Return a logger that writes to the task's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The result of a vertex, as an input of others; made by `Pipeline`'s methods.
+    """The result of a vertex, as an input of others; created by `Pipeline`'s methods.
 
-    `blocking`, `hash` and the other methods that are named after an edge's settings return a copy that carries the
-    setting for the vertex it is passed to; they change nothing for other readers.
+    The methods that are named after an edge's settings, such as `blocking` and `hash`, return a copy with that setting.
+    It applies to the vertex to which the copy is passed, and does not affect other readers.
     """
 
     pipeline: Pipeline = field(repr=False, compare=False)
@@ -160,7 +162,7 @@ class Stream:
         return replace(self, exchange=ExchangeMode.PIPELINED)
 
     def forward(self) -> Stream:
-        """Keep the partitions as they are."""
+        """Leave the partitions unchanged."""
         return replace(self, ship_strategy=ShipStrategy.FORWARD, keys=())
 
     def hash(self, *keys: str) -> Stream:
@@ -216,7 +218,7 @@ class Pipeline:
 
     @property
     def functions(self) -> tuple[VertexFunction, ...]:
-        """The functions of its vertices, in the order in which they were added."""
+        """Return the functions of its vertices, in the order in which they were added."""
         return tuple(self._functions.values())
 
     def source(
@@ -248,7 +250,7 @@ class Pipeline:
             settings: see `VertexSettings`.
 
         Raises:
-            JobGraphError: in its subclasses: the message says what does not fit.
+            JobGraphError: one of its subclasses; the message names the problem.
         """
         return self._add(VertexRole.OPERATOR, name, function, inputs, **settings)
 
@@ -259,22 +261,22 @@ class Pipeline:
         *inputs: Stream,
         **settings: Unpack[VertexSettings],
     ) -> Stream:
-        """Add a vertex that nobody reads: it does its work as a Spark action. Arguments as in `operator`.
+        """Add a vertex without readers, which does its work as a Spark action. Arguments as in `operator`.
 
         A sink without inputs is a whole job in one function.
         """
         return self._add(VertexRole.SINK, name, function, inputs, **settings)
 
     def to_job_graph(self, job_id: JobID | None = None, argv: Sequence[str] = (), created_ms: int = 0) -> JobGraph:
-        """The finished, checked graph; the client adds the artifacts.
+        """Return the finished, checked graph, to which the client adds the artifacts.
 
         Args:
-            job_id: default a random one.
+            job_id: its id. Default: a random one.
             argv: the command line's arguments, kept for the record.
-            created_ms: when, in milliseconds since the epoch.
+            created_ms: time of its creation, in milliseconds since the epoch.
 
         Raises:
-            JobGraphError: in its subclasses: empty, a result that goes nowhere, and so on.
+            JobGraphError: one of its subclasses, for example if the graph is empty or a result has no reader.
         """
         graph = JobGraph(
             job_id=job_id or JobID.random(),
@@ -291,23 +293,23 @@ class Pipeline:
         return graph
 
     def run_local(self, spark: SparkSession) -> dict[str, DataFrame | None]:
-        """Run all of it here, in this process and on *spark*, without a cluster: for tests.
+        """Run the pipeline in this process on *spark*, without a cluster: for tests.
 
-        Every edge does what it does on a cluster; a blocking one is materialised in Spark's own storage
+        Every edge has the same effect as on a cluster; a blocking one is materialised in Spark's own storage
         (`DataFrame.localCheckpoint`).
 
         Args:
             spark: a `pyspark.sql.SparkSession`, classic or Connect; it stays open.
 
         Returns:
-            the DataFrame of each vertex, or None, by the vertex's name.
+            The DataFrame of each vertex, or None, by the vertex's name.
 
         Raises:
             JobGraphError: the pipeline is not valid.
-            TaskError: a function returned something else than its edges need.
-            Exception: whatever a function raises.
+            TaskError: a function returned a value that does not fit its edges.
+            Exception: a function's own exception.
         """
-        from runtime.spark.task.pipeline import run_local  # only who runs it needs pyspark
+        from runtime.spark.task.pipeline import run_local  # imported here, since it needs pyspark
 
         return run_local(self.to_job_graph(), dict(self._functions), spark)
 

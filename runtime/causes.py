@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 LIMIT = 300
-"""Most characters of a cause."""
+"""Largest number of characters of a cause."""
 
 _EXCEPTION = re.compile(r"(?:: |Caused by: )?([\w.$]*(?:Error|Exception)(?::.*|$))")
 
@@ -13,8 +13,8 @@ _EXCEPTION = re.compile(r"(?:: |Caused by: )?([\w.$]*(?:Error|Exception)(?::.*|$
 def cause_of(message: str) -> str:
     """Return the line of an error's text that names its cause, cut to `LIMIT` characters.
 
-    In what Spark says of a failed Python function stands the function's traceback: its exception is the cause. In what
-    it says of a failure of Java's it is the last ``Caused by``, without the stack. Of any other error it is the first
+    Spark's text for a failed Python function holds the function's traceback, whose exception is the cause. In its text
+    for a Java failure, the cause is the last ``Caused by``, without the stack. For any other error it is the first
     line.
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
@@ -23,7 +23,7 @@ def cause_of(message: str) -> str:
 
 
 def _cut(line: str) -> str:
-    """Cut a long line behind its last whole sentence, or word."""
+    """Cut a long line after its last whole sentence, or word."""
     if len(line) <= LIMIT:
         return line
     begun = line[: LIMIT - 4]

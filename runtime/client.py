@@ -1,8 +1,9 @@
-"""The client of a cluster: finds whoever leads, asks again while leaders change, and submits jobs with their files.
+"""The client of a cluster: finds the leaders, repeats calls while leaders change, and submits jobs with their files.
 
-It is written once, as coroutines (`AsyncClusterClient`) over a `Link`, which says how calls travel and how to wait. The
-web endpoint runs them on its event loop. In a plain thread (`ClusterClient`: the command line, notebooks, programs) the
-link blocks in place of waiting, so a coroutine runs to its end in one step, and no event loop is needed or disturbed.
+`AsyncClusterClient` implements it once, as coroutines over a `Link`, which makes the calls and waits for them. The web
+endpoint runs the coroutines on its event loop. `ClusterClient` runs them in a plain thread, for the command line,
+notebooks and programs. There the link blocks instead of suspending, so that a coroutine runs to its end in one step and
+needs no event loop.
 """
 
 from __future__ import annotations
@@ -68,18 +69,18 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.1
 POLL_S = 0.1
 UPLOAD_S = 60.0
-"""Longest that a component may take to put logs into the BlobServer."""
+"""Seconds that a component may take to put logs into the BlobServer."""
 CARRIED_SIZE = 16 * 1024
-"""Bytes that a job's files may have together to travel in its graph, and with it to be in Redis."""
+"""Largest total size, in bytes, of a job's files that travel in its graph, and are stored with it (in Redis, say)."""
 CARRIED_ROLES = {ArtifactRole.MAIN, ArtifactRole.FILE}  # libraries are shared by their blobs' keys
 
 
 class NoAnswerError(ActorError):
-    """The cluster did not answer within ``client.timeout``; whether what was asked took effect is unknown."""
+    """The cluster did not answer within ``client.timeout``; it is unknown whether the call took effect."""
 
 
 class ClusterStoppedError(ActorError):
-    """The cluster was stopped, and its unfinished jobs are over with it."""
+    """The cluster was stopped, and with it its unfinished jobs."""
 
     remedy = "`understudy start` starts a new one; submit unfinished jobs again"
 
@@ -89,8 +90,8 @@ class SubmissionUnknownError(NoAnswerError):
 
     Args:
         name: of the job.
-        job_id: under which it was submitted.
-        cause: why there is no answer.
+        job_id: id under which it was submitted.
+        cause: the reason why there is no answer.
     """
 
     def __init__(self, name: str, job_id: JobID, cause: Exception) -> None:
@@ -103,7 +104,7 @@ class SubmissionUnknownError(NoAnswerError):
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A file of a job to be submitted: its name in the job, what it is for, and where it lies until then."""
+    """A file of a job to submit: its name in the job, its role, and its local path."""
 
     name: str
     role: ArtifactRole
@@ -131,61 +132,61 @@ class Blobs(Protocol):
 
 
 class Link(Protocol):
-    """Way of a client's calls and of its waiting: in a plain thread, or on the event loop of a component."""
+    """Makes a client's calls and waits for them: in a plain thread, or on the event loop of a component."""
 
     @property
     def system(self) -> ActorAddress:
-        """Address of the system of the master that is spoken to."""
+        """Return the address of the actor system of the master that the client calls."""
 
     def described(self, name: str) -> str:
-        """Name what does not answer, for an error about the component *name*."""
+        """Return the name of the unanswering peer, for an error about the component *name*."""
 
     async def leader(self, name: str, gateway_type: type[G], deadline: float) -> G:
-        """Return a gateway to the component ``/user/<name>`` that leads, before *deadline* (`time.monotonic`).
+        """Return a gateway to the leading component ``/user/<name>``, before *deadline* (`time.monotonic`).
 
         Raises:
-            NoAnswerError: nobody leads until then.
-            ActorError: one of `PASSING`, or `AuthenticationError`: ask again.
+            NoAnswerError: there is no leader until then.
+            ActorError: one of `PASSING`, or `AuthenticationError`: repeat the call.
         """
 
     async def lost(self, name: str, error: Exception) -> None:
-        """Note that a component did not answer; raises an error where asking again is of no use."""
+        """Handle that a component did not answer; raises an error if repeating the call is of no use."""
 
     def answered(self) -> None:
-        """Note that a component has answered."""
+        """Handle that a component has answered."""
 
     def master(self) -> MasterGateway:
         """Return a gateway to a master that answers."""
 
     def gateway(self, address: ActorAddress, gateway_type: type[G], timeout_s: float | None = None) -> G:
-        """Return a gateway to exactly this address."""
+        """Return a gateway to the actor at this address."""
 
     def blobs(self, address: BlobAddress) -> Blobs:
         """Return a client of the BlobServer at an address."""
 
     async def reply(self, ask: Ask[T], timeout_s: float | None = None) -> T:
-        """Wait for a reply, at most *timeout_s* seconds where a thread waits; None for the gateway's time-out."""
+        """Wait for a reply, at most *timeout_s* seconds in a plain thread. Default: the gateway's time-out."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for some seconds."""
 
     async def blocking(self, work: Callable[[], T]) -> T:
-        """Do blocking work."""
+        """Run blocking work, and return its result."""
 
 
 class BlockingLink(Link, Protocol):
-    """Link of a plain thread: it blocks in place of waiting, so that no coroutine over it ever suspends."""
+    """Link of a plain thread: it blocks instead of suspending, so that no coroutine over it ever suspends."""
 
     @property
     def address(self) -> str:
-        """Address of the Dispatcher, or of the web endpoint, that is spoken to; asks nobody."""
+        """Return the address of the Dispatcher, or of the web endpoint, that the client calls. Makes no call."""
 
     @property
     def sees_files(self) -> bool:
-        """Whether this process is taken to see the cluster's files: it then looks at a savepoint before it names it."""
+        """Return whether this process is assumed to see the cluster's files: it then checks savepoints itself."""
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
-        """Return a gateway to the actor ``/user/<name>`` of the cluster, whoever leads."""
+        """Return a gateway to the actor ``/user/<name>`` of the cluster, at its present leader if it has one."""
 
     def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
         """Return a gateway to the actor at an address."""
@@ -195,15 +196,15 @@ class BlockingLink(Link, Protocol):
 
 
 class AsyncClusterClient:
-    """Asks one cluster, whoever leads it.
+    """Calls one cluster at its present leaders.
 
     Args:
-        link: how calls travel.
+        link: makes the calls.
         patience_s: seconds for which a leader that does not answer is looked up again.
         inline_limit: a job graph of more bytes is submitted as a blob (``blob.offload.minsize``).
 
     Every method raises `NoAnswerError` when the cluster does not answer in that time, and the errors of
-    `runtime.protocol.errors` that it answers with.
+    `runtime.protocol.errors` with which the cluster answers.
     """
 
     def __init__(self, link: Link, patience_s: float, inline_limit: int) -> None:
@@ -212,12 +213,12 @@ class AsyncClusterClient:
         self._inline_limit = inline_limit
 
     async def call(self, name: str, gateway_type: type[G], question: Callable[[G], Awaitable[T]]) -> T:
-        """Ask the component ``/user/<name>``, whoever leads, and look it up again while it does not answer.
+        """Call the leader of the component ``/user/<name>``, and look it up again while it does not answer.
 
         Args:
             name: of the component.
             gateway_type: its gateway.
-            question: what is asked of it; asked again when the reply is lost, so it is to be idempotent.
+            question: makes the call; repeated when the reply is lost, so the call has to be idempotent.
 
         Raises:
             NoAnswerError: it does not answer for ``patience_s``.
@@ -237,7 +238,7 @@ class AsyncClusterClient:
                 return answer
 
     async def ask(self, question: Callable[[DispatcherGateway], Ask[T]], timeout_s: float | None = None) -> T:
-        """Ask the Dispatcher, and wait for its reply; as `call`."""
+        """Call the Dispatcher, and wait for its reply; otherwise as `call`."""
         return await self.call(
             DISPATCHER, DispatcherGateway, lambda dispatcher: self.link.reply(question(dispatcher), timeout_s)
         )
@@ -245,22 +246,22 @@ class AsyncClusterClient:
     # --------------------------------------------------------------------- jobs
 
     async def submit(self, graph: JobGraph, files: Iterable[JobFile]) -> JobID:
-        """Upload a job's files and submit it; returns when the cluster has persisted it.
+        """Upload a job's files and submit it; returns once the cluster has persisted it.
 
         Args:
-            graph: the job; its artifacts are filled in here.
-            files: what its code is in, and what that imports. Few and small ones travel in the graph.
+            graph: the job; this method adds its artifacts.
+            files: its code, and the files that the code imports. Few and small ones travel in the graph.
 
         Raises:
             OSError: a file cannot be read.
             BlobError: a file cannot be uploaded.
             JobGraphError, JobSubmissionError: the cluster does not accept the job.
-            SubmissionUnknownError: whether it has accepted the job is not known.
+            SubmissionUnknownError: it is unknown whether the cluster has accepted the job.
         """
         return await self._submit(graph, await self._uploaded(graph, list(files)))
 
     async def submit_graph(self, graph: JobGraph) -> JobID:
-        """Submit a job whose files are uploaded already, or in its graph; raises as `submit`."""
+        """Submit a job whose files are uploaded already, or in its graph; raises the same as `submit`."""
         data = encode(graph)
         if len(data) <= self._inline_limit:
             return await self._submit(graph, Inline(data))
@@ -288,7 +289,7 @@ class AsyncClusterClient:
         return await self.with_blobs(lambda blobs: self._upload(blobs, graph, files))
 
     async def with_blobs(self, work: Callable[[Blobs], T]) -> T:
-        """Do blocking work with the BlobServer of the master that leads, again while that is being replaced."""
+        """Run blocking work with the leading master's BlobServer, and repeat it while that is being replaced."""
 
         def run(address: BlobAddress) -> T:
             with self.link.blobs(address) as blobs:
@@ -300,7 +301,7 @@ class AsyncClusterClient:
                 address = await self.blob_server()
                 return await self.link.blocking(lambda: run(address))  # noqa: B023
             except (BlobConnectionError, BlobServerError):
-                # The BlobServer is being replaced, or another master's serves from now on.
+                # The BlobServer is being replaced, or another master's BlobServer serves from now on.
                 if time.monotonic() > deadline:
                     raise
                 await self.link.pause(RETRY_S)
@@ -371,12 +372,12 @@ class AsyncClusterClient:
 
         Raises:
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
-            CheckpointError: the job cannot go back there, and goes on as before.
+            CheckpointError: the job cannot be rolled back to the target, and keeps running as before.
         """
         return await self.ask(lambda dispatcher: dispatcher.roll_back(job_id, trigger_id, target, new_query_id))
 
     async def dispose_savepoint(self, path: str) -> bool:
-        """Remove a savepoint; False where there is none. Raises `SavepointError` where something else is there."""
+        """Remove a savepoint; return False if there is none. Raises `SavepointError` if *path* is no savepoint."""
         asked = 0
 
         def ask(dispatcher: DispatcherGateway) -> Ask[bool]:
@@ -407,16 +408,16 @@ class AsyncClusterClient:
         )
 
     async def status(self) -> ClusterStatus:
-        """Return the cluster's processes, those of all masters that answer."""
+        """Return the cluster's processes: those of all masters that answer."""
         first = await self.link.reply(self.link.master().request_status())
         processes = first.processes
         for ask in [other.request_status() for other in self.other_masters(first.masters)]:
-            with contextlib.suppress(ActorError):  # it is gone, or stands still: the living ones say so soon
+            with contextlib.suppress(ActorError):  # it has ended or hangs, which the other masters report soon
                 processes += (await self.link.reply(ask)).processes
         return replace(first, processes=processes)
 
     def other_masters(self, addresses: Iterable[str]) -> list[MasterGateway]:
-        """Return gateways to the masters at these addresses, but for the one that is spoken to."""
+        """Return gateways to the masters at these addresses, except for the one that the client calls."""
         systems = [ActorAddress.parse(text) for text in addresses]
         own = (self.link.system.host, self.link.system.port)
         others = [system for system in systems if (system.host, system.port) != own]
@@ -425,7 +426,7 @@ class AsyncClusterClient:
     # --------------------------------------------------------------- logs, blobs
 
     async def blob_server(self) -> BlobAddress:
-        """Return the address of the BlobServer of the master that leads."""
+        """Return the address of the leading master's BlobServer."""
         return await self.ask(lambda dispatcher: dispatcher.get_blob_server())
 
     async def component_log(self, executor: TaskExecutorGateway, name: str) -> tuple[ComponentLog, bytes]:
@@ -435,7 +436,7 @@ class AsyncClusterClient:
         return log, await self._fetch(address, log.blob_key)
 
     async def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
-        """Fetch what is kept of the log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""
+        """Fetch a kept log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""
         return await self._fetch(await self.blob_server(), log.blob_key, job_id)
 
     async def _fetch(self, address: BlobAddress, key: str, job_id: JobID | None = None) -> bytes:
@@ -447,7 +448,7 @@ class AsyncClusterClient:
 
 
 class ThreadLink:
-    """The `Link` of a plain thread: it blocks, and learns the masters of the cluster from the first one that answers.
+    """The `Link` of a plain thread: it blocks, and learns the cluster's masters from the first one that answers.
 
     Its arguments are those of `ClusterClient`, and *blob_location*, which returns host and port of the BlobServer for
     arguments that do not fit into a message.
@@ -474,12 +475,12 @@ class ThreadLink:
 
     @property
     def system(self) -> ActorAddress:
-        """Address of the system of the master that is spoken to."""
+        """Return the address of the actor system of the master that the client calls."""
         return self._systems[0]
 
     @property
     def address(self) -> str:
-        """Address of the Dispatcher at the master that is spoken to."""
+        """Return the address of the Dispatcher at the master that the client calls."""
         return str(self.system.with_path(f"/user/{DISPATCHER}"))
 
     @property
@@ -499,13 +500,13 @@ class ThreadLink:
         listing = self.actors.find(self.system.with_path(f"/user/{name}"))
         token, highest = listing.token, self._highest.get(name)
         if token is not None:
-            # A leader behind what was seen is called with that: it refuses, and learns that it has to lead above it.
+            # A leader with an older epoch is called with the highest seen: it rejects that, and takes a higher epoch.
             token = highest if highest is not None and highest.epoch > token.epoch else token
             self._highest[name] = token
         return self.actors.gateway(listing.address, gateway_type, token)
 
     def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
-        """Return a gateway to the actor at any address, of another system too if it has the same secret."""
+        """Return a gateway to the actor at any address, also of another system with the same secret."""
         return self.actors.lookup(address, gateway_type)
 
     def described(self, name: str) -> str:
@@ -518,9 +519,12 @@ class ThreadLink:
         return gateway
 
     async def lost(self, name: str, error: Exception) -> None:
-        """Forget the gateway, and look for more masters. Raises `ClusterStoppedError`, or *error* of a wrong secret."""
+        """Forget the gateway, and look for more masters.
+
+        Raises `ClusterStoppedError`, or *error* if it means a wrong secret.
+        """
         self._gateways.pop(name, None)
-        # Who was answered before has the right secret: a process is gone, and its port is a stranger's.
+        # A client that was answered before has the right secret: an unrelated process now has a dead master's port.
         if isinstance(error, AuthenticationError) and not self._learned:
             raise error
         if self._was_stopped():
@@ -528,7 +532,7 @@ class ThreadLink:
         self._add_masters(self.find_masters())
 
     def answered(self) -> None:
-        """Remember all masters of the cluster while one of them answers."""
+        """Ask the first master that answers for the addresses of all masters, and remember them."""
         if self._learned:
             return
         self._learned = True
@@ -579,7 +583,7 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
 def _in_a_thread(
     method: Callable[Concatenate[AsyncClusterClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[ClusterClient, P], T]:
-    """Make a method of `ClusterClient` of the same one of `AsyncClusterClient`: it blocks until that has ended."""
+    """Turn a method of `AsyncClusterClient` into a blocking one of `ClusterClient`."""
 
     @functools.wraps(method)
     def call(client: ClusterClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -589,20 +593,20 @@ def _in_a_thread(
 
 
 class ClusterClient:
-    """Speaks to one cluster from a plain thread: synchronous, and follows the leader.
+    """Calls one cluster from a plain thread: synchronous, and follows the leaders.
 
     Args:
-        system: address of the cluster's actor system (any actor's address at its port), or of several masters' systems;
-            the others are learned from the first one that answers.
+        system: address of the cluster's actor system (any actor's address at its port), or of several masters' systems.
+            The client learns the others from the first one that answers.
         secret: the cluster's secret.
-        rpc: settings of the connections; ``socket_dir`` in it makes a cluster of this machine a little faster.
+        rpc: settings of the connections; its ``socket_dir`` makes calls to a cluster of this machine a little faster.
         inline_limit: a job graph of more bytes is submitted as a blob (``blob.offload.minsize``).
         patience_s: seconds for which a leader that does not answer is looked up again (``client.timeout``).
-        find_masters: says anew where the cluster's masters are, when none of those that are known answers.
-        was_stopped: says, when nobody answers, whether the cluster was stopped: then the client does not wait for it.
+        find_masters: returns addresses of the cluster's masters, called when no known one answers.
+        was_stopped: returns whether the cluster was stopped, called when no master answers; the client then gives up.
 
     Every method raises `ActorError` when the cluster does not answer in that time, and the errors of
-    `runtime.protocol.errors` that it answers with.
+    `runtime.protocol.errors` with which the cluster answers.
     """
 
     def __init__(
@@ -621,7 +625,7 @@ class ClusterClient:
 
     @classmethod
     def over(cls, link: BlockingLink, *, patience_s: float = 60.0, inline_limit: int = 1024 * 1024) -> Self:
-        """Return a client whose calls travel by a given link, closed with it; the rest is as for a new one."""
+        """Return a client that uses *link*, and closes it; the other arguments are those of the constructor."""
         client = cls.__new__(cls)
         client._begin(link, patience_s, inline_limit)
         return client
@@ -632,17 +636,17 @@ class ClusterClient:
 
     @property
     def system(self) -> ActorAddress:
-        """Address of the system of the master that is spoken to."""
+        """Return the address of the actor system of the master that the client calls."""
         return self._link.system
 
     @property
     def address(self) -> str:
-        """Address of the Dispatcher, or of the web endpoint, that is spoken to."""
+        """Return the address of the Dispatcher, or of the web endpoint, that the client calls."""
         return self._link.address
 
     @property
     def sees_files(self) -> bool:
-        """Whether this process is taken to see the cluster's files, such as its savepoints."""
+        """Return whether this process is assumed to see the cluster's files, such as its savepoints."""
         return self._link.sees_files
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
@@ -650,19 +654,19 @@ class ClusterClient:
         return self._link.lookup(name, gateway_type)
 
     def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
-        """Return a typed gateway to the actor at any address, of another system too if it has the same secret."""
+        """Return a typed gateway to the actor at any address, also of another system with the same secret."""
         return self._link.lookup_address(address, gateway_type)
 
     def _ask(self, question: Callable[[DispatcherGateway], Ask[T]], timeout_s: float | None = None) -> T:
         return _run(self._cluster.ask(question, timeout_s))
 
     def call(self, name: str, gateway_type: type[G], question: Callable[[G], T]) -> T:
-        """Ask the actor ``/user/<name>``, whoever leads, and look it up again while it does not answer.
+        """Call the leader of the actor ``/user/<name>``, and look it up again while it does not answer.
 
         Args:
             name: of the actor.
             gateway_type: its gateway.
-            question: asks it and returns the answer; called again when the reply is lost, so it is to be idempotent.
+            question: makes the call and returns its answer; repeated when the reply is lost, so it must be idempotent.
 
         Raises:
             NoAnswerError: it does not answer for ``patience_s``.
@@ -683,33 +687,33 @@ class ClusterClient:
         py_files: Iterable[Path] = (),
         libraries: Iterable[tuple[Path, ArtifactRole]] = (),
     ) -> JobID:
-        """Upload a job's files and submit it; returns when the cluster has persisted it.
+        """Upload a job's files and submit it; returns once the cluster has persisted it.
 
         Args:
-            graph: the job; its artifacts, and its submitter if it names none, are filled in here.
+            graph: the job; this method adds its artifacts, and its submitter if it names none.
             main: the job file.
             py_files: modules and archives for the job's Python path.
-            libraries: what else the job's code imports: packages, requirements, packed environments, jars.
+            libraries: other imports of the job's code: packages, requirements, packed environments, jars.
 
         Raises:
             OSError: a file cannot be read.
             BlobError: a file cannot be uploaded.
             JobGraphError, JobSubmissionError: the cluster does not accept the job.
-            SubmissionUnknownError: whether it has accepted the job is not known.
+            SubmissionUnknownError: it is unknown whether the cluster has accepted the job.
         """
         if main.stem != TYPED_IN and any(
             (vertex.function or "").startswith(f"{TYPED_IN}:") for vertex in graph.vertices
         ):
             raise InvalidFunctionError(
-                f"functions of job {graph.name!r} were typed into a prompt or notebook, so {main.name} does not have "
-                "them: submit the Pipeline with runtime.notebook, or put them into a file"
+                f"functions of job {graph.name!r} are from a prompt or notebook, and not in {main.name}: "
+                "submit the Pipeline with runtime.notebook, or put them into a file"
             )
         named = [(main, ArtifactRole.MAIN), *((path, ArtifactRole.PY_FILE) for path in py_files), *libraries]
         return _run(self._cluster.submit(_signed(graph), [JobFile(path.name, role, path) for path, role in named]))
 
     @contextlib.contextmanager
     def blobs(self) -> Iterator[Blobs]:
-        """Open a client of the BlobServer of the master that leads, for the time of a ``with`` statement."""
+        """Open a client of the leading master's BlobServer, for the duration of a ``with`` statement."""
         with self._link.blobs(_run(self._cluster.blob_server())) as client:
             yield client
 
@@ -727,11 +731,11 @@ class ClusterClient:
 
     @contextlib.contextmanager
     def heartbeats(self, job_id: JobID, interval_s: float) -> Iterator[None]:
-        """Tell the cluster, from a thread of its own, that the client of an attached job is there, for a ``with``.
+        """Report from a separate thread that the client of an attached job is alive, during a ``with`` statement.
 
         Args:
             job_id: the job.
-            interval_s: seconds between two signs of life (``client.heartbeat.interval``).
+            interval_s: seconds between two heartbeats (``client.heartbeat.interval``).
         """
         over = threading.Event()
 
@@ -740,7 +744,7 @@ class ClusterClient:
                 try:
                     self._ask(lambda dispatcher: dispatcher.report_job_client_heartbeat(job_id))
                 except (ActorError, GatewayError) as error:
-                    logger.debug("a heartbeat for job %s: %s", job_id, error)  # whoever waits for the job says it
+                    logger.debug("a heartbeat for job %s: %s", job_id, error)  # the thread that waits reports it
 
         threading.Thread(target=report, name="client-heartbeats", daemon=True).start()
         try:
@@ -749,7 +753,7 @@ class ClusterClient:
             over.set()
 
     def detach(self, job_id: JobID, patience_s: float) -> None:
-        """Let an attached job go on without its client; *patience_s* bounds the wait for the reply."""
+        """Detach an attached job, which keeps running without its client; wait at most *patience_s* for the reply."""
         cluster = AsyncClusterClient(self._link, patience_s, 0)
         _run(cluster.ask(lambda dispatcher: dispatcher.detach_job(job_id), patience_s))
 
@@ -764,12 +768,12 @@ class ClusterClient:
         return result
 
     def on_end(self, job_id: JobID, wake: Callable[[], object]) -> bool:
-        """Have *wake* called when the job may be over: on a thread of the client's, so it must not block.
+        """Call *wake* once when the job may be over, on a thread of the client, so it must not block.
 
-        It is called once, after some seconds also for a job that goes on: look at the job, and ask again.
+        It is also called after some seconds if the job still runs: check the job, and call this method again.
 
         Returns:
-            True; a client that cannot do this returns False, and the job is to be looked at now and then.
+            True. A client that cannot do this returns False; the caller then has to poll the job.
         """
         ask = self.call(DISPATCHER, DispatcherGateway, lambda dispatcher: dispatcher.request_job_result(job_id))
         ask.add_done_callback(lambda _: wake())
@@ -785,11 +789,11 @@ class ClusterClient:
         return self.task_executor(resource_id).request_thread_dump(attempt_id).result()
 
     def watch(self, job_id: JobID, interval_s: float = 0.2) -> Iterator[ArchivedExecutionGraph]:
-        """Yield the job again and again until it is over, the last time as it ended.
+        """Yield the job repeatedly until it is over, and its final state at last.
 
         Args:
             job_id: the job.
-            interval_s: seconds between two looks; the first ones are closer together.
+            interval_s: seconds between two requests; the first ones are closer together.
         """
         pause_s = interval_s / 8
         end: Ask[JobResult | None] | None = None
@@ -802,7 +806,7 @@ class ClusterClient:
             pause_s = min(interval_s, pause_s * 1.3)
 
     def _pause(self, job_id: JobID, end: Ask[JobResult | None] | None, pause_s: float) -> Ask[JobResult | None] | None:
-        """Wait, but not beyond the end of the job; returns the question for its end while that is not answered."""
+        """Wait, but not beyond the end of the job; return the pending request for its end, None once it is answered."""
         until = time.monotonic() + pause_s
         end = end or self.call(DISPATCHER, DispatcherGateway, lambda dispatcher: dispatcher.request_job_result(job_id))
         try:
@@ -810,14 +814,14 @@ class ClusterClient:
         except PASSING:
             if not end.done():
                 return end
-            time.sleep(max(0.0, until - time.monotonic()))  # the leader is gone: the next look finds the new one
+            time.sleep(max(0.0, until - time.monotonic()))  # the leader has ended: the next request finds the new one
         return None
 
     # ------------------------------------------------- checkpoints and savepoints
-    # A request bears a trigger id, and is repeated with it until it is done, whoever leads.
+    # A request has a trigger id, and is repeated with it until it is done, also by another leader.
 
     def trigger_checkpoint(self, job_id: JobID, trigger_id: TriggerID | None = None) -> OperationStatus:
-        """Have a job checkpointed, and wait for it; the rest is as in `trigger_savepoint`."""
+        """Take a checkpoint of a job, and wait for it; otherwise as `trigger_savepoint`."""
         return self._operation(job_id, SnapshotType.CHECKPOINT, None, trigger_id)
 
     def trigger_savepoint(
@@ -827,8 +831,8 @@ class ClusterClient:
 
         Args:
             job_id: the job.
-            target: in which directory; None for the cluster's (``execution.checkpointing.savepoint-dir``).
-            trigger_id: identifies the request; repeating it returns the status of the first. None for a new one.
+            target: its directory. Default: the cluster's (``execution.checkpointing.savepoint-dir``).
+            trigger_id: identifies the request; repeating it returns the status of the first. Default: a new one.
 
         Raises:
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
@@ -840,7 +844,7 @@ class ClusterClient:
     ) -> OperationStatus:
         """Stop a job's queries between two batches, make a savepoint, and wait for it; the job then finishes.
 
-        With *drain* the queries first work off what their sources have; the rest is as in `trigger_savepoint`.
+        With *drain* the queries first process what their sources have. Otherwise as `trigger_savepoint`.
         """
         kind = SnapshotType.SAVEPOINT_TERMINATE if drain else SnapshotType.SAVEPOINT_SUSPEND
         return self._operation(job_id, kind, target, trigger_id)
@@ -848,7 +852,7 @@ class ClusterClient:
     def stop_and_await_end(
         self, job_id: JobID, target: Path | None = None, *, drain: bool = False
     ) -> tuple[OperationStatus, JobStatus | None]:
-        """`stop_with_savepoint`, and wait for the end of the job; its state is None where the job goes on."""
+        """Call `stop_with_savepoint`, and wait for the end of the job; its state is None if the job keeps running."""
         wanted = TriggerID.random()
         while True:
             status = self.stop_with_savepoint(job_id, target, drain=drain, trigger_id=wanted)
@@ -861,12 +865,12 @@ class ClusterClient:
 
     @staticmethod
     def stop_failure(status: OperationStatus, job_status: JobStatus | None) -> str:
-        """Return why `stop_and_await_end` has not done all that was asked for; empty where it has."""
+        """Return why `stop_and_await_end` has not done everything requested; empty if it has."""
         if status.state is not OperationState.COMPLETED:
             return status.error
         if job_status is not JobStatus.FINISHED:
-            ended = "goes on" if job_status is None else f"is {job_status.value}"
-            return f"savepoint {status.path} is whole, but the job {ended}"
+            ended = "keeps running" if job_status is None else f"is {job_status.value}"
+            return f"savepoint {status.path} is complete, but the job {ended}"
         return (
             "" if status.drained else f"the job is not drained: {'; '.join(status.notes)}; its savepoint: {status.path}"
         )
@@ -879,12 +883,12 @@ class ClusterClient:
         Args:
             job_id: the job.
             target: a checkpoint's number or ``chk-<number>``, or the directory of a savepoint.
-            new_query_id: whether the queries get new ids, so that sinks that remember batches take them again.
-            trigger_id: identifies the request; repeating it is the same rollback. None for a new one.
+            new_query_id: whether the queries get new ids, so that sinks that remember batches accept them again.
+            trigger_id: identifies the request; repeating it does not roll back again. Default: a new one.
 
         Raises:
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
-            CheckpointError: the job cannot go back there, and goes on as before.
+            CheckpointError: the job cannot be rolled back to the target, and keeps running as before.
         """
         wanted, path = trigger_id or TriggerID.random(), str(target.resolve()) if isinstance(target, Path) else target
         return _run(self._cluster.roll_back(job_id, wanted, path, new_query_id))
@@ -892,7 +896,7 @@ class ClusterClient:
     checkpoint_statistics = _in_a_thread(AsyncClusterClient.checkpoints)
 
     def dispose_savepoint(self, path: Path) -> None:
-        """Remove a savepoint; raises `SavepointError` where the directory is none."""
+        """Remove a savepoint; raises `SavepointError` if *path* is no savepoint."""
         _run(self._cluster.dispose_savepoint(str(path.resolve())))
 
     def _operation(
@@ -909,7 +913,8 @@ class ClusterClient:
     def logs(self, job_id: JobID) -> list[tuple[TaskLog, bytes]]:
         """Fetch the logs of a job's attempts, oldest attempt first: while they run, and until the job is forgotten.
 
-        Of one that has ended also what its TaskExecutor (``taskexecutor``) and Spark (``spark``) logged meanwhile.
+        An attempt that has ended also has the lines that its TaskExecutor (``taskexecutor``) and Spark (``spark``)
+        logged while it ran.
 
         Raises:
             JobNotFoundError: no such job is running or remembered.
@@ -919,7 +924,7 @@ class ClusterClient:
             return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs if log.name not in FUNCTION_FILES]
 
     def function_result(self, job_id: JobID) -> bytes | None:
-        """Return the pickled result of a job that runs a function; None where nothing of it is kept.
+        """Return the pickled result of a job that runs a function; None where none is kept.
 
         Raises:
             JobNotFoundError: no such job is running or remembered.
@@ -927,7 +932,7 @@ class ClusterClient:
         return self._function_file(job_id, FUNCTION_RESULT)
 
     def function_error(self, job_id: JobID) -> bytes | None:
-        """Return the pickled exception of a function whose job has failed; None where nothing of it is kept.
+        """Return the pickled exception of a function whose job has failed; None where none is kept.
 
         Raises:
             JobNotFoundError: no such job is running or remembered.
@@ -935,7 +940,7 @@ class ClusterClient:
         return self._function_file(job_id, FUNCTION_ERROR)
 
     def _function_file(self, job_id: JobID, name: str) -> bytes | None:
-        """Fetch a file of the last attempt, not of those that failed before it."""
+        """Fetch a file of the last attempt, not of earlier ones that failed."""
         attempts = [attempt for task in self.job(job_id).tasks for attempt in task.attempts]
         kept = [log for attempt in attempts[-1:] for log in attempt.logs if log.name == name]
         return self.kept_log(job_id, kept[-1]) if kept else None
@@ -959,7 +964,7 @@ class ClusterClient:
     task_managers = _in_a_thread(AsyncClusterClient.task_managers)
 
     def web_page(self, job_id: JobID | None = None) -> str:
-        """Return the address of the cluster's web page, or of a job on it; empty where there is none, or no answer."""
+        """Return the URL of the cluster's web page, or of a job on it; empty if there is none, or no answer."""
         with contextlib.suppress(ActorError):
             for process in self._link.master().request_status().result().processes:
                 if process.url:
@@ -967,37 +972,37 @@ class ClusterClient:
         return ""
 
     def worker_hosts(self) -> list[str]:
-        """Return the hosts of the TaskExecutors; where none is known, that of the master."""
+        """Return the hosts of the TaskExecutors; the master's host if none is known."""
         master = self._link.system.host
         if master == "localhost" or master.startswith("127."):
             return [master]  # no other machine reaches it
-        with contextlib.suppress(ActorError):  # the job is submitted all the same
+        with contextlib.suppress(ActorError):  # the caller submits the job in any case
             views = self.task_managers()
             return [ActorAddress.parse(view.registration.address).host for view in views] or [master]
         return [master]
 
     def diagnostics(self) -> dict[str, DiagnosticsGateway]:
-        """Return gateways to the diagnostics of each process, by its name; some may have ended meanwhile."""
+        """Return gateways to the diagnostics of each process, by its name; some may have ended since it was listed."""
         addresses = process_addresses(self.status(), self.task_managers())
         return {
             name: self._link.gateway(diagnostics_at(address), DiagnosticsGateway) for name, address in addresses.items()
         }
 
     def task_pools(self) -> dict[ResourceID, TaskPoolReport]:
-        """Return reports of the pools of ready task processes, by TaskExecutor; those that answer."""
+        """Return reports on the pools of ready task processes, of each TaskExecutor that answers."""
         found = {}
         for view in self.task_managers():
             address = ActorAddress.parse(view.registration.address)
-            with contextlib.suppress(ActorError):  # it is gone, or stands still: the rest is told all the same
+            with contextlib.suppress(ActorError):  # it has ended or hangs: return the reports of the others
                 gateway = self._link.gateway(address, TaskExecutorGateway)
                 found[view.registration.resource_id] = gateway.request_task_pool().result()
         return found
 
     def shut_down(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
-        """Tell the cluster to stop; it does so after the reply. *status* is how its application ended."""
+        """Stop the cluster, which ends after its reply. *status* is its application's outcome."""
         first = self._link.master()
         for master in self._cluster.other_masters(first.request_status().result().masters):
-            with contextlib.suppress(ActorError):  # one that is gone has nothing to stop
+            with contextlib.suppress(ActorError):  # a master that has ended needs no stop
                 master.shut_down_cluster(status).result()
         first.shut_down_cluster(status).result()
 
@@ -1020,7 +1025,7 @@ def _addresses(system: ActorAddress | str | Sequence[str]) -> list[ActorAddress]
 
 
 def _signed(graph: JobGraph) -> JobGraph:
-    """Return a job graph with the name of this process's user, where it has one and the graph names no submitter."""
+    """Return the graph with this process's user as its submitter, if it names none and the user has a name."""
     try:
         name = graph.submitter or getpass.getuser()
         check_name("submitter", name)
@@ -1044,7 +1049,7 @@ def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:
 
 
 def _fetch_log(blobs: Blobs, key: str, job_id: JobID | None) -> bytes:
-    """Fetch the content of a log; a transient blob was made for this client alone, and is deleted."""
+    """Fetch the content of a log; delete a transient blob, which was made for this client alone."""
     if not key:
         return b""
     parsed = BlobKey.parse(key)

@@ -1,12 +1,12 @@
 """The exception tree of the cluster and its command line.
 
-ClusterError
-├── ClusterAlreadyRunning      a second ``start`` on the same runtime directory
-├── ClusterNotRunning          a command for a cluster that is not there
-├── RuntimeDirectoryError      the runtime directory cannot be made, is not ours, or holds what we cannot read
-└── PreflightError             the machine lacks what a start needs
+    ClusterError
+    ├── ClusterAlreadyRunning      a second ``start`` on the same runtime directory
+    ├── ClusterNotRunning          a command for a cluster that does not run
+    ├── RuntimeDirectoryError      the runtime directory cannot be created or read, or belongs to another user
+    └── PreflightError             the machine lacks something that a start needs
 
-Every one has a ``remedy``: one line that says what to do about it.
+Every one has a ``remedy``: one line that tells the user what to do.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class ClusterError(Exception):
     """Base of every error of the cluster and its command line.
 
     Args:
-        message: what is wrong, on one line.
-        remedy: what to do about it, on one line.
+        message: the problem, on one line.
+        remedy: the action that solves it, on one line.
     """
 
     def __init__(self, message: str, remedy: str) -> None:
@@ -38,15 +38,15 @@ class ClusterNotRunning(ClusterError):
 
 
 class RuntimeDirectoryError(ClusterError):
-    """The runtime directory cannot be made, is not ours, or holds what we cannot read."""
+    """The runtime directory cannot be created or read, or belongs to another user."""
 
 
 class PreflightError(ClusterError):
-    """The machine lacks what a start needs."""
+    """The machine lacks something that a start needs."""
 
 
 class NotebookError(ClusterError):
-    """Base of the errors of a client in Python; ``remedy`` says what to do, ``details`` is the user's own traceback."""
+    """Base of the errors of a Python client; ``remedy`` tells the user what to do, ``details`` is their traceback."""
 
     def __init__(self, message: str, remedy: str, details: str = "") -> None:
         super().__init__(message, remedy)
@@ -54,10 +54,12 @@ class NotebookError(ClusterError):
 
 
 class JobFailedError(NotebookError):
-    """A job whose result was asked for has failed, or was cancelled; ``job_id`` says which, where it has ended so.
+    """A job whose result was requested has failed or was cancelled, or its result was not kept.
 
-    Where a function raised an exception that can be made again here, that is raised: ``function_error``, of which this
-    error is the cause.
+    ``job_id`` is its id; None where it is unknown.
+
+    If the job is a function whose exception can be rebuilt here, ``function_error`` is that exception. The client then
+    raises it, with this error as its cause.
     """
 
     job_id: JobID | None = None
@@ -65,11 +67,11 @@ class JobFailedError(NotebookError):
 
 
 class JobCancelledError(JobFailedError, CancelledError):
-    """A job whose result was asked for was cancelled; a `concurrent.futures.CancelledError` too.
+    """A job whose result was requested was cancelled; also a `concurrent.futures.CancelledError`.
 
-    It is no `asyncio.CancelledError`, by which a coroutine would seem to be cancelled that only awaits the job.
+    It is no `asyncio.CancelledError`, by which a coroutine that only awaits the job would seem to be cancelled itself.
     """
 
 
 class SavepointFailedError(NotebookError):
-    """A checkpoint or savepoint could not be made, or a job was not stopped as it was asked to be."""
+    """A checkpoint or savepoint could not be made, or a job was not stopped as requested."""

@@ -1,11 +1,11 @@
 """Heartbeats between components: one side asks, the other listens (Flink's `HeartbeatManagerSenderImpl` and `…Impl`).
 
-The asking side learns of a dead process from the failing ask (a refused connection counts towards
-``heartbeat.rpc-failure-threshold``) and of a silent one from the time-out; the listening side takes each request as a
-sign of life. The pure `HeartbeatMonitor` decides who is alive; `HeartbeatManager` has the clock and sends.
+The asking side notices a dead process by its failed requests: a refused connection counts towards
+``heartbeat.rpc-failure-threshold``. It notices a silent process by the time-out. The listening side counts each request
+as a heartbeat. The pure `HeartbeatMonitor` decides which targets are alive; `HeartbeatManager` has the clock and sends.
 
-A watcher that stood still (SIGSTOP, a swapped-out process) was deaf meanwhile. It finds that out by a timer that comes
-late, and leaves that time out: its targets have as long to be heard as they had before.
+A watcher that was suspended (SIGSTOP, a swapped-out process) received nothing during that time. It notices this by a
+late timer, and does not count that time, so that its targets still have their full time-out.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from conf.configuration import Configuration
 from conf.options import HeartbeatOptions
 
 DISABLED = -1
-"""As the threshold of unreachable reports: they are ignored, only silence counts."""
+"""Value of the threshold of unreachable reports with which they are ignored, and only the time-out counts."""
 
 REPEAT_S = 0.1
 LOOKS = 10
-"""How often a `Silence` is looked at within its time-out; a listener that stood still counts one look of it at most."""
+"""Number of checks of a `Silence` within its time-out. A listener that was suspended counts one interval at most."""
 
 OnTimeout = Callable[[str, str], None]
 Request = Callable[[], Awaitable[Any]]
@@ -35,7 +35,7 @@ Request = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class LostTarget:
-    """A target that is taken for lost, why (in words), and for how many seconds nothing had been heard of it."""
+    """A target that is declared lost, the reason as text, and the seconds since its last heartbeat."""
 
     target: str
     reason: str
@@ -49,14 +49,14 @@ class _Target:
 
 
 class HeartbeatMonitor:
-    """Watches targets until they fall silent or cannot be reached; each loss is told once (Flink's `HeartbeatMonitor`).
+    """Watches targets until they are silent or unreachable; returns each loss once (Flink's `HeartbeatMonitor`).
 
     Pure; times are monotonic seconds.
 
     Args:
         interval: seconds between two heartbeat requests (``heartbeat.interval``); the asynchronous manager sends them.
         timeout: seconds of silence after which a target is lost (``heartbeat.timeout``).
-        rpc_failure_threshold: so many undeliverable messages in a row mean that it is lost at once
+        rpc_failure_threshold: number of undeliverable messages in a row after which a target is lost at once
             (``heartbeat.rpc-failure-threshold``, Flink's default 2); `DISABLED` to wait for the time-out.
 
     Raises:
@@ -78,19 +78,19 @@ class HeartbeatMonitor:
         self._targets: dict[str, _Target] = {}
 
     def targets(self) -> tuple[str, ...]:
-        """Those that are watched."""
+        """Return the watched targets."""
         return tuple(self._targets)
 
     def monitor(self, now: float, target: str) -> None:
-        """Begin to watch *target*, as if just heard. Watching one anew forgets its past."""
+        """Start watching *target*, as if its heartbeat had just come; a repeated call forgets its past."""
         self._targets[target] = _Target(now)
 
     def unmonitor(self, target: str) -> None:
-        """Watch it no more. Unknown targets are ignored."""
+        """Stop watching *target*. Unknown targets are ignored."""
         self._targets.pop(target, None)
 
     def receive(self, now: float, target: str) -> bool:
-        """A heartbeat, or any other sign of life, came; returns whether the target is watched."""
+        """Record a heartbeat, or any other message of *target*; return whether it is watched."""
         entry = self._targets.get(target)
         if entry is None:
             return False
@@ -99,7 +99,7 @@ class HeartbeatMonitor:
         return True
 
     def report_unreachable(self, target: str) -> bool:
-        """A message could not be delivered; returns whether that was one too many: `expired` then names the target."""
+        """Record an undeliverable message; return whether the threshold is reached and `expired` returns the target."""
         entry = self._targets.get(target)
         if entry is None or self._threshold == DISABLED:
             return False
@@ -107,11 +107,11 @@ class HeartbeatMonitor:
         return entry.unreachable >= self._threshold
 
     def expired(self, now: float) -> list[LostTarget]:
-        """Those that were silent for the time-out or could not be reached; they are watched no more."""
+        """Return the targets that were silent for the time-out or unreachable, and stop watching them."""
         return [loss for target in list(self._targets) for loss in self.expired_one(now, target)]
 
     def expired_one(self, now: float, target: str) -> list[LostTarget]:
-        """As `expired`, of one target: of a thousand that go at once not each makes all the others looked at."""
+        """Return `expired` of one target, so that each of many simultaneous losses does not check all targets."""
         entry = self._targets.get(target)
         if entry is None:
             return []
@@ -126,7 +126,7 @@ class HeartbeatMonitor:
         return [LostTarget(target, reason, silent_for_s)]
 
     def suspended_for(self, now: float, seconds: float) -> None:
-        """Leave out the last *seconds*, in which the watcher itself stood still (stopped, swapped out): it was deaf."""
+        """Do not count the last *seconds*, in which the watcher was suspended (stopped, swapped out)."""
         for entry in self._targets.values():
             entry.last_heard = max(entry.last_heard, min(entry.last_heard + seconds, now))
 
@@ -138,12 +138,12 @@ class HeartbeatManager:
     """Heartbeats of one endpoint with any number of targets, all on the endpoint's main thread.
 
     Args:
-        endpoint: whose timers are used.
-        configuration: has ``heartbeat.interval``, the seconds between requests; ``heartbeat.timeout``, the seconds of
-            silence after which a target is lost; and ``heartbeat.rpc-failure-threshold``, the failed calls in a row.
+        endpoint: the endpoint whose timers are used.
+        configuration: has ``heartbeat.interval``, ``heartbeat.timeout`` and ``heartbeat.rpc-failure-threshold``; see
+            `HeartbeatMonitor`.
         on_timeout: called once with the target's id and the reason when it is lost; the target is forgotten.
         on_payload: called with the target's id and its answer.
-        clock: seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -170,18 +170,18 @@ class HeartbeatManager:
         self._started = self._stopped = False
 
     def start(self) -> None:
-        """Begin to send and to check, as long as there are targets."""
+        """Start sending and checking, as long as there are targets."""
         self._started = True
         self._tick_later()
 
     def stop(self) -> None:
-        """Forget all targets and send no more."""
+        """Forget all targets and stop sending."""
         self._stopped = True
         for target in list(self._monitor.targets()):
             self.unmonitor(target)
 
     def monitor(self, target: str, request: Request | None = None) -> None:
-        """Watch *target*; with *request*, ask it at each interval, else only listen for its requests."""
+        """Watch *target*. With *request*, call that at each interval; else only listen for the target's requests."""
         self._monitor.monitor(self._clock(), target)
         if request is None:
             self._requests.pop(target, None)
@@ -191,12 +191,12 @@ class HeartbeatManager:
             self._tick_later()
 
     def unmonitor(self, target: str) -> None:
-        """Watch *target* no longer."""
+        """Stop watching *target*."""
         self._monitor.unmonitor(target)
         self._requests.pop(target, None)
 
     def received(self, target: str) -> None:
-        """*target* gave a sign of life."""
+        """Record a heartbeat of *target*."""
         self._monitor.receive(self._clock(), target)
 
     def _tick(self) -> None:
@@ -216,7 +216,7 @@ class HeartbeatManager:
             self._endpoint.schedule_run_async(self._interval_s, self._tick)
 
     def _now(self) -> float:
-        """The time at which losses are looked for, once the monitor knows how long this process stood still."""
+        """Return the time for a check, after telling the monitor how long this process was suspended."""
         now = self._clock()
         if now > self._next_tick:
             self._monitor.suspended_for(now, now - self._next_tick)
@@ -230,10 +230,10 @@ class HeartbeatManager:
             now = self._now()
             self._monitor.report_unreachable(target)
             self._give_up(self._monitor.expired_one(now, target))
-            # Whether that was an accident of the connection is asked soon, not an interval later.
+            # Ask again soon, not an interval later, since only the connection may have failed.
             self._endpoint.schedule_run_async(min(REPEAT_S, self._interval_s), lambda: self._ask_again(target, request))
         except ActorError as error:
-            # It answers, if only with an error (it starts, or changes leadership): the time-out decides.
+            # It answers, but with an error (it starts, or changes leadership): the time-out decides.
             self._endpoint.log.debug("heartbeat request to %s: %s", target, error)
         else:
             if self._requests.get(target) is request:
@@ -255,22 +255,22 @@ class HeartbeatManager:
 
 
 class Silence:
-    """How long a listener has heard nothing, in time in which its process ran."""
+    """Time since a listener's last heartbeat, counting only time in which its process ran."""
 
     def __init__(self) -> None:
         self._silent_s = 0.0
         self._was_heard = False
 
     def heard(self) -> None:
-        """A sign of life came."""
+        """Record a heartbeat."""
         self._silent_s = 0.0
         self._was_heard = True
 
     async def lasts(self, timeout_s: float) -> None:
-        """Return when nothing was heard for *timeout_s* seconds."""
+        """Wait until no heartbeat has come for *timeout_s* seconds."""
         step_s = timeout_s / LOOKS
         while self._silent_s < timeout_s:
             self._was_heard = False
             await asyncio.sleep(step_s)
             if not self._was_heard:
-                self._silent_s += step_s  # however long it took: what is over that was not spent listening
+                self._silent_s += step_s  # not the time it really took: the process was suspended for the rest

@@ -1,10 +1,10 @@
-"""The `Link` of a client that reaches its cluster by web endpoints alone: no cluster secret, no RPC port.
+"""The `Link` of a client that uses only the cluster's web endpoints: it needs no cluster secret and no RPC port.
 
-Calls travel as requests ``POST /v1/gateways/<component>/<method>``: MessagePack by the type hints of the gateways, as
-by RPC. Errors come back as themselves. Files and large values travel as blobs, through ``/v1/blobs``.
+Calls travel as requests ``POST /v1/gateways/<component>/<method>``, encoded as MessagePack by the type hints of the
+gateways, as in RPC. Errors keep their types. Files and large values travel as blobs, through ``/v1/blobs``.
 
-The token goes to the addresses that the user named, and to no other: redirects are not followed, and proxies of the
-environment are not used.
+The client sends the token only to the addresses that the user has named. It follows no redirects, and ignores the
+environment's proxies.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ K = TypeVar("K", bound=BlobKey)
 
 CONNECT_S = 10.0
 REPLY_S = 75.0
-"""Longest silence of an endpoint that answers: more than it waits itself for any component."""
+"""Seconds to wait for an endpoint's answer: longer than the endpoint itself waits for any component."""
 MOST_OF_AN_ANSWER = 256 * 1024 * 1024
 MOST_OF_AN_ERROR = 64 * 1024
 CALLS_AT_ONCE = 32
@@ -71,7 +71,7 @@ IDLE_S = 30.0
 """Seconds after which an idle connection is not used again; endpoints close one after 60."""
 CHUNK = 1024 * 1024
 INLINE_LIMIT = MOST_OF_A_CALL - 64 * 1024
-"""Most bytes of a job graph, which travels in a call."""
+"""Largest number of bytes of a job graph, which travels in a call."""
 
 WHERE_IT_IS = (
     "pass token=, or set UNDERSTUDY_TOKEN or client.token-file; the token is in the file rest-token of the cluster's "
@@ -82,11 +82,11 @@ _BUSY = (502, 503, 504)
 
 
 class HttpError(ActorError):
-    """A web endpoint cannot be used, or has refused a request; asking again is of no use.
+    """A web endpoint cannot be used, or has rejected a request; repeating the request is of no use.
 
     Args:
-        message: what is wrong, on one line.
-        remedy: what to do about it, on one line; may be empty.
+        message: the problem, on one line.
+        remedy: the action that solves it, on one line; may be empty.
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
@@ -96,7 +96,7 @@ class HttpError(ActorError):
 
 @dataclass(frozen=True, slots=True)
 class WebAddress:
-    """Where a web endpoint serves: scheme, host, port, and the path below which it does (behind a proxy)."""
+    """Address of a web endpoint: scheme, host, port, and the path below which it serves (behind a proxy)."""
 
     scheme: str
     host: str
@@ -109,8 +109,8 @@ class WebAddress:
 
     @classmethod
     def parse(cls, text: str) -> WebAddress:
-        """Parse a URL. Raises `HttpError` where it is none of a web endpoint."""
-        # What stands before an @ may be a password, so the text is shown without it.
+        """Parse a URL. Raises `HttpError` if it cannot be that of a web endpoint."""
+        # The text before an @ may hold a password, so it is not shown.
         shown = repr(re.sub(r"//[^/]*@", "//", text)[:200])
         try:
             parts = urlsplit(text)
@@ -131,12 +131,12 @@ _FORM = "write it as https://HOST:8081, several with commas between them"
 
 
 class WebClient:
-    """Sends requests to a cluster's web endpoints, the first one that answers.
+    """Sends requests to the first of a cluster's web endpoints that answers.
 
     Args:
-        endpoints: where the endpoints are.
-        token: shown with every request; None where none is asked for.
-        tls: for ``https``; None for the authorities that the system trusts.
+        endpoints: addresses of the endpoints.
+        token: sent with every request; None if the endpoints require none.
+        tls: for ``https``. Default: the authorities that the system trusts.
         connect_s: seconds that a connection may take.
     """
 
@@ -163,16 +163,16 @@ class WebClient:
 
     @property
     def endpoint(self) -> WebAddress:
-        """The endpoint that is asked at present."""
+        """Return the endpoint to which requests are sent now."""
         return self._endpoints[0]
 
     def turn_to_the_next(self) -> None:
-        """Ask the next endpoint from now on; the present one does not answer."""
+        """Send requests to the next endpoint from now on, since the present one does not answer."""
         with self._lock:
             self._endpoints = [*self._endpoints[1:], self._endpoints[0]]
 
     def begin(self, work: Callable[[], T]) -> Future[T]:
-        """Do *work*, which sends requests, on a thread of its own."""
+        """Run *work*, which sends requests, on a separate thread."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -182,7 +182,7 @@ class WebClient:
                 except BaseException as error:
                     future.set_exception(error)
 
-        # A daemon: a program that ends does not wait for an answer that nobody wants.
+        # A daemon thread, so that a program that ends does not wait for pending answers.
         threading.Thread(target=run, name="understudy-http", daemon=True).start()
         return future
 
@@ -200,15 +200,15 @@ class WebClient:
         Args:
             method: the HTTP method.
             target: path and query, without the endpoint's own path.
-            body: sent with it; a file is sent from its beginning.
+            body: the request's body; a file is sent from its beginning.
             media: media type of the body.
             length: bytes of a body that is a file.
 
         Raises:
             RecipientUnreachable, AskTimeout: the endpoint, or the cluster behind it, does not answer at present.
-            AuthenticationError: it wants a token, or another one.
-            HttpError: it refuses the request.
-            ActorError, BlobError, GatewayError: as the cluster raised it.
+            AuthenticationError: it requires a token, or another one.
+            HttpError: it rejects the request.
+            ActorError, BlobError, GatewayError: errors of the cluster.
         """
         endpoint = self.endpoint
         headers = {"Content-Type": media} if media else {}
@@ -225,7 +225,7 @@ class WebClient:
             except TimeoutError as error:
                 raise AskTimeout(f"{endpoint} did not answer within {REPLY_S:g} s; the outcome is unknown") from error
             except (OSError, http.client.HTTPException) as error:
-                # An idle connection may have been closed just now. Every request may be repeated, so ask again.
+                # An idle connection may have been closed just now. Every request may be repeated, so repeat this one.
                 if is_new or self._closed:
                     raise _unreachable(endpoint, error) from error
                 continue
@@ -273,7 +273,10 @@ class WebClient:
         )
 
     def _give_back(self, endpoint: WebAddress, connection: http.client.HTTPConnection, *, is_usable: bool) -> None:
-        """Keep a connection for the next request, or close it. Once for each `_take`: others may have it at once."""
+        """Keep a connection for the next request, or close it.
+
+        Call it once for each `_take`, since another thread may take the connection at once.
+        """
         with self._lock:
             self._busy.discard(connection)
             if is_usable and connection.sock is not None and not self._closed and len(self._idle) < IDLE_CONNECTIONS:
@@ -295,7 +298,7 @@ class WebClient:
                     connection.sock.shutdown(socket.SHUT_RDWR)
 
     def after_fork(self) -> None:
-        """In the child: leave the connections to the parent."""
+        """Forget the connections in a forked child, which leaves them to the parent."""
         self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(CALLS_AT_ONCE)
         self._idle, self._busy = [], set()
@@ -313,7 +316,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _is_quiet(sock: socket.socket | None) -> bool:
-    """Return whether an idle connection is usable: a peer that has closed it, or speaks unasked, makes it readable."""
+    """Return whether an idle connection is usable: it is readable if the peer has closed it or sent unexpected data."""
     if sock is None:
         return False
     poll = select.poll()
@@ -329,10 +332,10 @@ def _exchange(
     body: bytes | io.BufferedReader | None,
     headers: dict[str, str],
 ) -> tuple[bytes, Exception | None]:
-    """Send a request and read its answer; return the body, and the error that the answer is, if it is one."""
+    """Send a request and read its answer; return the body, and the error if the answer stands for one."""
     if isinstance(body, io.BufferedReader):
         body.seek(0)
-    # An endpoint that refuses a long body says why and closes, while this end still sends.
+    # An endpoint that rejects a long body answers and closes the connection while this end still sends.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.request(method, target, body, headers)
     response = connection.getresponse()
@@ -352,7 +355,7 @@ def _unreachable(endpoint: WebAddress, error: Exception) -> RecipientUnreachable
 
 
 def _error_of(endpoint: WebAddress, response: http.client.HTTPResponse, data: bytes) -> Exception:
-    """Return the error that an answer stands for: the cluster's own where it says its type."""
+    """Return the error that an answer stands for: the cluster's own error if the answer names its type."""
     status = response.status
     if 300 <= status < 400 and response.getheader("Location"):
         return HttpError(
@@ -378,12 +381,12 @@ def _error_of(endpoint: WebAddress, response: http.client.HTTPResponse, data: by
 
 
 class _Door:
-    """The service of the gateways to one component: sends each of their calls as a request.
+    """The RPC service behind the gateways to one component: sends each of their calls as a request.
 
     Args:
         web: sends requests.
         name: of the component in paths.
-        address: its actor's address; None where the name says enough.
+        address: its actor's address; None where the name is sufficient.
     """
 
     def __init__(self, web: WebClient, name: str, address: ActorAddress | None) -> None:
@@ -398,7 +401,7 @@ class _Door:
         return Ask(self._web.begin(partial(self._call, spec, arguments)), None, timeout_s)
 
     def tell(self, address: ActorAddress, name: str, arguments: list[Any], _token: object) -> None:
-        """Refuse a tell: clients have none."""
+        """Reject a tell: clients only make asks."""
         raise _not_by_http(f"{self._name}.{name}()")
 
     def _call(self, spec: MethodSpec, arguments: list[Any]) -> Any:
@@ -423,11 +426,11 @@ def _not_by_http(what: str) -> HttpError:
 
 
 class HttpBlobs:
-    """The calls of a `BlobClient` that clients need, through the web endpoint, which asks the BlobServer.
+    """The calls of a `BlobClient` that clients need, through the web endpoint, which calls the BlobServer.
 
     Args:
         web: sends requests.
-        most: bytes that a request may have; larger files are refused here, with the remedy.
+        most: largest number of bytes of a request; larger files are rejected here, with the remedy.
     """
 
     def __init__(self, web: WebClient, most: int) -> None:
@@ -495,7 +498,7 @@ class HttpBlobs:
 
 @contextlib.contextmanager
 def _as_blob_errors() -> Any:
-    """Raise what the transport could not do as the errors of a `BlobClient`."""
+    """Translate errors of the transport into those of a `BlobClient`."""
     try:
         yield
     except (RecipientUnreachable, AskTimeout) as error:
@@ -517,7 +520,7 @@ class HttpLink:
 
     @property
     def address(self) -> str:
-        """URL of the endpoint that is asked."""
+        """Return the URL of the endpoint to which requests are sent now."""
         return str(self._web.endpoint)
 
     @property
@@ -529,7 +532,7 @@ class HttpLink:
         return ActorAddress.parse(str(self._ask_about()["system"]))
 
     def _ask_about(self) -> Mapping[str, Any]:
-        """Return what the endpoint says of itself; asked for once of each."""
+        """Return the endpoint's description of itself, requested once from each endpoint."""
         if self._about is None:
             answer = self._web.request("GET", "/v1/gateways")
             try:
@@ -548,21 +551,21 @@ class HttpLink:
         return f"the cluster at {self._web.endpoint}"
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
-        """Return a gateway to the component of that name; raises `HttpError` where clients have none to it."""
+        """Return a gateway to the component *name*; raises `HttpError` if clients cannot call it by HTTP."""
         known = HTTP_GATEWAYS.get(name)
         if known is None or not issubclass(known.gateway_type, gateway_type):
             raise _not_by_http(f"{gateway_type.__name__} of /user/{name}")
         return self._gateway(name, None, self.system.with_path(f"/user/{name}"), gateway_type)
 
     def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
-        """Return a gateway to a component of the cluster at its address; raises `HttpError` of all others."""
+        """Return a gateway to a component of the cluster by its address; raises `HttpError` for any other actor."""
         return self.gateway(ActorAddress.parse(address) if isinstance(address, str) else address, gateway_type)
 
     async def leader(self, name: str, gateway_type: type[G], deadline: float) -> G:
         return self.lookup(name, gateway_type)
 
     async def lost(self, name: str, error: Exception) -> None:
-        """Turn to the next endpoint. Raises *error* of a wrong token."""
+        """Use the next endpoint. Raises *error* if it means a wrong token."""
         if isinstance(error, AuthenticationError):
             raise error
         self._about = None

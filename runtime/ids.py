@@ -1,4 +1,4 @@
-"""Identifiers of the runtime: strings that check themselves (Flink's `AbstractID` and its kin)."""
+"""Identifiers of the runtime: strings that are checked when they are made (Flink's `AbstractID` and its subclasses)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class AbstractID(str):
     """A 128-bit identifier as 32 lower-case hexadecimal digits (Flink's `AbstractID`).
 
     It is a plain string on the wire and in file names, and is checked whenever one is constructed. Ids of different
-    kinds with the same digits compare equal, as strings do; the type checker keeps them apart. One with a
-    ``log_field`` among the arguments of a log line is that field of it (`actors.process.logs`).
+    kinds with the same digits compare equal, as strings do; the type checker distinguishes them. An id with a
+    ``log_field`` sets that field of a log line if it is one of the line's arguments (`actors.process.logs`).
 
     Raises:
         ValueError: the text is not 32 lower-case hexadecimal digits.
@@ -32,24 +32,24 @@ class AbstractID(str):
 
     @classmethod
     def random(cls) -> Self:
-        """A fresh id from the system's random source."""
+        """Return a new id from the system's random source."""
         return cls(secrets.token_hex(16))
 
     @classmethod
     def from_name(cls, *names: str) -> Self:
-        """The id that always belongs to these *names* (a digest of them)."""
+        """Return the id of these *names*, which is a digest of them."""
         return cls(hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32])
 
 
 class JobID(AbstractID):
-    """A job; chosen by the client, so that submitting twice is submitting once."""
+    """A job; chosen by the client, so that a repeated submission has no effect."""
 
     __slots__ = ()
     log_field = "job"
 
 
 class ApplicationID(AbstractID):
-    """A user's program that runs in a cluster of its own, and all its jobs; those have ids that are made from it."""
+    """A user's program that runs in its own cluster, with all its jobs, whose ids are derived from this one."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ class JobVertexID(AbstractID):
 
     @classmethod
     def of(cls, job_name: str, vertex_name: str) -> JobVertexID:
-        """The id of the vertex *vertex_name* of the job *job_name*: what lets results and state be found again."""
+        """Return the id of a vertex by the names of its job and its own, by which results and state are found again."""
         return cls.from_name(job_name, vertex_name)
 
 
@@ -73,7 +73,7 @@ class ExecutionAttemptID(AbstractID):
 
 
 class AllocationID(AbstractID):
-    """The gift of one slot to one job; how ResourceManager, TaskExecutor and JobMaster speak of the same slot."""
+    """The allocation of one slot to one job, by which ResourceManager, TaskExecutor and JobMaster identify it."""
 
     __slots__ = ()
 
@@ -97,7 +97,7 @@ class RestartID(AbstractID):
 
 
 class TriggerID(AbstractID):
-    """A client's request for a savepoint or a checkpoint; asking with it twice is asking once (Flink's `TriggerId`)."""
+    """A client's request for a savepoint or a checkpoint; repeating it has no further effect (Flink's `TriggerId`)."""
 
     __slots__ = ()
 

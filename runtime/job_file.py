@@ -1,8 +1,8 @@
-"""From a job file to a JobGraph, on the client's side.
+"""Makes a JobGraph from a job file, in the client's process.
 
-A file is a pipeline if its top-level function ``pipeline`` names our `Pipeline`: in its annotations, a decorator or its
-body. Such a file is imported here, in the user's own process, and the function called with the arguments. Every other
-file is a script, which does not run here, whatever its functions are called.
+A file is a pipeline if its top-level function ``pipeline`` names understudy's `Pipeline`: in its annotations, a
+decorator or its body. Such a file is imported here, in the user's own process, and the function is called with the
+arguments. Every other file is a script, which does not run here, whatever its functions are called.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _API = ("understudy", "runtime.api", "understudy.runtime.api")
 
 _CLASS = Pipeline.__name__
 _parsing = threading.Lock()
-"""In Python 3.11, `ast.parse` in two threads at once fails now and then (SystemError)."""
+"""Serialises calls of `ast.parse`, which in Python 3.11 sometimes fails in two threads at once (SystemError)."""
 
 
 class JobFileError(ClusterError):
@@ -58,16 +58,16 @@ def read_job_file(
     Args:
         path: the job file.
         argv: arguments for the job.
-        name: the job's name; by default the pipeline's own, or the file's.
-        job_id: its id; by default a new one.
-        kind: script or pipeline; by default what `kind_of` finds.
+        name: the job's name. Default: the pipeline's own, or the file's.
+        job_id: its id. Default: a new one.
+        kind: script or pipeline. Default: the result of `kind_of`.
         tell: see `kind_of`.
 
     Raises:
-        JobFileError: the file does not exist, is no Python, or cannot be imported.
+        JobFileError: the file does not exist, is not valid Python, or cannot be imported.
         JobGraphError: the pipeline that it builds is not valid, or does not know the arguments.
     """
-    found = kind_of(path, tell if kind is None else lambda _: None)  # a wrong path or text is found here in any case
+    found = kind_of(path, tell if kind is None else lambda _: None)  # with any kind: finds a wrong path or syntax
     now_ms = time.time_ns() // 1_000_000
     if (kind or found) is JobKind.SCRIPT:
         return JobGraph.for_script(name or path.stem, job_id=job_id, argv=tuple(argv), created_ms=now_ms)
@@ -78,12 +78,12 @@ def read_job_file(
 
 
 def pack_py_files(paths: Sequence[Path], scratch: Path, max_bytes: int) -> list[Path]:
-    """Replace directories among a job's py-files by zip files, made in the new directory *scratch*.
+    """Replace directories among a job's py-files by zip files, written to the new directory *scratch*.
 
-    A package's zip file has the package, that of another directory its modules.
+    The zip file of a package holds the package; that of another directory holds its modules.
 
     Raises:
-        JobFileError: a directory is too large, or has what Python cannot import from a zip file.
+        JobFileError: a directory is too large, or has a native extension, which cannot be imported from a zip file.
         OSError: it cannot be read.
     """
     packed = []
@@ -112,11 +112,11 @@ def ship_directory(
     """Pack a directory for a job to run in a copy of it.
 
     Args:
-        directory: what to pack.
+        directory: the directory to pack.
         file: the job's file.
-        scratch: where the zip file is made.
-        max_bytes: how much its files may have together.
-        caller: the directory where the job runs instead, wherever that is seen; None: the copy everywhere.
+        scratch: directory for the zip file.
+        max_bytes: largest total size of its files, in bytes.
+        caller: the directory in which the job runs instead, on machines that see it. Default: the copy everywhere.
 
     Raises:
         JobFileError: it is too large, or a symbolic link leads out of it.
@@ -131,7 +131,7 @@ def ship_directory(
 
 
 def _pack(directory: Path, target: Path, max_bytes: int, prefix: str = "") -> None:
-    from runtime.librarycache.packing import pack_directory  # few jobs need it
+    from runtime.librarycache.packing import pack_directory  # imported here, since few jobs need it
 
     try:
         pack_directory(directory, target, max_bytes, prefix)
@@ -144,10 +144,10 @@ def kind_of(path: Path, tell: Callable[[str], object] = lambda _: None) -> JobKi
 
     Args:
         path: the job file.
-        tell: called with one line where the file is taken for a script and may have been meant as a pipeline.
+        tell: called with one line if the file counts as a script but may have been meant as a pipeline.
 
     Raises:
-        JobFileError: the file does not exist, or is no Python.
+        JobFileError: the file does not exist, or is not valid Python.
     """
     try:
         source = path.read_bytes()
@@ -179,7 +179,7 @@ def kind_of(path: Path, tell: Callable[[str], object] = lambda _: None) -> JobKi
 
 
 def _top_level(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield what runs when a module is imported: not the insides of functions and classes."""
+    """Yield the statements that run when a module is imported, without the bodies of functions and classes."""
     for statement in statements:
         yield statement
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
@@ -187,7 +187,7 @@ def _top_level(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Return what the imports among the nodes bind: full names by the names that the file uses; the last one counts."""
+    """Return the bindings of the imports among the nodes: full names by the file's names; the last one counts."""
     found: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -205,7 +205,7 @@ def _imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
 
 
 def _names_ours(function: ast.AST, names: dict[str, str]) -> bool:
-    """Return whether our `Pipeline` occurs in a function, as a name or in an annotation that is a text."""
+    """Return whether understudy's `Pipeline` occurs in a function, as a name or in an annotation that is a string."""
     for node in ast.walk(function):
         written = node
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(_CLASS):
@@ -226,7 +226,7 @@ def _full_name(node: ast.AST, names: dict[str, str]) -> str:
 
 
 def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
-    """Return the pipeline that a file makes, in this process; raises what `read_job_file` raises."""
+    """Import a file in this process and return its pipeline; raises the same as `read_job_file`."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise JobFileError(f"the job file {path} is no Python module", "give it a name that ends with .py")
@@ -243,8 +243,8 @@ def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
             )
         pipeline = entry(list(argv))
     except (ParameterUsageError, JobFileError):
-        raise  # of the command line, not of the file
-    except Exception as error:  # the user's code may raise anything; it is shown as the user's own
+        raise  # errors of the command line, not of the file
+    except Exception as error:  # the user's code may raise anything; the error shows the user's own traceback
         raise JobFileError(
             f"the job file {path} cannot be imported, or its {ENTRY}() failed: {type(error).__name__}: {error}",
             "correct it and run it again; nothing was submitted",

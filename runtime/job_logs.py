@@ -1,9 +1,9 @@
-"""The logs of task attempts: what they are called, how much of them is kept, and whose blobs they are afterwards.
+"""The logs of task attempts: their names, the limits of kept logs, and the owner of their blobs.
 
-While its TaskExecutor lives, an attempt's logs are files there: sent as TRANSIENT blobs to whoever asks, and read piece
-by piece by who follows them. When the attempt ends they are put as PERMANENT blobs, whose keys go with the attempt into
-its job's state, so that they are found when the TaskExecutor and the job's leaders are gone. (Flink serves the files of
-living TaskManagers as transient blobs only.)
+While its TaskExecutor lives, an attempt's logs are files there. The TaskExecutor sends them as TRANSIENT blobs to
+clients that request them, or piece by piece to clients that follow them. When the attempt ends, it uploads them as
+PERMANENT blobs. The job's state holds their keys, so that they are found after the loss of the TaskExecutor and the
+job's leaders. (Flink serves the files of living TaskManagers as transient blobs only.)
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from conf.files import write_private
 from runtime.ids import JobID
 
 TASK_LOGS = ("stdout", "stderr")
-"""The files of an attempt that are its logs; no other file of it is ever served, but `FUNCTION_FILES`."""
+"""The log files of an attempt; no other file of it is ever served, except `FUNCTION_FILES`."""
 
 FUNCTION_RESULT = ".function-result"
-"""The file with what a function returned that runs as a job (`runtime.spark.function_task`); kept as logs are."""
+"""The file with the result of a function that runs as a job (`runtime.spark.function_task`); kept like a log."""
 
 FUNCTION_RESULT_MAX_SIZE = 64 * 1024 * 1024
-"""Most bytes of it."""
+"""Its largest size, in bytes."""
 
 FUNCTION_ERROR = ".function-error"
-"""The file with the exception that such a function raised; kept as logs are."""
+"""The file with the exception of such a function; kept like a log."""
 
 FUNCTION_ERROR_MAX_SIZE = 1024 * 1024
-"""Most bytes of it."""
+"""Its largest size, in bytes."""
 
 FUNCTION_FILES = {FUNCTION_RESULT: FUNCTION_RESULT_MAX_SIZE, FUNCTION_ERROR: FUNCTION_ERROR_MAX_SIZE}
-"""Files of an attempt that are kept beside its logs, and the most bytes of each."""
+"""Files of an attempt that are kept beside its logs, and the largest size of each, in bytes."""
 
 CHUNK = 256 * 1024
-"""Most bytes of one `LogChunk`."""
+"""Largest number of bytes of one `LogChunk`."""
 
-LINE = 8 * 1024  # how far a cut is moved to fall between two lines
+LINE = 8 * 1024  # bytes by which a cut is moved at most, to fall between two lines
 NOTICE_ROOM = 200
 
 _NOTICE = re.compile(rb"\n--- ([\d,]+) of the [\d,]+ bytes of this log were left out here \(job\.logs\.max-size\)\n")
@@ -53,11 +53,11 @@ class KeptLog:
     """A log of an attempt that is over, kept until its job is forgotten.
 
     Args:
-        name: ``stdout``, ``stderr``; ``taskexecutor`` and ``spark``: what these logged while the attempt ran;
-            those of `FUNCTION_FILES`.
+        name: ``stdout`` or ``stderr``; ``taskexecutor`` or ``spark`` for the lines that these logged while the attempt
+            ran; or a name of `FUNCTION_FILES`.
         size: bytes that were written.
-        kept: bytes of the blob: fewer, and with a line that says so in their middle, where the log was too long.
-        blob_key: text of the permanent blob's key; empty for an empty log. The blob is `logs_owner`'s.
+        kept: bytes of the blob. A log that was too long has fewer, with a line in the middle that reports the cut.
+        blob_key: text of the permanent blob's key; empty for an empty log. `logs_owner` owns the blob.
     """
 
     name: str
@@ -67,7 +67,7 @@ class KeptLog:
 
     @property
     def is_whole(self) -> bool:
-        """True where nothing was left out."""
+        """Return whether the whole log was kept."""
         return self.kept == self.size
 
 
@@ -79,8 +79,8 @@ class LogPiece:
         task: name of the task.
         attempt: number of the attempt, from 0.
         name: ``stdout`` or ``stderr``.
-        text: what was added.
-        is_note: whether the text is a remark on the log instead.
+        text: the added text.
+        is_note: whether *text* is a remark about the log instead.
     """
 
     task: str
@@ -92,19 +92,22 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of a log: its bytes, none at the present end; and how many the log has at present."""
+    """A piece of a log: its bytes, none at the log's current end; and the log's current size."""
 
     data: bytes
     size: int
 
 
 def logs_owner(job_id: JobID) -> JobID:
-    """Return the owner of a job's kept logs: its files go when it ends, its logs when it is forgotten."""
+    """Return the owner of a job's kept logs.
+
+    It is not the job itself, whose files are deleted when it ends: logs are deleted when the job is forgotten.
+    """
     return JobID.from_name("logs", job_id)
 
 
 def write_job_log(directory: Path, job_id: JobID, task: str, attempt: int, name: str, content: bytes) -> None:
-    """Write a log where it outlives its cluster: ``job-<id>/<task>.<attempt>.<name>`` below *directory*.
+    """Write a log to a file that outlives the cluster: ``job-<id>/<task>.<attempt>.<name>`` below *directory*.
 
     Raises:
         OSError: it cannot be written.
@@ -116,15 +119,15 @@ def write_job_log(directory: Path, job_id: JobID, task: str, attempt: int, name:
 
 @contextmanager
 def bounded(path: Path, limit: int, start: int = 0) -> Iterator[tuple[BufferedRandom, int, int]]:
-    """A log, or its head and its tail with a line between them that says how much was left out.
+    """Yield a log, or its head and its tail with a line between them that reports the omitted bytes.
 
     Args:
-        path: the file; it may be written to meanwhile.
-        limit: most bytes.
-        start: where to begin; in a file that has become shorter (it was rotated) at its beginning.
+        path: the file, to which other processes may write during the call.
+        limit: largest number of bytes.
+        start: offset to start at; a file that has become shorter (it was rotated) is read from its beginning.
 
     Yields:
-        a file that can seek, the bytes of the log, and how many of them, or instead of them, are in the file.
+        A file that can seek, the size of the log, and the size of the file, both in bytes.
 
     Raises:
         OSError: the file cannot be read.
@@ -147,12 +150,12 @@ def bounded(path: Path, limit: int, start: int = 0) -> Iterator[tuple[BufferedRa
 
 
 def rest_of(kept: bytes, size: int, offset: int) -> bytes:
-    """Return what follows in a log whose first bytes are known, of what was kept of it. Pure.
+    """Return the part of a kept log that follows the bytes that a client already has. Pure.
 
     Args:
-        kept: all of the log, or what `bounded` makes of a longer one.
+        kept: the whole log, or the output of `bounded` for a longer one.
         size: bytes of the log.
-        offset: how many of them are known.
+        offset: number of bytes that the client already has.
     """
     if len(kept) == size:
         return kept[offset:]
@@ -166,7 +169,7 @@ def rest_of(kept: bytes, size: int, offset: int) -> bytes:
 
 
 def _opened(path: Path) -> BufferedReader:
-    """A log; never what its task has put a link to in its place."""
+    """Open a log; never follow a symbolic link that its task has put in its place."""
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
 
 
@@ -182,7 +185,7 @@ def _copy(source: BufferedReader, target: BufferedRandom, start: int, end: int) 
 
 
 def _line_end(file: BufferedReader, start: int, at: int) -> int:
-    """The end of the last line that ends shortly before *at*, or *at* where none does."""
+    """Return the end of the last line that ends shortly before *at*, or *at* where none does."""
     begin = max(start, at - LINE)
     file.seek(begin)
     found = file.read(at - begin).rfind(b"\n")
@@ -190,14 +193,14 @@ def _line_end(file: BufferedReader, start: int, at: int) -> int:
 
 
 def _line_start(file: BufferedReader, at: int, end: int) -> int:
-    """The start of the first line that starts shortly after *at*, or *at* where none does."""
+    """Return the start of the first line that starts shortly after *at*, or *at* where none does."""
     file.seek(at)
     found = file.read(min(LINE, end - at)).find(b"\n")
     return at if found < 0 else at + found + 1
 
 
 def read_chunk(path: Path, offset: int) -> LogChunk:
-    """The bytes of a log from *offset* on, at most `CHUNK`; none where there is no such file yet. Raises OSError."""
+    """Return the bytes of a log from *offset* on, at most `CHUNK`; none while the file is missing. Raises OSError."""
     try:
         with _opened(path) as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""Following the leader of a component: always its present gateway, or none."""
+"""Follows the leader of a component, and provides a gateway to it while there is one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ G = TypeVar("G", bound=FencedRpcGateway)
 
 
 class LeaderFollower(Generic[G]):
-    """A `LeaderRetrievalListener` that turns what it hears into gateways.
+    """A `LeaderRetrievalListener` that creates a gateway to each new leader.
 
-    It remembers the highest epoch. A leader behind that (Redis has lost writes) is called with the token of the
-    highest, which it refuses; so it learns that it has to take a higher one.
+    It remembers the highest epoch. A leader with an older epoch (Redis has lost writes) is called with the token of the
+    highest, which it rejects; so it learns that it needs a higher epoch.
 
     Args:
-        owner: makes the gateways. An endpoint also refuses, from then on, the calls of the leaders before the one that
-            is heard of.
-        retrieval: the retrieval service of the component; stopped with `stop`.
+        owner: creates the gateways. An endpoint also rejects calls of earlier leaders from then on.
+        retrieval: the retrieval service of the component; stopped by `stop`.
         gateway_type: the component's interface.
-        on_change: called with the new gateway, or None when the leader is gone.
+        on_change: called with the new gateway, or None when there is no leader any more.
     """
 
     def __init__(
@@ -49,21 +48,21 @@ class LeaderFollower(Generic[G]):
         self.gateway: G | None = None
 
     async def start(self) -> None:
-        """Begin to follow."""
+        """Start following."""
         await self._retrieval.start(self)
 
     async def stop(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         await self._retrieval.stop()
 
     async def get(self) -> G:
-        """The leader's gateway, as soon as there is one."""
+        """Wait for a leader, and return its gateway."""
         while self.gateway is None:
             await self._known.wait()
         return self.gateway
 
     def notify_leader_address(self, leader: LeaderInformation | None) -> None:
-        """Called by the retrieval service."""
+        """Handle a change of the leader; called by the retrieval service."""
         self.leader = leader
         if leader is None:
             self.gateway = None
@@ -84,5 +83,5 @@ class LeaderFollower(Generic[G]):
             self._on_change(self.gateway)
 
     def handle_error(self, error: Exception) -> None:
-        """Called by the retrieval service when it cannot go on."""
+        """Handle a fatal error of the retrieval service, which calls this."""
         logger.error("following the %s failed", self._gateway_type.__name__, exc_info=error)

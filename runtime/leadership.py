@@ -1,4 +1,4 @@
-"""The base of the components that are elected: fenced endpoints that serve only while they lead."""
+"""The base of elected components: fenced endpoints that serve only while they lead."""
 
 from __future__ import annotations
 
@@ -29,15 +29,20 @@ G = TypeVar("G", bound=RpcGateway)
 class LeaderEndpoint(FencedRpcEndpoint):
     """An endpoint that takes part in the election of its component (Flink's `LeaderContender` endpoints).
 
-    Granted leadership it prepares (`lead`), opens its gateway under the new fencing token, confirms itself as the
-    leader, and has itself listed by the receptionist, again and again, so that a receptionist that was replaced knows
-    it too. When leadership is revoked it refuses every call from that moment, then lets go (`on_revoked`).
+    When leadership is granted:
+
+    1. It prepares (`lead`).
+    2. It opens its gateway under the new fencing token.
+    3. It confirms itself as the leader.
+    4. It lists itself at the receptionist, repeatedly, so that a replaced receptionist learns of it too.
+
+    When leadership is revoked, it rejects every call from that moment, and then calls `on_revoked`.
 
     Args:
         service: the RPC service of the process.
         name: the actor's name.
         election: the election of its component.
-        receptionist: the system's directory.
+        receptionist: the actor system's directory.
     """
 
     def __init__(
@@ -51,27 +56,27 @@ class LeaderEndpoint(FencedRpcEndpoint):
 
     @property
     def term(self) -> LeaderTerm:
-        """The present term; raises `FencingError` where there is none: it may have ended since a call was let in."""
+        """Return the present term; raises `FencingError` if there is none: it may end after a call was accepted."""
         if self._term is None:
             raise FencingError(f"{self.path} does not lead any more; look the leader up again")
         return self._term
 
     async def lead(self, term: LeaderTerm) -> None:
-        """Prepare to serve: recover what the predecessor knew. Raising gives the leadership back."""
+        """Prepare to serve: recover the predecessor's state. An exception returns the leadership."""
         raise NotImplementedError
 
     async def serve(self) -> None:
-        """Begin to work: the leadership is confirmed and the gateway open."""
+        """Start working, once the leadership is confirmed and the gateway is open."""
 
     async def on_revoked(self) -> None:
-        """Let go of what belonged to the leadership. The gateway is closed already."""
+        """Release everything that belonged to the leadership. The gateway is closed already."""
         raise NotImplementedError
 
     def check_token(self, token: FencingToken | None) -> None:
-        """Refuse a call of another leadership, or one that comes after the lease; raises `FencingError`.
+        """Reject a call for another leadership, or after the end of the lease; raises `FencingError`.
 
-        A process that stood still (SIGSTOP, suspend) may read a call before the timer that ends its term has run. A
-        caller that has seen a later leadership shows that a higher epoch is needed.
+        A process that was suspended (SIGSTOP) may read a call before the timer that ends its term has run. A caller
+        with the token of a later leadership shows that a higher epoch is needed.
         """
         if token is not None and self._term is not None and token.epoch > self._term.epoch:
             self._election.observe_epoch(token.epoch)
@@ -82,22 +87,22 @@ class LeaderEndpoint(FencedRpcEndpoint):
     # --------------------------------------------------------------- acts of the leader
 
     def act(self, term: LeaderTerm | None = None) -> LeaderTerm:
-        """Pass the gate of all acts of a leader: ask the clock of the lease, now.
+        """Check by the clock that the lease still holds, before each act of the leader.
 
-        All messages of its gateways pass it. So has to whatever else the leader does outside of its own memory, where
-        the store of the high-availability services does not compare the term itself.
+        All messages of its gateways pass this check. Any other act outside of the leader's own memory has to call it
+        too, unless the store of the high-availability services compares the term itself.
 
-        A process that stood still (SIGSTOP, suspend) may run handlers and timers before the election ends its term. A
-        leader that may not act any more gives its term up, so that nothing waits for what it did not do.
+        A process that was suspended (SIGSTOP) may run handlers and timers before the election ends its term. A leader
+        that may not act any more gives up its term, so that no component waits for the omitted act.
 
         Args:
-            term: the leadership that the act belongs to; the present one unless it is given.
+            term: the leadership that the act belongs to. Default: the present one.
 
         Returns:
-            the leadership to act under.
+            The leadership to act under.
 
         Raises:
-            FencingError: it is over, or may be.
+            FencingError: the leadership is over, or may be.
         """
         own = self._term
         if own is None or (term is not None and term != own):
@@ -108,7 +113,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
         return own
 
     def may_act(self, term: LeaderTerm) -> bool:
-        """Whether `act` lets an act of *term* pass at this moment."""
+        """Return whether `act` permits an act of *term* now."""
         try:
             self.act(term)
         except FencingError as error:
@@ -125,21 +130,21 @@ class LeaderEndpoint(FencedRpcEndpoint):
         *,
         term: LeaderTerm | None = None,
     ) -> G:
-        """A gateway whose calls carry this endpoint's leadership, and pass its gate (`act`) when they are sent.
+        """Return a gateway whose calls carry this endpoint's leadership, and are checked by `act` when they are sent.
 
         Args:
             address: the actor's address.
             gateway_type: the interface that it implements.
             token: the leadership that the calls are meant for, for fenced endpoints.
             timeout_s: time allowed for each ask, in seconds.
-            term: the leadership that the calls belong to. Without it each call acts under the one of its moment.
+            term: the leadership that the calls belong to. Default: for each call, the leadership when it is sent.
         """
-        # A Fence takes the place of the token wherever a gateway is made.
+        # A Fence replaces the token in every gateway.
         fence = Fence(token, functools.partial(self.act, term), self.refused)
         return self.service.gateway(address, gateway_type, fence, timeout_s)
 
     def refused(self, error: FencingError) -> None:
-        """A receiver refused a call of this leadership: where it has seen a higher epoch, that has to be passed."""
+        """Handle the rejection of a call; if the receiver has seen a higher epoch, the election has to exceed that."""
         if error.epoch is not None and self._term is not None and error.epoch > self._term.epoch:
             self.log.warning("%s of epoch %d was refused: %s", self.path, self._term.epoch, error)
             self._election.observe_epoch(error.epoch)
@@ -155,13 +160,13 @@ class LeaderEndpoint(FencedRpcEndpoint):
         await self._election.stop()
 
     def grant_leadership(self, term: LeaderTerm) -> None:
-        """Called by the election: this process leads now."""
+        """Take over the leadership; called by the election."""
         self._term = term
         set_process_context(epoch=term.epoch)
         self.spawn(self._take_over(term), "taking over the leadership")
 
     def revoke_leadership(self) -> None:
-        """Called by the election: this process does not lead any more."""
+        """End the leadership; called by the election."""
         was_leading = self._term is not None
         self._withdraw()
         if was_leading:
@@ -169,12 +174,12 @@ class LeaderEndpoint(FencedRpcEndpoint):
             self._stepping_back = self.spawn(self.on_revoked(), "stepping back")
 
     def handle_error(self, error: Exception) -> None:
-        """Called by the election when it cannot go on."""
+        """Handle a fatal error of the election, which calls this."""
         self.on_error("the leader election", error)
 
     async def _take_over(self, term: LeaderTerm) -> None:
         if self._stepping_back is not None:
-            # Who leads again at once must not have what it begins ended by its own stepping back.
+            # `on_revoked` of the earlier term must not end what the new term starts.
             await asyncio.gather(self._stepping_back, return_exceptions=True)
             if self._term != term:
                 return
@@ -189,11 +194,11 @@ class LeaderEndpoint(FencedRpcEndpoint):
         self.fencing_token = FencingToken(term.epoch, term.session)
         if not await self._election.confirm_leadership(term, str(self.address)):
             self.log.warning("%s was elected and lost its leadership before it could serve", self.path)
-            # A renewal that was under way may have saved the term meanwhile: nobody would lead, and nobody contend.
+            # A concurrent renewal may have saved the term: then there would be no leader, and no contender.
             self._election.step_down(term, "it was not confirmed as the leader")
             return
         self.log.info("%s leads at %s, epoch %d", self.path, self.address, term.epoch)
-        self._list_again(term)  # beside its work: who follows the leader has it from the latch
+        self._list_again(term)  # in the background: followers learn of the leader from the latch
         await self.serve()
 
     async def _list(self, term: LeaderTerm) -> None:
@@ -208,7 +213,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
         self.schedule_run_async(REGISTRATION_INTERVAL_S, lambda: self._list_again(term))
 
     def announce(self, event: Any) -> None:
-        """Publish an event on the event stream of this process, and of the one by whose address users know the system.
+        """Publish an event on this process's event stream, and on that of the process whose address users know.
 
         Args:
             event: a message; see `runtime.protocol.events`.

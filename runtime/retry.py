@@ -1,8 +1,8 @@
-"""The one way to try again: pauses that grow up to a limit and are spread at random, and one line in the log.
+"""The one retry helper: pauses grow up to a limit and are spread at random, and a repeated failure is logged once.
 
     await retry(lambda: gateway.register(self.address), ActorError, what="registering", log=self.log)
 
-A pause is an `await` (or, with `pauses`, the caller's own): whoever cancels the task ends the retries too.
+A pause is an `await` (or, with `pauses`, the caller's own), so cancelling the task also ends the retries.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ T = TypeVar("T")
 Errors = type[Exception] | tuple[type[Exception], ...]
 
 SOON = Backoff(0.1, 0.5)
-"""How components of a cluster ask each other again: whoever is being replaced is back within a second or two."""
+"""Back-off between components of a cluster: a component that is being replaced is back within a second or two."""
 
 _RNG = random.Random()  # noqa: S311  # spreads retries, hides nothing
 
 
 def pauses(backoff: Backoff | None = None, rng: random.Random = _RNG) -> Iterator[float]:
-    """Yield the seconds to wait before each further attempt, without end; `SOON` unless a back-off is given."""
+    """Yield the seconds to wait before each further attempt, without end. The default back-off is `SOON`."""
     for count in itertools.count():
         yield (backoff or SOON).delay(count, rng)
 
@@ -42,16 +42,16 @@ async def retry(
     backoff: Backoff | None = None,
     rng: random.Random = _RNG,
 ) -> T:
-    """Return what *attempt* returns, at the first time that it raises none of the errors to be retried.
+    """Call *attempt* until it succeeds, and return its result.
 
     Args:
-        attempt: called again after each failure. One that is not wanted any more returns instead of raising.
+        attempt: called again after each failure. To end the retries, it returns instead of raising.
         on: errors after which it is called again; all others are raised.
-        unless: kinds of those errors that are raised all the same.
-        what: the undertaking, as a noun phrase for the log.
-        log: gets the first failure, and every later one of another text; repetitions are logged as DEBUG.
+        unless: subclasses of those errors that are raised nevertheless.
+        what: a noun phrase for the log that names the attempt.
+        log: gets the first failure, and each one whose text differs from the one before; others are logged as DEBUG.
         level: of these lines.
-        backoff: the pauses; `SOON` unless it is given.
+        backoff: the pauses. Default: `SOON`.
         rng: spreads the pauses.
     """
     said = None

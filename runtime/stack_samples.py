@@ -1,7 +1,7 @@
 """A profile of a Python process by samples of its threads' stacks (as Flink's flame graphs). Pure.
 
-A sample is a thread dump. Where threads wait counts as well as where they compute: what the interpreter tells of a
-thread is where it is, not whether it runs.
+A sample is a thread dump. Waiting threads count as well as computing ones: the interpreter shows a thread's stack, but
+not whether it runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 MOST_SAMPLES = 1000
 MOST_STACKS = 2000
-"""Most different stacks of a profile; the ones that are seen when there are so many are counted together."""
+"""Largest number of different stacks in a profile; further ones are counted together as `OTHERS`."""
 
 _LONGEST_NAME = 160
 _FRAME = re.compile(r'^ +File "(.*)", line \d+, in (.*)$', re.MULTILINE)
@@ -22,7 +22,7 @@ OTHERS = "(others)"
 
 @dataclass(frozen=True, slots=True)
 class FoldedStack:
-    """A stack and how often it was seen: the thread's name, and its frames, the outermost first."""
+    """A stack and the number of its samples; *frames* are the thread's name and then its frames, outermost first."""
 
     frames: tuple[str, ...]
     count: int
@@ -30,11 +30,11 @@ class FoldedStack:
 
 @dataclass(frozen=True, slots=True)
 class StackProfile:
-    """What the samples came to.
+    """The result of sampling.
 
     Args:
         pid: the process.
-        samples: how many were taken.
+        samples: number of samples.
         interval_ms: the pause between two.
         stacks: each different stack, the most frequent first.
     """
@@ -47,7 +47,7 @@ class StackProfile:
 
 @dataclass(slots=True)
 class FlameNode:
-    """A frame with those that it called (Flink's `JobVertexFlameGraph.Node`): in how many samples it was seen."""
+    """A frame, the number of its samples, and the frames that it called (Flink's `JobVertexFlameGraph.Node`)."""
 
     name: str
     value: int = 0
@@ -62,7 +62,7 @@ class StackSampler:
         self._samples = 0
 
     def add(self, threads: Iterable[tuple[str, str]]) -> None:
-        """One sample: each thread's name and where it is, as in a traceback."""
+        """Add one sample: each thread's name and its stack, as in a traceback."""
         self._samples += 1
         for name, stack in threads:
             frames = (name[:_LONGEST_NAME], *frames_of(stack))
@@ -70,20 +70,20 @@ class StackSampler:
             self._stacks[frames if known else (OTHERS,)] += 1
 
     def profile(self, pid: int, interval_ms: int) -> StackProfile:
-        """What they came to."""
+        """Return the profile of all samples so far."""
         stacks = tuple(FoldedStack(frames, count) for frames, count in self._stacks.most_common())
         return StackProfile(pid, self._samples, interval_ms, stacks)
 
 
 def frames_of(stack: str) -> tuple[str, ...]:
-    """The frames of a stack, as ``function (package/file.py)``, the outermost first."""
+    """Return the frames of a stack, as ``function (package/file.py)``, the outermost first."""
     return tuple(
         f"{function} ({'/'.join(file.split('/')[-2:])})"[:_LONGEST_NAME] for file, function in _FRAME.findall(stack)
     )
 
 
 def flame_graph(profile: StackProfile) -> FlameNode:
-    """The stacks as a tree, from all of the process down."""
+    """Return the stacks as a tree, whose root stands for all threads."""
     root = FlameNode("all threads")
     for stack in profile.stacks:
         node = root

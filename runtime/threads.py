@@ -1,4 +1,4 @@
-"""Where the Python threads of this process are: what a thread dump is made of."""
+"""Stacks and states of this process's Python threads, for thread dumps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 MAX_FRAMES = 64
-"""Most frames that are told of one thread, the innermost."""
+"""Largest number of frames of one thread in a dump: the innermost ones."""
 
 
 _STATES = {"R": "RUNNABLE", "D": "BLOCKED"}
@@ -16,10 +16,10 @@ _STATES = {"R": "RUNNABLE", "D": "BLOCKED"}
 
 
 def thread_states() -> dict[str, str]:
-    """What each thread of this process does at present, by its name, in Java's words.
+    """Return the state of each thread of this process by its name, in Java's terms.
 
-    RUNNABLE: it has a processor, or waits for one. BLOCKED: it waits for a disk. WAITING: for anything else, such as a
-    lock, a socket, or the interpreter.
+    RUNNABLE: it has a processor, or waits for one. BLOCKED: it waits for a disk. WAITING: it waits for anything else,
+    such as a lock, a socket, or the interpreter.
     """
     found = {}
     for thread in threading.enumerate():
@@ -32,7 +32,7 @@ def thread_states() -> dict[str, str]:
 
 
 def thread_stacks() -> list[tuple[str, str]]:
-    """The name of each thread and where it is at present, as in a traceback; the main thread first."""
+    """Return name and stack of each thread, as in a traceback; the main thread first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     frames = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)

@@ -7,7 +7,7 @@
         query = events.writeStream.queryName("counts").option("checkpointLocation", ...).start()
         cluster.savepoint("/savepoints")
 
-The idea is Flink's MiniCluster, with real processes; docs/embedding.md says what it does and what it does not.
+It follows Flink's MiniCluster, but with real processes; docs/embedding.md describes its features and limits.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ __all__ = ["ClusterAccess", "EmbeddedCluster", "EmbeddedClusterError"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from runtime.embedded import cluster  # an executor, which unpickles a ClusterAccess, needs nothing of it
+    from runtime.embedded import cluster  # imported here: an executor that unpickles a ClusterAccess does not need it
 
     return getattr(cluster, name)

@@ -23,15 +23,15 @@ class SecretHolder(Protocol):
 
     @property
     def value(self) -> bytes:
-        """The secret."""
+        """Return the secret."""
 
 
 @dataclass(frozen=True)
 class ClusterAccess:
-    """To be used in functions that Spark runs; made by `EmbeddedCluster.access`.
+    """Access to the cluster for functions that Spark runs; created by `EmbeddedCluster.access`.
 
-    It travels with the function. The secret does not: what travels is the number of a broadcast variable, which an
-    executor fetches from the driver as Spark fetches any other.
+    It travels with the function. The secret does not: only the number of a broadcast variable travels, which an
+    executor fetches from the driver like any other.
 
     Args:
         masters: addresses of the cluster's masters.
@@ -46,7 +46,7 @@ class ClusterAccess:
     tls: TlsConfig | None = None
 
     def cluster(self) -> Cluster:
-        """A handle of the cluster; one for each process, which stays open."""
+        """Return this process's handle of the cluster, which stays open."""
         key = os.getpid(), self.masters
         if key not in _open:
             rpc = RpcConfig(frame_size=self.frame_size, tls=self.tls)
@@ -60,21 +60,21 @@ class ClusterAccess:
     def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any: ...
 
     def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any:
-        """An actor by its name in the cluster or by its address; see `runtime.notebook.Cluster.actor`."""
+        """Return an actor by its name in the cluster or by its address; see `runtime.notebook.Cluster.actor`."""
         return self.cluster().actor(name, gateway_type)
 
     def put_blob(self, data: bytes) -> str:
-        """Keep bytes in the cluster's BlobServer until they are deleted; returns their key."""
+        """Store bytes in the cluster's BlobServer until they are deleted, and return their key."""
         with self.cluster().client.blobs() as blobs:
             return str(blobs.put_bytes(data, TransientBlobKey))
 
     def get_blob(self, key: str) -> bytes:
-        """Return the bytes that are kept under a key; raises `BlobNotFound`."""
+        """Return the bytes stored under a key; raises `BlobNotFound`."""
         with self.cluster().client.blobs() as blobs:
             return blobs.get_bytes(BlobKey.parse(key))
 
     def delete_blob(self, key: str) -> bool:
-        """Remove it; whether it was there."""
+        """Remove the bytes stored under a key; return whether there were any."""
         parsed = BlobKey.parse(key)
         with self.cluster().client.blobs() as blobs:
             return isinstance(parsed, TransientBlobKey) and blobs.delete(parsed)

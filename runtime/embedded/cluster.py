@@ -1,4 +1,4 @@
-"""`EmbeddedCluster`: a cluster for one program, beside the Spark driver that the program has."""
+"""`EmbeddedCluster`: a cluster for one program that has its own Spark driver."""
 
 from __future__ import annotations
 
@@ -61,13 +61,14 @@ _MAIN = "# The program that embeds the cluster; it runs already.\n"
 
 
 class EmbeddedClusterError(ClusterError):
-    """The cluster cannot be embedded, or its job is not taken."""
+    """The cluster cannot be embedded, or its job does not start."""
 
 
 def _lack_of_workers(spark: Any) -> EmbeddedClusterError | None:
-    """Return why functions in Spark's Python workers cannot reach the cluster; None where they can, as far as is seen.
+    """Return why functions in Spark's Python workers cannot reach the cluster; None if no obstacle was found.
 
-    They run ``python3`` of the PATH unless ``PYSPARK_PYTHON`` names another one, whichever Python runs the program.
+    The workers run ``python3`` of the PATH unless ``PYSPARK_PYTHON`` names another one, whichever Python runs the
+    program.
     """
     python = None if ".connect." in type(spark).__module__ else python_of_workers(spark)
     if python is None or Path(python).absolute() == Path(sys.executable).absolute():
@@ -92,15 +93,15 @@ def _say(text: str) -> None:
 
 
 class EmbeddedCluster:
-    """Starts a cluster whose one job is this program; returns when the program's streaming queries are looked after.
+    """A cluster whose one job is this program; the constructor returns once it looks after the streaming queries.
 
     Args:
-        spark: the program's classic session; it stays the program's.
-        settings: options of the cluster by key, over those of ``$UNDERSTUDY_CONF_DIR``. ``cluster.runtime-dir`` names
-            a directory that stays; by default it is a new one, gone with the cluster.
+        spark: the program's classic session, which the program keeps.
+        settings: options of the cluster by key, which override those of ``$UNDERSTUDY_CONF_DIR``. A directory in
+            ``cluster.runtime-dir`` is kept. Default: a new directory, removed at the end.
 
     Attributes:
-        cluster: a handle of the cluster, as notebooks have it.
+        cluster: a handle of the cluster, the same as in notebooks.
         job: a handle of the program as a job.
 
     Raises:
@@ -160,7 +161,7 @@ class EmbeddedCluster:
             check_name("job", name)
         except JobGraphError:
             name = "program"
-        # Its process is not lost when its TaskExecutor is: the next one finds it again, as often as it takes.
+        # The program survives the loss of its TaskExecutor, and the next one finds it again, any number of times.
         graph = JobGraph.for_script(
             name,
             restart_strategy=RestartStrategyConfig.fixed_delay(1_000_000, 1.0),
@@ -174,7 +175,7 @@ class EmbeddedCluster:
     # ------------------------------------------------------------------- queries
 
     def _run(self, spec: TaskSpec) -> None:
-        """A TaskExecutor has attached."""
+        """Install the hooks on the first attachment of a TaskExecutor, and report running queries to it."""
         control, offer = self._control, self._offer
         if control is None or offer is None or spec.streaming is None:
             return
@@ -195,7 +196,7 @@ class EmbeddedCluster:
         self._attached.set()
 
     def _cancel(self) -> None:
-        """The job was cancelled, or stopped with a savepoint: the queries end, the program goes on."""
+        """Stop the queries when the job is cancelled, or stopped with a savepoint; the program keeps running."""
         if self._queries is not None:
             self._queries.stopped_all()
         if self._offer is not None:
@@ -208,7 +209,7 @@ class EmbeddedCluster:
 
     @property
     def directory(self) -> Path:
-        """The cluster's runtime directory: `understudy -D cluster.runtime-dir=DIRECTORY` speaks to it."""
+        """Return the cluster's runtime directory, by which `understudy -D cluster.runtime-dir=DIRECTORY` finds it."""
         return self._directory.root
 
     def checkpoint(self) -> Path:
@@ -222,7 +223,7 @@ class EmbeddedCluster:
     # ----------------------------------------------------------------- executors
 
     def access(self) -> ClusterAccess:
-        """Return what a function needs to reach actors and blobs from Spark's executors.
+        """Return the access with which a function reaches actors and blobs from Spark's executors.
 
         Raises:
             EmbeddedClusterError: Spark's Python workers, of a local master, run a Python that lacks this package.
@@ -239,7 +240,7 @@ class EmbeddedCluster:
     # ----------------------------------------------------------------------- end
 
     def stop(self) -> None:
-        """End the cluster; Spark and the program's queries go on, as without it. May be repeated."""
+        """Stop the cluster; Spark and the program's queries keep running without it. May be repeated."""
         with self._lock:
             if self._stopped:
                 return
@@ -248,7 +249,7 @@ class EmbeddedCluster:
                 self._queries.uninstall()
         atexit.unregister(self.stop)
         if self._control is not None:
-            self._control.close()  # before the cluster ends: its job is over, and nothing is cancelled
+            self._control.close()  # before the cluster ends: its job finishes, so that nothing is cancelled
         if self._client is not None:
             self._client.close()
         if self._guard is not None:
@@ -265,7 +266,7 @@ class EmbeddedCluster:
         except subprocess.TimeoutExpired:
             _say(
                 f"the embedded cluster in {self._directory.root} has not ended within {STOP_S:g} s: its guard, process "
-                f"{guard.pid}, goes on to end it"
+                f"{guard.pid}, continues to end it"
             )
 
     def _start_guard(self) -> None:
@@ -283,7 +284,7 @@ class EmbeddedCluster:
                 stderr=output,
                 pass_fds=(reading,),
                 cwd="/",
-                start_new_session=True,  # a Ctrl-C on the program's terminal is not meant for it
+                start_new_session=True,  # a Ctrl-C on the program's terminal must not end it
                 env={**os.environ, "PYTHONPATH": path},
             )
         finally:
@@ -303,7 +304,7 @@ class EmbeddedCluster:
 
 
 def _configuration(settings: Mapping[str, object]) -> tuple[Configuration, bool]:
-    """The cluster's, and whether its directory stays."""
+    """Return the cluster's configuration, and whether its directory is kept."""
     configuration = Configuration.load()
     ours = {key: value for key, value in _SETTINGS.items() if key not in settings}
     configuration = configuration.overlaid({**ours, **settings}, "settings")

@@ -1,9 +1,9 @@
-"""Ends an embedded cluster when its program is over, however that ended.
+"""Ends an embedded cluster when its program has ended in any way.
 
     python -m runtime.embedded.guard RUNTIME_DIR PROGRAM_PID PROGRAM_START FD keep|remove
 
-It waits until the program closes its end of a pipe (it wants the cluster gone, or has ended) or its process has ended
-(something that it forked may hold the pipe), and stops whatever of the cluster there is.
+The guard waits until the program closes its end of a pipe: the program stops the cluster, or has ended. It also watches
+the program's process, since a child of the program may hold the pipe open. Then it stops all that runs of the cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runtime.spark.process import start_time
 
 
 def main() -> int:
-    """The exit status is 0 when nothing of the cluster is left."""
+    """Return the exit status: 1 if the cluster's directory was to be removed and still exists, else 0."""
     root, pid, started, pipe = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -38,7 +38,7 @@ def main() -> int:
     try:
         stop_cluster(configuration, _say)
     except (ClusterError, OSError) as error:
-        _say(f"{error}")  # nothing was there any more, or it cannot be removed
+        _say(f"{error}")  # the cluster does not run any more, or cannot be stopped
     if sys.argv[5] == "remove":
         shutil.rmtree(root, ignore_errors=True)
         status = int(root.exists())

@@ -1,4 +1,4 @@
-"""The program's end of its task: a Unix socket to which the TaskExecutor connects, again after it was replaced."""
+"""The program's end of its task: a Unix socket to which the TaskExecutor connects, and so does its successor."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from runtime.spark.wire import BlockingChannel
 
 
 class ProgramControl:
-    """Takes the program's task, and speaks for it: by a `TaskControl` for each TaskExecutor that comes.
+    """Receives the program's task, and sends its messages, by a `TaskControl` for each TaskExecutor that connects.
 
     Args:
         path: of the socket, in a directory of mode 0700.
-        on_run: called with the spec, on a thread of its own, when a TaskExecutor has attached.
-        on_cancel: called when the job is to end: stops the program's streaming queries.
+        on_run: called with the spec, on a separate thread, when a TaskExecutor has attached.
+        on_cancel: called when the job is cancelled: stops the program's streaming queries.
     """
 
     def __init__(self, path: Path, on_run: Callable[[TaskSpec], None], on_cancel: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class ProgramControl:
         self._known: dict[str, QueryStarts] = {}
         self._closed = False
         self.failed_queries: Callable[[], list[FailedQuery]] = list
-        """As `TaskControl.failed_queries`."""
+        """See `TaskControl.failed_queries`."""
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(path))
         path.chmod(0o600)
@@ -43,25 +43,28 @@ class ProgramControl:
         threading.Thread(target=self._serve, name="understudy-program", daemon=True).start()
 
     def tell(self, message: FromTask) -> bool:
-        """Send a message to the TaskExecutor; whether there was one. One that comes later is told of queries, too."""
+        """Send a message to the TaskExecutor; return whether one was connected.
+
+        Starts of queries are also kept for later TaskExecutors, see `tell_known`.
+        """
         if isinstance(message, QueryStarts):
             self._known[message.query.name] = message
         control = self._control
         return control is not None and control.tell(message)
 
     def tell_known(self) -> None:
-        """Tell a TaskExecutor that is new what runs; it takes the leases anew."""
+        """Report the running queries to a new TaskExecutor, which acquires their leases again."""
         for known in list(self._known.values()):
             if "://" not in known.query.location:
-                with contextlib.suppress(LocationInUseError):  # the query runs: nothing is gained by its end
+                with contextlib.suppress(LocationInUseError):  # the query already runs: ending it would gain nothing
                     self.acquire_lease(known.query.location, is_running=True)
             self.tell(QueryStarts(known.query, known.batch))
 
     def acquire_lease(self, location: str, *, is_running: bool = False) -> None:
-        """As `TaskControl.acquire_lease`; waits for a TaskExecutor while there is none.
+        """Acquire a lease as `TaskControl.acquire_lease`; wait for a TaskExecutor while none is connected.
 
         Raises:
-            LocationInUseError: somebody else writes to the location.
+            LocationInUseError: another query writes to the location.
         """
         while (control := self._await_control()) is not None:
             with contextlib.suppress(DetachedError):  # another TaskExecutor comes
@@ -69,7 +72,7 @@ class ProgramControl:
                 return
 
     def close(self) -> None:
-        """The program needs its task no longer: say that it has finished, and take no other."""
+        """Report that the task has finished, and accept no other: the program leaves the cluster."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -95,7 +98,7 @@ class ProgramControl:
                 connection, _ = self._listening.accept()
             except OSError:
                 return  # closed
-            with connection, contextlib.suppress(OSError, WireError):  # a TaskExecutor that is gone: another one comes
+            with connection, contextlib.suppress(OSError, WireError):  # if this TaskExecutor ends, another one comes
                 self._take_task(connection)
 
     def _take_task(self, connection: socket.socket) -> None:
@@ -123,5 +126,5 @@ class ProgramControl:
 
 
 def same_process_socket(directory: Path) -> Path:
-    """The path of the socket in a directory for sockets."""
+    """Return the path of the socket in a directory for sockets."""
     return directory / f"program-{os.getpid()}.sock"

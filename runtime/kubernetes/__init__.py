@@ -1,1 +1,1 @@
-"""TaskExecutors as pods of Kubernetes; `client` is the only module that imports its official client."""
+"""TaskExecutors as pods of Kubernetes; only the module `client` imports its official client."""

@@ -1,6 +1,6 @@
 """The few requests to Kubernetes' API server that workers need; the only module that imports the official client.
 
-The client blocks, so each request runs in a thread; a watch has one of its own. What is answered is plain JSON.
+The client blocks, so each request runs in a thread; a watch has its own thread. Answers are plain JSON.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ except ImportError as _error:
 T = TypeVar("T")
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-WATCH_S = 300  # after which the server ends a watch, and another one goes on
+WATCH_S = 300  # seconds after which the server ends a watch, and the driver starts the next one
 _END = object()
 
 
 class KubernetesError(DriverError):
-    """The API server does not answer, or refuses.
+    """The API server does not answer, or rejects a request.
 
     Args:
-        status: of HTTP; 0 without an answer, when the request may have been carried out or not.
-        cause: in one line.
+        status: of HTTP; 0 without an answer, so that it is unknown whether the request was carried out.
+        cause: the cause, in one line.
     """
 
     def __init__(self, status: int, cause: str) -> None:
@@ -64,7 +64,7 @@ class KubernetesApi:
         configuration: the cluster's.
 
     Raises:
-        DriverError: no way to an API server is configured.
+        DriverError: no API server is configured.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -84,7 +84,7 @@ class KubernetesApi:
             raise DriverError(
                 f"no way to Kubernetes: {error}; set {KubernetesOptions.CONFIG_FILE.key}, or run in a pod"
             ) from error
-        settings.retries = False  # the caller knows what may be repeated, and repeats it
+        settings.retries = False  # the caller knows which requests may be repeated, and repeats them
         self._client = client.ApiClient(settings)
         self._pods = client.CoreV1Api(self._client)
         self._apps = client.AppsV1Api(self._client)
@@ -117,10 +117,10 @@ class KubernetesApi:
         return await self._ask(self._apps.read_namespaced_deployment, name, self._namespace)
 
     async def watch_pods(self, labels: str, version: str) -> AsyncGenerator[WatchEvent, None]:
-        """Yield what happens to the pods with these labels after *version*, until the server ends the watch.
+        """Yield the events of the pods with these labels after *version*, until the server ends the watch.
 
         Raises:
-            KubernetesError: the connection broke, or the server refuses; status 410: the version is too old.
+            KubernetesError: the connection broke, or the server rejects the watch; status 410: the version is too old.
         """
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Any] = asyncio.Queue()
@@ -144,7 +144,7 @@ class KubernetesApi:
                 yield _event(item)
         finally:
             with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has ended by itself
-                response.shutdown()  # ends the read of the thread
+                response.shutdown()  # ends the thread's read
             await asyncio.shield(reading)
             response.close()
 
@@ -171,7 +171,7 @@ class KubernetesApi:
 
 
 def _read_lines(response: Any, loop: asyncio.AbstractEventLoop, put: Callable[[Any], None]) -> None:
-    """Put each line, then the error that ended the response, if any, and the end."""
+    """Pass on each line, then the error that ended the response, if any, and then `_END`."""
 
     def tell(item: Any) -> None:
         loop.call_soon_threadsafe(put, item)

@@ -63,7 +63,7 @@ class KubernetesDriver(ResourceManagerDriver):
         self._deleting: set[asyncio.Task[None]] = set()
 
     async def initialize(self, on_terminated: OnTerminated) -> Sequence[ResourceID]:
-        """Return the pods that run; delete those that have ended meanwhile."""
+        """Return the pods that run; delete those that have ended since the last leader."""
         await self.stop()
         self._on_terminated = on_terminated
         deployment = self._configuration.get(KubernetesOptions.OWNER)
@@ -93,7 +93,7 @@ class KubernetesDriver(ResourceManagerDriver):
             del self._creating[name]
             self._pods.pop(name, None)
             raise
-        if cause := self._creating.pop(name):  # it has ended already, which is told once its name is known
+        if cause := self._creating.pop(name):  # it has ended already: report it once the caller knows its name
             asyncio.get_running_loop().call_soon(self._on_terminated, ResourceID(name), cause)
         return ResourceID(name)
 
@@ -102,7 +102,7 @@ class KubernetesDriver(ResourceManagerDriver):
             try:
                 await self._api.create_pod(manifest)
             except KubernetesError as error:
-                if error.status:  # a refusal is an answer
+                if error.status:  # the server has answered, so the pod was not created
                     raise
                 if not left:
                     self._released.add(name_of(manifest))
@@ -113,7 +113,7 @@ class KubernetesDriver(ResourceManagerDriver):
                 return
 
     async def release_resource(self, resource_id: ResourceID) -> bool:
-        """Delete the pod, unless it is none of this cluster's; it ends by SIGTERM, within its grace period."""
+        """Delete the pod, if it is one of this cluster; it ends by SIGTERM, within its grace period."""
         if resource_id not in self._pods:
             return False
         trouble = self._pods.pop(resource_id)
@@ -121,14 +121,14 @@ class KubernetesDriver(ResourceManagerDriver):
         try:
             await self._api.delete_pod(resource_id)
         except BaseException:
-            if resource_id in self._released:  # it was not seen to go
+            if resource_id in self._released:  # no event has reported its deletion
                 self._released.discard(resource_id)
                 self._pods[resource_id] = trouble
             raise
         return True
 
     async def stop(self) -> None:
-        """The pods run on."""
+        """Stop watching; the pods keep running."""
         tasks = [*self._deleting, *([] if self._watching is None else [self._watching])]
         for task in tasks:
             task.cancel()
@@ -138,7 +138,7 @@ class KubernetesDriver(ResourceManagerDriver):
         self._released.clear()
 
     def hindrance(self) -> str:
-        """Of the pods that have not started, the first that has a cause."""
+        """Return the first known cause why a pod has not started; empty for none."""
         return next(filter(None, self._pods.values()), "")
 
     # -------------------------------------------------------------------- watch
@@ -164,7 +164,7 @@ class KubernetesDriver(ResourceManagerDriver):
                     await self._list_again()
 
     async def _list_again(self) -> None:
-        """What happened meanwhile is seen by what there is."""
+        """List the pods to find the changes that the interrupted watch has missed."""
         known = set(self._pods)
         try:
             pods, self._version = await self._api.list_pods(self._labels)
@@ -186,7 +186,7 @@ class KubernetesDriver(ResourceManagerDriver):
             return
         if name not in self._pods and (is_deleted or end is not None or is_going(pod)):
             return
-        self._pods[name] = trouble_of(pod)  # one whose creation was in doubt is known from now on
+        self._pods[name] = trouble_of(pod)  # also adds a pod of which it was unknown whether it was created
         if end is not None:
             self._ended(name, end)
             if not is_deleted:

@@ -1,4 +1,4 @@
-"""What a TaskExecutor's pod is: its manifest, and what its state means (pure; manifests and pods are plain JSON)."""
+"""A TaskExecutor's pod: its manifest, and the meaning of its state (pure; manifests and pods are plain JSON)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NEVER_STARTS = frozenset(
         "InvalidImageName",
     }
 )
-"""Reasons for which a container waits that do not pass by waiting. `ErrImagePull` may be the first of some tries."""
+"""Reasons of a waiting container that do not pass by themselves. `ErrImagePull` may, as the first of several tries."""
 
 
 def worker_labels(configuration: Configuration) -> dict[str, str]:
-    """By which the workers of a cluster are found again."""
+    """Return the labels by which the workers of a cluster are found again."""
     return {
         "app.kubernetes.io/name": "understudy",
         "app.kubernetes.io/instance": configuration.get(ClusterOptions.ID).strip("._-"),
@@ -42,18 +42,21 @@ def worker_labels(configuration: Configuration) -> dict[str, str]:
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """As the API server is asked for it."""
+    """Return labels as a label selector of the API server."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def pod_name(configuration: Configuration, token: str, number: int) -> str:
-    """Of the *number*-th worker of a driver's life, which *token* names; the TaskExecutor's `ResourceID` as well."""
+    """Return the name of a driver's *number*-th worker, which is also the TaskExecutor's `ResourceID`.
+
+    *token* identifies the driver's process.
+    """
     cluster = re.sub(r"[^a-z0-9]+", "-", configuration.get(ClusterOptions.ID).lower()).strip("-")
     return f"{cluster[:30]}-taskmanager-{token}-{number}"
 
 
 def load_template(configuration: Configuration) -> Pod:
-    """The pod template of the configuration; an empty pod where there is none.
+    """Return the configured pod template; an empty pod where there is none.
 
     Raises:
         ConfigurationFileError: it cannot be read, or is no pod.
@@ -69,16 +72,18 @@ def load_template(configuration: Configuration) -> Pod:
         ) from error
     except yaml.YAMLError as error:
         line = str(error).splitlines()[0]
-        raise ConfigurationFileError(f"the pod template {path} is not valid YAML: {line}", "mend it") from error
+        raise ConfigurationFileError(
+            f"the pod template {path} is not valid YAML: {line}", "correct the file"
+        ) from error
     if not isinstance(template, dict) or template.get("kind") != "Pod":
         raise ConfigurationFileError(
-            f"{path} is no pod: its kind is not Pod", "begin it with apiVersion: v1, kind: Pod"
+            f"{path} is no pod: its kind is not Pod", "start it with apiVersion: v1, kind: Pod"
         )
     return template
 
 
 def worker_pod(configuration: Configuration, template: Pod, name: str, owner: Pod | None) -> Pod:
-    """The manifest of a worker.
+    """Return the manifest of a worker.
 
     Args:
         configuration: the cluster's.
@@ -87,7 +92,7 @@ def worker_pod(configuration: Configuration, template: Pod, name: str, owner: Po
         owner: the deployment that owns it, if any.
 
     Raises:
-        InvalidValueError: a list of pairs has something else in it.
+        InvalidValueError: a list of ``key=value`` pairs has an invalid entry.
     """
     get, pod = configuration.get, copy.deepcopy(template)
     pod.update(apiVersion="v1", kind="Pod")
@@ -112,7 +117,7 @@ def worker_pod(configuration: Configuration, template: Pod, name: str, owner: Po
                 "blockOwnerDeletion": False,
             }
         ]
-    spec["restartPolicy"] = "Never"  # whether it is needed again is the ResourceManager's to say
+    spec["restartPolicy"] = "Never"  # the ResourceManager decides whether a new worker is needed
     spec.setdefault("automountServiceAccountToken", False)
     if (account := get(KubernetesOptions.SERVICE_ACCOUNT)) is not None:
         spec["serviceAccountName"] = account
@@ -167,17 +172,17 @@ def _pairs(configuration: Configuration, option: ConfigOption[tuple[str, ...]]) 
 
 
 def name_of(pod: Pod) -> str:
-    """The pod's name."""
+    """Return the pod's name."""
     return str(pod["metadata"]["name"])
 
 
 def is_going(pod: Pod) -> bool:
-    """Whether it is being deleted."""
+    """Return whether the pod is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def end_of(pod: Pod) -> str | None:
-    """Why the pod runs no TaskExecutor, nor ever will; None while it may."""
+    """Return the reason why the pod's TaskExecutor has ended or can never start; None while it runs or may start."""
     status = pod.get("status") or {}
     statuses = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
     for item in statuses:
@@ -196,7 +201,7 @@ def end_of(pod: Pod) -> str | None:
 
 
 def trouble_of(pod: Pod) -> str:
-    """Why the pod has not started yet, where there is more to say than that; otherwise empty."""
+    """Return the reason why the pod has not started yet; empty where none is known."""
     status = pod.get("status") or {}
     for condition in status.get("conditions", []):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -212,7 +217,7 @@ def _waits(item: Pod, waiting: Pod) -> str:
     reason = str(waiting.get("reason", ""))
     if "Image" in reason:
         return (
-            f"its image {item.get('image', '')!r} cannot be had ({reason}){_said(waiting)}; see "
+            f"its image {item.get('image', '')!r} is not available ({reason}){_said(waiting)}; see "
             f"{KubernetesOptions.IMAGE.key} and {KubernetesOptions.IMAGE_PULL_SECRETS.key}"
         )
     return f"its container {item.get('name', '')!r} does not start ({reason}){_said(waiting)}"

@@ -1,1 +1,1 @@
-"""The Python environments of jobs on a worker: built once, leased, removed when nobody uses them."""
+"""The Python environments of jobs on a worker: built once, leased to tasks, removed when unused."""

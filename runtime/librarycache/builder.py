@@ -22,7 +22,7 @@ from runtime.librarycache.packing import unpack_directory
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):
     import tarfile
-else:  # the standard library's has no filters before 3.11.4, which Debian 12 does not have
+else:  # the standard library's module has no filters before Python 3.11.4; Debian 12 has an older one
     from backports import tarfile
 
 Fetch = Callable[[Library], Path]
@@ -43,7 +43,7 @@ class EnvironmentBuilder:
     """Builds and describes environments.
 
     Args:
-        pip_options: given to every ``pip install``, e.g. ``--no-index --find-links DIR`` where there is no network.
+        pip_options: passed to every ``pip install``, e.g. ``--no-index --find-links DIR`` without a network.
         timeout_s: seconds that one installation may take.
     """
 
@@ -55,19 +55,19 @@ class EnvironmentBuilder:
         """Fill *directory*, which exists and is empty.
 
         Args:
-            spec: what is in it.
-            directory: where.
-            fetch: gives the local copy of a library's file.
-            cancelled: asked now and then; True ends the building.
+            spec: its files.
+            directory: the target.
+            fetch: returns the local copy of a library's file.
+            cancelled: called repeatedly during the build, which ends once it returns True.
 
         Raises:
-            EnvironmentBuildError: it was cancelled, pip refuses, an archive is damaged or of another Python, a name is
-                no file name.
+            EnvironmentBuildError: it was cancelled, pip failed, an archive is damaged or of another Python, or a name
+                is no file name.
             OSError: the files cannot be written.
         """
         files = directory / _FILES
         for number, library in enumerate(spec.libraries):
-            # A directory each: two files may have one name, and a module's directory goes onto the path.
+            # Each has its own directory: two files may have one name, and a module's directory goes onto the path.
             target = files / f"{number:03d}" / _file_name(library)
             target.parent.mkdir(parents=True, mode=0o700)
             _link_or_copy(fetch(library), target)
@@ -83,7 +83,7 @@ class EnvironmentBuilder:
         _make_private(directory)
 
     def describe(self, spec: EnvironmentSpec, directory: Path) -> PythonEnvironment:
-        """The environment that was built of *spec* in *directory*."""
+        """Return the description of the environment that was built from *spec* in *directory*."""
         paths = list(_paths(spec, directory / _FILES))
         site = directory / _SITE
         return PythonEnvironment(
@@ -102,7 +102,7 @@ class EnvironmentBuilder:
     def _install(
         self, site: Path, packages: Iterable[Path], requirements: Iterable[Path], cancelled: Cancelled
     ) -> None:
-        """One ``pip install`` for all, so that pip sees conflicts between them."""
+        """Run one ``pip install`` for all packages, so that pip finds conflicts between them."""
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
         options, environment = without_credentials(self._pip_options)
         command += ["--no-warn-script-location", "--target", str(site), *options]
@@ -118,7 +118,7 @@ class EnvironmentBuilder:
             )
 
     def _run(self, command: Sequence[str], environment: dict[str, str], cancelled: Cancelled) -> tuple[int, str]:
-        """Run pip to its end; returns its status and what it said on standard error."""
+        """Run pip to its end; return its exit status and its standard error."""
         deadline = time.monotonic() + self._timeout_s
         with tempfile.TemporaryFile() as said:
             process = subprocess.Popen(
@@ -144,7 +144,7 @@ class EnvironmentBuilder:
                             ) from running
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # with what pip itself has started
+                    os.killpg(process.pid, signal.SIGKILL)  # also ends pip's child processes
                     process.wait()
             said.seek(0)
             return status, said.read().decode(errors="replace")
@@ -213,16 +213,16 @@ def _unpack_working_directory(packed: Path, target: Path) -> None:
 
 
 def _environment_member(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:
-    """Let a member of an environment in, unless it leaves the directory.
+    """Accept a member of an environment, unless it leaves the directory.
 
-    A symbolic link may lead outside, to the interpreter, for nothing is written through it. A hard link may not: it is
-    the file itself, and a member of the same name would be written into it.
+    A symbolic link may lead outside, to the interpreter, since no file is written through it. A hard link may not: it
+    is the file itself, and a member of the same name would overwrite it.
     """
     return (tarfile.data_filter if member.islnk() else tarfile.tar_filter)(member, target)
 
 
 def _is_environment(packed: tarfile.TarFile) -> bool:
-    """Whether it is a packed virtual environment: those link to the interpreter outside, which "data" refuses."""
+    """Return whether it is a packed virtual environment, whose links to the interpreter the filter "data" rejects."""
     return any(member.name.lstrip("./") == "pyvenv.cfg" for member in packed.getmembers())
 
 
@@ -241,7 +241,7 @@ def _import_directory(unpacked: Path) -> Path:
 
 
 def _make_private(directory: Path) -> None:
-    """Take from group and others what pip, archives and the umask have given them."""
+    """Remove the permissions of group and others that pip, archives and the umask have set."""
     for root, directories, files in os.walk(directory):
         for path in (Path(root, name) for name in (*directories, *files)):
             if not path.is_symlink():

@@ -1,4 +1,4 @@
-"""The imports of a job's code: the description of a Python environment, and the one that was built of it."""
+"""The imports of a job's code: the specification of a Python environment, and the environment built from it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class LibraryKind(Enum):
     """Kind of a file of an environment (Flink's ``-pyfs``, ``-pyreq`` and ``-pyarch``, and Spark's jars)."""
 
     PY_FILE = "py-file"
-    """A module, or an archive or wheel of pure Python that is imported as it is."""
+    """A module, or an archive or wheel of pure Python that is imported without installation."""
     PACKAGE = "package"
-    """A wheel or source distribution to be installed, with what it needs."""
+    """A wheel or source distribution to install, with its dependencies."""
     REQUIREMENTS = "requirements"
-    """A requirements file to be installed."""
+    """A requirements file to install."""
     ARCHIVE = "archive"
     """A packed virtual environment, or an archive with modules at its top."""
     JAR = "jar"
@@ -30,7 +30,7 @@ class Library:
 
     Args:
         name: the user's own name of the file.
-        kind: what it adds.
+        kind: its kind.
         digest: of its content, in hexadecimal.
     """
 
@@ -44,16 +44,16 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """The files of an environment, in the order in which they come on the path.
+    """The files of an environment, in their order on the path.
 
-    Two jobs whose files have the same names, kinds and contents have the same environment, and share it.
+    Two jobs whose files have the same names, kinds and contents share one environment.
     """
 
     libraries: tuple[Library, ...]
 
     @property
     def key(self) -> str:
-        """A name for the environment: a digest over all of it."""
+        """Return the environment's name: a digest of all its files' names, kinds and contents."""
         digest = hashlib.blake2b(digest_size=16)
         for library in self.libraries:
             for text in (library.name, library.kind.value, library.digest):
@@ -69,12 +69,12 @@ class PythonEnvironment:
     """An environment that was built.
 
     Args:
-        directory: all of it; read only by convention, shared by the jobs that lease it.
+        directory: its root; read-only by convention, since all jobs that lease it share it.
         py_files: modules and archives, in the order given.
         site: directory of installed packages, None without any.
         archives: import directories of unpacked archives.
         jars: for the job's Spark session.
-        working_directory: to be copied for each attempt; None without one.
+        working_directory: copied for each attempt; None without one.
     """
 
     directory: Path
@@ -86,13 +86,13 @@ class PythonEnvironment:
 
     @property
     def import_files(self) -> tuple[str, ...]:
-        """The same, but with modules themselves in the place of their directories: what Spark's workers are given."""
+        """Return the files for Spark's workers: as `import_path`, but with modules instead of their directories."""
         others = (*self.archives, *(() if self.site is None else (self.site,)))
         return tuple(str(path) for path in (*self.py_files, *others))
 
     @property
     def import_path(self) -> tuple[str, ...]:
-        """Entries that come first on ``sys.path``: py-files, then archives, then installed packages."""
+        """Return the first entries of ``sys.path``: py-files, then archives, then installed packages."""
         entries = [str(path.parent if path.suffix == ".py" else path) for path in self.py_files]
         entries += [str(path) for path in self.archives]
         if self.site is not None:

@@ -7,20 +7,20 @@ from actors.rpc.codec import wire_error
 
 @wire_error
 class LibraryCacheError(Exception):
-    """A job's environment cannot be had."""
+    """A job's environment is not available."""
 
 
 @wire_error
 class LeaseConflictError(LibraryCacheError):
-    """A job asks for another environment than the one that it holds on this worker."""
+    """A job requests another environment than the one that it holds on this worker."""
 
 
 class DirectoryNotPackedError(Exception):
-    """A directory of the user's cannot be packed for a job.
+    """A directory of the user cannot be packed for a job.
 
     Args:
-        message: what is wrong, on one line.
-        remedy: what to do about it, on one line.
+        message: the cause, on one line.
+        remedy: the remedy, on one line.
     """
 
     def __init__(self, message: str, remedy: str) -> None:
@@ -30,4 +30,4 @@ class DirectoryNotPackedError(Exception):
 
 @wire_error
 class EnvironmentBuildError(LibraryCacheError):
-    """A job's environment could not be built; the message carries the reason and what to do."""
+    """A job's environment could not be built; the message names the cause and the remedy."""

@@ -27,16 +27,16 @@ _INCOMING = "incoming-"
 class _Lease:
     job_id: JobID
     spec: EnvironmentSpec | None = None
-    """The environment that the lease holds; it is set before that is built."""
+    """The environment that the lease holds, set before the environment is built."""
 
 
 class EnvironmentLeases:
-    """Which job leases which environment, and which environments nobody has leased for long (pure).
+    """The environments that jobs lease, and the times since which others are unused (pure).
 
-    Each lease holds its environment by itself, whatever becomes of others of its job.
+    Each lease holds its environment independently of other leases of its job.
 
     Args:
-        now_s: when the manager began; what its predecessor left is unused since then.
+        now_s: when the manager started; its predecessor's environments count as unused since then.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -46,13 +46,13 @@ class EnvironmentLeases:
         self._count = 0
 
     def register(self, job_id: JobID) -> int:
-        """Return the number of a new lease of a job, which holds nothing yet."""
+        """Return the number of a new lease of a job, which holds no environment yet."""
         self._count += 1
         self._leases[self._count] = _Lease(job_id)
         return self._count
 
     def hold(self, number: int, spec: EnvironmentSpec) -> None:
-        """Note that a lease is about to use an environment: from now on it stays.
+        """Record that a lease is about to use an environment, which is kept from now on.
 
         Raises:
             LeaseConflictError: this lease, or another one of the job, holds another environment.
@@ -71,7 +71,7 @@ class EnvironmentLeases:
         self._unused_since_s.pop(spec.key, None)
 
     def build_failed(self, number: int, now_s: float) -> None:
-        """Note that a lease has no environment: its build failed. Other leases keep theirs."""
+        """Record that a lease has no environment, since its build failed. Other leases keep theirs."""
         lease = self._leases.get(number)
         if lease is not None and lease.spec is not None:
             spec, lease.spec = lease.spec, None
@@ -84,12 +84,12 @@ class EnvironmentLeases:
             self._left(lease.spec, now_s)
 
     def take_unused(self, names: Iterable[str], now_s: float, retention_s: float) -> list[str]:
-        """Return which environments are to be removed now, and forget them.
+        """Return the environments to remove now, and forget them.
 
         Args:
-            names: of those that there are (`EnvironmentSpec.key`).
+            names: of all existing environments (`EnvironmentSpec.key`).
             now_s: the time.
-            retention_s: how long one stays that nobody holds.
+            retention_s: seconds for which an unused environment is kept.
         """
         held, known = set(self._held()), set(names)
         unused = [
@@ -113,7 +113,7 @@ class EnvironmentLeases:
 
 
 class EnvironmentLease:
-    """A task's claim on its job's environment (Flink's `ClassLoaderLease`); release it once, when the task has left."""
+    """A task's lease of its job's environment (Flink's `ClassLoaderLease`); release it when the task has ended."""
 
     def __init__(self, manager: LibraryCacheManager, job_id: JobID, number: int) -> None:
         self._manager = manager
@@ -123,12 +123,12 @@ class EnvironmentLease:
     def get_or_resolve(
         self, spec: EnvironmentSpec, fetch: Fetch, cancelled: Cancelled = lambda: False
     ) -> PythonEnvironment:
-        """The job's environment, built if there is none of its files yet; blocks meanwhile.
+        """Return the job's environment; build it first, blocking, if none with its files exists.
 
         Args:
             spec: the environment's files; the same for all leases of a job.
-            fetch: gives the local copy of a library's file.
-            cancelled: asked now and then while it is built; True ends that.
+            fetch: returns the local copy of a library's file.
+            cancelled: called repeatedly during the build, which ends once it returns True.
 
         Raises:
             LeaseConflictError: the job has another environment already.
@@ -138,22 +138,22 @@ class EnvironmentLease:
         return self._manager._resolve(self.number, spec, fetch, cancelled)
 
     def release(self) -> None:
-        """Give the claim back; idempotent."""
+        """Release the lease; idempotent."""
         self._manager._release(self.number)
 
 
 class LibraryCacheManager:
     """The environments below one directory.
 
-    An environment is built in a directory of its own that is renamed when it is whole, so a killed worker leaves none
-    that is half built, and its successor uses what is there. Its thousands of files are not synced: after a restart of
-    the machine all environments are built anew. Safe for use by several threads.
+    An environment is built in a temporary directory, which is renamed when it is complete. So a killed worker leaves no
+    incomplete environment under a final name, and its successor reuses the complete ones. Their thousands of files are
+    not synced, so all environments are built again after a restart of the machine. Thread-safe.
 
     Args:
-        directory: where they are; made when missing; one manager's alone.
+        directory: parent of the environments, created if missing; only one manager may use it.
         builder: builds them.
-        retention_s: seconds that an unused environment is kept for the next job.
-        clock: seconds, monotonic.
+        retention_s: seconds for which an unused environment is kept for the next job.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class LibraryCacheManager:
         write_private(boot, BOOT_ID.read_bytes())
 
     def register_lease(self, job_id: JobID) -> EnvironmentLease:
-        """A new claim for *job_id*; a job may have several, on one environment."""
+        """Return a new lease for *job_id*; a job may have several leases of one environment."""
         with self._lock:
             return EnvironmentLease(self, job_id, self._leases.register(job_id))
 
@@ -215,9 +215,9 @@ class LibraryCacheManager:
             self._leases.release(number, self._clock())
 
     def remove_unused(self) -> list[str]:
-        """Remove the environments that nobody has leased for the retention; returns their names.
+        """Remove the environments that were unused for the retention, and return their names.
 
-        Those that a predecessor left count as unused since this manager began.
+        A predecessor's environments count as unused since this manager started.
         """
         with self._lock:
             there = [path.name for path in self._directory.iterdir() if not path.name.startswith(_INCOMING)]
@@ -225,7 +225,7 @@ class LibraryCacheManager:
             if not removed:
                 return []
             hidden = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self._directory))
-            for name in removed:  # out of sight first: the next lease builds it anew
+            for name in removed:  # rename before removal, so that the next lease builds a new one
                 (self._directory / name).rename(hidden / name)
         shutil.rmtree(hidden)
         for name in removed:
@@ -234,7 +234,7 @@ class LibraryCacheManager:
 
 
 def _is_of_this_boot(mark: Path) -> bool:
-    """Whether the machine has run on since a manager left its mark."""
+    """Return whether the machine has not restarted since a manager wrote its mark."""
     try:
         return mark.read_bytes() == BOOT_ID.read_bytes()
     except FileNotFoundError:

@@ -20,7 +20,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _NAMED = 5
 _MOST_FILES = 50_000
 _LOOKED_AT = 10
-"""How many times the permitted size is looked at, to name the largest files."""
+"""Multiple of the permitted size up to which files are measured, to name the largest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class _Rules:
 def pack_directory(directory: Path, target: Path, max_bytes: int, prefix: str = "") -> None:
     """Write the files of a directory into the zip file *target*.
 
-    Left out is what ``.gitignore`` files of the directory name, and `LEFT_OUT`. Names are sorted and times fixed. A
-    symbolic link stays one.
+    Files that a ``.gitignore`` of the directory names, and directories of `LEFT_OUT`, are left out. Names are sorted
+    and times fixed. A symbolic link stays a link.
 
     Args:
-        directory: what to pack.
+        directory: the directory to pack.
         target: the file to write.
-        max_bytes: how much its files may have together.
-        prefix: name of the directory in the zip file; empty: its content is at the top.
+        max_bytes: largest total size of its files, in bytes.
+        prefix: name of the directory in the zip file; empty to put its content at the top.
 
     Raises:
         DirectoryNotPackedError: it is too large, or a symbolic link leads out of it.
@@ -79,7 +79,7 @@ def _files(root: Path, below: PurePosixPath, rules: Sequence[_Rules]) -> Iterato
                 continue
             if is_directory:
                 yield from _files(root, name, rules)
-            elif entry.is_symlink() or entry.is_file():  # no socket, no pipe
+            elif entry.is_symlink() or entry.is_file():  # skips sockets and pipes
                 yield str(name)
 
 
@@ -99,7 +99,7 @@ def _measured(directory: Path, root: Path, max_bytes: int) -> list[str]:
         sizes[name] = (root / name).lstat().st_size
         total += sizes[name]
         if len(sizes) > _MOST_FILES or total > _LOOKED_AT * max_bytes:
-            break  # somebody's home, perhaps: enough is known
+            break  # much too large, perhaps a home directory: no need to measure the rest
     if len(sizes) > _MOST_FILES or total > max_bytes:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED]
         shown = ", ".join(f"{name} ({sizes[name]:,} bytes)" for name in largest)
@@ -112,7 +112,7 @@ def _measured(directory: Path, root: Path, max_bytes: int) -> list[str]:
 
 
 def _link(directory: Path, root: Path, path: Path) -> str:
-    """Return where a symbolic link leads, relative to its own directory; raises `DirectoryNotPackedError`."""
+    """Return a symbolic link's target, relative to the link's own directory; raises `DirectoryNotPackedError`."""
     end = path.resolve()
     if not end.is_relative_to(root):
         raise DirectoryNotPackedError(
@@ -123,7 +123,7 @@ def _link(directory: Path, root: Path, path: Path) -> str:
 
 
 def unpack_directory(packed: Path, target: Path) -> None:
-    """Unpack what `pack_directory` has packed into the new directory *target*.
+    """Unpack a file of `pack_directory` into the new directory *target*.
 
     Raises:
         zipfile.BadZipFile: it is damaged, or a symbolic link leads out of it.
@@ -139,7 +139,7 @@ def unpack_directory(packed: Path, target: Path) -> None:
                 links.append((path, os.fsdecode(zipped.read(entry))))
             elif mode & stat.S_IXUSR:
                 path.chmod(0o700)
-    for path, end in links:  # all files are written by now: nothing is written through a link
+    for path, end in links:  # all files are written before, so that none is written through a link
         path.unlink()
         path.symlink_to(end)
     for path, _ in links:

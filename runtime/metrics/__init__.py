@@ -1,1 +1,1 @@
-"""Metrics as Flink has them: kinds and scopes, a registry in each component's process, and the actor that tells it."""
+"""Metrics after Flink's: kinds and scopes, a registry in each component's process, and the actor that serves it."""

@@ -1,10 +1,10 @@
-"""The kinds of metrics, their values as they travel, and the interface by which a process is asked for them. Pure.
+"""The kinds of metrics, their values in the form that travels, and the gateway that serves a process's metrics. Pure.
 
 The kinds are Flink's `Counter`, `Meter` and `Histogram`; a `Gauge` is any callable. Values travel with the scope that
 they belong to, as in Flink's `QueryScopeInfo` and `MetricDump`.
 
-Nothing here has a timer: a rate and a quantile are worked out when they are asked for, so a process that nobody asks
-spends nothing on them. Flink's `MeterView` is updated every five seconds.
+Metrics have no timers: rates and quantiles are computed when a client requests them, so unread metrics cost nothing.
+Flink's `MeterView`, in contrast, is updated every five seconds.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ HISTOGRAM_WINDOW = 1024
 Number = int | float
 Value = int | float | str
 Gauge = Callable[[], Value | None]
-"""Gives the present value; None where it is not known, which is then not told."""
+"""Returns the current value; None where it is unknown, so that the metric is left out."""
 
 
 class Counter:
-    """Counts."""
+    """A count of events."""
 
     __slots__ = ("count",)
 
@@ -46,10 +46,10 @@ class Counter:
 
 
 class Meter:
-    """Rate of events: how many there were a second within the last minute.
+    """Rate of events: their number per second within the last minute.
 
     Args:
-        clock: gives monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,7 +66,7 @@ class Meter:
             self._forget(now)
 
     def rate(self) -> float:
-        """Events a second over the last `METER_WINDOW_S` seconds."""
+        """Return the events per second over the last `METER_WINDOW_S` seconds."""
         self._forget(int(self._clock()))
         return sum(n for _, n in self._seconds) / METER_WINDOW_S
 
@@ -77,7 +77,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class HistogramStatistics:
-    """Statistics of a histogram (Flink's `HistogramDump`): count and sum of all values, the rest of the last ones."""
+    """Statistics of a histogram (Flink's `HistogramDump`): count and sum of all values, the others of kept values."""
 
     count: int
     sum: float
@@ -95,10 +95,10 @@ class HistogramStatistics:
 
 
 class Histogram:
-    """Values, of which the last ones are kept (Flink's `DescriptiveStatisticsHistogram`).
+    """A series of values, of which the last ones are kept (Flink's `DescriptiveStatisticsHistogram`).
 
     Args:
-        window: how many are kept.
+        window: number of values that are kept.
     """
 
     def __init__(self, window: int = HISTOGRAM_WINDOW) -> None:
@@ -107,7 +107,7 @@ class Histogram:
         self._kept: deque[float] = deque(maxlen=window)
 
     def update(self, value: Number) -> None:
-        """One more value."""
+        """Add a value."""
         self.count += 1
         self._sum += value
         self._kept.append(float(value))
@@ -147,8 +147,8 @@ class MetricScope:
     """Owner of metrics (Flink's `QueryScopeInfo`); fields that do not apply are empty.
 
     Args:
-        category: what they are of.
-        component: of JOB_MANAGER: the process, e.g. ``dispatcher``; empty for what is the cluster's.
+        category: kind of the owner.
+        component: of JOB_MANAGER: the process, e.g. ``dispatcher``; empty for metrics of the whole cluster.
         task_manager: resource id of the TaskExecutor.
         job_id: the job.
         job_name: its name.
@@ -168,7 +168,7 @@ class MetricScope:
 
 
 class MetricKind(Enum):
-    """The kind of a metric: what Prometheus is told of its type."""
+    """The kind of a metric, which determines its type in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -183,7 +183,7 @@ class MetricDump:
     Args:
         name: within its scope, with dots between groups.
         kind: its kind.
-        value: of a counter its count, of a meter events a second, of a gauge what it gives; of a histogram its count.
+        value: the count of a counter or histogram, the events per second of a meter, or the value of a gauge.
         statistics: of a histogram only.
     """
 
@@ -202,25 +202,25 @@ class ScopeDump:
 
 
 def gauges(values: dict[str, Value | None]) -> tuple[MetricDump, ...]:
-    """Values that were read together, as gauges; those that are None are not known and are left out."""
+    """Return values that were read together as gauges; a value of None is unknown and left out."""
     return tuple(MetricDump(name, MetricKind.GAUGE, value) for name, value in values.items() if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerMetricAddress:
-    """Address at which the metrics of a TaskExecutor are asked for."""
+    """Address that serves the metrics of a TaskExecutor."""
 
     resource_id: ResourceID
     address: str
 
 
 class MetricQueryServiceGateway(RpcGateway):
-    """Interface by which the metrics of a process are asked for (Flink's `MetricQueryServiceGateway`).
+    """Gateway that serves the metrics of a process (Flink's `MetricQueryServiceGateway`).
 
     Not fenced: a process answers with its own figures whether or not it leads.
     """
 
     @reads
     def query_metrics(self) -> Ask[list[ScopeDump]]:
-        """Return the present values."""
+        """Return the current values."""
         raise NotImplementedError

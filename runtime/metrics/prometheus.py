@@ -2,12 +2,13 @@
 
 These are Flink's `PrometheusReporter`, names included, and `PrometheusPushGatewayReporter`.
 
-The names are Flink's (``flink_jobmanager_job_numRestarts``), so dashboards and alerts that were made for Flink find
-what there is of them. Counters are told as counters, meters as the gauge of their rate, histograms as summaries; texts
-cannot be told to Prometheus. What Flink has in the one process of its JobManager is told apart by ``component``.
+The names are Flink's (``flink_jobmanager_job_numRestarts``), so dashboards and alerts for Flink find the metrics that
+exist here too. Counters become counters, meters become gauges of their rates, and histograms become summaries.
+Prometheus accepts no texts, so they are left out. The label ``component`` distinguishes the processes that together
+correspond to Flink's single JobManager process.
 
-This is written out here rather than by the prometheus_client library: that keeps the values of its own process, where
-these are other processes', read at the moment of the scrape; what would be used of it is these few lines of format.
+This module does not use the prometheus_client library, which keeps the values of its own process. The values here are
+those of other processes, read at the time of the scrape. Only the few lines that write the format would be of use.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def exposition(scopes: Mapping[MetricScope, Mapping[str, MetricDump]]) -> str:
-    """All metrics that are numbers, each family together, as Prometheus wants it.
+    """Return all numeric metrics in Prometheus's text format, which needs the samples of each family together.
 
     Args:
-        scopes: metrics by scope and name, as `runtime.metrics.store.MetricStore` has them.
+        scopes: metrics by scope and name, as in `runtime.metrics.store.MetricStore.scopes`.
     """
     families: dict[str, tuple[str, dict[str, list[str]]]] = {}
     for scope, metrics in scopes.items():
@@ -76,7 +77,7 @@ def exposition(scopes: Mapping[MetricScope, Mapping[str, MetricDump]]) -> str:
             if kind == _TYPES[metric.kind]:
                 lines = list(_samples(name, labels, metric))
                 if lines:
-                    samples.setdefault(labels, lines)  # a sample is told once, or the whole scrape is refused
+                    samples.setdefault(labels, lines)  # Prometheus rejects a whole scrape with a repeated sample
     found: list[str] = []
     for name, (kind, samples) in families.items():
         if samples:
@@ -128,18 +129,18 @@ class PushGateway:
             self._headers["Authorization"] = "Basic " + base64.b64encode(unquote(user).encode()).decode()
 
     def put(self, text: str) -> None:
-        """Replace what the gateway has of the group; raises OSError."""
+        """Replace the group's metrics at the gateway; raises OSError."""
         self._send("PUT", text.encode())
 
     def delete(self) -> None:
-        """Let the gateway forget the group; raises OSError."""
+        """Delete the group at the gateway; raises OSError."""
         self._send("DELETE", None)
 
     def _send(self, method: str, body: bytes | None) -> None:
-        # The option takes nothing but http and https.
+        # The option accepts only http and https.
         request = urllib.request.Request(self._group, body, self._headers, method=method)  # noqa: S310
         try:
-            # One after the other: what is still on its way is not to come after the end.
+            # One request after the other: an earlier one must not arrive after the last.
             with self._lock, urllib.request.urlopen(request, timeout=ANSWER_S):  # noqa: S310
                 pass
         except urllib.error.HTTPError as error:
@@ -148,15 +149,15 @@ class PushGateway:
 
 
 class PushReporter:
-    """Sends all metrics to a push gateway again and again (Flink's `PrometheusPushGatewayReporter`).
+    """Sends all metrics to a push gateway at an interval (Flink's `PrometheusPushGatewayReporter`).
 
-    Logs once that the gateway does not take them, and once more when it does again.
+    Logs once that the gateway does not accept them, and once more when it does again.
 
     Args:
-        gateway: where to.
-        interval_s: seconds between two sendings.
+        gateway: the gateway.
+        interval_s: seconds between two transmissions.
         collect: returns the metrics in Prometheus's format.
-        forgets: whether the gateway is to forget them at the end.
+        forgets: whether to delete the metrics at the gateway at the end.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class PushReporter:
 
     @classmethod
     def of(cls, configuration: Configuration, collect: Callable[[], Awaitable[str]]) -> PushReporter | None:
-        """The one that is configured; None where there is none."""
+        """Return the configured reporter; None where none is configured."""
         url = configuration.get(MetricOptions.PUSH_URL)
         if url is None:
             return None
@@ -184,11 +185,11 @@ class PushReporter:
         )
 
     def start(self) -> None:
-        """Begin to send; to be called on the event loop."""
+        """Start sending; call it on the event loop."""
         self._work = asyncio.get_running_loop().create_task(self._run(), name="metrics to the push gateway")
 
     async def stop(self, *, forget: bool = False) -> None:
-        """End it; *forget* where nobody goes on with it. One that has not been started is no error."""
+        """Stop sending; *forget* deletes the metrics, if no other process continues. No error before `start`."""
         if self._work is None:
             return
         self._work.cancel()
@@ -208,7 +209,7 @@ class PushReporter:
     async def _try(self, send: Callable[[], Awaitable[None]]) -> None:
         try:
             await send()
-        except Exception as error:  # whatever it is: metrics end nothing else
+        except Exception as error:  # a failure of metrics must not affect anything else
             if str(error) != self._complaint:
                 logger.warning("the push gateway did not take the metrics (%s): %s", MetricOptions.PUSH_URL.key, error)
             self._complaint = str(error)

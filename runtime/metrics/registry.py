@@ -1,8 +1,8 @@
-"""The metrics of one process: registered once, read when asked for, answered by an actor.
+"""The metrics of one process: components register them once, and an actor reads them on request.
 
-Flink's `MetricRegistry`, `MetricGroup` and `MetricQueryService`. Every component of the cluster has a registry; a
-TaskExecutor's ``Status.JVM`` is its Spark driver's, and what is Flink's ``Status.JVM`` of the other processes is
-``Status.Process`` here, since those are Python's.
+After Flink's `MetricRegistry`, `MetricGroup` and `MetricQueryService`. Every component of the cluster has a registry. A
+TaskExecutor's ``Status.JVM`` is that of its Spark driver. Other processes run Python, and have ``Status.Process``
+instead of Flink's ``Status.JVM``.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ T = TypeVar("T")
 
 
 class MetricGroup:
-    """Metrics of one scope; made by a `MetricRegistry`. Dots in names are Flink's groups within groups.
+    """Metrics of one scope; created by `MetricRegistry.group`. Dots in names separate Flink's nested groups.
 
-    Every registration raises ValueError where the scope has a metric of that name.
+    Every registration raises ValueError if the scope has a metric of that name.
     """
 
     def __init__(self, readers: dict[str, Reader], clock: Callable[[], float]) -> None:
@@ -56,33 +56,33 @@ class MetricGroup:
         self._clock = clock
 
     def counter(self, name: str) -> Counter:
-        """A new counter."""
+        """Register and return a new counter."""
         counter = Counter()
         self._register(name, lambda: [MetricDump(name, MetricKind.COUNTER, counter.count)])
         return counter
 
     def meter(self, name: str) -> Meter:
-        """A new meter."""
+        """Register and return a new meter."""
         meter = Meter(self._clock)
         self._register(name, lambda: [MetricDump(name, MetricKind.METER, meter.rate())])
         return meter
 
     def histogram(self, name: str) -> Histogram:
-        """A new histogram."""
+        """Register and return a new histogram."""
         histogram = Histogram()
         self._register(name, lambda: [MetricDump(name, MetricKind.HISTOGRAM, histogram.count, histogram.statistics())])
         return histogram
 
     def gauge(self, name: str, gauge: Gauge) -> None:
-        """Something that is read when it is asked for."""
+        """Register a callable, which is called when a client requests the metrics."""
         self._register(name, lambda: gauges({name: gauge()}))
 
     def gauges(self, name: str, read: Callable[[], dict[str, Value | None]]) -> None:
-        """Several that are read together (Dropwizard's `MetricSet`).
+        """Register several gauges that are read together (Dropwizard's `MetricSet`).
 
         Args:
             name: of a group for them; empty for none.
-            read: gives their values by their names in it.
+            read: returns their values by their names in the group.
         """
         prefix = f"{name}." if name else ""
         self._register(prefix, lambda: gauges({prefix + key: value for key, value in read().items()}))
@@ -97,7 +97,7 @@ class MetricRegistry:
     """All metrics of a process.
 
     Args:
-        clock: gives monotonic seconds, for meters.
+        clock: returns monotonic seconds, for meters.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,15 +106,15 @@ class MetricRegistry:
         self._sources: list[Source] = []
 
     def group(self, scope: MetricScope) -> MetricGroup:
-        """The metrics of a scope."""
+        """Return the group of a scope's metrics."""
         return MetricGroup(self._scopes.setdefault(scope, {}), self._clock)
 
     def add_source(self, source: Source) -> None:
-        """Something that has metrics of scopes which come and go, such as the tasks of a job."""
+        """Add a callable that returns metrics of scopes that come and go, such as the tasks of a job."""
         self._sources.append(source)
 
     def snapshot(self) -> list[ScopeDump]:
-        """Return all present values; logs and leaves out a metric that cannot be read."""
+        """Return all current values; log and leave out a metric that cannot be read."""
         found = [
             ScopeDump(scope, tuple(dump for name, reader in readers.items() for dump in _read(name, reader)))
             for scope, readers in self._scopes.items()
@@ -127,7 +127,7 @@ class MetricRegistry:
 def _read(name: str, reader: Callable[[], Iterable[T]]) -> Iterable[T]:
     try:
         return list(reader())
-    except Exception:  # whatever it is, the other metrics are as good as before
+    except Exception:  # a failure of one metric must not affect the others
         logger.exception("the metric %s cannot be read", name)
         return []
 
@@ -163,7 +163,7 @@ def add_process_metrics(group: MetricGroup, service: RpcService) -> None:
 
 
 class MetricQueryService(RpcEndpoint, MetricQueryServiceGateway):
-    """Answers with the metrics of its process; reads the registry only when asked.
+    """Answers with the metrics of its process; reads the registry only on request.
 
     Args:
         service: the RPC service of the process.

@@ -1,4 +1,4 @@
-"""The metrics of a cluster at one moment, as REST asks for them (Flink's `MetricStore`). Pure."""
+"""The metrics of a cluster at one moment, by the ids that REST uses (Flink's `MetricStore`). Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FILTERED = str.maketrans(dict.fromkeys(" .:,", "_"))
 
 
 def expanded(metric: MetricDump) -> Iterator[tuple[str, Value]]:
-    """A metric's ids and values; a histogram has one for each of its statistics, as in Flink (``name_p99``)."""
+    """Yield a metric's ids and values; a histogram has one for each of its statistics, as in Flink (``name_p99``)."""
     if metric.statistics is None:
         yield metric.name, metric.value
         return
@@ -21,17 +21,18 @@ def expanded(metric: MetricDump) -> Iterator[tuple[str, Value]]:
 
 
 class MetricStore:
-    """Values by their ids.
+    """Values of metrics by their ids.
 
     Args:
-        dumps: what the processes of the cluster have told; of a metric that is told twice, the later value counts.
+        dumps: the metrics of the cluster's processes; if a metric occurs twice, the later value counts.
 
     Attributes:
         scopes: all metrics by scope and name.
-        job_manager: of the control plane; what is one process's has the component in front (``dispatcher.Rpc...``).
+        job_manager: of the control plane; metrics of one process have the prefix of its component
+            (``dispatcher.Rpc...``).
         task_managers: by resource id.
-        jobs: by job id; those of a JobMaster's process have ``jobmaster`` in front.
-        tasks: by job id and task id; those of an operator have its name in front.
+        jobs: by job id; those of a JobMaster's process have the prefix ``jobmaster``.
+        tasks: by job id and task id; those of an operator have its name as a prefix.
     """
 
     def __init__(self, dumps: Iterable[ScopeDump]) -> None:
@@ -60,6 +61,6 @@ class MetricStore:
 
 
 def _prefix(scope: MetricScope) -> str:
-    """Return what distinguishes scopes that are shown together, without characters that separate names in a query."""
+    """Return the prefix that distinguishes scopes that are shown together, without separators of REST queries."""
     inner = scope.component or scope.operator_name
     return f"{inner.translate(_FILTERED)}." if inner else ""

@@ -1,1 +1,1 @@
-"""What the components say to each other: their gateways, and the values that travel. Imports no component."""
+"""Interfaces between the components: their gateways, and the values that travel. Imports no component."""

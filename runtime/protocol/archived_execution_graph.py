@@ -1,4 +1,4 @@
-"""A job as it stands or as it ended, to be shown and kept (Flink's `ArchivedExecutionGraph` and `JobDetails`)."""
+"""A job's present or final state, to show and to keep (Flink's `ArchivedExecutionGraph` and `JobDetails`)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class AttemptInfo:
         attempt_id: its id.
         number: from 0.
         state: its state.
-        task_executor: resource id of where it runs or ran; empty before it had a slot.
+        task_executor: resource id of the TaskExecutor that runs or ran it; empty before it had a slot.
         timestamps: when it entered each of its states, by the state's name, in milliseconds since the epoch.
         error: why it failed.
         exit_status: of its task process, negative for a signal; None while it runs or when it is not known.
-        logs: what is kept of its logs; none while it runs, or when they could not be put.
-        partitions: the results that it has materialised; they are released when nobody needs them any more.
-        queries: its active streaming queries; of an attempt that has ended all that it has had, as they were seen last.
+        logs: its kept logs; none while it runs, or when they could not be uploaded.
+        partitions: the results that it has materialised; released when no task needs them any more.
+        queries: its active streaming queries. An attempt that has ended has all its queries here, as last reported.
     """
 
     attempt_id: ExecutionAttemptID
@@ -49,25 +49,25 @@ class AttemptInfo:
 
     @property
     def back_pressure(self) -> OperatorBackPressureStats | None:
-        """Of its worst query; None where nothing is known, or it has ended."""
+        """Return the back pressure of its worst query; None where it is unknown, or the attempt has ended."""
         return None if self.state.is_terminal else back_pressure_stats(self.number, self.queries)
 
     @property
     def end_ms(self) -> int | None:
-        """When it ended, in milliseconds since the epoch; None while it has not."""
+        """Return when it ended, in milliseconds since the epoch; None while it has not."""
         return self.timestamps[self.state.value] if self.state.is_terminal else None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """A task with all its attempts, the present one last.
+    """A task with all its attempts, the current one last.
 
     Args:
         key: `runtime.jobgraph.topology.Chain.key`.
         name: of the chain.
         vertices: of the chain.
         attempts: at least one.
-        waiting_for: what keeps it from running, in words; empty if nothing does.
+        waiting_for: the reason why it does not run yet, as text; empty if there is none.
     """
 
     key: JobVertexID
@@ -78,13 +78,13 @@ class TaskInfo:
 
     @property
     def state(self) -> ExecutionState:
-        """The state of the present attempt."""
+        """Return the state of the current attempt."""
         return self.attempts[-1].state
 
 
 @dataclass(frozen=True, slots=True)
 class VertexInfo:
-    """A vertex: its place in the plan, its state (its task's), and Spark's counts of the present attempt."""
+    """A vertex: its place in the plan, its state (its task's), and Spark's counts of the current attempt."""
 
     id: JobVertexID
     name: str
@@ -106,8 +106,8 @@ class JobDetails:
         status: its state.
         start_ms: when it was accepted, in milliseconds since the epoch.
         end_ms: when it ended; None while it has not.
-        tasks_per_state: how many tasks are in each state, by the state's name; only states that occur.
-        tasks_total: how many tasks it has.
+        tasks_per_state: number of tasks in each state, by the state's name; only states that occur.
+        tasks_total: number of its tasks.
         error: why it failed, in one line; empty otherwise.
         streams: as in `ArchivedExecutionGraph`.
         submitter: as in `JobGraph`.
@@ -129,7 +129,7 @@ class JobDetails:
 
 
 class ApplicationStatus(Enum):
-    """How a job ended, or why a cluster is shut down (Flink's `ApplicationStatus`)."""
+    """The outcome of a job, or the reason why a cluster is shut down (Flink's `ApplicationStatus`)."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -138,7 +138,7 @@ class ApplicationStatus(Enum):
 
     @classmethod
     def of(cls, status: JobStatus) -> ApplicationStatus:
-        """What the state of a job that is over says; UNKNOWN for any other."""
+        """Return the outcome that the state of an ended job stands for; UNKNOWN for any other state."""
         ends = {
             JobStatus.FINISHED: cls.SUCCEEDED,
             JobStatus.FAILED: cls.FAILED,
@@ -149,13 +149,13 @@ class ApplicationStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended (Flink's `JobResult`).
+    """The outcome of a job (Flink's `JobResult`).
 
     Args:
         job_id: of the job.
-        status: the same as Flink's client sees it.
+        status: the outcome as Flink's client sees it.
         net_runtime_ms: milliseconds from its acceptance to its end.
-        failure: what made the job fail; None otherwise.
+        failure: the error that made the job fail; None otherwise.
         failure_counts: as in `ArchivedExecutionGraph`.
     """
 
@@ -168,7 +168,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedExecutionGraph:
-    """All there is to be said of a job; made of a running one as well as of one that ended.
+    """Everything that is shown and kept of a job, running or ended.
 
     Args:
         job_id: of the job.
@@ -176,17 +176,17 @@ class ArchivedExecutionGraph:
         kind: script or pipeline.
         status: its state.
         timestamps: when it last entered each of its states, by the state's name, in milliseconds since the epoch.
-        tasks: in an order in which each comes after those it reads from.
+        tasks: each after those that it reads from.
         vertices: in topological order.
-        failure: what made the job fail; None otherwise.
-        failure_history: the last failures, restarted ones too, the newest last.
+        failure: the error that made the job fail; None otherwise.
+        failure_history: the last failures, also those that led to a restart; the newest last.
         restarts: how often some of its tasks were restarted.
-        restart_strategy: in words.
-        failure_counts: how many failures of each kind there were, restarted ones too, by the kind's name; only kinds
-            that occurred. What fails for one cause, such as all tasks of a lost TaskExecutor, is one failure.
+        restart_strategy: its description, as text.
+        failure_counts: number of failures of each kind, by the kind's name; only kinds that occurred. Failures that led
+            to a restart count too. Failures with one cause, such as all tasks of a lost TaskExecutor, count once.
         checkpoints: the figures of its checkpoints.
         submitter: as in `JobGraph`.
-        cancelled_because: why the cluster cancelled it; empty where somebody asked for it, or it was not cancelled.
+        cancelled_because: why the cluster cancelled it; empty where a user cancelled it, or it was not cancelled.
         query_histories: the past figures of its streaming queries; only of a job that is over.
         is_function: as in `JobGraph`.
     """
@@ -211,26 +211,26 @@ class ArchivedExecutionGraph:
 
     @property
     def start_ms(self) -> int:
-        """When it was accepted, in milliseconds since the epoch."""
+        """Return when it was accepted, in milliseconds since the epoch."""
         return min(self.timestamps.values())
 
     @property
     def end_ms(self) -> int | None:
-        """When it ended, in milliseconds since the epoch; None while it has not."""
+        """Return when it ended, in milliseconds since the epoch; None while it has not."""
         return self.timestamps[self.status.value] if self.status.is_globally_terminal else None
 
     @property
     def streams(self) -> bool:
-        """Whether a streaming query was seen in one of its attempts."""
+        """Return whether one of its attempts has or had a streaming query."""
         return any(attempt.queries for task in self.tasks for attempt in task.attempts)
 
     def result(self) -> JobResult:
-        """How the job ended; only of one that is over."""
+        """Return the outcome of the job; call it only for one that is over."""
         ran_ms = (self.end_ms or self.start_ms) - self.start_ms
         return JobResult(self.job_id, ApplicationStatus.of(self.status), ran_ms, self.failure, self.failure_counts)
 
     def details(self) -> JobDetails:
-        """The job in one line of a list."""
+        """Return the job as one line of a list."""
         per_state: dict[str, int] = {}
         for task in self.tasks:
             per_state[task.state.value] = per_state.get(task.state.value, 0) + 1

@@ -12,7 +12,7 @@ from runtime.protocol.query_snapshot import QuerySnapshot
 
 
 class CheckpointStatsStatus(Enum):
-    """How far a checkpoint is."""
+    """The progress of a checkpoint."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -28,7 +28,7 @@ class TaskStateStats:
         ack_timestamp: when it acknowledged, in milliseconds since the epoch; None before.
         state_size: bytes of its snapshots.
         checkpointed_size: bytes of them that no earlier checkpoint had.
-        duration: how long its snapshots took, in milliseconds, its queries running on; 0 where that is not known.
+        duration: how long its snapshots took, in milliseconds, while its queries kept running; 0 where it is unknown.
     """
 
     task_key: JobVertexID
@@ -41,7 +41,7 @@ class TaskStateStats:
     def of(
         cls, task_key: JobVertexID, queries: Sequence[QuerySnapshot], duration_ms: int, now_ms: int
     ) -> TaskStateStats:
-        """Of a task that has acknowledged just now."""
+        """Return the figures of a task that acknowledges at *now_ms*."""
         state_size, new_bytes = sum(query.bytes for query in queries), sum(query.new_bytes for query in queries)
         return cls(task_key, now_ms, state_size, new_bytes, duration_ms)
 
@@ -52,16 +52,16 @@ class CheckpointStats:
 
     Args:
         id: its number.
-        status: how far it is.
-        type: what it is.
+        status: its progress.
+        type: checkpoint, or kind of savepoint.
         trigger_timestamp: when it was triggered, in milliseconds since the epoch.
         latest_ack_timestamp: when the last task so far acknowledged it; None before the first.
-        num_tasks: how many tasks take part.
-        num_acknowledged_tasks: how many have acknowledged it.
+        num_tasks: number of tasks that take part.
+        num_acknowledged_tasks: number of those that have acknowledged it.
         state_size: bytes of all snapshots together.
         checkpointed_size: bytes of them that no earlier checkpoint had (incremental).
         end_to_end_duration: milliseconds from the trigger until it was complete or failed, or until now.
-        external_path: when it is completed: its directory.
+        external_path: its directory, once it is completed; empty before.
         discarded: whether its files have been removed since.
         failure_timestamp: when it failed, in milliseconds since the epoch.
         failure_message: why it failed.
@@ -86,13 +86,13 @@ class CheckpointStats:
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it is a savepoint."""
+        """Return whether it is a savepoint."""
         return self.type.is_savepoint
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredCheckpointStats:
-    """What the job's state was restored from last: a checkpoint's number, or 0 for a savepoint (of another job)."""
+    """The source of the job's last restore: a checkpoint's number, or 0 for a savepoint (of another job)."""
 
     id: int
     restore_timestamp: int
@@ -102,7 +102,7 @@ class RestoredCheckpointStats:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStatsCounts:
-    """Counters since the job began (Flink's `CheckpointStatsCounts`, which begin anew with each JobMaster)."""
+    """Counters since the job's start (Flink's `CheckpointStatsCounts`, which each new JobMaster resets there)."""
 
     restored: int = 0
     total: int = 0
@@ -113,7 +113,7 @@ class CheckpointStatsCounts:
 
 @dataclass(frozen=True, slots=True)
 class StatsSummary:
-    """The least, mean and largest of a figure of the completed checkpoints (Flink's `StatsSummary`)."""
+    """Minimum, mean and maximum of a figure of the completed checkpoints (Flink's `StatsSummary`)."""
 
     min: int = 0
     avg: int = 0
@@ -121,7 +121,7 @@ class StatsSummary:
 
     @classmethod
     def of(cls, values: Sequence[int]) -> StatsSummary:
-        """Of these figures; zeros where there are none."""
+        """Return the summary of these figures; zeros where there are none."""
         return cls(min(values), sum(values) // len(values), max(values)) if values else cls()
 
 
@@ -130,16 +130,16 @@ class CheckpointStatsSnapshot:
     """A job's checkpoint figures at one moment (Flink's `CheckpointStatsSnapshot`, ``/jobs/:jobid/checkpoints``).
 
     Args:
-        counts: how many there were.
+        counts: counters of all checkpoints and savepoints.
         summary_state_size: bytes of the completed ones in the history.
         summary_checkpointed_size: their new bytes.
         summary_duration: their durations, in milliseconds.
         latest_completed: the last completed checkpoint.
         latest_savepoint: the last completed savepoint.
         latest_failed: the last that failed.
-        latest_restored: what was restored last.
+        latest_restored: the source of the last restore.
         history: the last ones, the newest first.
-        operations: what became of the requests of clients.
+        operations: the status of each request of a client.
     """
 
     counts: CheckpointStatsCounts = CheckpointStatsCounts()

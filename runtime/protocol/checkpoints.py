@@ -1,4 +1,4 @@
-"""What JobMaster, TaskExecutors and clients tell each other about checkpoints."""
+"""Messages about checkpoints between JobMaster, TaskExecutors and clients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ FORMAT_VERSION = 1
 
 
 class SnapshotType(Enum):
-    """What is made (Flink's `SnapshotType`): a checkpoint, a savepoint, or a savepoint after which the job ends.
+    """Kind of a snapshot: a checkpoint, a savepoint, or a savepoint that ends the job (Flink's `SnapshotType`).
 
-    SAVEPOINT_SUSPEND stops each query between two batches; SAVEPOINT_TERMINATE, as `--drain` asks for, lets it work off
-    first what its sources have. SAVEPOINT_CANCEL stops each query as SAVEPOINT_SUSPEND does, and the job is CANCELED,
-    not FINISHED (Flink's savepoint with ``cancel-job``).
+    - SAVEPOINT_SUSPEND stops each query between two batches; the job is FINISHED.
+    - SAVEPOINT_TERMINATE, which `--drain` requests, lets each query process what its sources have before it stops.
+    - SAVEPOINT_CANCEL stops each query as SAVEPOINT_SUSPEND does, but the job is CANCELED (Flink's savepoint with
+      ``cancel-job``).
     """
 
     CHECKPOINT = "CHECKPOINT"
@@ -27,28 +28,28 @@ class SnapshotType(Enum):
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it is the user's, self-contained, and never removed by the job."""
+        """Return whether it is a savepoint: the user's own, self-contained, and never removed by the job."""
         return self is not SnapshotType.CHECKPOINT
 
     @property
     def ends_the_job(self) -> bool:
-        """Whether the queries are stopped for it."""
+        """Return whether the queries are stopped for it."""
         return self not in (SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT)
 
     @property
     def drains(self) -> bool:
-        """Whether the queries first work off what their sources have."""
+        """Return whether the queries first process what their sources have."""
         return self is SnapshotType.SAVEPOINT_TERMINATE
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTrigger:
-    """Somebody's request for a checkpoint or savepoint.
+    """A request for a checkpoint or savepoint, from a user or from the JobMaster itself.
 
     Args:
-        trigger_id: chosen by who requests it; the same request bears the same id.
-        type: what is requested.
-        target: the directory in which a savepoint is to be made; empty for a checkpoint.
+        trigger_id: chosen by the requester; a repeated request has the same id.
+        type: the kind of snapshot that is requested.
+        target: the directory in which to make a savepoint; empty for a checkpoint.
     """
 
     trigger_id: TriggerID
@@ -57,7 +58,7 @@ class CheckpointTrigger:
 
 
 class OperationState(Enum):
-    """How far a request is (Flink's `QueueStatus` with the outcome)."""
+    """The progress of a request (Flink's `QueueStatus` with the outcome)."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -66,16 +67,16 @@ class OperationState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """What became of a request so far (Flink's `SavepointInfo`).
+    """The status of a request so far (Flink's `SavepointInfo`).
 
     Args:
         trigger_id: the request.
-        state: how far it is.
+        state: its progress.
         checkpoint_id: the number of the checkpoint; None before there is one.
-        path: when it is completed: the directory.
-        error: when it failed: why, on one line.
-        notes: what whoever asked should know, e.g. that a query had to be stopped by force.
-        drained: False where a stop was to drain the queries, and not all had worked off what their sources have.
+        path: the directory, once it is completed.
+        error: why it failed, on one line; empty otherwise.
+        notes: messages for the requester, e.g. that a query had to be stopped by force.
+        drained: False where the request was to drain the queries, but not all had processed what their sources have.
     """
 
     trigger_id: TriggerID
@@ -89,7 +90,7 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class TaskSnapshot:
-    """What one task has snapshotted (Flink's `TaskStateSnapshot`).
+    """The snapshot of one task (Flink's `TaskStateSnapshot`).
 
     Args:
         task_key: of the task.
@@ -104,14 +105,14 @@ class TaskSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTotals:
-    """How many checkpoints and savepoints of a job were completed, failed or were restored, since it began."""
+    """Numbers of a job's checkpoints and savepoints that completed, failed or were restored since its start."""
 
     restored: int = 0
     completed: int = 0
     failed: int = 0
 
     def at_least(self, other: CheckpointTotals) -> CheckpointTotals:
-        """The higher of each: totals never fall."""
+        """Return the higher of each: totals never fall."""
         return CheckpointTotals(
             max(self.restored, other.restored), max(self.completed, other.completed), max(self.failed, other.failed)
         )
@@ -122,7 +123,7 @@ NO_TOTALS = CheckpointTotals()
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMetadata:
-    """A completed checkpoint as it is stored (Flink's `CompletedCheckpoint` and its `_metadata`).
+    """A completed checkpoint in its stored form (Flink's `CompletedCheckpoint` and its `_metadata`).
 
     Args:
         job_id: of the job.
@@ -130,8 +131,8 @@ class CheckpointMetadata:
         path: its directory.
         trigger_ms: when it was triggered, in milliseconds since the epoch.
         completed_ms: when all tasks had acknowledged it.
-        tasks: what each task has snapshotted.
-        format_version: of this form.
+        tasks: the snapshot of each task.
+        format_version: of the stored form.
         totals: of the job when it was stored, itself included.
     """
 
@@ -146,24 +147,24 @@ class CheckpointMetadata:
 
     @property
     def queries(self) -> tuple[QuerySnapshot, ...]:
-        """All queries of all tasks."""
+        """Return all queries of all tasks."""
         return tuple(query for task in self.tasks for query in task.queries)
 
     @property
     def is_proven(self) -> bool:
-        """Whether Spark has loaded the state of all queries; see `QuerySnapshot.is_proven`."""
+        """Return whether Spark has loaded the state of all queries; see `QuerySnapshot.is_proven`."""
         return all(query.is_proven for query in self.queries)
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerCheckpoint:
-    """From the JobMaster to a task: take part in a checkpoint.
+    """Request of the JobMaster to a task: take part in a checkpoint.
 
     Args:
         attempt_id: the task's attempt.
         checkpoint_id: the number.
-        trigger: what is requested.
-        directory: where the snapshots go: each query's in a directory of its own, below that of its task.
+        trigger: the request.
+        directory: parent directory of the snapshots: each query has its own, below that of its task.
         timeout_s: how long the checkpoint may take in all, in seconds.
     """
 
@@ -176,14 +177,14 @@ class TriggerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeCheckpoint:
-    """From a task: its part of a checkpoint is done (Flink's `AcknowledgeCheckpoint`).
+    """Report of a task: its part of a checkpoint is done (Flink's `AcknowledgeCheckpoint`).
 
     Args:
         checkpoint_id: the number.
         attempt_id: the task's attempt.
-        trigger: what was requested, so that a JobMaster that does not know the checkpoint knows what it was.
-        queries: what was snapshotted.
-        notes: what who requested it should know.
+        trigger: the request, for a JobMaster that does not know this checkpoint.
+        queries: the snapshots of its queries.
+        notes: messages for the requester.
         duration_ms: how long the snapshots took.
         drained: see `OperationStatus`; of this task.
     """
@@ -199,7 +200,7 @@ class AcknowledgeCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class DeclineCheckpoint:
-    """From a task: it cannot do its part (Flink's `DeclineCheckpoint`); *reason* on one line."""
+    """Report of a task: it cannot do its part (Flink's `DeclineCheckpoint`); *reason* is on one line."""
 
     checkpoint_id: int
     attempt_id: ExecutionAttemptID
@@ -207,7 +208,7 @@ class DeclineCheckpoint:
 
 
 class CheckpointOutcome(Enum):
-    """What has become of a checkpoint, as far as it is known to whoever is asked."""
+    """The outcome of a checkpoint, as far as the component that answers knows it."""
 
     PENDING = "PENDING"
     COMPLETED = "COMPLETED"
@@ -216,7 +217,7 @@ class CheckpointOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EarlierCheckpoint:
-    """A checkpoint before the latest one that is still kept: its number, and what there is of one task's queries."""
+    """A checkpoint that is still kept and older than the latest one: its number, and one task's query snapshots."""
 
     checkpoint_id: int
     queries: tuple[QuerySnapshot, ...]
@@ -224,20 +225,20 @@ class EarlierCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class JobManagerTaskRestore:
-    """What a task begins with (Flink's `JobManagerTaskRestore`).
+    """The state that a task starts from (Flink's `JobManagerTaskRestore`).
 
     Args:
         checkpoint_id: the checkpoint, or 0 for a savepoint.
-        queries: what there is of the task's queries.
-        savepoint: the directory of the savepoint, or of another job's checkpoint, that the job was begun from; empty
-            for a checkpoint of the job's own. A savepoint is put back once, whatever lies at the location of the query;
-            a checkpoint of its own only where what lies there is behind it, or broken.
-        allow_non_restored_state: whether a query may begin without state although there is some that nobody claims.
-        rollback: the request to go back there, of a job that has gone back; queries are put back once for each request.
-        new_query_id: whether queries get new ids as they are put back. None: those get one that begin in another
-            place while their former one may still be written to.
-        earlier: checkpoints of the job's own before this one, the newest first: for a query of which this one is
-            damaged, or does not load.
+        queries: the snapshots of the task's queries.
+        savepoint: the directory of the savepoint, or of another job's checkpoint, that the job was started from. Empty
+            for a checkpoint of the job's own. A savepoint is restored once, and replaces the files at the query's
+            location. A checkpoint of its own is restored only where those files are older, or broken.
+        allow_non_restored_state: whether a query may start without state although some of the state is unclaimed.
+        rollback: the request by which the job was rolled back; queries are restored once for each request.
+        new_query_id: whether queries get new ids when they are restored. With None, a query gets one if it starts at
+            another location while its former one may still be written to.
+        earlier: the job's own checkpoints before this one, the newest first. They serve a query whose snapshot in this
+            one is damaged, or does not load.
     """
 
     checkpoint_id: int

@@ -25,9 +25,9 @@ class VertexInput:
 
     Args:
         source: the vertex that is read.
-        path: where the source's result lies, which a BLOCKING edge leaves there; None for a PIPELINED edge, by which
-            the function gets the DataFrame that the source's function has returned in this task.
-        ship_strategy: how rows are divided.
+        path: the directory of the source's result for a BLOCKING edge. None for a PIPELINED edge: the function gets the
+            DataFrame that the source's function has returned in this task.
+        ship_strategy: how rows are distributed.
         keys: columns of a HASH exchange.
     """
 
@@ -46,7 +46,7 @@ class VertexDescriptor:
         name: of the vertex.
         function: `qualname` in the job's file, or ``module:qualname``; empty for a script.
         inputs: in the order of the function's arguments.
-        result_path: directory of the `ResultPartition` to make where a BLOCKING edge leaves the vertex; None otherwise.
+        result_path: directory of the `ResultPartition` to make for a vertex with an outgoing BLOCKING edge; else None.
         parallelism: partitions of HASH and REBALANCE inputs; 0 leaves it to Spark.
     """
 
@@ -62,7 +62,7 @@ class VertexDescriptor:
 class JobInformation:
     """The part of a deployment that is the same for all tasks of a job, whichever JobMaster deploys them.
 
-    Its bytes are the same every time, so that large ones are uploaded once; Flink does so with the serialized
+    Its bytes are the same every time, so a large one is uploaded once. Flink does the same with the serialized
     `JobInformation` of its `TaskDeploymentDescriptor`.
 
     Args:
@@ -72,8 +72,8 @@ class JobInformation:
         artifacts: the job's files.
         argv: a script's arguments.
         parameters: ``ctx.parameters``.
-        spark_driver: the job's own ``task.spark-driver``; empty where the cluster's holds.
-        working_directory: where its code runs; None: in the private directory of each attempt.
+        spark_driver: the job's own ``task.spark-driver``; empty where the cluster's applies.
+        working_directory: the directory in which its code runs. Default: the private directory of each attempt.
         environment: environment variables of its task processes; never shown.
         spark_conf: the job's own settings of Spark; may hold secrets.
     """
@@ -91,7 +91,7 @@ class JobInformation:
 
     @classmethod
     def of(cls, graph: JobGraph) -> JobInformation:
-        """Return that of a job."""
+        """Return the `JobInformation` of a job."""
         driver = graph.configuration.get(JobOptions.SPARK_DRIVER.key, "")
         conf = {key: value for key, value in graph.configuration.items() if key.startswith(SPARK_PREFIX)}
         return cls(
@@ -110,17 +110,17 @@ class JobInformation:
 
 @dataclass(frozen=True, slots=True)
 class AttemptInformation:
-    """The part of a deployment that is one attempt's own.
+    """The part of a deployment that belongs to one attempt.
 
     Args:
-        attempt_id: of this attempt; deploying one twice is deploying it once.
+        attempt_id: of this attempt; a TaskExecutor runs it once, even if it is deployed twice.
         attempt_number: 0 for the first attempt of the task.
         allocation_id: the slot to run in.
         task_key: `runtime.jobgraph.topology.Chain.key`.
         task_name: of the chain.
         vertices: in the order in which they run; a script has exactly one.
-        memory_bytes: what the task process may take beyond what it begins with; 0 for no limit.
-        restore: the state that its streaming queries begin with; None: they begin without.
+        memory_bytes: bytes that the task process may take in addition to those at its start; 0 for no limit.
+        restore: the state that its streaming queries start from; None if they start without state.
     """
 
     attempt_id: ExecutionAttemptID
@@ -134,13 +134,13 @@ class AttemptInformation:
 
     @property
     def blocking_outputs(self) -> dict[JobVertexID, str]:
-        """Results that this task materialises, by vertex."""
+        """Return the paths of the results that this task materialises, by vertex."""
         return {vertex.id: vertex.result_path for vertex in self.vertices if vertex.result_path is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDeploymentDescriptor:
-    """All that a TaskExecutor, and the process of the task, need to run one attempt of a task."""
+    """Everything that a TaskExecutor and the task process need to run one attempt of a task."""
 
     job: JobInformation
     attempt: AttemptInformation
@@ -154,7 +154,7 @@ class TaskDeploymentDescriptor:
         argv: tuple[str, ...] = (),
         parameters: dict[str, Any] | None = None,
     ) -> TaskDeploymentDescriptor:
-        """Return that of a task of the runtime's own, such as a warm-up, which belongs to no submitted job."""
+        """Return the descriptor of an internal task of the runtime, such as a warm-up, which belongs to no job."""
         return cls(
             JobInformation(JobID.from_name(name), name, kind, argv=argv, parameters=parameters or {}),
             AttemptInformation(
@@ -165,7 +165,7 @@ class TaskDeploymentDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class TaskDeployment:
-    """A descriptor as it travels.
+    """A descriptor in the form in which it travels.
 
     Args:
         job: the encoded `JobInformation`, as a blob when it is large.
@@ -178,13 +178,13 @@ class TaskDeployment:
 
 @dataclass(frozen=True, slots=True)
 class ResultPartitionInfo:
-    """What is announced of a materialised result (Flink's `ResultPartitionBytes`).
+    """A materialised result as its producer announces it (Flink's `ResultPartitionBytes`).
 
     Args:
         vertex_id: the vertex that made it.
-        path: directory; it is there when the result is complete, and not before.
-        subpartitions: how many files it consists of: one for each partition of the producer's Spark plan.
-        bytes: their sizes together.
+        path: its directory, which exists only once the result is complete.
+        subpartitions: number of its files: one for each partition of the producer's Spark plan.
+        bytes: their total size.
     """
 
     vertex_id: JobVertexID
@@ -200,10 +200,10 @@ class TaskExecutionState:
     Args:
         attempt_id: which attempt.
         state: the state that it has entered.
-        error: with FAILED: why.
-        exit_status: with a terminal state: the exit status of the task process, negative for a signal.
-        logs: with a terminal state: what is kept of the attempt's logs; none where they could not be put.
-        partitions: with FINISHED: the results that it has materialised.
+        error: the cause; only with FAILED.
+        exit_status: the exit status of the task process, negative for a signal; only with a terminal state.
+        logs: the attempt's kept logs, only with a terminal state; none where they could not be uploaded.
+        partitions: the results that it has materialised; only with FINISHED.
     """
 
     attempt_id: ExecutionAttemptID
@@ -216,10 +216,10 @@ class TaskExecutionState:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionReport:
-    """What a TaskExecutor holds of one attempt.
+    """One attempt as its TaskExecutor reports it.
 
     Args:
-        state: the state that it entered last; a terminal one is kept until a JobMaster has acknowledged it.
+        state: the state that it entered last; the TaskExecutor keeps a terminal one until a JobMaster acknowledges it.
         since_ms: when it entered that state, in milliseconds since the epoch.
         task_key: of its task.
         allocation_id: of its slot.
@@ -233,7 +233,7 @@ class ExecutionReport:
 
 @dataclass(frozen=True, slots=True)
 class SlotOffer:
-    """A TaskExecutor's offer of one slot: the allocation it was made for, and which slot it is."""
+    """A TaskExecutor's offer of one slot: the allocation that it answers, and the slot."""
 
     allocation_id: AllocationID
     slot_id: SlotID
@@ -241,11 +241,11 @@ class SlotOffer:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """All that a TaskExecutor holds of one job (Flink's `ExecutionDeploymentReport`, and the slots).
+    """All attempts and slots of one job at a TaskExecutor (Flink's `ExecutionDeploymentReport`, and the slots).
 
     Args:
         executions: the attempts.
-        slots: the slots that are this job's.
+        slots: the slots that are allocated to this job.
     """
 
     executions: tuple[ExecutionReport, ...]
@@ -257,12 +257,12 @@ class StageProgress:
     """One Spark stage.
 
     Args:
-        stage_id: Spark's number of it.
-        name: Spark's: the call that made it.
-        tasks: how many it has.
-        completed: how many of these are done.
-        active: how many run.
-        state: ``PENDING``, ``ACTIVE``, ``COMPLETE``, ``FAILED`` or ``SKIPPED``, as Spark's own page has it.
+        stage_id: its number in Spark.
+        name: its name in Spark: the call that made it.
+        tasks: number of its tasks.
+        completed: number of tasks that are done.
+        active: number of tasks that run.
+        state: ``PENDING``, ``ACTIVE``, ``COMPLETE``, ``FAILED`` or ``SKIPPED``, as Spark's own page shows it.
     """
 
     stage_id: int
@@ -275,9 +275,9 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class VertexProgress:
-    """Spark's own counts for one vertex: stages seen and completed, tasks in all, completed and active.
+    """Spark's own counts for one vertex: stages in all and completed; tasks in all, completed and active.
 
-    `latest_stages` are the newest stages of a script, the newest last; none are told of a pipeline's vertex.
+    `latest_stages` are the newest stages of a script, the newest last; a pipeline's vertex reports none.
     """
 
     vertex_id: JobVertexID
@@ -291,7 +291,7 @@ class VertexProgress:
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """A TaskExecutor's report on how far an attempt is; the last one counts.
+    """A TaskExecutor's report on the progress of an attempt; each replaces the one before.
 
     Args:
         attempt_id: which attempt.
@@ -305,14 +305,14 @@ class TaskProgress:
 
 
 def result_path(results_dir: str, vertex_id: JobVertexID, attempt_number: int) -> str:
-    """Return where an attempt materialises a vertex's result: each attempt in a directory of its own."""
+    """Return the directory in which an attempt materialises a vertex's result; each attempt has its own."""
     return f"{results_dir}/{vertex_id}/attempt-{attempt_number}"
 
 
 def describe_vertices(
     graph: JobGraph, chain: Chain, attempt_number: int, results_dir: str, results: dict[JobVertexID, str]
 ) -> tuple[VertexDescriptor, ...]:
-    """Return the vertices of a chain as an attempt runs them.
+    """Return the descriptors of a chain's vertices for one attempt.
 
     Args:
         graph: the job.
@@ -352,5 +352,5 @@ def pack(descriptor: TaskDeploymentDescriptor) -> tuple[bytes, bytes]:
 
 
 def unpack(job: bytes, attempt: bytes) -> TaskDeploymentDescriptor:
-    """Return the descriptor that `pack` was given; raises WireError where the bytes are none."""
+    """Return the descriptor that `pack` has encoded; raises WireError where the bytes are none."""
     return TaskDeploymentDescriptor(decode(job, JobInformation), decode(attempt, AttemptInformation))

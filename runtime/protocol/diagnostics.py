@@ -1,4 +1,4 @@
-"""What a TaskExecutor tells of itself to whoever looks for a fault: logs, threads, what it takes of its machine."""
+"""Diagnostics of a TaskExecutor: its logs, its threads, and the resources that it takes of its machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runtime.ids import ResourceID
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """A log that may be asked for by its name (Flink's `LogInfo`).
+    """A log that clients may request by its name (Flink's `LogInfo`).
 
     Args:
         name: ``taskexecutor`` or ``spark``.
@@ -24,13 +24,13 @@ class LogInfo:
 
 @dataclass(frozen=True, slots=True)
 class ComponentLog:
-    """A log of a TaskExecutor or of what belongs to it, uploaded as a TRANSIENT blob for whoever asked.
+    """A log of a TaskExecutor or of its Spark driver, uploaded as a TRANSIENT blob for the requester.
 
     Args:
         resource_id: the TaskExecutor.
         name: ``taskexecutor`` or ``spark``, its Spark driver's.
         size: bytes of the log.
-        blob_key: text of the transient blob's key; of a long log it holds the head and the tail.
+        blob_key: text of the transient blob's key; the blob of a long log holds its head and its tail.
     """
 
     resource_id: ResourceID
@@ -45,8 +45,8 @@ class ThreadInfo:
 
     Args:
         name: its name.
-        stack: where it is at present, as in a traceback.
-        state: what it does, as of `runtime.threads.thread_states`; empty where that is not known.
+        stack: its current stack, as in a traceback.
+        state: its state, as of `runtime.threads.thread_states`; empty where that is not known.
     """
 
     name: str
@@ -64,18 +64,18 @@ class ThreadDump:
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerMetrics:
-    """What a TaskExecutor takes of its machine (Flink's `TaskManagerMetricsInfo`).
+    """Resources that a TaskExecutor takes of its machine (Flink's `TaskManagerMetricsInfo`).
 
     Args:
         memory_bytes: resident memory of its process.
         cpu_s: processor seconds that its process has taken.
         threads: of its process.
         open_files: descriptors of its process.
-        spark_memory_bytes: resident memory of its Spark driver's process; 0 when that is gone.
+        spark_memory_bytes: resident memory of its Spark driver's process; 0 when there is none.
         spark_cpu_s: processor seconds that its Spark driver has taken.
-        tasks: attempts that run at present.
-        jvm: what its Spark driver says of itself, by the names of Flink's metrics below ``Status.JVM``; some seconds
-            old, empty where the driver has not answered.
+        tasks: attempts that run now.
+        jvm: figures that its Spark driver reports, by the names of Flink's metrics below ``Status.JVM``. They are some
+            seconds old; empty where the driver has not answered.
     """
 
     memory_bytes: int
@@ -90,14 +90,15 @@ class TaskManagerMetrics:
 
 @dataclass(frozen=True, slots=True)
 class TaskPoolReport:
-    """Counts of what the pool of a TaskExecutor did since it started.
+    """Counts of a TaskExecutor's pool of ready task processes since it started.
 
     Args:
-        size: most processes that are kept ready.
-        idle: how many are ready now, by kind of job.
-        hits: tasks that got one.
-        misses: tasks that got none, by reason: ``off``, ``empty``, ``other-kind`` (none of the job's kind was ready),
-            ``own-environment`` (the job brings what its code imports), ``died`` (the process ended when it was taken).
+        size: largest number of processes that are kept ready.
+        idle: number of those ready now, by kind of job.
+        hits: tasks that got a process of the pool.
+        misses: tasks that got none, by reason. ``off``: the pool is off; ``empty``: no process was ready;
+            ``other-kind``: none of the job's kind was ready; ``own-environment``: the job brings what its code imports;
+            ``died``: the process ended when it was taken.
         died: processes that ended while they waited.
         failed: processes that could not be made ready.
     """

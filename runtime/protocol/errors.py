@@ -1,24 +1,24 @@
-"""Errors of the components that reach their askers as themselves.
+"""Errors of the components that callers receive with their own type.
 
-GatewayError
-├── JobNotFoundError             no job of that id is running or remembered
-├── JobAlreadyTerminatedError    the job is over: there is nothing to cancel
-├── JobVertexNotFoundError       the job has no task of that id
-├── JobSubmissionError           the job cannot be accepted
-├── JobNotReachableError         the job's JobMaster does not answer at present
-├── UnknownTaskExecutorError     the TaskExecutor's registration has been ended
-├── RegistrationRejectedError    the TaskExecutor cannot work for this cluster
-├── UnknownJobManagerError       the job's JobMaster is not registered
-├── SlotOccupiedError            the slot belongs to another allocation
-├── SlotNotAllocatedError        the slot is not this job's (any more)
-├── DeploymentNotFoundError      a part of a deployment travels as a blob, which is not to be found
-├── UnknownOperationError        no such savepoint or checkpoint was asked for here
-├── NoSuchLogError               what was asked for is no log
-├── NoSuchTaskError              no process of that attempt runs here
-├── TaskNotRespondingError       a task process does not answer
-└── ShuttingDownError            the cluster is about to be shut down
+    GatewayError
+    ├── JobNotFoundError             no job of that id is running or remembered
+    ├── JobAlreadyTerminatedError    the job is over: there is nothing to cancel
+    ├── JobVertexNotFoundError       the job has no task of that id
+    ├── JobSubmissionError           the job cannot be accepted
+    ├── JobNotReachableError         the job's JobMaster does not answer at present
+    ├── UnknownTaskExecutorError     the TaskExecutor's registration has been ended
+    ├── RegistrationRejectedError    the TaskExecutor cannot work for this cluster
+    ├── UnknownJobManagerError       the job's JobMaster is not registered
+    ├── SlotOccupiedError            the slot belongs to another allocation
+    ├── SlotNotAllocatedError        the slot is not this job's (any more)
+    ├── DeploymentNotFoundError      a part of a deployment travels as a blob, which was not found
+    ├── UnknownOperationError        no savepoint or checkpoint of that trigger id is known here
+    ├── NoSuchLogError               the requested file is no log
+    ├── NoSuchTaskError              no process of that attempt runs here
+    ├── TaskNotRespondingError       a task process does not answer
+    └── ShuttingDownError            the cluster is about to be shut down
 
-The errors of a bad job graph (`runtime.jobgraph.errors`) travel as themselves too.
+The errors of an invalid job graph (`runtime.jobgraph.errors`) also reach callers with their own type.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class UnknownTaskExecutorError(GatewayError):
 
 @wire_error
 class RegistrationRejectedError(GatewayError):
-    """The TaskExecutor cannot work for this cluster as it is: its version, its name or its file system do not fit."""
+    """The TaskExecutor cannot work for this cluster: its version, its name or its shared directory does not fit."""
 
 
 @wire_error
@@ -84,12 +84,12 @@ class SlotNotAllocatedError(GatewayError):
 
 @wire_error
 class UnknownOperationError(GatewayError):
-    """No savepoint or checkpoint was asked for under that trigger id, or it has been forgotten; ask for it again."""
+    """No savepoint or checkpoint is known under that trigger id; trigger it again."""
 
 
 @wire_error
 class NoSuchLogError(GatewayError):
-    """What was asked for is no log."""
+    """The requested file is no log."""
 
 
 @wire_error
@@ -104,17 +104,17 @@ class TaskNotRespondingError(GatewayError):
 
 @wire_error
 class ShuttingDownError(GatewayError):
-    """The cluster is about to be shut down; nothing new is begun."""
+    """The cluster is about to be shut down, and accepts nothing new."""
 
 
 @wire_error
 class DeploymentNotFoundError(GatewayError):
-    """A part of a deployment travels as a blob, which the TaskExecutor does not find."""
+    """The TaskExecutor does not find a blob that holds a part of a deployment."""
 
 
 PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout, EndpointStateError, JobNotReachableError)
-"""Errors of a leader that changes, starts or stops: look it up and ask again. Whether the question took effect is
-unknown, so it has to be idempotent."""
+"""Errors of a leader that changes, starts or stops: look the leader up and repeat the call. Calls have to be
+idempotent, since it is unknown whether the first one took effect."""
 
 for _error in vars(jobgraph_errors).values():
     if isinstance(_error, type) and issubclass(_error, jobgraph_errors.JobGraphError):

@@ -1,4 +1,4 @@
-"""What the components of a cluster publish on its event stream, beside `actors.receptionist.LeaderChanged`."""
+"""Events that the components publish on the cluster's event stream, beside `actors.receptionist.LeaderChanged`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class JobReachedTerminalState:
 
 @message
 class TaskExecutorLost:
-    """A TaskExecutor is one of the cluster no more: it was stopped, has died, or is silent.
+    """A TaskExecutor no longer belongs to the cluster: it was stopped, has died, or does not answer.
 
     Args:
         resource_id: of the TaskExecutor.
-        reason: in words.
+        reason: the cause, as text.
     """
 
     resource_id: str

@@ -1,4 +1,4 @@
-"""The states of jobs and tasks with Flink's names, which may follow which, and what went wrong (`ErrorInfo`)."""
+"""States of jobs and tasks with Flink's names, their permitted transitions, and failures (`ErrorInfo`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runtime.ids import JobVertexID
 
 
 class IllegalStateTransition(Exception):
-    """A job or a task was asked to go from one state to another that cannot follow it: a fault of the runtime's."""
+    """A job or a task was to enter a state that cannot follow its current one: a bug in the runtime."""
 
 
 class JobStatus(Enum):
@@ -30,12 +30,12 @@ class JobStatus(Enum):
 
     @property
     def is_globally_terminal(self) -> bool:
-        """Whether the job is over for good and may be archived."""
+        """Return whether the job is over for good and may be archived."""
         return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job is over for good, or for this JobMaster (SUSPENDED: another JobMaster leads)."""
+        """Return whether the job is over for good, or for this JobMaster (SUSPENDED: another JobMaster leads)."""
         return self.is_globally_terminal or self is JobStatus.SUSPENDED
 
 
@@ -55,12 +55,12 @@ class ExecutionState(Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing of the attempt runs any more."""
+        """Return whether nothing of the attempt runs any more."""
         return self in (ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED)
 
     @property
     def is_deployed(self) -> bool:
-        """Whether a TaskExecutor may hold the attempt."""
+        """Return whether a TaskExecutor may hold the attempt."""
         return not self.is_terminal and self not in (ExecutionState.CREATED, ExecutionState.SCHEDULED)
 
 
@@ -83,7 +83,7 @@ JOB_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
 EXECUTION_TRANSITIONS: dict[ExecutionState, frozenset[ExecutionState]] = {
     _E.CREATED: frozenset({_E.SCHEDULED, _E.CANCELED, _E.FAILED, _E.RECONCILING}),
     _E.SCHEDULED: frozenset({_E.DEPLOYING, _E.CANCELED, _E.FAILED}),
-    # A report may overtake or replace an earlier one, so a task may be seen to skip INITIALIZING and RUNNING.
+    # A report may overtake or replace an earlier one, so a task may appear to skip INITIALIZING and RUNNING.
     _E.DEPLOYING: frozenset({_E.INITIALIZING, _E.RUNNING, _E.FINISHED, _E.CANCELING, _E.FAILED}),
     _E.INITIALIZING: frozenset({_E.RUNNING, _E.FINISHED, _E.CANCELING, _E.FAILED}),
     _E.RUNNING: frozenset({_E.FINISHED, _E.CANCELING, _E.FAILED}),
@@ -108,7 +108,7 @@ def check_execution_transition(current: ExecutionState, target: ExecutionState) 
 
 
 class FailureKind(Enum):
-    """What failed; told apart because the remedies differ."""
+    """Kind of a failure. The kinds are distinguished because their remedies differ."""
 
     USER_CODE = "user-code"
     TASK_PROCESS_LOST = "task-process-lost"
@@ -120,12 +120,12 @@ class FailureKind(Enum):
 
     @property
     def is_recoverable(self) -> bool:
-        """Whether a restart may help: not when the wait for a slot has already been in vain."""
+        """Return whether a restart may help: it does not after the wait for a slot has timed out."""
         return self is not FailureKind.NO_RESOURCE
 
     @property
     def remedy(self) -> str:
-        """Say what to do where the cause is the cluster's; empty where it is the job's."""
+        """Return what the user can do if the cluster is the cause; empty if the job is."""
         return _REMEDIES.get(self, "")
 
 
@@ -141,17 +141,17 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """A failure as it travels and is kept (Flink's `ErrorInfo`, `SerializedThrowable`).
+    """A failure in the form that travels and is kept (Flink's `ErrorInfo`, `SerializedThrowable`).
 
     Args:
-        kind: what failed.
+        kind: its kind.
         type: name of the exception's type, e.g. ``ZeroDivisionError``.
         message: the exception's text.
         traceback: the user's own traceback, or empty.
         task: name of the task, or empty for the job as a whole.
         timestamp_ms: when, in milliseconds since the epoch.
-        lost_result: for RESULT_LOST: the vertex whose materialised result is gone and must be made again.
-        exit_status: of a script that ended itself with it, by `sys.exit` or `os._exit`; None for any other failure.
+        lost_result: for RESULT_LOST: the vertex whose materialised result is lost and must be computed again.
+        exit_status: exit status of a script that called `sys.exit` or `os._exit`; None for any other failure.
     """
 
     kind: FailureKind
@@ -168,7 +168,7 @@ class ErrorInfo:
 
     @property
     def cause(self) -> str:
-        """The failure in one line."""
+        """Return the failure in one line."""
         return cause_of(str(self))
 
 

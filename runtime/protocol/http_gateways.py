@@ -1,7 +1,7 @@
 """Gateways that clients call by HTTP: their names in paths, and the methods that clients may call.
 
 The web endpoint serves exactly these (`runtime.rest.handlers.gateways`), and `runtime.http_client` calls them. The
-lists are written out, so that a new method of a gateway is open to nobody until it is added here.
+lists are explicit: clients cannot call a new method of a gateway until it is added here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MSGPACK = "application/vnd.msgpack"
 OCTETS = "application/octet-stream"
 """Media type of a blob."""
 MOST_OF_A_CALL = 8 * 1024 * 1024
-"""Most bytes of a call's arguments. Files of jobs travel as blobs."""
+"""Largest number of bytes of a call's arguments. Files of jobs travel as blobs."""
 
 MASTER = "master"
 TASK_EXECUTOR = "taskexecutor"
@@ -34,10 +34,10 @@ DIAGNOSTICS = "diagnostics"
 
 @dataclass(frozen=True, slots=True)
 class HttpGateway:
-    """A gateway as HTTP offers it.
+    """A gateway that clients call by HTTP.
 
     Args:
-        gateway_type: declares the methods; arguments and results travel as its type hints say.
+        gateway_type: declares the methods; its type hints determine how arguments and results travel.
         methods: those that clients may call.
     """
 
@@ -97,23 +97,23 @@ HTTP_GATEWAYS: Mapping[str, HttpGateway] = {
     ),
     DIAGNOSTICS: HttpGateway(DiagnosticsGateway, frozenset({"request_log_levels", "set_log_level", "request_actors"})),
 }
-"""By their names in paths. Of the first two whoever leads is asked; the others are named by their addresses, a master
-may be the one that serves."""
+"""Gateways by their names in paths. Calls to the first two go to the leader. The others are named by their addresses;
+a master may be the one whose web endpoint serves the call."""
 
 _BLOB_ERRORS: Mapping[str, type[blob_errors.BlobError]] = {
     f"{wire_name(blob_errors.__name__)}.{error.__name__}": error
     for error in vars(blob_errors).values()
     if isinstance(error, type) and issubclass(error, blob_errors.BlobError)
 }
-"""By the names under which they travel by HTTP; by RPC none of them does."""
+"""Errors of the blob service by the names under which they travel by HTTP; none of them travels by RPC."""
 
 
 def error_type(error: Exception) -> str | None:
-    """Return the name of an error's type by which `error_of` makes it again; None where it cannot."""
+    """Return the name from which `error_of` rebuilds an error of this type; None where it cannot."""
     name = f"{wire_name(type(error).__module__)}.{type(error).__name__}"
     return name if name in _BLOB_ERRORS else error_name(error)
 
 
 def error_of(kind: str, message: str) -> Exception:
-    """Return the error that was raised at the other end: of the same type where that is known, or a `RemoteError`."""
+    """Return the error that the other end raised: of the same type where it is known, or else a `RemoteError`."""
     return _BLOB_ERRORS[kind](message) if kind in _BLOB_ERRORS else decode_error(kind, message, "")

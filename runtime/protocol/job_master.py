@@ -1,4 +1,4 @@
-"""How the JobMaster of a job is asked (Flink's `JobMasterGateway`)."""
+"""The gateway of a job's JobMaster (Flink's `JobMasterGateway`)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from runtime.protocol.streaming_query import QueryHistory
 
 
 class JobMasterGateway(FencedRpcGateway):
-    """Fenced: every call names the leadership that it is meant for."""
+    """Calls to the leading JobMaster of a job. Fenced: every call names the leadership that it is meant for."""
 
     @fenced_by(RECIPIENT)
     def register_task_manager(self, registration: TaskExecutorRegistration, report: JobReport) -> Ask[None]:
-        """From a TaskExecutor that has slots for this job; *report* says what it holds of it already."""
+        """Register a TaskExecutor that has slots for this job; *report* names its attempts and slots of the job."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def offer_slots(self, resource_id: ResourceID, offers: list[SlotOffer]) -> Ask[list[AllocationID]]:
-        """From a registered TaskExecutor; the answer names the offers that are taken, the others it may free.
+        """Offer slots of a registered TaskExecutor; returns the accepted ones. The TaskExecutor may free the others.
 
         Raises:
             UnknownTaskExecutorError: it is not registered, or was lost since; it has to register again.
@@ -38,30 +38,30 @@ class JobMasterGateway(FencedRpcGateway):
 
     @fenced_by(RECIPIENT)
     def update_task_execution_state(self, state: TaskExecutionState) -> Ask[None]:
-        """From a TaskExecutor: an attempt has entered a state. Idempotent; repeated until it is answered.
+        """Report that an attempt has entered a state. Idempotent; TaskExecutors repeat it until it is answered.
 
-        The answer to a terminal state comes when it is written down: no successor of this JobMaster will ask for it.
+        The answer to a terminal state comes once it is persisted, so that no successor of this JobMaster needs it.
         """
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def update_task_progress(self, progress: TaskProgress) -> None:
-        """From a TaskExecutor: how far an attempt is; the last one counts."""
+        """Report the progress of an attempt; each report replaces the one before."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def disconnect_task_manager(self, resource_id: ResourceID, cause: ErrorInfo) -> None:
-        """A TaskExecutor is gone, or goes; *cause* is what its tasks have failed of."""
+        """Report that a TaskExecutor has left or is leaving; *cause* is the failure of its tasks."""
         raise NotImplementedError
 
     @fenced_by(RESOURCE_MANAGER)
     def notify_allocation_failure(self, allocation_id: AllocationID, reason: str) -> Ask[None]:
-        """From the ResourceManager: a slot request cannot be served."""
+        """Report that the ResourceManager cannot fulfil a slot request."""
         raise NotImplementedError
 
     @fenced_by(RESOURCE_MANAGER)
     def heartbeat_from_resource_manager(self) -> Ask[None]:
-        """A sign of life of the ResourceManager's."""
+        """Answer a heartbeat of the ResourceManager."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
@@ -69,7 +69,7 @@ class JobMasterGateway(FencedRpcGateway):
         """Cancel the job; it is CANCELED when nothing of it runs any more. Idempotent.
 
         Args:
-            because: why the cluster does so by itself; empty where somebody asks for it.
+            because: why the cluster cancels the job by itself; empty where a user cancels it.
 
         Raises:
             JobAlreadyTerminatedError: it is FINISHED or FAILED, which the Dispatcher may not know yet.
@@ -78,67 +78,67 @@ class JobMasterGateway(FencedRpcGateway):
 
     @fenced_by(RECIPIENT)
     def acknowledge_checkpoint(self, ack: AcknowledgeCheckpoint) -> Ask[CheckpointOutcome]:
-        """From a TaskExecutor: a task has done its part of a checkpoint. Idempotent.
+        """Report that a task has done its part of a checkpoint. Idempotent.
 
-        The answer is what has become of the checkpoint so far; where it is ABORTED, what the task has made is removed.
+        Returns the outcome of the checkpoint so far. If it is ABORTED, the task's snapshots are removed.
         """
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def decline_checkpoint(self, decline: DeclineCheckpoint) -> Ask[None]:
-        """From a TaskExecutor: a task cannot do its part of a checkpoint. Idempotent."""
+        """Report that a task cannot do its part of a checkpoint. Idempotent."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def trigger_checkpoint(self, trigger_id: TriggerID) -> Ask[OperationStatus]:
-        """Take a checkpoint. Idempotent by trigger id: ask again to learn what became of it."""
+        """Take a checkpoint. Idempotent by trigger id: repeat the call for its status."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def trigger_savepoint(
         self, trigger_id: TriggerID, target_directory: str, cancel_job: bool = False
     ) -> Ask[OperationStatus]:
-        """Make a savepoint in *target_directory*; as `trigger_checkpoint`.
+        """Make a savepoint in *target_directory*; otherwise as `trigger_checkpoint`.
 
-        With *cancel_job* the queries are stopped for it, and the job is cancelled when the savepoint is complete. Where
-        it fails the job goes on.
+        With *cancel_job* the queries are stopped first, and the job is cancelled once the savepoint is complete. If the
+        savepoint fails, the job keeps running.
         """
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def stop_with_savepoint(self, trigger_id: TriggerID, target_directory: str, drain: bool) -> Ask[OperationStatus]:
-        """Stop the queries, make a savepoint, and let the job finish; as `trigger_checkpoint`.
+        """Stop the queries, make a savepoint, and let the job finish; otherwise as `trigger_checkpoint`.
 
-        With *drain* the queries first work off what their sources have. Where the savepoint fails the job goes on.
+        With *drain* the queries first process what their sources have. The job keeps running where the savepoint fails.
         """
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> Ask[OperationStatus]:
-        """Go back to one of the job's checkpoints or savepoints; see `DispatcherGateway.roll_back`."""
+        """Roll the job back to one of its checkpoints or savepoints; see `DispatcherGateway.roll_back`."""
         raise NotImplementedError
 
     @reads
     def request_operation_status(self, trigger_id: TriggerID) -> Ask[OperationStatus]:
-        """What became of a trigger; raises `UnknownOperationError`."""
+        """Return the status of the request with this trigger id; raises `UnknownOperationError`."""
         raise NotImplementedError
 
     @reads
     def request_checkpoint_statistics(self) -> Ask[CheckpointStatsSnapshot]:
-        """The figures of the job's checkpoints (Flink's ``requestCheckpointStats``)."""
+        """Return the figures of the job's checkpoints (Flink's ``requestCheckpointStats``)."""
         raise NotImplementedError
 
     @reads
     def request_job(self) -> Ask[ArchivedExecutionGraph]:
-        """The job with its tasks, as it stands."""
+        """Return the job with its tasks in their present states."""
         raise NotImplementedError
 
     @reads
     def request_query_histories(self) -> Ask[list[QueryHistory]]:
-        """The past figures of the job's streaming queries, as far as this JobMaster has heard of them."""
+        """Return past figures of the job's streaming queries, as far as this JobMaster has received them."""
         raise NotImplementedError
 
     @reads
     def request_job_details(self) -> Ask[JobDetails]:
-        """The job in one line."""
+        """Return the job as one line of a list."""
         raise NotImplementedError

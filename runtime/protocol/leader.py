@@ -1,4 +1,4 @@
-"""The values that high availability speaks of: components, terms of office, what is known of a leader."""
+"""Values of high availability: component names, terms of office, and a leader's address."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ DISPATCHER = "dispatcher"
 RESOURCE_MANAGER = "resourcemanager"
 REST_ENDPOINT = "rest"
 JOB_MASTER = "jobmaster"
-"""The kind of the JobMasters, which are one component for each job: see `job_master`."""
+"""Prefix of the component names of JobMasters: each job has its own component, see `job_master`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def job_master(job_id: str) -> str:
-    """The component name of the JobMaster of one job."""
+    """Return the component name of the JobMaster of one job."""
     return checked_name("job id", f"{JOB_MASTER}-{job_id}")
 
 
 def checked_name(what: str, name: str) -> str:
-    """``name`` if it may become part of a key or a file name.
+    """Return *name* if it may become part of a key or a file name.
 
     Raises:
         ValueError: it is empty, too long, or has other characters than letters, digits, dot, dash and underscore.
@@ -34,17 +34,17 @@ def checked_name(what: str, name: str) -> str:
 
 
 def boottime() -> float:
-    """Seconds on a clock that never goes back and runs on while the machine sleeps (``CLOCK_BOOTTIME``)."""
+    """Return seconds of a clock that never goes back and also runs while the machine sleeps (``CLOCK_BOOTTIME``)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 LeaderTerm = Leadership
-"""One term of office of one contender, whose latch vouches for it; every write and every call of a leader names it."""
+"""One term of office of one contender, granted by its latch; every write and every call of a leader names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderInformation:
-    """A confirmed leader (Flink's ``LeaderInformation``): who, where, in which term."""
+    """A confirmed leader: its component, its address and its term (Flink's ``LeaderInformation``)."""
 
     component: str
     address: str
@@ -53,5 +53,5 @@ class LeaderInformation:
 
     @property
     def term(self) -> LeaderTerm:
-        """The term without the address."""
+        """Return the term without the address."""
         return LeaderTerm(self.component, self.epoch, self.session)

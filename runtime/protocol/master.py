@@ -1,4 +1,4 @@
-"""How the master process, the guardian of the cluster's processes, is asked."""
+"""The gateway of the master process, which starts and watches the cluster's processes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MASTER = "/user/master"
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
-    """A worker of this machine: its TaskExecutor's name, and its process."""
+    """A worker process of this machine: the name of its TaskExecutor, and its process id."""
 
     name: str
     pid: int
 
 
 class MasterGateway(RpcGateway):
-    """The guardian: JobMasters are its children, not the Dispatcher's, so that they outlive a Dispatcher."""
+    """Calls to the master. JobMasters are its children, not the Dispatcher's, so that they outlive a Dispatcher."""
 
     @fenced_by(DISPATCHER)
     def start_job_master(self, job_id: JobID) -> Ask[str]:
-        """Start the JobMaster of a job, or find it running; returns its address. It is restarted when it dies."""
+        """Start the JobMaster of a job unless it runs, and return its address. The master restarts it when it dies."""
         raise NotImplementedError
 
     @fenced_by(DISPATCHER)
@@ -36,32 +36,32 @@ class MasterGateway(RpcGateway):
 
     @fenced_by(RESOURCE_MANAGER)
     def stop_worker(self, name: str) -> Ask[bool]:
-        """Stop a worker that this master looks after, or nobody; returns whether it is stopped by it.
+        """Stop a worker if this master, or no living one, looks after it; returns whether the worker is stopped.
 
-        One of those that `start` started waits for `start_worker` then.
+        A worker that `start` had started can be started again by `start_worker`.
         """
         raise NotImplementedError
 
     @fenced_by(RESOURCE_MANAGER)
     def start_worker(self) -> Ask[str]:
-        """Start one of the workers that were stopped; returns its name, empty when there is none."""
+        """Start one of the stopped workers, and return its name; empty when there is none."""
         raise NotImplementedError
 
     @fenced_by(RESOURCE_MANAGER)
     def request_worker(self) -> Ask[WorkerProcess]:
-        """Start one more worker, which is not started again when it ends."""
+        """Start one more worker, which is not restarted when it ends."""
         raise NotImplementedError
 
     @fenced_by(RESOURCE_MANAGER)
     def request_workers(self) -> Ask[list[WorkerProcess]]:
-        """The living ones of `request_worker`, with those whose master is gone: this one looks after them from now."""
+        """Return the living workers of `request_worker`, and adopt those whose master is dead."""
         raise NotImplementedError
 
     @reads
     def request_status(self) -> Ask[ClusterStatus]:
-        """The cluster's processes."""
+        """Return the status of the cluster and its processes."""
         raise NotImplementedError
 
     def shut_down_cluster(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> Ask[None]:
-        """Begin to stop the cluster; the reply comes before it is stopped. *status* is how its application ended."""
+        """Begin to stop the cluster; the reply comes before it is stopped. *status* is its application's outcome."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Values that travel between the components and are nobody's state: registrations, reports, overviews."""
+"""Values that travel between the components and that none of them keeps as state: registrations, reports, overviews."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class LeaderAddress:
 
 @dataclass(frozen=True, slots=True)
 class TaskExecutorRegistration:
-    """What a TaskExecutor says of itself when it registers.
+    """The data with which a TaskExecutor registers.
 
     Args:
         resource_id: its name, e.g. ``tm-1``; stays the same when its process is replaced.
-        address: where its gateway is reached.
-        pid: its process.
+        address: address of its gateway.
+        pid: its process id.
         slots: number of slots.
         spark_version: version of Spark.
         java_version: version of its Java.
         spark_master: master URL of its Spark driver, e.g. ``local[2]``.
-        spark_pid: process of its Spark driver.
+        spark_pid: process id of its Spark driver.
         memory_bytes: heap limit of its Spark driver.
         version: of Understudy.
-        shared_directory: the cluster's mark in ``cluster.shared-dir``, as it sees it; empty where there is none.
-        spark_loss: when and why its Spark driver was lost last; empty where none was.
+        shared_directory: the cluster's mark that it reads in ``cluster.shared-dir``; empty where there is none.
+        spark_loss: when and why its last Spark driver was lost; empty where none was lost.
     """
 
     resource_id: ResourceID
@@ -59,8 +59,11 @@ class TaskExecutorRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSuccess:
-    """The ResourceManager's answer: the id of this registration, where the cluster's blobs are, and which system's
-    receptionist it is to be listed at."""
+    """The ResourceManager's answer to a registration.
+
+    It holds the id of the registration, the address of the cluster's blobs, and the actor system at whose receptionist
+    the TaskExecutor lists itself.
+    """
 
     instance_id: InstanceID
     blob: BlobAddress
@@ -69,7 +72,7 @@ class RegistrationSuccess:
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerView:
-    """A registered TaskExecutor as the listing commands show it."""
+    """A registered TaskExecutor for the listing commands."""
 
     registration: TaskExecutorRegistration
     instance_id: InstanceID
@@ -90,11 +93,11 @@ class ResourceOverview:
 
 @dataclass(frozen=True, slots=True)
 class TaskExecutorHeartbeat:
-    """What a TaskExecutor answers to the ResourceManager's sign of life (Flink's `TaskExecutorHeartbeatPayload`).
+    """A TaskExecutor's answer to a heartbeat of the ResourceManager (Flink's `TaskExecutorHeartbeatPayload`).
 
     Args:
-        slots: what every slot is used for.
-        metrics: what it takes of its machine.
+        slots: the use of every slot.
+        metrics: the resources that it takes of its machine.
     """
 
     slots: SlotReport
@@ -103,11 +106,11 @@ class TaskExecutorHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class JobHeartbeat:
-    """What a TaskExecutor answers to a JobMaster's sign of life (Flink's `TaskExecutorToJobManagerHeartbeatPayload`).
+    """A TaskExecutor's answer to a heartbeat of a JobMaster (Flink's `TaskExecutorToJobManagerHeartbeatPayload`).
 
     Args:
         executions: the attempts of the job that it holds (Flink's `ExecutionDeploymentReport`).
-        progress: how far those are that run, so that a lost report of it costs nothing (Flink's `AccumulatorReport`).
+        progress: the progress of running attempts, to make up for lost reports (Flink's `AccumulatorReport`).
     """
 
     executions: tuple[ExecutionAttemptID, ...]
@@ -116,16 +119,16 @@ class JobHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerInfo:
-    """All that the ResourceManager knows of a TaskExecutor (Flink's `TaskManagerDetailsInfo`).
+    """Everything that the ResourceManager knows of a TaskExecutor (Flink's `TaskManagerDetailsInfo`).
 
     Args:
-        registration: what it said of itself.
+        registration: the data with which it registered.
         instance_id: of its registration.
-        slots: how many it has, and how many of them are free or on their way to a job.
-        allocations: whose each slot is; one on its way to a job is nobody's yet.
+        slots: numbers of its slots: in all, free, and on their way to a job.
+        allocations: the job and allocation of each slot; a slot on its way to a job has none yet.
         registered_ms: when it registered, in milliseconds since the epoch.
-        last_heartbeat_ms: when it was last heard of.
-        metrics: what it took of its machine then; None before its first heartbeat.
+        last_heartbeat_ms: when its last heartbeat arrived, in milliseconds since the epoch.
+        metrics: the resources that it took of its machine then; None before its first heartbeat.
     """
 
     registration: TaskExecutorRegistration
@@ -144,9 +147,9 @@ class ClusterOverview:
     Args:
         task_managers: registered TaskExecutors.
         slots: all their slots.
-        free_slots: those that nobody has.
-        pending_requests: requests for a slot that wait.
-        jobs_running: jobs that are not over, the waiting ones too.
+        free_slots: slots that no job has.
+        pending_requests: requests that wait for a slot.
+        jobs_running: jobs that are not over, also those that wait.
         jobs_finished: jobs that are remembered as FINISHED.
         jobs_cancelled: jobs that are remembered as CANCELED.
         jobs_failed: jobs that are remembered as FAILED.
@@ -163,7 +166,7 @@ class ClusterOverview:
 
     @classmethod
     def of(cls, resources: ResourceOverview, running: int, ended: Iterable[JobStatus]) -> ClusterOverview:
-        """Counts of the ResourceManager's and of the Dispatcher's."""
+        """Return the counts of the ResourceManager and of the Dispatcher as one overview."""
         counts = Counter(ended)
         return cls(
             resources.task_managers,
@@ -186,15 +189,15 @@ class MultipleJobsDetails:
 
 @dataclass(frozen=True, slots=True)
 class TaskLog:
-    """A log of one task attempt: a TRANSIENT blob, made for whoever asked, or the PERMANENT one that is kept of it.
+    """A log of one task attempt: a TRANSIENT blob, made for the requester, or the kept PERMANENT one.
 
     Args:
         job_id: the job.
         task: name of the task.
         attempt: number of the attempt, from 0.
-        name: ``stdout`` or ``stderr``; of one that has ended also ``taskexecutor`` and ``spark``.
+        name: ``stdout`` or ``stderr``; an attempt that has ended also has ``taskexecutor`` and ``spark``.
         size: bytes.
-        blob_key: text of the blob's key; a permanent one is of `runtime.job_logs.logs_owner`. Empty for an empty log.
+        blob_key: text of the blob's key; `runtime.job_logs.logs_owner` owns a permanent one. Empty for an empty log.
         attempt_id: the attempt.
     """
 
@@ -209,9 +212,9 @@ class TaskLog:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A process of the cluster as `status` shows it; *leadership* is ``leader``, ``standby`` or empty.
+    """A process of the cluster for `status`; *leadership* is ``leader``, ``standby`` or empty.
 
-    A worker *is_stopped* when nobody has used it for long: it has no process until requests wait for slots. A web
+    A worker that no job has used for long *is_stopped*: it has no process until requests wait for slots. A web
     endpoint has a *url*.
     """
 
@@ -227,7 +230,7 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What a master says of the cluster: itself and the processes that it looks after, and where all masters are."""
+    """A master's report on the cluster: itself, the processes that it looks after, and the addresses of all masters."""
 
     cluster_id: str
     version: str

@@ -1,6 +1,6 @@
-"""The processes of a cluster as those that can be asked of themselves: where, and what a change of log levels came to.
+"""Addresses of the cluster's processes that answer diagnostic calls, and the outcome of a change of log levels.
 
-Pure: the web endpoint asks them with `await`, the client without.
+Pure: it sends nothing. The web endpoint calls these processes with `await`, the client without.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from runtime.protocol.messages import ClusterStatus, TaskManagerView
 
 
 class UnknownProcessError(GatewayError):
-    """The cluster has no process of that name that can be asked."""
+    """The cluster has no process of that name that answers diagnostic calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLevelChange:
-    """What became of a change in one process.
+    """The outcome of a change of log level in one process.
 
     Args:
         process: its name.
         logger: ``root``, or a logger's name.
-        level: what was wanted.
+        level: the requested level.
         was: the level before; empty when that is not known.
-        error: why it is not known whether it was changed; empty when it was.
+        error: why it is unknown whether the level was changed; empty when it was changed.
     """
 
     process: str
@@ -38,13 +38,16 @@ class LogLevelChange:
 
 
 def process_addresses(status: ClusterStatus, task_managers: Iterable[TaskManagerView]) -> dict[str, str]:
-    """Where each process that can be asked listens, by its name: masters, their components, TaskExecutors."""
+    """Return the address of each process that answers diagnostic calls, by its name.
+
+    These are masters, their components, and TaskExecutors.
+    """
     found = {process.name: process.address for process in status.processes if process.address.startswith("akka")}
     return found | {view.registration.resource_id: view.registration.address for view in task_managers}
 
 
 def chosen(names: Iterable[str], process: str | None) -> list[str]:
-    """The processes that are meant: that one, or all; raises `UnknownProcessError`."""
+    """Return the chosen process, or all of them for None; raises `UnknownProcessError`."""
     known = sorted(names)
     if process is None:
         return known
@@ -54,10 +57,10 @@ def chosen(names: Iterable[str], process: str | None) -> list[str]:
 
 
 def log_level_changes(outcomes: Mapping[str, str | BaseException], logger: str, level: str) -> list[LogLevelChange]:
-    """What a change came to, from each process's answer. Processes without such a logger are left out.
+    """Return the outcome of a change, from each process's answer. Processes without such a logger are left out.
 
     Raises:
-        LogLevelError: it was nowhere changed, since there is no such level or logger.
+        LogLevelError: no process changed it, since there is no such level or logger.
     """
     changes = []
     refusal: LogLevelError | None = None

@@ -1,4 +1,4 @@
-"""How the ResourceManager is asked (Flink's `ResourceManagerGateway`)."""
+"""The gateway of the ResourceManager (Flink's `ResourceManagerGateway`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runtime.protocol.slots import SlotReport, SlotRequest
 
 
 class ResourceManagerGateway(FencedRpcGateway):
-    """Fenced: every call names the leadership that it is meant for.
+    """Calls to the leading ResourceManager. Fenced: every call names the leadership that it is meant for.
 
     Flink's ``heartbeatFromTaskManager`` and ``heartbeatFromJobManager`` are the answers to
     `TaskExecutorGateway.heartbeat_from_resource_manager` and `JobMasterGateway.heartbeat_from_resource_manager`.
@@ -28,12 +28,12 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @fenced_by(RECIPIENT)
     def register_task_executor(self, registration: TaskExecutorRegistration) -> Ask[RegistrationSuccess]:
-        """From a TaskExecutor: it is here. An earlier registration of the same resource id is ended."""
+        """Register a TaskExecutor. An earlier registration of the same resource id is ended."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def send_slot_report(self, instance_id: InstanceID, report: SlotReport) -> Ask[None]:
-        """From a TaskExecutor, after registering: what its slots are used for.
+        """Report the use of a TaskExecutor's slots, after it has registered.
 
         Raises:
             UnknownTaskExecutorError: the registration has been ended; register again.
@@ -42,36 +42,39 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @fenced_by(RECIPIENT)
     def notify_slot_available(self, instance_id: InstanceID, report: SlotReport) -> None:
-        """From a TaskExecutor: a slot has become free; its whole report, so that a lost one costs nothing."""
+        """Report that a slot of a TaskExecutor has become free.
+
+        *report* holds all its slots, so that the next report makes up for a lost one.
+        """
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
-        """From a TaskExecutor that goes away in good order."""
+        """Deregister a TaskExecutor that is shutting down."""
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[None]:
-        """From a JobMaster: it leads this job.
+        """Register the JobMaster that leads this job.
 
         Raises:
-            FencingError: a later JobMaster of the job is known; it says of which epoch.
+            FencingError: a later JobMaster of the job is known; the message names its epoch.
         """
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
-        """From a JobMaster whose job is over: its requests end."""
+        """Deregister the JobMaster of a job that is over, and drop its requests."""
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def request_slot(self, request: SlotRequest) -> Ask[str]:
-        """From a JobMaster: allocate a slot; a TaskExecutor will offer it. Idempotent by allocation id.
+        """Allocate a slot for a job; a TaskExecutor will offer it to the JobMaster. Idempotent by allocation id.
 
-        Jobs of a higher priority come first, those of the same in the order in which they asked.
+        Jobs of a higher priority come first. Jobs of the same priority are served in the order of their requests.
 
-        The answer says what the request waits for, or is empty when a slot is on its way. A request that cannot be
-        served within ``slot.request.timeout`` ends in `JobMasterGateway.notify_allocation_failure`.
+        Returns what the request waits for, or an empty text when a slot is on its way. If a request cannot be served
+        within ``slot.request.timeout``, the ResourceManager calls `JobMasterGateway.notify_allocation_failure`.
 
         Raises:
             UnknownJobManagerError: the job is not registered; register again.
@@ -80,17 +83,17 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @fenced_by(JOB_MASTER)
     def cancel_slot_request(self, allocation_id: AllocationID) -> None:
-        """From a JobMaster: the slot is needed no more."""
+        """Cancel a JobMaster's request for a slot that it no longer needs."""
         raise NotImplementedError
 
     @reads
     def request_resource_overview(self) -> Ask[ResourceOverview]:
-        """Counts of task managers, slots and waiting requests."""
+        """Return the counts of TaskExecutors, slots and waiting requests."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
     def deregister_application(self, status: ApplicationStatus, diagnostics: str) -> Ask[None]:
-        """From the Dispatcher, or an operator: the cluster is about to be shut down. Idempotent.
+        """Report that the cluster is about to be shut down; called by the Dispatcher or an operator. Idempotent.
 
         From now on requests for slots fail, with *diagnostics* as the reason, and no TaskExecutor is registered.
         """
@@ -98,7 +101,7 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @reads
     def request_task_manager_info(self, resource_id: ResourceID) -> Ask[TaskManagerInfo]:
-        """All that is known of one TaskExecutor; raises `UnknownTaskExecutorError`."""
+        """Return everything known of one TaskExecutor; raises `UnknownTaskExecutorError`."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
@@ -114,10 +117,10 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @reads
     def request_task_manager_metric_query_service_addresses(self) -> Ask[list[TaskManagerMetricAddress]]:
-        """Where the metrics of the registered TaskExecutors are asked for."""
+        """Return the addresses that serve the metrics of the registered TaskExecutors."""
         raise NotImplementedError
 
     @reads
     def request_task_managers(self) -> Ask[list[TaskManagerView]]:
-        """The registered TaskExecutors."""
+        """Return the registered TaskExecutors."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Where workers come from (Flink's `ResourceManagerDriver` and `ResourceEventHandler`)."""
+"""The interface that starts and stops workers (Flink's `ResourceManagerDriver` and `ResourceEventHandler`)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from runtime.ids import ResourceID
 
 OnTerminated = Callable[[ResourceID, str], None]
-"""Told that a worker has ended that was not released, and why, in one line."""
+"""Called with the name of a worker that has ended without being released, and the reason in one line."""
 
 
 class DriverError(Exception):
-    """A worker could not be started, stopped or looked for: the thing, the cause, the remedy, in one line."""
+    """A worker could not be started, stopped or looked for. The text names the worker, the cause and the remedy."""
 
 
 class NoWorkerLeft(DriverError):
@@ -20,19 +20,19 @@ class NoWorkerLeft(DriverError):
 
 
 class ResourceManagerDriver(ABC):
-    """Starts and stops workers, for the one ResourceManager that leads. All workers of a cluster are alike.
+    """Starts and stops workers for the leading ResourceManager. All workers of a cluster are alike.
 
-    A worker's name is its TaskExecutor's `ResourceID`. Whether the TaskExecutor has come is not the driver's concern.
+    A worker's name is its TaskExecutor's `ResourceID`. The driver does not check whether the TaskExecutor registers.
     """
 
     @abstractmethod
     async def initialize(self, on_terminated: OnTerminated) -> Sequence[ResourceID]:
-        """Begin, and find the workers that an earlier leader left (Flink's ``onPreviousAttemptWorkersRecovered``).
+        """Start, and return the workers that an earlier leader left (Flink's ``onPreviousAttemptWorkersRecovered``).
 
         May be called again after it failed, and after `stop`.
 
         Raises:
-            DriverError: they cannot be known now.
+            DriverError: they cannot be determined now.
         """
 
     @abstractmethod
@@ -40,7 +40,7 @@ class ResourceManagerDriver(ABC):
         """Begin to start a worker, and return its name without waiting for its TaskExecutor.
 
         Raises:
-            NoWorkerLeft: there is no other.
+            NoWorkerLeft: all workers are started already.
             DriverError: it could not be started.
         """
 
@@ -49,13 +49,13 @@ class ResourceManagerDriver(ABC):
         """Stop a worker; idempotent. Returns whether it is stopped: False for one that this driver did not start.
 
         Raises:
-            DriverError: it is not known whether it is stopped.
+            DriverError: it is unknown whether the worker is stopped.
         """
 
     def hindrance(self) -> str:
-        """Why a worker that was asked for takes long, where that is known; otherwise empty."""
+        """Return why a requested worker takes long to start; empty where that is not known."""
         return ""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Watch the workers no more, and leave them to the next leader."""
+        """Stop watching the workers, and leave them to the next leader."""

@@ -1,4 +1,4 @@
-"""Slots as the components report them, where they are, and what the `SlotManager` has its ResourceManager do. Pure."""
+"""Slots in reports and requests, their locations, and the `SlotManager`'s instructions to its ResourceManager. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerLocation:
-    """A TaskExecutor and the host that it is reached at (Flink's `TaskManagerLocation`)."""
+    """A TaskExecutor and the host of its address (Flink's `TaskManagerLocation`)."""
 
     resource_id: ResourceID
     host: str
 
     @classmethod
     def of(cls, resource_id: ResourceID, address: str) -> TaskManagerLocation:
-        """The location of a TaskExecutor whose gateway has that address; one without a host is near to nothing."""
+        """Return the location of a TaskExecutor whose gateway has that address.
+
+        An address without a host is never HOST_LOCAL to another.
+        """
         return cls(resource_id, urlsplit(address).hostname or "")
 
 
 class Locality(IntEnum):
-    """How near a slot is to what its task reads; the greater, the nearer.
+    """Distance of a slot from the data that its task reads; the greater, the nearer.
 
-    Flink's `LocationPreferenceSlotSelectionStrategy`.
+    After Flink's `LocationPreferenceSlotSelectionStrategy`.
     """
 
     NON_LOCAL = 0
@@ -35,7 +38,7 @@ class Locality(IntEnum):
 
 
 def locality_of(candidate: TaskManagerLocation, preferred: Collection[TaskManagerLocation]) -> Locality:
-    """How near *candidate* is to the nearest of *preferred*; NON_LOCAL where nothing is preferred."""
+    """Return the locality of *candidate* to the nearest of *preferred*; NON_LOCAL where nothing is preferred."""
     if any(candidate.resource_id == location.resource_id for location in preferred):
         return Locality.LOCAL
     if candidate.host and any(candidate.host == location.host for location in preferred):
@@ -45,7 +48,7 @@ def locality_of(candidate: TaskManagerLocation, preferred: Collection[TaskManage
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
-    """One slot in a TaskExecutor's report: whose it is, or None twice for a free one."""
+    """One slot in a TaskExecutor's report, with its job and allocation; both are None for a free slot."""
 
     slot_id: SlotID
     job_id: JobID | None = None
@@ -65,11 +68,11 @@ class SlotRequest:
 
     Args:
         job_id: the job.
-        allocation_id: of the slot that is asked for.
-        job_name: to be shown.
-        task_name: to be shown.
+        allocation_id: of the requested slot.
+        job_name: for display.
+        task_name: for display.
         priority: of the job; requests of a higher one are served first.
-        preferred_locations: where what the task reads was made.
+        preferred_locations: the TaskExecutors that made the results that the task reads.
     """
 
     job_id: JobID
@@ -82,7 +85,7 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class AllocateSlot:
-    """Tell the TaskExecutor to give the slot to the job; report back the outcome."""
+    """Request that the TaskExecutor gives the slot to the job, and report the outcome to the `SlotManager`."""
 
     instance_id: InstanceID
     address: str
@@ -92,7 +95,7 @@ class AllocateSlot:
 
 @dataclass(frozen=True, slots=True)
 class FailRequest:
-    """Tell the JobMaster that it will not get this slot; *reason* is for the user."""
+    """Report to the JobMaster that it will not get this slot; *reason* is for the user."""
 
     request: SlotRequest
     reason: str
@@ -111,5 +114,5 @@ class SlotCounts:
 
     @property
     def allocated(self) -> int:
-        """Slots in a job's hands."""
+        """Return the number of slots that are allocated to jobs."""
         return self.registered - self.free - self.pending

@@ -1,4 +1,4 @@
-"""A task's streaming query as its TaskExecutor reports it: where it stands, and whether it keeps up; its history."""
+"""Reports of a TaskExecutor on a streaming query of a task: its progress, its back pressure and its history."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from runtime.ids import JobVertexID
 
 
 class BackPressureLevel(Enum):
-    """Whether a query keeps up with its sources, by Flink's names; see `runtime.taskexecutor.streaming`."""
+    """Back pressure of a query by Flink's names: OK if it keeps up with its sources.
+
+    See `runtime.taskexecutor.streaming` for the limits.
+    """
 
     OK = "ok"
     LOW = "low"
@@ -19,15 +22,15 @@ class BackPressureLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """One source in the last batch.
+    """Figures of one source in the last batch.
 
     Args:
         description: Spark's, such as ``KafkaV2[Subscribe[clicks]]``.
         rows: rows that the batch read from it.
-        rows_per_second: rows that arrived, by the time since the batch before; 0 where Spark knows none.
-        processed_per_second: rows that were worked off, by the time that the batch took.
-        lag: how far the batch's end is behind what the source has, in units of its offset (messages, seconds; of a file
-            source entries of its log); None where its offsets are no numbers.
+        rows_per_second: rows that arrived, divided by the time since the batch before; 0 where Spark reports none.
+        processed_per_second: rows that were processed, divided by the duration of the batch.
+        lag: distance from the batch's end to the source's newest data. Its unit is that of the offset: messages,
+            seconds, or entries in the log of a file source. None where its offsets are no numbers.
     """
 
     description: str
@@ -43,13 +46,13 @@ class QueryProgress:
 
     Args:
         batch: its number.
-        timestamp: when it began, as Spark writes it (ISO 8601, UTC).
-        duration_ms: how long it took, with all that belongs to it.
+        timestamp: when it started, as Spark writes it (ISO 8601, UTC).
+        duration_ms: its duration with all its phases.
         rows: rows that it read from all sources.
         rows_per_second: of all sources.
         processed_per_second: of all sources.
         state_rows: rows in the state of all operators.
-        state_bytes: memory that Spark counts for them.
+        state_bytes: memory that these rows take, as Spark counts it.
         sources: each source, in order.
     """
 
@@ -65,13 +68,13 @@ class QueryProgress:
 
     @property
     def lag(self) -> int | None:
-        """Of all sources; None where one of them tells none."""
+        """Return the sum of the lags of all sources; None where one of them is unknown."""
         return None if not self.sources else sum_known(source.lag for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True)
 class BackPressure:
-    """What follows from the last batches of a query.
+    """Back pressure of a query, judged by its last batches.
 
     Args:
         level: the judgement.
@@ -90,10 +93,10 @@ class StreamingQuery:
     Args:
         id: Spark's id, which outlives restarts from its checkpoint.
         run_id: Spark's id of this run.
-        name: as the job named it; empty if it did not.
+        name: its name in the job; empty if it has none.
         batch: number of the last batch that it has reported; None before the first.
-        trigger_interval_ms: how often it is triggered; None where one batch follows the other.
-        progress: of that batch.
+        trigger_interval_ms: the time between triggers; None where each batch starts when the one before ends.
+        progress: figures of that batch.
         back_pressure: None while it is not known.
     """
 
@@ -116,8 +119,8 @@ class QueryHistory:
         task: key of the query's task.
         id: Spark's id of the query.
         run_id: of its last run.
-        name: as the job named it; empty if it did not.
-        at_ms: when the JobMaster heard of the batch, in milliseconds since the epoch.
+        name: its name in the job; empty if it has none.
+        at_ms: when the JobMaster received the batch's report, in milliseconds since the epoch.
         batches: its number; the other columns are the figures of `QueryProgress`.
         rows_per_second: see there.
         processed_per_second: see there.
@@ -146,9 +149,9 @@ class OperatorBackPressureStats:
     """Back pressure of a task, which is one subtask (Flink's `OperatorBackPressureStats`).
 
     Args:
-        level: that of its worst query.
+        level: the level of its worst query.
         attempt: number of the attempt.
-        busy: see `BackPressure`; of that query.
+        busy: that query's `BackPressure.busy`.
     """
 
     level: BackPressureLevel
@@ -157,9 +160,10 @@ class OperatorBackPressureStats:
 
     @property
     def ratios(self) -> tuple[float, float, float] | None:
-        """Back-pressured, busy and idle parts of the time, 1 in all; None where there is no trigger interval.
+        """Return the back-pressured, busy and idle parts of the time; they add up to 1.
 
-        A query that needs twice its interval is behind for half of the time.
+        None where there is no trigger interval. A query whose batches take twice the interval is back-pressured for
+        half of the time.
         """
         if self.busy is None:
             return None
@@ -169,7 +173,7 @@ class OperatorBackPressureStats:
 
 
 def back_pressure_stats(attempt: int, queries: Iterable[StreamingQuery]) -> OperatorBackPressureStats | None:
-    """Of an attempt's queries the worst; None where nothing is known of any."""
+    """Return the back pressure of the worst of an attempt's queries; None where it is unknown for all of them."""
     known = [query.back_pressure for query in queries if query.back_pressure is not None]
     if not known:
         return None
@@ -179,7 +183,7 @@ def back_pressure_stats(attempt: int, queries: Iterable[StreamingQuery]) -> Oper
 
 
 def sum_known(values: Iterable[int | None]) -> int | None:
-    """The sum; None where one is not known."""
+    """Return the sum; None where one of the values is None."""
     total = 0
     for value in values:
         if value is None:

@@ -1,4 +1,4 @@
-"""How a TaskExecutor is asked (Flink's `TaskExecutorGateway`)."""
+"""The gateway of a TaskExecutor (Flink's `TaskExecutorGateway`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.stack_samples import StackProfile
 
 
 class TaskExecutorGateway(RpcGateway):
-    """Unfenced itself; calls that change something act under a leadership, and a former one is refused."""
+    """Calls to a TaskExecutor. It is not fenced itself, but it rejects changes under a leadership that has ended."""
 
     @fenced_by(RESOURCE_MANAGER)
     def request_slot(
@@ -25,7 +25,7 @@ class TaskExecutorGateway(RpcGateway):
         allocation_id: AllocationID,
         job_master: LeaderAddress,
     ) -> Ask[None]:
-        """From the ResourceManager: give this slot to the job and offer it to its JobMaster.
+        """Give this slot to the job and offer it to its JobMaster; called by the ResourceManager.
 
         Raises:
             SlotOccupiedError: another allocation holds it.
@@ -34,31 +34,31 @@ class TaskExecutorGateway(RpcGateway):
 
     @fenced_by(JOB_MASTER)
     def free_slot(self, allocation_id: AllocationID, reason: str) -> Ask[None]:
-        """From a JobMaster: it needs the slot no more. No error when it is free already."""
+        """Free a slot that a JobMaster no longer needs. No error when it is free already."""
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def submit_task(self, deployment: TaskDeployment) -> Ask[None]:
-        """From a JobMaster: run an attempt; parts of the descriptor that are large are blobs.
+        """Run an attempt for a JobMaster; large parts of the descriptor are blobs.
 
         Idempotent by attempt. Its states follow as `JobMasterGateway.update_task_execution_state`.
 
         Raises:
             SlotNotAllocatedError: the allocation is not this job's any more.
-            DeploymentNotFoundError: one of the blobs is not to be found; nothing was begun.
+            DeploymentNotFoundError: one of the blobs was not found, and nothing was started.
         """
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def cancel_task(self, attempt_id: ExecutionAttemptID) -> Ask[None]:
-        """From a JobMaster: cancel an attempt; CANCELED is reported when nothing of it runs any more."""
+        """Cancel an attempt for a JobMaster; CANCELED is reported when nothing of the attempt runs any more."""
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint) -> Ask[None]:
-        """From a JobMaster: have an attempt take part in a checkpoint. Idempotent by attempt and number.
+        """Let an attempt take part in a JobMaster's checkpoint. Idempotent by attempt and number.
 
-        What comes of it follows as `JobMasterGateway.acknowledge_checkpoint` or `decline_checkpoint`.
+        The outcome follows as `JobMasterGateway.acknowledge_checkpoint` or `decline_checkpoint`.
 
         Raises:
             NoSuchTaskError: the attempt does not run here.
@@ -67,84 +67,84 @@ class TaskExecutorGateway(RpcGateway):
 
     @fenced_by(JOB_MASTER)
     def notify_checkpoint_complete(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
-        """From a JobMaster, the second phase: the checkpoint is complete (Flink's ``confirmCheckpoint``)."""
+        """Report that the checkpoint is complete, its second phase (Flink's ``confirmCheckpoint``)."""
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def notify_checkpoint_aborted(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
-        """From a JobMaster: the checkpoint came to nothing (Flink's ``abortCheckpoint``)."""
+        """Report that the JobMaster has aborted the checkpoint (Flink's ``abortCheckpoint``)."""
         raise NotImplementedError
 
     @fenced_by(RESOURCE_MANAGER)
     def heartbeat_from_resource_manager(self) -> Ask[TaskExecutorHeartbeat]:
-        """A sign of life of the ResourceManager's; the answer is what its slots are used for, and what it takes."""
+        """Answer a heartbeat of the ResourceManager with the use of the slots and the resources taken."""
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[JobHeartbeat]:
-        """A sign of life of a JobMaster's; the answer is which attempts of its job are here, and how far they are.
+        """Answer a heartbeat of a JobMaster with the attempts of its job that are here and their progress.
 
-        A JobMaster that is new to the TaskExecutor is registered with.
+        The TaskExecutor registers at a JobMaster that it does not know yet.
         """
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
-        """The job is over or its JobMaster gone: cancel what runs of it and free its slots."""
+        """Cancel the attempts of a job and free its slots: the job is over or its JobMaster has stopped."""
         raise NotImplementedError
 
     def request_task_logs(self, job_id: JobID, blob_server: BlobAddress) -> Ask[list[TaskLog]]:
         """Upload the logs of all attempts of the job that ran here as TRANSIENT blobs, and name them.
 
-        They go to the BlobServer that whoever fetches them will ask: transient blobs are there alone, and each master
-        has one.
+        Name the BlobServer from which they will be fetched. Each master has one, and a transient blob exists only at
+        the one that received it.
         """
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
     def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> Ask[list[KeptLog]]:
-        """From a JobMaster: put the logs of an attempt that ended untold as PERMANENT blobs of `logs_owner`.
+        """Upload the logs of an attempt whose end was not reported, as PERMANENT blobs of `logs_owner`.
 
-        The answer is empty where the attempt did not run here. Fails with the error of the blob service.
+        Returns an empty list where the attempt did not run here. Fails with the error of the blob service.
         """
         raise NotImplementedError
 
     @reads
     def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> Ask[LogChunk]:
-        """A piece of ``stdout`` or ``stderr`` of an attempt that runs or ran here, from byte *offset* on.
+        """Return a piece of ``stdout`` or ``stderr`` of an attempt that runs or ran here, from byte *offset* on.
 
-        At most `runtime.job_logs.CHUNK` bytes; none at the present end, or while there is no such file.
+        At most `runtime.job_logs.CHUNK` bytes; none at the current end, or while the file does not exist.
 
         Raises:
-            NoSuchLogError: the name is no log's, or the offset is negative.
+            NoSuchLogError: there is no log of that name, or the offset is negative.
         """
         raise NotImplementedError
 
     @reads
     def request_log_list(self) -> Ask[list[LogInfo]]:
-        """The logs of the TaskExecutor itself: its own and its Spark driver's."""
+        """Return the logs of the TaskExecutor itself and of its Spark driver."""
         raise NotImplementedError
 
     def request_file_upload(self, name: str, blob_server: BlobAddress | None = None) -> Ask[ComponentLog]:
-        """Upload one of `request_log_list` as a TRANSIENT blob, and name that. It fails as the blob service does.
+        """Upload one of `request_log_list` as a TRANSIENT blob, and name it. Fails with the error of the blob service.
 
         Args:
             name: the log.
-            blob_server: where to; as in `request_task_logs`. Default: the BlobServer beside the ResourceManager.
+            blob_server: the target, as in `request_task_logs`. Default: the BlobServer beside the ResourceManager.
 
         Raises:
-            NoSuchLogError: there is no log of that name; no other file is ever served.
+            NoSuchLogError: there is no log of that name; other files are never served.
         """
         raise NotImplementedError
 
     @reads
     def read_log(self, name: str, offset: int) -> Ask[LogChunk]:
-        """A piece of one of `request_log_list`, from byte *offset* on; as `read_task_log`."""
+        """Return a piece of one of `request_log_list`, from byte *offset* on; otherwise as `read_task_log`."""
         raise NotImplementedError
 
     @reads
     def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> Ask[ThreadDump]:
-        """Where the threads of the TaskExecutor are at present, or those of the task process of an attempt.
+        """Return the current stacks of the TaskExecutor's threads, or of the threads of an attempt's task process.
 
         Raises:
             NoSuchTaskError: no process of that attempt runs here.
@@ -156,19 +156,19 @@ class TaskExecutorGateway(RpcGateway):
     def request_profile(
         self, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None = None
     ) -> Ask[StackProfile]:
-        """Where the threads of the TaskExecutor, or of the task process of an attempt, are again and again.
+        """Sample the stacks of the TaskExecutor's threads, or of the threads of an attempt's task process.
 
         Args:
-            samples: how many times, at most `runtime.stack_samples.MOST_SAMPLES`.
-            interval_ms: the pause between two looks, from 1 to 1000.
-            attempt_id: the attempt; the TaskExecutor itself unless it is given.
+            samples: number of samples, at most `runtime.stack_samples.MOST_SAMPLES`.
+            interval_ms: the pause between two samples, from 1 to 1000.
+            attempt_id: the attempt. Default: the TaskExecutor itself.
 
         Raises:
-            NoSuchTaskError, TaskNotRespondingError: as `request_thread_dump`; also of one that ends meanwhile.
+            NoSuchTaskError, TaskNotRespondingError: as `request_thread_dump`; also if the process ends while sampled.
         """
         raise NotImplementedError
 
     @reads
     def request_task_pool(self) -> Ask[TaskPoolReport]:
-        """What its pool of ready task processes did since it started."""
+        """Return the counts of its pool of ready task processes since it started."""
         raise NotImplementedError

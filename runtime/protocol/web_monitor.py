@@ -1,4 +1,4 @@
-"""How a web endpoint is asked by the components of its own system; users ask it by HTTP."""
+"""The gateway of a web endpoint for the components of its own actor system; users call it by HTTP."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from actors.rpc.gateway import Ask, RpcGateway, reads
 
 @dataclass(frozen=True, slots=True)
 class RestAddress:
-    """Where a web endpoint serves: its URL, and the port of that alone."""
+    """Address of a web endpoint: its URL, and the port in it."""
 
     url: str
     port: int
 
 
 class WebMonitorGateway(RpcGateway):
-    """Not fenced: every instance serves, whichever is the elected one."""
+    """Calls to a web endpoint. Not fenced: every instance serves, also those that are not elected."""
 
     @reads
     def request_rest_address(self) -> Ask[RestAddress]:
-        """Where it serves."""
+        """Return the address at which it serves."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The Spark vehicle: one driver JVM a worker, task processes forked from a warm zygote.
+"""The Spark runtime: one driver JVM per worker, and task processes that a warm zygote forks.
 
     driver = await SparkDriver.start(DriverOptions(work_dir=..., log_file=...))     # the worker process
     driver = await SparkDriver.adopt(info_file(work_dir))                           # the TaskExecutor
@@ -10,6 +10,6 @@
     status = await task.wait()
     await driver.release(endpoint)
 
-`driver` is what the worker and the TaskExecutor have of Spark, `task` what runs in task processes; `spec` and `wire`
-are what goes between them. Only this package imports pyspark and py4j, and only task processes import pyspark.
+The worker and the TaskExecutor use `driver`; `task` runs in task processes; `spec` and `wire` define the messages
+between them. Only this package imports pyspark and py4j, and only task processes import pyspark.
 """

@@ -1,9 +1,9 @@
 """Describes the streaming queries of a job without running the job: each query runs one batch of no rows.
 
-The job's code runs in this process, on a Spark of one core, up to where it first waits for a query. Every streaming
-source is replaced by an empty one with the same columns, every sink by none, and every checkpointLocation by one of
-this run's own: so Spark plans a first batch and writes down what the state is, and nothing of the user's is read,
-written or committed. What the code does beside its queries, it does.
+The job's code runs in this process, on a Spark of one core, until it first waits for a query. Every streaming source is
+replaced by an empty one with the same columns, and every sink by one that discards its rows. Every checkpointLocation
+is replaced by one of this run. So Spark plans a first batch and writes its description of the state, but reads, writes
+and commits no data of the user. Other code of the job has its usual effects.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _READS = ("load", "json", "orc", "parquet", "text", "csv", "xml", "table")
 
 
 class _WaitingError(BaseException):
-    """The script waits for a query: all that it does after that is left out."""
+    """The script waits for a query; the rest of it is not run."""
 
 
 @contextmanager
 def one_core_session(conf: Mapping[str, str], java_home: str | None, scratch: Path) -> Iterator[Any]:
-    """A classic session of one core, which the code's own `getOrCreate` returns; for a process that ends soon after.
+    """Yield a classic session of one core, which the job's own `getOrCreate` returns; for a process that ends soon.
 
-    *scratch* is a directory that stays until then.
+    *scratch* is a directory that exists until then.
 
     Raises:
         SparkError: there is no usable Java.
     """
     for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
-        del os.environ[name]  # what is for a Spark of the user's own
+        del os.environ[name]  # variables for the user's own Spark
     java = launcher_home(find_java(java_home), scratch / "java")
     os.environ |= {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"}
     from pyspark.sql import SparkSession
@@ -64,8 +64,8 @@ class DryRun:
     """Watches PySpark's streaming classes, in this process only, while a job's code runs.
 
     Args:
-        spark: a session, as `one_core_session` makes it.
-        scratch: a directory for what it makes.
+        spark: a session of `one_core_session`.
+        scratch: a directory for its files.
     """
 
     def __init__(self, spark: Any, scratch: Path) -> None:
@@ -78,7 +78,7 @@ class DryRun:
         """The queries that were found, in the order of their start."""
 
     def run_script(self, path: Path, argv: Sequence[str]) -> None:
-        """Run a script as a program, up to its first wait. Raises what it raises, SystemExit too."""
+        """Run a script as a program, up to its first wait. Raises the script's own exceptions, also SystemExit."""
         from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
         self._watch()
@@ -94,7 +94,7 @@ class DryRun:
                 return
 
     def run_pipeline(self, run_local: Callable[[Any], object]) -> None:
-        """Run all vertices of a pipeline. Raises what they raise."""
+        """Run all vertices of a pipeline. Raises their exceptions."""
         self._watch()
         with redirect_stdout(sys.stderr):
             run_local(self._spark)
@@ -126,7 +126,7 @@ class DryRun:
         setattr(reader, method, read)
 
     def _empty(self, reader: Any, schema: Any, kind: str) -> Any:
-        """A source of no rows with these columns."""
+        """Return a source without rows that has these columns."""
         directory = self._scratch / f"source-{len(self._kinds)}"
         self._kinds.append(kind)
         reader._spark.createDataFrame([], schema).write.parquet(str(directory))
@@ -142,7 +142,7 @@ class DryRun:
         setattr(writer, method, start)
 
     def _started(self, writer: Any) -> Any:
-        """Run a query's batch of no rows, and note what it is."""
+        """Run a query's batch of no rows, and record the query's description."""
         settings = dict(settings_of(writer))
         location = self._scratch / f"query-{len(self._locations)}"
         self._locations.append(location)
@@ -151,7 +151,7 @@ class DryRun:
         )
         self._await(query)
         is_kept = settings.get("format") != "memory" or LOCATION in settings or settings.get("outputmode") == "complete"
-        if is_kept:  # Spark lets no other query in memory go on
+        if is_kept:  # Spark does not resume other queries with a memory sink
             name = settings.get("queryname") or self._next_name()
             self.queries.append(self._described(name, location))
         return query
@@ -166,12 +166,12 @@ class DryRun:
         return replace(found, sources=sources)
 
     def _kind_of(self, entry: Path) -> str:
-        """Return the kind of a query's real source, by the empty directory that stands for it."""
+        """Return the kind of a query's real source, by the empty directory that replaces it."""
         try:
             directory = path_of(json.loads(entry.read_text().splitlines()[1])["path"]).parent.name
             return self._kinds[int(directory.removeprefix("source-"))]
         except (OSError, ValueError, IndexError, KeyError) as error:
-            raise SnapshotError(f"the source in {entry} is none of the trial's: {error}") from error
+            raise SnapshotError(f"the source in {entry} does not belong to this dry run: {error}") from error
 
 
 def _stop_here(*_: Any, **__: Any) -> None:
@@ -179,7 +179,7 @@ def _stop_here(*_: Any, **__: Any) -> None:
 
 
 def _kind(method: str, settings: Mapping[str, str]) -> str:
-    """The kind of a source, as `runtime.checkpoint.description.source_kind` has it."""
+    """Return the kind of a source, as `runtime.checkpoint.description.source_kind` names it."""
     kind = settings.get("format", "parquet") if method == "load" else method
     if kind in FILE_FORMATS:
         return "file"
@@ -193,4 +193,4 @@ def _topics(settings: Mapping[str, str]) -> str:
         return f"kafka:{','.join(sorted(topic.strip() for topic in settings['subscribe'].split(',')))}"
     if "assign" in settings:
         return f"kafka:{','.join(sorted(json.loads(settings['assign'])))}"
-    return "unknown"  # by a pattern: which topics there are, the broker knows
+    return "unknown"  # by a pattern: only the broker knows the topics

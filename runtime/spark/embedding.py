@@ -1,12 +1,11 @@
-"""A program's side of an embedded cluster: it offers its own driver, and its streaming queries are looked after.
+"""A program's side of an embedded cluster: the program offers its own driver, and the cluster manages its queries.
 
-`OfferedDriver` opens a Py4J server beside the program's own one, on the loopback address and with a secret of its own,
-and writes where it is into a `driver.json`. A TaskExecutor adopts that driver (`runtime.spark.driver.adopted`).
+`OfferedDriver` opens a second Py4J server in the program's JVM, on the loopback address and with its own secret. It
+writes the server's address into a `driver.json`. A TaskExecutor adopts that driver (`runtime.spark.driver.adopted`).
 
-`ProgramQueries` puts the hook of task processes (`StreamingQueries`) around PySpark's classes in the program's own
-process, and takes it away again. A query that fails is started again by the restart strategy, from its
-checkpointLocation, under the handle that the program has; so `awaitTermination` goes on, and raises only when the
-strategy gives up.
+`ProgramQueries` installs the hook of task processes (`StreamingQueries`) on PySpark's classes in the program's own
+process, and removes it again. The restart strategy restarts a failed query from its checkpointLocation, under the
+handle that the program has. So `awaitTermination` continues, and raises only when the strategy gives up.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ _FUNCTION_TEXT = 300
 
 
 class InterruptedBatchError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
-    """An interruption inside foreachBatch, in so few words that Spark can read it on a stack of 1 MB.
+    """An interruption inside foreachBatch, with a text short enough for Spark to search it on a stack of 1 MB.
 
-    Spark tells a query that was stopped from one that failed by a regular expression over the text, which takes a Java
-    frame for each character of it.
+    Spark distinguishes a stopped query from a failed one by a regular expression on this text. Its search takes a Java
+    frame for each character.
     """
 
     def __init__(self, text: str) -> None:
@@ -63,12 +62,12 @@ class InterruptedBatchError(Py4JJavaError):  # type: ignore[misc]  # py4j has no
         return str(self.args[0])
 
 
-# Spark looks for the name of the base.
+# Spark searches for the name of the base class.
 InterruptedBatchError.__module__, InterruptedBatchError.__qualname__ = "py4j.protocol", "Py4JJavaError"
 
 
 def interruptible(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function for foreachBatch that raises an `InterruptedBatchError` where Spark interrupts it."""
+    """Return a function for foreachBatch that raises an `InterruptedBatchError` when Spark interrupts it."""
 
     @functools.wraps(function)
     def run(*arguments: Any) -> Any:
@@ -87,7 +86,7 @@ def interruptible(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def python_of_workers(spark: Any) -> str | None:
-    """Return the Python that Spark's workers on this machine run; None where they are on other machines."""
+    """Return the Python of Spark's workers on this machine; None where the workers are on other machines."""
     context = spark.sparkContext
     if not str(context.master).startswith("local"):
         return None
@@ -96,15 +95,15 @@ def python_of_workers(spark: Any) -> str | None:
 
 
 class OfferedDriver:
-    """The program's side: offers the JVM of its session.
+    """The offer of a program's JVM to a cluster.
 
     Args:
         spark: a classic `pyspark.sql.SparkSession`.
-        work_dir: where `driver.json` is written.
-        log_file: to be named as Spark's log.
+        work_dir: directory of the `driver.json`.
+        log_file: the file that `driver.json` names as Spark's log.
 
     Raises:
-        DriverStartError: the session is none of this process's own JVM.
+        DriverStartError: the session does not belong to a JVM of this process.
     """
 
     def __init__(self, spark: Any, work_dir: Path, log_file: Path) -> None:
@@ -134,7 +133,7 @@ class OfferedDriver:
         self._info(spark, work_dir, log_file, secret).write()
 
     def add(self, spark: Any) -> None:
-        """One more session of the program's, whose queries are seen."""
+        """Add a session of the program, so that the cluster sees its queries."""
         if not self._sessions.contains(spark._jsparkSession):
             self._sessions.add(spark._jsparkSession)
 
@@ -145,7 +144,7 @@ class OfferedDriver:
                 query.stop()
 
     def withdraw(self) -> None:
-        """Take the offer back; the JVM goes on. One that is gone is no error."""
+        """Withdraw the offer; the JVM keeps running. A JVM that has ended is no error."""
         with contextlib.suppress(Py4JError, OSError):
             self._properties.remove(REGISTRY_KEY)
             self._server.shutdown()
@@ -182,11 +181,11 @@ class RestartPolicy(Protocol):
 
     @property
     def delay(self) -> float:
-        """Seconds before the next start."""
+        """Return the seconds before the next start."""
 
 
 class _Run:
-    """A query of the program's, through all its restarts."""
+    """A query of the program, through all its restarts."""
 
     def __init__(self, name: str, query: Any, start: Callable[[], Any], policy: RestartPolicy) -> None:
         self.name = name
@@ -200,12 +199,12 @@ class ProgramQueries:
     """Hooks PySpark's classes in this process, from `install` to `uninstall`.
 
     Args:
-        spec: where queries without a checkpointLocation get theirs.
-        restore: what there is of their state; None where the program begins without.
+        spec: names the directory of checkpointLocations for queries that have none.
+        restore: the state that they start from; None where the program starts without state.
         tell: see `StreamingQueries`.
         acquire_lease: see `TaskControl.acquire_lease`.
-        new_policy: makes the `RestartPolicy` of one query.
-        add_session: told the session of each query.
+        new_policy: creates the `RestartPolicy` of one query.
+        add_session: called with the session of each query.
     """
 
     def __init__(
@@ -226,7 +225,7 @@ class ProgramQueries:
         self._originals = {kind: dict(vars(kind)) for kind in self._classes}
 
     def install(self) -> None:
-        """Put the hooks in place."""
+        """Install the hooks."""
         self._restart_where_awaited()
         self._queries.install(DataStreamWriter)
         self._shorten_interruptions()
@@ -234,7 +233,7 @@ class ProgramQueries:
             self._record_start(method)
 
     def uninstall(self) -> None:
-        """Take them away: PySpark is as it was, and the queries go on alone."""
+        """Remove the hooks: PySpark is unchanged again, and the queries keep running unmanaged."""
         self._ended.set()
         for kind, originals in self._originals.items():
             for name in [name for name in vars(kind) if name not in originals]:
@@ -244,11 +243,11 @@ class ProgramQueries:
                     setattr(kind, name, value)
 
     def failed(self) -> list[FailedQuery]:
-        """See `StreamingQueries.failed`."""
+        """Return the failed queries, see `StreamingQueries.failed`."""
         return self._queries.failed()
 
     def stopped_all(self) -> None:
-        """The queries are being stopped for the cluster: none is started again."""
+        """Note that the cluster stops the queries, so that none is started again."""
         self._ended.set()
         self._queries.stopped_all()
 
@@ -297,13 +296,13 @@ class ProgramQueries:
         patched.awaitTermination = await_termination
 
     def _failed_unattended(self, name: str, error: BaseException) -> None:
-        """Nobody waits for the query: it is started again all the same."""
+        """Restart a failed query even though the program does not wait for it."""
         for run_id, run in list(self._runs.items()):
             if str(run.query._jsq.runId()) == run_id and run.query._jsq.exception().isDefined():
                 self.restart(run_id)
 
     def restart(self, run_id: str) -> bool:
-        """Start a query again that has failed, after its strategy's delay; whether it runs now."""
+        """Restart a failed query after its strategy's delay; return whether it runs now."""
         run = self._runs.get(run_id)
         if run is None:
             return False
@@ -323,10 +322,10 @@ class ProgramQueries:
                     return False
                 try:
                     started = run.start()
-                except Exception as error:  # whatever Spark, or the source, says to that: one failure more
+                except Exception as error:  # any error of Spark or of the source counts as one more failure
                     self._say(f"streaming query {run.name} cannot be started again: {type(error).__name__}: {error}")
                     continue
-                query._jsq = started._jsq  # the handle that the program has is the new run's from here on
+                query._jsq = started._jsq  # from now on, the program's handle belongs to the new run
                 self._runs[str(query._jsq.runId())] = run
         return True
 

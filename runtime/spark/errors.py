@@ -1,14 +1,14 @@
-"""The exceptions of the Spark vehicle. Their messages name the thing, the cause and the remedy."""
+"""The exceptions of the Spark runtime. Their messages name the thing, the cause and the remedy."""
 
 from __future__ import annotations
 
 import actors.errors
 
 EXIT_FAILED = 1
-"""Exit status of a task process whose code has failed, unless it says another itself."""
+"""Exit status of a task process whose code has failed, unless the code sets another one."""
 
 STOP_REFUSED = "Cannot stop SparkContext within listener bus thread"
-"""Spark's message where `runtime.spark.driver.script_application` has refused a stop."""
+"""Spark's message when `runtime.spark.driver.script_application` has forbidden a stop."""
 
 
 class SparkError(Exception):
@@ -32,7 +32,7 @@ class DriverStartError(DriverError):
 
 
 class DriverLostError(DriverError):
-    """The driver JVM is gone, or what answers at its address is not the one that was started."""
+    """The driver JVM has ended, or another process answers at its address."""
 
 
 class DriverCallError(DriverError):
@@ -40,7 +40,7 @@ class DriverCallError(DriverError):
 
 
 class UnsupportedByEndpointError(DriverError):
-    """The task needs something of Spark that an endpoint of somebody else's does not give."""
+    """The task needs a feature of Spark that an external endpoint does not offer."""
 
 
 class StillRunningError(DriverError):
@@ -56,7 +56,7 @@ class ZygoteLostError(ZygoteError):
 
 
 class WireError(SparkError, actors.errors.WireError):
-    """A peer of a control socket sent something that is not a frame."""
+    """A peer of a control socket sent invalid data."""
 
 
 class TaskError(Exception):
@@ -64,12 +64,12 @@ class TaskError(Exception):
 
 
 class ScriptExitError(TaskError):
-    """The script ended itself with a non-zero exit status, as the interpreter understands it: 1 for a text.
+    """The script ended itself with a non-zero exit status; as in the interpreter, a text counts as 1.
 
     Args:
-        message: says so.
+        message: the error message.
         status: the exit status.
-        text: of a script that ends itself with a text, as `sys.exit(text)`; else empty.
+        text: the argument of `sys.exit(text)`; empty for a script that ended itself in another way.
     """
 
     def __init__(self, message: str, status: int, text: str = "") -> None:
@@ -79,11 +79,11 @@ class ScriptExitError(TaskError):
 
 
 class TaskLimitError(TaskError):
-    """The task's process has used as much of something as it may."""
+    """The task's process has reached one of its limits."""
 
 
 class QueryRunsAlreadyError(TaskError):
-    """A streaming query cannot be started: one of its id runs in the task's Spark driver."""
+    """A streaming query cannot be started: a query of its id runs in the task's Spark driver."""
 
 
 class QueryLostError(TaskError):
@@ -91,19 +91,19 @@ class QueryLostError(TaskError):
 
 
 class SharedDriverError(TaskError):
-    """The script asks Spark for something that every job of the driver would get."""
+    """The script changes something in Spark that would affect every job of the driver."""
 
 
 class VertexResultError(TaskError):
-    """A vertex function returned something else than its edges need."""
+    """A vertex function returned a value that does not fit its edges."""
 
 
 class PartitionNotFoundError(TaskError):
-    """A materialised result that the task reads is not there (any more), or not whole: it has to be made again.
+    """A materialised result that the task reads is missing or incomplete, and has to be computed again.
 
     Args:
         vertex_id: the vertex that makes it.
-        message: what is missing.
+        message: names the missing files.
     """
 
     def __init__(self, vertex_id: str, message: str) -> None:
@@ -116,12 +116,12 @@ class VertexFunctionError(TaskError):
 
 
 class FunctionTaskError(TaskError):
-    """A function cannot be run as a job, or what it returns cannot travel."""
+    """A function cannot be run as a job, or its result cannot be pickled."""
 
 
 class TaskCancelled(KeyboardInterrupt):
     """Raised inside the user's code when its task is cancelled.
 
-    It is a `KeyboardInterrupt`, so that scripts which end themselves cleanly on Ctrl-C do the same on a cancel, and
-    `except Exception` does not swallow it.
+    It is a `KeyboardInterrupt`, so that scripts that end cleanly on Ctrl-C do the same on a cancel, and
+    `except Exception` does not catch it.
     """

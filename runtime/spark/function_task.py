@@ -1,7 +1,7 @@
-"""Functions that were typed into a prompt or notebook, as the code of a job: both ends of their way.
+"""Functions from a prompt or notebook as the code of a job: both the client's and the task's side.
 
-The client pickles a function by value into the job's main file; only the task process unpickles it. What the function
-returns goes the other way, in the file `FUNCTION_RESULT` of the attempt; what it raises, in `FUNCTION_ERROR`.
+The client pickles a function by value into the job's main file; only the task process unpickles it. The function's
+result travels back in the file `FUNCTION_RESULT` of the attempt, its exception in `FUNCTION_ERROR`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runtime.job_logs import FUNCTION_ERROR, FUNCTION_ERROR_MAX_SIZE, FUNCTION_R
 from runtime.spark.errors import FunctionTaskError
 
 SPARK_PARAMETER = "spark"
-"""A parameter of this name is given the task's session: only a keyword argument is bound to it, no positional one."""
+"""A parameter of this name receives the task's session; a caller overrides it only by a keyword argument."""
 
 _FUNCTION = '''\
 # Made by runtime.notebook: runs the function {name} as a job.
@@ -41,21 +41,23 @@ globals().update(load_functions("""\\
 
 
 def function_file(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The text of a script that calls a function; raises `FunctionTaskError` where it cannot be pickled."""
+    """Return the text of a script that calls a function; raises `FunctionTaskError` where it cannot be pickled."""
     name = getattr(function, "__qualname__", type(function).__name__)
     return _FUNCTION.format(name=ascii(name), pickled=_pickled((function, args, dict(kwargs)), f"the function {name}"))
 
 
 def functions_file(functions: Mapping[str, Callable[..., Any]]) -> str:
-    """The text of a module that has these functions; raises `FunctionTaskError` where they cannot be pickled."""
+    """Return the text of a module with these functions; raises `FunctionTaskError` where they cannot be pickled."""
     return _FUNCTIONS.format(pickled=_pickled(dict(functions), "the pipeline"))
 
 
 def run_function(pickled: str) -> None:
-    """In a task process: call the function, and leave its result in `FUNCTION_RESULT` or its error in `FUNCTION_ERROR`.
+    """Call the function, and write its result to `FUNCTION_RESULT` or its error to `FUNCTION_ERROR`.
+
+    Runs in a task process.
 
     Raises:
-        FunctionTaskError: it cannot be unpickled here, or what it returns cannot travel.
+        FunctionTaskError: it cannot be unpickled here, or its result cannot be pickled.
     """
     directory = Path.cwd()  # the function may change it
     function, args, kwargs = _unpickled(pickled)
@@ -81,35 +83,35 @@ def run_function(pickled: str) -> None:
 
 
 def load_functions(pickled: str) -> dict[str, Callable[..., Any]]:
-    """In a task process: the functions of `functions_file`; raises `FunctionTaskError`."""
+    """Return the functions of `functions_file`, in a task process; raises `FunctionTaskError`."""
     functions: dict[str, Callable[..., Any]] = _unpickled(pickled)
     return functions
 
 
 def load_result(data: bytes) -> Any:
-    """In the client: what the function returned. What a job writes is trusted as its function is."""
+    """Return the function's result, in the client, which trusts a job's output as it trusts its own function."""
     return pickle.loads(data)  # noqa: S301  # of the caller's own function, over an authenticated connection
 
 
 def load_error(data: bytes) -> Exception | None:
-    """In the client: what the function raised; None where it cannot be made here. Trusted as its result is."""
+    """Return the function's exception, in the client; None where it cannot be unpickled. Trusted like its result."""
     try:
         error = pickle.loads(data)  # noqa: S301
-    except Exception:  # its module is not here, or its constructor takes other arguments than it was given
+    except Exception:  # its module is missing, or its constructor takes other arguments than the exception holds
         return None
     return error if isinstance(error, Exception) else None
 
 
 def _keep_error(target: Path, error: Exception) -> None:
-    """Leave a copy of an exception for the client, if one can be made; its text and traceback travel in any case."""
-    with contextlib.suppress(Exception):  # whatever its pickling raises
+    """Write a copy of an exception for the client, if it can be pickled; its text and traceback travel in any case."""
+    with contextlib.suppress(Exception):  # its pickling may raise anything
         data = _dumps(_public(error), "the exception")
         if len(data) <= FUNCTION_ERROR_MAX_SIZE and load_error(data) is not None:
             _write(target, data)
 
 
 def _public(error: Any) -> Exception:
-    """Return the error; of one of PySpark's, which may need a JVM, the public exception that people catch."""
+    """Return the error; for an error of PySpark, which may need a JVM, the public exception that users catch."""
     if type(error).__module__.startswith("pyspark.errors.exceptions."):
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == "pyspark.errors.exceptions.base")
         condition = error.getCondition()
@@ -126,10 +128,13 @@ def _write(target: Path, data: bytes) -> None:
 def _with_spark(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Add the session to the arguments of a function that wants it; positional ones are for its other parameters."""
+    """Add the session to the arguments of a function that has `SPARK_PARAMETER`, unless the caller has given it.
+
+    Positional arguments are bound to the other parameters.
+    """
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of a builtin, which wants none
+    except (TypeError, ValueError):  # a builtin, which takes no session
         return args, kwargs
     if SPARK_PARAMETER not in parameters or SPARK_PARAMETER in kwargs:
         return args, kwargs
@@ -155,7 +160,7 @@ def _dumps(value: Any, what: str) -> bytes:
 
     try:
         data: bytes = pyspark.cloudpickle.dumps(value)  # type: ignore[no-untyped-call, unused-ignore]
-    except Exception as error:  # whatever the values' own pickling raises
+    except Exception as error:  # the values' own pickling may raise anything
         raise FunctionTaskError(
             f"{what} cannot be pickled: {type(error).__name__}: {error}; a Spark session, an open file or a lock "
             "cannot travel: make it inside the function"

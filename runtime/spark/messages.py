@@ -1,7 +1,7 @@
 """Messages between a task process and its TaskExecutor, over the task's control socket. Importable without pyspark.
 
-A message is a dataclass here, and on the wire a map of its fields with its ``type``: `pack` and `unpack`. The job's
-code runs in the task process and could send anything: what a TaskExecutor unpacks is of the right form, and no more.
+A message is a dataclass here, and on the wire a map of its fields with its ``type`` (`pack`, `unpack_from_task`). The
+job's code runs in the task process and could send anything. A TaskExecutor checks only the form of a message.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ErrorDescription:
     Args:
         type: its class, with the module unless that is Python's or the job's own.
         message: its text.
-        traceback: as Python prints it, without our frames.
+        traceback: as Python prints it, without Understudy's frames.
         error_class: PySpark's condition, such as TABLE_OR_VIEW_NOT_FOUND; None for another error.
-        lost_result: the vertex whose materialised result is not there (any more); None for another error.
-        exit_status: with which the script ended itself; None for another error.
+        lost_result: the vertex whose materialised result is missing; None for another error.
+        exit_status: exit status with which the script ended itself; None for another error.
     """
 
     type: str
@@ -44,7 +44,7 @@ class ErrorDescription:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The process has opened its way into Spark, and waits for its task; or it has got that, and begins."""
+    """The process has connected to Spark, and waits for its task; or it has received the task, and starts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class QueryStarts:
     """A streaming query is about to start.
 
     Args:
-        query: where it is.
+        query: its location.
         batch: the last batch that it has committed.
-        note: what state was put back for it, and why; empty where it goes on from its own files.
+        note: the state that was restored for it, and why; empty where it resumes from its own files.
     """
 
     query: QueryLocation
@@ -76,16 +76,16 @@ class QueryStarts:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Text to be added to the failure of the task, if it fails."""
+    """Text to add to the failure of the task, if it fails."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """The task asks that nobody else writes to a checkpointLocation; `LeaseAnswer` has the same number.
+    """The task requests the lease of a checkpointLocation, to be its only writer; `LeaseAnswer` has the same number.
 
-    *is_running*: a query runs there already, which does not end where nobody knows who else writes there.
+    *is_running*: a query runs there already. It keeps running if it is unknown who else writes there.
     """
 
     number: int
@@ -95,9 +95,9 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class QueryFailed:
-    """A streaming query has failed, and the task's code does nothing about it.
+    """A streaming query has failed, and the task's code does not handle it.
 
-    Without an *error* it is lost: somebody else has stopped it.
+    Without an *error* the query is lost: it was stopped, but not by the task's code.
     """
 
     name: str
@@ -106,10 +106,10 @@ class QueryFailed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The task's code has come to its end.
+    """The task's code has ended without an error.
 
     Args:
-        partitions: what is announced of the results that it wrote: the fields of a `ResultPartitionInfo` each.
+        partitions: the results that it wrote, each as the fields of a `ResultPartitionInfo`.
         streaming: whether it has started streaming queries, or may have.
         lost_queries: names of the queries that are lost.
         queries: last reports of its queries: see `QuerySupervisor.last_progress`.
@@ -130,7 +130,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Canceled:
-    """The task's code has ended because it was told to."""
+    """The task's code has ended because it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,26 +146,26 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The task of a process that is ready, or of a program."""
+    """The task for a ready process, or for a program."""
 
     spec: TaskSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The task is to end: its Spark jobs end, then `TaskCancelled` is raised in its code."""
+    """Order to end the task: its Spark jobs end, then `TaskCancelled` is raised in its code."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseAnswer:
-    """The task has the lease that it asked for; or the error says why not."""
+    """The task has the lease that it requested; or *error* is the reason why not."""
 
     number: int
     error: str | None = None
 
 
 class Question(Enum):
-    """A question of a TaskExecutor's to a task process."""
+    """A question of a TaskExecutor to a task process."""
 
     THREADS = "threads"
     """Name and stack of each of its threads."""
@@ -191,18 +191,18 @@ _TO_TASK: dict[str, type] = {kind.__name__: kind for kind in ToTask.__args__}
 
 
 def pack(message: FromTask | ToTask) -> Message:
-    """Return a message as it goes over the wire."""
+    """Return a message in the form that travels."""
     return {"type": type(message).__name__, **to_plain(message)}
 
 
 def unpack_from_task(message: Message) -> FromTask:
-    """Return what a task process has sent. Raises `WireError`."""
+    """Return the message that a task process has sent. Raises `WireError`."""
     found: FromTask = _unpack(message, _FROM_TASK)
     return found
 
 
 def unpack_to_task(message: Message) -> ToTask:
-    """Return what a TaskExecutor has sent. Raises `WireError`."""
+    """Return the message that a TaskExecutor has sent. Raises `WireError`."""
     found: ToTask = _unpack(message, _TO_TASK)
     return found
 
@@ -218,5 +218,5 @@ def _unpack(message: Message, kinds: dict[str, type]) -> Any:
 
 
 def prepare_messages() -> None:
-    """Compile now what reads and writes them: the processes that are forked from this one find it done."""
+    """Compile the code that reads and writes messages now, so that processes forked from this one have it."""
     prepare(*_FROM_TASK.values(), *_TO_TASK.values())

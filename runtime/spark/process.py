@@ -1,4 +1,4 @@
-"""Processes as the vehicle needs them: one that is identified beyond its pid, and a death that is noticed at once."""
+"""Processes for the Spark runtime: identified by more than their pid, and watched so that their end shows at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def start_time(pid: int) -> int | None:
     """Return the start time of a process in clock ticks since boot, None where it does not live.
 
-    With the pid it names one process for as long as the machine is up, which a pid alone does not. A zombie is dead
-    when its last thread has ended: until then its files are open and its locks held.
+    Unlike a pid alone, both together identify one process for as long as the machine is up. A zombie counts as dead
+    once its last thread has ended: until then its files are open and its locks held.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -30,9 +30,9 @@ def start_time(pid: int) -> int | None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when the *thread* that forked it ends; to be called in a freshly forked child.
+    """Let the kernel kill this process when the *thread* that forked it ends; call it in a freshly forked child.
 
-    *parent* is the pid that the parent process is expected to have. Raises `OSError`.
+    *parent* is the expected pid of the parent process. Raises `OSError`.
     """
     if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         code = ctypes.get_errno()
@@ -42,7 +42,7 @@ def die_with(parent: int) -> None:
 
 
 def children_of(pid: int) -> list[psutil.Process]:
-    """The descendants of a process; none where it is gone."""
+    """Return the descendants of a process; none where it has ended."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.Error:
@@ -50,10 +50,10 @@ def children_of(pid: int) -> list[psutil.Process]:
 
 
 class ProcessHandle:
-    """A process, child or not, held by a pidfd: signals cannot hit another one that got its number."""
+    """A process, child or not, held by a pidfd: signals cannot hit another process that got its pid."""
 
     def __init__(self, pid: int, started: int) -> None:
-        """Raises `ProcessLookupError` where process `pid` with that start time does not live."""
+        """Open the process. Raises `ProcessLookupError` where no process `pid` with that start time lives."""
         self.pid = pid
         self._fd = os.pidfd_open(pid)
         if start_time(pid) != started:
@@ -62,11 +62,11 @@ class ProcessHandle:
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives (a zombie does not)."""
+        """Return whether the process lives (a zombie does not)."""
         return self._fd >= 0 and not select.select([self._fd], [], [], 0)[0]
 
     def send_signal(self, number: int) -> None:
-        """Send a signal; a process that is gone is no error."""
+        """Send a signal; a process that has ended is no error."""
         try:
             signal.pidfd_send_signal(self._fd, number)
         except ProcessLookupError:
@@ -81,7 +81,7 @@ class ProcessHandle:
             if not ended.done():
                 ended.set_result(None)
 
-        fd = os.dup(self._fd)  # its own, so that several may wait and `close` does not pull it away
+        fd = os.dup(self._fd)  # a copy, so that several may wait and `close` does not close it
         loop.add_reader(fd, on_end)
         try:
             async with asyncio.timeout(timeout):
@@ -94,7 +94,7 @@ class ProcessHandle:
         return True
 
     def close(self) -> None:
-        """Give the pidfd back; the process goes on."""
+        """Close the pidfd; the process keeps running."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,4 +1,4 @@
-"""Orders to a task process: plain data that may travel. Importable without pyspark."""
+"""Orders to a task process, as plain data that travels. Importable without pyspark."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SCHEDULER_POOL = "spark.scheduler.pool"
 """Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""
 
 STOP_ACTIVE_RUN = "spark.sql.streaming.stopActiveRunOnRestart"
-"""Setting of a session: whether the start of a streaming query stops one of its id, in whichever session that runs."""
+"""Setting of a session: whether the start of a streaming query stops a query of the same id, in any session."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicEndpoint:
-    """A Py4J server in the driver JVM that serves one task; made by `SparkDriver.open_classic`.
+    """A Py4J server in the driver JVM that serves one task; created by `LocalDriver.open_classic`.
 
     Args:
         name: the task's name in the JVM.
@@ -34,19 +34,19 @@ class ClassicEndpoint:
 
 
 CONNECT_USER = "understudy"
-"""Spark Connect's user of all our sessions."""
+"""Spark Connect's user name for all sessions of Understudy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectEndpoint:
-    """A Spark Connect session that a task may open; its id is ours, so that a successor can take it over.
+    """A Spark Connect session that a task may open. Understudy chooses its id, so that a successor can take it over.
 
     Args:
         port: of the driver's Connect server, on the loopback address.
         token: the server's authentication token.
         session_id: a UUID.
         user_id: Connect's user.
-        remote: connection string of an endpoint of somebody else's, in the place of port and token.
+        remote: connection string of an external endpoint, instead of port and token.
     """
 
     port: int
@@ -57,7 +57,7 @@ class ConnectEndpoint:
 
     @property
     def url(self) -> str:
-        """The connection string, with the token in it. (With host 127.0.0.1 the client would demand TLS.)"""
+        """Return the connection string with the token. (With host 127.0.0.1 the client would demand TLS.)"""
         base = self.remote or f"sc://localhost:{self.port}/;token={self.token}"
         separator = "" if base.endswith(";") else ";" if "/;" in base or base.endswith("/") else "/;"
         return f"{base}{separator}session_id={self.session_id};user_id={self.user_id}"
@@ -68,7 +68,7 @@ class ResourceLimits:
     """Limits of a task process; None for no limit.
 
     Args:
-        memory_bytes: beyond what it starts with.
+        memory_bytes: bytes in addition to those at its start.
         cpu_s: CPU time in all, in seconds.
         group: the files by which it enters its control group.
     """
@@ -85,13 +85,13 @@ class ResourceLimits:
 
 @dataclass(frozen=True, slots=True)
 class StreamingSpec:
-    """The beginning of a task's streaming queries.
+    """Settings for the streaming queries of a task.
 
     Args:
-        directory: where the job keeps what is its own of them: checkpointLocations that its code does not name, and
-            marks of what was restored; one directory for each task.
-        driver_directory: the Spark driver's current directory, from which relative paths count.
-        failure_grace_s: how long one that has failed may be left alone; see `runtime.spark.task.streaming`.
+        directory: the task's directory for checkpointLocations that the job's code does not name, and for marks of
+            restored state.
+        driver_directory: the Spark driver's current directory, to which relative paths refer.
+        failure_grace_s: seconds that the job's code has to handle a failed query; see `runtime.spark.task.streaming`.
     """
 
     directory: str
@@ -101,17 +101,17 @@ class StreamingSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobPlace:
-    """Where a job's code runs, other than in the attempt's own directory.
+    """Working directory and import path of a job's code that does not run in the attempt's own directory.
 
     Args:
         directory: current directory of its process, and of Spark's Python workers while they work for it.
-        file: the job's file there, ``__file__``; it is the content that was submitted which runs.
+        file: the job's file there, ``__file__``; the code that runs is the submitted content.
         argv0: ``sys.argv[0]``.
-        import_path: what comes first on ``sys.path``: the directory of the file.
-        worker_path: what Spark's Python workers import from, too. Where there is any, the job has workers of its own:
-            one that has imported another project's modules would use them.
-        resolves_paths: whether relative paths that are given to Spark count from `directory`, and not from the Spark
-            driver's default file system.
+        import_path: first entries of ``sys.path``: the directory of the file.
+        worker_path: entries for Spark's Python workers too. If there are any, the job has its own workers: a shared one
+            may have imported another project's modules of the same name.
+        resolves_paths: whether relative paths in calls to Spark refer to `directory`, and not to the Spark driver's
+            default file system.
     """
 
     directory: str
@@ -124,25 +124,25 @@ class JobPlace:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """One execution attempt of a task, and what its process needs to run it here.
+    """One execution attempt of a task, with everything that its process needs to run it here.
 
     Args:
-        descriptor: the job and the attempt. Without the job's files, which lie in `work_dir`.
-        file: path of the script or of the module of vertex functions; keep the user's own file name.
-        work_dir: the attempt's directory, where `stdout` and `stderr` are; the current directory of the process, unless
-            it has a `place`.
-        py_files: .py, .zip and .egg files and directories put on `sys.path`, of the Spark workers too.
+        descriptor: the job and the attempt, without the job's files, which are in `work_dir`.
+        file: path of the script or of the module of vertex functions, with the user's own file name.
+        work_dir: the attempt's directory with `stdout` and `stderr`. It is the current directory of the process, unless
+            there is a `place`.
+        py_files: .py, .zip and .egg files and directories for `sys.path`, also of the Spark workers.
         jars: for the session of a pipeline.
-        classic: where to attach to; a script needs it.
+        classic: the server to attach to; a script needs it.
         connect: the session to open, an isolated one where there are `py_files` or `jars`; a pipeline needs it.
         env: added to the process's environment.
         conf: Spark SQL settings of the task's session.
-        progress_interval: seconds between two looks at Spark's stage and task counts.
-        limits: what its process may take.
-        streaming: what its streaming queries begin with; None: Spark alone looks after them.
-        shipping_dir: where what is sent to executors on other machines is kept; empty where they see the files of this
-            one.
-        place: where the job's code runs; None: in `work_dir`.
+        progress_interval: seconds between two reads of Spark's stage and task counts.
+        limits: limits of its process.
+        streaming: settings of its streaming queries; None if only Spark looks after them.
+        shipping_dir: directory of the files that are sent to executors on other machines; empty where executors see
+            the files of this machine.
+        place: working directory and import path of the job's code. Default: `work_dir`.
     """
 
     descriptor: TaskDeploymentDescriptor
@@ -162,45 +162,45 @@ class TaskSpec:
 
     @property
     def python_path(self) -> list[str]:
-        """Entries that `py_files` add to `sys.path`: a module's directory, an archive or a directory itself."""
+        """Return the entries that `py_files` add to `sys.path`: directories, archives, and modules' directories."""
         entries = [str(Path(path).parent) if path.endswith(".py") else path for path in self.py_files]
         return list(dict.fromkeys(entries))
 
     @property
     def directory(self) -> str:
-        """Current directory of the job's code."""
+        """Return the current directory of the job's code."""
         return self.work_dir if self.place is None else self.place.directory
 
     @property
     def shown_file(self) -> str:
-        """The job's file as its code sees it."""
+        """Return the path of the job's file that its code sees."""
         return self.file if self.place is None else self.place.file
 
     @property
     def argv(self) -> list[str]:
-        """``sys.argv`` of the job's code."""
+        """Return ``sys.argv`` of the job's code."""
         return [self.file if self.place is None else self.place.argv0, *self.descriptor.job.argv]
 
     @property
     def import_path(self) -> list[str]:
-        """Entries that come first on the job's ``sys.path``: the directory of its file, then its py-files."""
+        """Return the first entries of the job's ``sys.path``: the directory of its file, then its py-files."""
         own = (str(Path(self.file).parent),) if self.place is None else self.place.import_path
         return [*own, *self.python_path]
 
     @property
     def has_own_workers(self) -> bool:
-        """Whether Spark's Python workers of the job serve it alone."""
+        """Return whether the job has Spark's Python workers for itself."""
         return bool(self.py_files) or has_own_workers(self.descriptor.job, self.place)
 
 
 def has_own_workers(job: JobInformation, place: JobPlace | None) -> bool:
-    """Whether a job without libraries has Python workers that serve it alone: for its modules or its variables."""
+    """Return whether a job without libraries has Python workers for itself: because of its modules or its variables."""
     return bool(job.environment) or (place is not None and bool(place.worker_path))
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSpec:
-    """Order to a process that is made ready before its task is known: one of the two ways into Spark."""
+    """Order to a process that is prepared before its task is known: the endpoint of Spark to connect to."""
 
     classic: ClassicEndpoint | None = None
     connect: ConnectEndpoint | None = None
@@ -213,18 +213,18 @@ NEVER_HOLD = {
     "spark.driver.host": "set it for the cluster: its driver listens where its executors are",
     "spark.driver.bindAddress": "set it for the cluster: its driver listens where its executors are",
 }
-"""Settings that no driver of ours takes from a job, and what to do instead."""
+"""Settings that no driver of a cluster takes from a job, and what to do instead."""
 
 
 def ignored_setting(key: str, value: str, *, is_alone: bool) -> str:
-    """Return the line that tells a user that a setting does not hold, and how to get it.
+    """Return the line that tells a user that a setting has no effect, and how to get it.
 
     Args:
         key: of the setting.
-        value: what was asked for; a secret is not shown.
-        is_alone: whether the task has a driver of its own.
+        value: the requested value; a secret is not shown.
+        is_alone: whether the task has its own driver.
     """
-    from conf.registry import masked  # which most tasks do not need
+    from conf.registry import masked  # imported here, since most tasks do not need it
 
     shown = f"{key}={masked(key, value)}"
     if key in NEVER_HOLD:
@@ -237,4 +237,4 @@ ENVIRONMENT_FILE = "environment.json"
 """File of an attempt's directory with the job's variables, for Python workers of a Connect session; mode 0600."""
 
 WORKER_VARIABLE = "UNDERSTUDY_TASK"
-"""In the environment of the Python workers of a classic task with py-files: the task's name."""
+"""Environment variable with the task's name, for the Python workers of a classic task with py-files."""

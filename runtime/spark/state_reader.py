@@ -3,8 +3,8 @@
     frame = read_state(spark, "/savepoints/savepoint-0123ab-...", "/tmp/state", query="arrivals")
     frame.show()
 
-The state is put beside first: Spark writes into a checkpointLocation that it reads, and some operators' metadata name
-files by absolute paths.
+The state is copied first: Spark writes into a checkpointLocation that it reads, and the metadata of some operators
+contain absolute paths.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def read_state(
     store: str | None = None,
     variable: str | None = None,
 ) -> DataFrame:
-    """The keys and values of one operator's state in a savepoint, as a DataFrame.
+    """Return the keys and values of one operator's state in a savepoint, as a DataFrame.
 
     Args:
         spark: a session, classic or Connect, whose driver sees the directories.
         path: of the savepoint; it is verified first, and not changed.
-        directory: where the state is put for Spark to read; to be kept while the DataFrame is used.
-        query: name of the query; may be left out if only one has state.
-        operator: id of the operator; the first unless given.
-        store: name of the operator's store (joins have several); the first unless given.
-        variable: the state variable of a transformWithState; may be left out if it has only one.
+        directory: where the state is copied for Spark to read; keep it while the DataFrame is used.
+        query: name of the query; may be omitted if only one has state.
+        operator: id of the operator. Default: the first.
+        store: name of the operator's store (joins have several). Default: the first.
+        variable: the state variable of a transformWithState; may be omitted if it has only one.
 
     Raises:
-        SavepointError: the savepoint cannot be used, or there is no such state, or it is not clear which is meant.
-        SnapshotError: the state cannot be put into *directory*.
+        SavepointError: the savepoint cannot be used, has no such state, or has several that fit.
+        SnapshotError: the state cannot be copied into *directory*.
     """
     return _load(spark, choose_state(open_savepoint(Path(path)), query, operator, store, variable), Path(directory))
 
@@ -65,13 +65,13 @@ def _load(spark: SparkSession, choice: StateChoice, directory: Path) -> DataFram
 
 
 def first_rows(choice: StateChoice, limit: int, java_home: str | None = None) -> list[dict[str, Any]]:
-    """The first rows of a part of a savepoint's state, read with a Spark of one core that is started for it.
+    """Return the first rows of a part of a savepoint's state, read with a Spark of one core that is started for it.
 
-    To be called on the main thread, with whose process that Spark ends.
+    Call it on the main thread. That Spark ends with this process.
 
     Args:
-        choice: which part; of a savepoint that was verified.
-        limit: how many at most.
+        choice: the part to read, of a verified savepoint.
+        limit: largest number of rows.
         java_home: the configured Java, None to find one.
 
     Raises:

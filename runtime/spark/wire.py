@@ -1,4 +1,4 @@
-"""Messages of the control sockets between TaskExecutor, zygote and task process: frames that hold a MessagePack map.
+"""Messages of the control sockets between TaskExecutor, zygote and task process: frames with a MessagePack map.
 
 The sockets are inherited Unix socket pairs, so their peers need no authentication.
 """
@@ -34,11 +34,11 @@ class FrameReader:
         self._decoder = FrameDecoder(MAX_FRAME, _decode)
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take bytes as they come; return the messages that are complete with them. Raises `WireError`."""
+        """Add received bytes, and return the messages that are now complete. Raises `WireError`."""
         try:
             return list(self._decoder.feed(data))
         except FrameError as error:
-            raise WireError(f"what came on a control socket is no message: {error}") from error
+            raise WireError(f"a control socket received data that is no message: {error}") from error
 
 
 def _decode(body: bytes | bytearray) -> Message:
@@ -49,7 +49,7 @@ def _decode(body: bytes | bytearray) -> Message:
 
 
 class BlockingChannel:
-    """The blocking end of a control socket, as a task process has it; `send` may be called from any thread."""
+    """A task process's blocking end of a control socket; `send` may be called from any thread."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -58,7 +58,7 @@ class BlockingChannel:
         self._lock = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send one message. Raises `OSError` where the peer is gone."""
+        """Send one message. Raises `OSError` where the peer has ended."""
         frame = encode(message)
         with self._lock:
             self.sock.sendall(frame)

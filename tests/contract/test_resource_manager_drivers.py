@@ -348,7 +348,8 @@ async def test_a_released_pod_that_takes_its_time_is_no_worker_any_more(pods: Wo
                 "phase": "Pending",
                 "containerStatuses": [state("waiting", reason="ImagePullBackOff", message="Back-off pulling\nimage")],
             },
-            "its image 'u:1' cannot be had (ImagePullBackOff): Back-off pulling image; see kubernetes.container.image",
+            "its image 'u:1' is not available (ImagePullBackOff): Back-off pulling image; "
+            "see kubernetes.container.image",
         ),
         (
             {"phase": "Pending", "containerStatuses": [state("waiting", reason="CreateContainerConfigError")]},

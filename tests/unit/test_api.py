@@ -194,7 +194,7 @@ def test_a_function_that_was_typed_in_is_submitted_by_a_notebook_only() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "typed_in:f\n"
-    assert "typed into a prompt or notebook, so job.py does not have them" in done.stderr
+    assert "are from a prompt or notebook, and not in job.py" in done.stderr
 
 
 def test_importing_the_api_does_not_import_pyspark() -> None:

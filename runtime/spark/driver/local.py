@@ -1,4 +1,4 @@
-"""`LocalDriver`: one driver JVM as a process of its own, which outlives the actor that uses it and is adopted again."""
+"""`LocalDriver`: a driver JVM in its own process, which outlives the actor that uses it and can be adopted again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NOT_BEGUN = "EXECUTION_STATE_TRANSITION_INVALID_OPERATION_STATUS_MISMATCH"
 
 
 class LocalDriver:
-    """The `SparkDriver` that is a JVM of our own: started by `start`, or taken over from another process by `adopt`.
+    """The `SparkDriver` of the cluster's own JVM, which `start` starts or `adopt` takes over from another process.
 
     Args:
         jvm: its process, and the Py4J calls.
@@ -71,8 +71,8 @@ class LocalDriver:
     async def start(cls, options: DriverOptions, *, alone: bool = False) -> LocalDriver:
         """Start a driver JVM and write its `driver.json`; 1.5 to 2.6 s with an archive of classes, 3 to 4.6 s without.
 
-        With `die_with_parent` it must be called on the main thread: the kernel's parent-death signal goes by the
-        thread that forked. Raises `JavaNotFoundError`, `UnsupportedJavaError` and `DriverStartError`.
+        With `die_with_parent`, call it on the main thread: the kernel sends the parent-death signal when the thread
+        that forked ends. Raises `JavaNotFoundError`, `UnsupportedJavaError` and `DriverStartError`.
         """
         if options.die_with_parent and threading.current_thread() is not threading.main_thread():
             raise DriverStartError("a driver that is to die with this process must be started from its main thread")
@@ -129,8 +129,8 @@ class LocalDriver:
     async def adopt(cls, info: DriverInfo | Path) -> LocalDriver:
         """Take over a living driver from its `driver.json`.
 
-        What its former owner's tasks left there goes on; see `reset`. Raises `DriverLostError` where the process is
-        gone, is another one under the same number, or does not answer.
+        Work of its former owner's tasks keeps running; see `reset`. Raises `DriverLostError` where the process has
+        ended, where another process has its pid, or where it does not answer.
         """
         return cls(await connect(info, DriverGateway.attach))
 
@@ -152,7 +152,7 @@ class LocalDriver:
         return await self._jvm.call(self._gateway.jvm_figures)
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """End the JVM: SIGTERM, on which Spark removes its directories (0.6 s), after `timeout` seconds SIGKILL."""
+        """End the JVM by SIGTERM, so that Spark removes its directories (0.6 s); by SIGKILL after `timeout` seconds."""
         await self._jvm.stop(timeout)
 
     def kill(self, why: str = "") -> None:
@@ -164,7 +164,7 @@ class LocalDriver:
     async def reset(self) -> None:
         """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs.
 
-        A driver in which something of it does not end is killed: `DriverLostError` is raised.
+        Kills the driver if some of this work does not end, and raises `DriverLostError`.
         """
         call, gateway = self._jvm.call, self._gateway
         try:
@@ -180,7 +180,7 @@ class LocalDriver:
         await call(gateway.unlock_files)
 
     async def warm_up(self) -> None:
-        """Run one query in the JVM, which loads Spark's SQL engine; no Python process takes part."""
+        """Run one query in the JVM, which loads Spark's SQL engine; it needs no Python process."""
         await self._jvm.call(self._gateway.warm_up)
 
     # --- tasks
@@ -193,18 +193,18 @@ class LocalDriver:
         return await self.open_session(isolated=isolated)
 
     async def open_classic(self, name: str, output: Path | None = None) -> ClassicEndpoint:
-        """Open a Py4J server with a SQL session of its own for a script; `name` is the attempt's id. 30 ms."""
+        """Open a Py4J server with its own SQL session for a script (30 ms); `name` is the attempt's id."""
         return await self._jvm.call(self._gateway.open_classic, name, str(output or os.devnull), self._alone)
 
     async def open_session(self, *, isolated: bool = False) -> ConnectEndpoint:
-        """Name a new Connect session for a task, and open it where it is to be *isolated*."""
+        """Name a new Connect session for a task, and open it if it is *isolated*."""
         endpoint = self.new_session()
         if isolated:
             await self._jvm.call(self._gateway.open_session, endpoint)
         return endpoint
 
     def new_session(self, session_id: str | None = None, user_id: str = CONNECT_USER) -> ConnectEndpoint:
-        """Name a Connect session; it comes to be when a task opens it. The id of a living one takes that over."""
+        """Name a Connect session, which is created when a task opens it. The id of a living session takes that over."""
         return ConnectEndpoint(
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
@@ -236,7 +236,7 @@ class LocalDriver:
             try:
                 released = await call(gateway.release_session, endpoint, interrupted)
                 break
-            except DriverCallError as error:  # Spark closes none whose operation was accepted and has not begun yet
+            except DriverCallError as error:  # Spark closes no session with an accepted operation that has not started
                 if _NOT_BEGUN not in str(error) or tries == 0:
                     raise
                 tries -= 1
@@ -245,7 +245,7 @@ class LocalDriver:
             await self._release(released, patience)
 
     async def _release(self, released: tuple[str, LeftoverSparkWork], patience: float) -> None:
-        """Wait until nothing of what was released runs any more; raises `StillRunningError`."""
+        """Wait until all released work has ended; raises `StillRunningError`."""
         workers, leftover = released
         deadline = math.inf
         while left := await self._jvm.call(self._look, leftover):
@@ -261,7 +261,7 @@ class LocalDriver:
         return kill_abandoned(self.info.pid) if not left and leftover.interrupted else left
 
     async def active_jobs(self, endpoint: SparkEndpoint) -> list[int]:
-        """Ids of the Spark jobs that a task has running."""
+        """Return the ids of a task's running Spark jobs."""
         return await self._jvm.call(self._gateway.active_jobs, endpoint)
 
     # --- streaming queries and locks
@@ -284,7 +284,7 @@ class LocalDriver:
 
 
 async def connect(info: DriverInfo | Path, attach: Callable[[DriverGateway], None]) -> Connection[DriverGateway]:
-    """Connect to a living driver JVM, and find what is in it by *attach*; raises `DriverLostError`."""
+    """Connect to a living driver JVM, and find its sessions by *attach*; raises `DriverLostError`."""
     found = info if isinstance(info, DriverInfo) else DriverInfo.read(info)
     process, pool = process_of(found), new_pool()
     try:
@@ -304,11 +304,11 @@ async def connect(info: DriverInfo | Path, attach: Callable[[DriverGateway], Non
 
 # ------------------------------------------------------------------ Python daemons
 # Spark keeps one for each set of environment variables, until the JVM ends. Tasks without files of their own share one
-# daemon, which is warm. A task with py-files has one of its own, which has to be ended with the task.
+# warm daemon. A task with py-files has its own daemon, which has to end with the task.
 
 ARTIFACT_VARIABLE = "SPARK_JOB_ARTIFACT_UUID"
-"""In the environment of the Python workers of an artifact set: the UUID of its Connect session, or the name of the
-script's task. Set by Spark."""
+"""Environment variable that Spark sets for the Python workers of an artifact set. It holds the UUID of the set's
+Connect session, or the name of the script's task."""
 
 
 def kill_workers(driver: int, name: str) -> None:
@@ -321,10 +321,10 @@ def kill_workers(driver: int, name: str) -> None:
 
 
 def kill_abandoned(driver: int) -> str:
-    """Kill the Python workers that the JVM has hung up on; return in words which they were, nothing for none.
+    """Kill the Python workers whose connection the JVM has closed; return a list of them as text, empty for none.
 
-    Where a task of Spark's is interrupted, Spark closes the connection to its Python worker and forgets it. A worker
-    that waits for its next task ends; one that is inside the job's own code goes on with it, for as long as that takes.
+    When a Spark task is interrupted, Spark closes the connection to its Python worker and forgets the worker. A worker
+    that waits for its next task then ends. A worker inside the job's own code keeps running it to its end.
     """
     found = []
     for process in children_of(driver):

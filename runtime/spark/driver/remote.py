@@ -1,7 +1,7 @@
-"""`RemoteDriver`: an existing Spark Connect endpoint in the place of a driver JVM of our own.
+"""`RemoteDriver`: an existing Spark Connect endpoint instead of a driver JVM of the cluster.
 
-It takes pipelines, each task in a session of its own. What needs the JVM itself is refused: scripts, which attach to
-it by Py4J, and streaming queries, whose state and sinks nobody could look after.
+It runs pipelines, each task in its own session. It rejects scripts, which attach to the JVM itself by Py4J. It also
+rejects streaming queries, whose state and sinks the runtime could not look after.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ INTERVAL_VARIABLE = "UNDERSTUDY_REMOTE_INTERVAL"
 FAILURES_VARIABLE = "UNDERSTUDY_REMOTE_FAILURES"
 _START_TIMEOUT_S = 60.0
 _SESSIONS = "sessions"
-"""Directory with a file for each session that a task may have open: a successor releases what it finds there."""
+"""Directory with a file for each session that a task may have open; a successor releases these sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class RemoteOptions:
     """Settings for the watch of an endpoint.
 
     Args:
-        work_dir: for `driver.json`, made where it is missing (0700).
-        log_file: where it is told how the endpoint is.
+        work_dir: for `driver.json`, created if missing (0700).
+        log_file: log of the monitor.
         url: its connection string.
-        shown: what of it may be seen.
-        interval_s: seconds between two looks.
-        failures: looks in a row without an answer after which the endpoint is lost.
+        shown: the part of the connection string that may be shown.
+        interval_s: seconds between two checks.
+        failures: number of unanswered checks in a row after which the endpoint is lost.
     """
 
     work_dir: Path
@@ -69,12 +69,12 @@ class RemoteOptions:
 
 
 def shown_url(url: str) -> str:
-    """Scheme, host and port of a connection string, which may be shown; what follows may hold a token."""
+    """Return scheme, host and port of a connection string, which may be shown; the rest may hold a token."""
     return f"sc://{urlsplit(url).netloc.rpartition('@')[2]}"
 
 
 def check_remote(url: str) -> str:
-    """Whether an endpoint answers, in words. Raises `DriverStartError`."""
+    """Return a line that says that an endpoint answers. Raises `DriverStartError` if it does not."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "runtime.spark.driver.connect_endpoint", "--once"],
@@ -103,7 +103,7 @@ def _version(said: str, complaint: str) -> str:
 
 
 class RemoteDriver:
-    """The `SparkDriver` that is an endpoint of somebody else's. Its process is the endpoint's monitor."""
+    """The `SparkDriver` of an external endpoint. Its process is the endpoint's monitor."""
 
     is_ours = False
     has_streaming = False
@@ -117,7 +117,7 @@ class RemoteDriver:
     async def watch(cls, options: RemoteOptions) -> RemoteDriver:
         """Watch an endpoint that answers, from a process that dies with this one, and write its `driver.json`.
 
-        To be called on the main thread. Raises `DriverStartError`.
+        Call it on the main thread. Raises `DriverStartError`.
         """
         options.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         monitor = _spawn(options)
@@ -148,7 +148,7 @@ class RemoteDriver:
 
     @classmethod
     async def adopt(cls, info: DriverInfo) -> RemoteDriver:
-        """Take over an endpoint that is watched. Raises `DriverLostError`."""
+        """Take over an endpoint that a monitor watches already. Raises `DriverLostError`."""
         return cls(Connection(info, _LazyService(info.remote), new_pool()))
 
     @property
@@ -170,7 +170,7 @@ class RemoteDriver:
         return None
 
     async def warm_up(self) -> None:
-        """Nothing: the endpoint is somebody's already."""
+        """Do nothing: the endpoint runs already."""
 
     async def reset(self) -> None:
         """Release the sessions that a former owner's tasks left."""
@@ -189,11 +189,11 @@ class RemoteDriver:
     async def open(
         self, kind: JobKind, name: str, *, output: Path | None = None, isolated: bool = False
     ) -> SparkEndpoint:
-        """Name a new session; whether its files are its own is the endpoint's to say, and Spark's default."""
+        """Name a new session. The endpoint decides whether the session's files are isolated, as they are by default."""
         if kind is not JobKind.PIPELINE:
             raise UnsupportedByEndpointError(
-                f"a script attaches to Spark's driver, which the Spark Connect endpoint {self.info.master} does not "
-                "let it do: make it a pipeline (docs/pipelines.md), or run it on a cluster without spark.remote"
+                f"the Spark Connect endpoint {self.info.master} runs no scripts, which need Spark's driver: "
+                "make it a pipeline (docs/pipelines.md), or use a cluster without spark.remote"
             )
         endpoint = self._session(str(uuid.uuid4()))
         self._sessions.mkdir(mode=0o700, exist_ok=True)
@@ -204,22 +204,22 @@ class RemoteDriver:
         return ConnectEndpoint(0, "", session_id, CONNECT_USER, self.info.remote)
 
     async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
-        return {}  # its sessions say so themselves
+        return {}  # its sessions reject such settings themselves
 
     async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
-        return []  # for a driver that is started, and here is none
+        return []  # only a driver that is started needs them
 
     async def load_tables(self) -> None:
-        """Do nothing: the catalog is somebody else's."""
+        """Do nothing: the catalog belongs to the endpoint."""
 
     async def save_tables(self) -> None:
-        """Do nothing: the catalog is somebody else's."""
+        """Do nothing: the catalog belongs to the endpoint."""
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         return False
 
     async def release(self, endpoint: SparkEndpoint, *, interrupted: bool = True, patience: float = math.inf) -> None:
-        """Interrupt and close a session; what of it still runs then, is the endpoint's to end."""
+        """Interrupt and close a session; the endpoint has to end any work that still runs after that."""
         if isinstance(endpoint, ConnectEndpoint):
             await self._monitor.call(self._monitor.gateway.release_session, endpoint.session_id)
             (self._sessions / endpoint.session_id).unlink(missing_ok=True)
@@ -234,15 +234,15 @@ class RemoteDriver:
         return StoppedQueries()
 
     async def lock_file(self, path: Path, owner: str) -> bool:
-        """Never: no files are locked there."""
+        """Return False: no files are locked there."""
         return False
 
     async def unlock_files(self, owner: str) -> None:
-        """Nothing: no file is locked."""
+        """Do nothing: no file is locked."""
 
 
 class _LazyService:
-    """The calls of a `DriverGateway` that an endpoint has; PySpark is imported by the first of them, on its thread."""
+    """The calls that `RemoteDriver` makes to an endpoint; the first one imports PySpark, on its thread."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -271,7 +271,7 @@ class _LazyService:
 
 
 async def adopt_driver(file: Path) -> SparkDriver:
-    """Take over the driver of a `driver.json`, of whichever kind. Raises `DriverLostError`."""
+    """Take over the driver of a `driver.json`, local or remote. Raises `DriverLostError`."""
     info = DriverInfo.read(file)
     return await (RemoteDriver.adopt(info) if info.remote else LocalDriver.adopt(info))
 

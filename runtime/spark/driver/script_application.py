@@ -1,16 +1,16 @@
 """The Spark application that a script sees: copies of the objects that all tasks of a driver share.
 
-Spark keeps one SparkContext and one SharedState in a JVM, and in them much that one program may see or change of
-another. Each script gets a shallow copy of both. Everything in a copy is the very object of the original (scheduler,
-block manager, catalog), but for these fields, which are the script's own:
+Spark keeps one SparkContext and one SharedState in a JVM; through them, one program can see and change state of
+another. Each script gets a shallow copy of both. A copy shares the original's objects (scheduler, block manager,
+catalog), except for these fields, which belong to the script:
 
 - SparkContext: its settings, the Hadoop configuration, the checkpoint directory, the persistent RDDs, the added files
   and jars;
 - SharedState: the cache of tables and DataFrames, the global temporary views.
 
-Sessions made from such a session share the copies, whichever way the script makes them. What Spark keeps elsewhere in
-the JVM (system properties, the log level, the default session, an active StreamingContext) is put back when the script
-has ended. `refuse_stop` lets no thread of a script stop the SparkContext.
+Sessions that a script derives from its first session share the copies. `end` restores the state that Spark keeps
+elsewhere in the JVM: system properties, the log level, the default session, an active StreamingContext. `refuse_stop`
+prevents threads of a script from stopping the SparkContext.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from py4j.protocol import Py4JJavaError
 from runtime.spark.driver.jvm import BASELINE_KEY, OWN_KEYS, SPARK_SESSION, JvmHandles
 
 _ADDED = ("addedFiles", "addedArchives", "addedJars")
-"""Fields of SparkContext that hold what was added, by the id of an artifact set."""
+"""Fields of SparkContext that hold added files, archives and jars, by the id of an artifact set."""
 
 
 class ScriptApplications:
     """Makes and ends the applications of scripts in one JVM. Blocking; thread-safe.
 
     Args:
-        handles: those of the JVM.
+        handles: of the JVM.
         context: its SparkContext (Scala's).
         session: its root session.
     """
@@ -59,16 +59,16 @@ class ScriptApplications:
         _set(context, "_conf", context.conf().clone())
         _set(context, "_hadoopConfiguration", jvm.org.apache.hadoop.conf.Configuration(context.hadoopConfiguration()))
         _set(context, "checkpointDir", self._handles.none)
-        # weak, as in Spark: an RDD that the script has forgotten is given up by Spark's cleaner
+        # weak, as in Spark: Spark's cleaner removes an RDD that the script does not reference any more
         rdds = jvm.org.sparkproject.guava.collect.MapMaker().weakValues().makeMap()
         _set(context, "persistentRdds", self._handles.as_scala(rdds))
         for name in _ADDED:
             _set(context, name, self._handles.as_scala(jvm.java.util.concurrent.ConcurrentHashMap()))
-        # both are made on first use, and have to be the same objects in every copy
+        # Spark creates both on first use; every copy has to share the same objects
         shared.externalCatalog()
         shared.globalTempViewManager()
         state = self._copy(shared)
-        _set(state, "sparkContext", context)  # whose Hadoop configuration a session's reads begin with
+        _set(state, "sparkContext", context)  # a session's reads start from its Hadoop configuration
         _set(state, "cacheManager", jvm.org.apache.spark.sql.execution.CacheManager())
         views = jvm.org.apache.spark.sql.catalyst.catalog.GlobalTempViewManager(shared.globalTempDB())
         _set(state, "globalTempViewManager", views)
@@ -78,9 +78,9 @@ class ScriptApplications:
 
     @contextlib.contextmanager
     def refuse_stop(self) -> Iterator[None]:
-        """Let threads that are started by this one within the block, and by those, stop no SparkContext.
+        """Forbid stopping a SparkContext to threads that this one starts within the block, and to their descendants.
 
-        Spark refuses that to its listeners, whom it knows by an inheritable thread-local variable.
+        Spark forbids it to its listeners, which it recognises by an inheritable thread-local variable.
         """
         within = self._handles.within_listener_thread
         assign = getattr(within, "value_$eq")
@@ -91,7 +91,7 @@ class ScriptApplications:
             assign(False)
 
     def end(self, name: str, session: Any) -> None:
-        """Give up what an application holds, and put back what it may have changed of the JVM.
+        """Release the resources of an application, and restore the JVM's state that it may have changed.
 
         Args:
             name: the task's.
@@ -111,7 +111,7 @@ class ScriptApplications:
         self._restore_properties()
 
     def _remove_files(self, name: str) -> None:
-        """Remove what the script has added under its own name, see `own_files`."""
+        """Remove the files that the script has added under its own name, see `own_files`."""
         for added in _ADDED:
             getattr(self._context, added)().remove(name)
         shutil.rmtree(Path(self._handles.files_directory) / name, ignore_errors=True)
@@ -136,21 +136,21 @@ def _set(target: Any, name: str, value: Any) -> None:
 
 
 def own_files(jvm: Any, context: Any, sessions: Iterable[Any], name: str, *, is_local: bool) -> Any:
-    """Give a script a directory of its own for what it adds from now on; to be called by the script's process.
+    """Give a script its own directory for files that it adds from now on; the script's process calls this.
 
-    It is Spark's own mechanism, an artifact set, which Spark uses for Connect sessions: files, archives and Python
-    workers of the set are apart from everybody's. A first Python function then starts a worker of its own, in 1 to 2 s.
+    It uses Spark's artifact sets, which Spark itself uses for Connect sessions. The set's files, archives and Python
+    workers are separate from all others. The script's first Python function then starts its own worker, in 1 to 2 s.
 
     Args:
         jvm: the script's view of the JVM.
         context: its SparkContext (Scala's).
         sessions: its sessions.
         name: of the set.
-        is_local: whether the executors see the driver's directory of the set. Others have to fetch the files, for which
-            Spark knows one list: what is on it, the tasks of every script without a set fetch, too.
+        is_local: whether the executors see the driver's directory of the set. Other executors fetch the files by the
+            one list that Spark has for this; tasks of every script without a set then fetch them too.
 
     Returns:
-        what `enter_files` needs.
+        The state to pass to `enter_files`.
     """
     if not is_local:
         scheduler = context.dagScheduler().sc()  # whose lists Spark reads when it starts a stage
@@ -164,14 +164,14 @@ def own_files(jvm: Any, context: Any, sessions: Iterable[Any], name: str, *, is_
 
 
 def use_files(session: Any, state: Any) -> None:
-    """Let the queries of a session see what was added to an artifact set."""
+    """Let the queries of a session see the files of an artifact set."""
     manager = session.artifactManager()
-    manager.state()  # made on first use, which must not be later
+    manager.state()  # the first use creates the state, which must not happen after `_set`
     _set(manager, "state", state)
 
 
 def enter_files(jvm: Any, state: Any) -> None:
-    """Let the JVM's thread that serves this one add to an artifact set, and its RDDs see it."""
+    """Let the JVM's thread that serves this one add to an artifact set, and let its RDDs see the set."""
     artifacts = jvm.java.lang.Class.forName("org.apache.spark.JobArtifactSet$")
     for field in artifacts.getDeclaredFields():
         if str(field.getType().getName()) == "java.lang.ThreadLocal":

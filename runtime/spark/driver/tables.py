@@ -1,11 +1,12 @@
-"""The record of a cluster's tables: the drivers of one machine keep in it what their in-memory catalogs have.
+"""The record of a cluster's tables: a directory by which the drivers of one machine share their in-memory catalogs.
 
-Spark's in-memory catalog goes with its JVM, and no other JVM sees it. Its persistent one is Hive's, on a Derby that one
-JVM opens at a time, and costs seconds at the first table. So each driver writes what has changed in its catalog into a
-directory, and takes from there what others have changed: a file for each database, table and view, written at once or
-not at all. A file holds Spark's own objects (`CatalogDatabase`; `CatalogTable` with its partitions, if the catalog has
-them), serialised by Java. Data are never touched here. Where two drivers change one table at a time, the last change
-counts.
+Spark's in-memory catalog ends with its JVM, and no other JVM sees it. Its persistent catalog is Hive's, on a Derby
+that one JVM opens at a time, and costs seconds at the first table. So each driver writes changes of its catalog into a
+directory, and loads the changes of others from there.
+
+The directory has a file for each database, table and view, which is written atomically. A file holds Spark's own
+objects (`CatalogDatabase`; `CatalogTable` with its partitions, if the catalog has them), serialised by Java. The record
+never touches data. Where two drivers change one table at the same time, the last change wins.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ Signature = tuple[int, int, int]
 
 
 class TableRecord:
-    """Keeps a driver's catalog and the record alike. Blocking; thread-safe.
+    """Synchronises a driver's catalog with the record. Blocking; thread-safe.
 
     Args:
-        handles: those of the JVM.
+        handles: of the JVM.
         session: its root session.
-        directory: of the record; made with the first entry.
+        directory: of the record; created with the first entry.
     """
 
     def __init__(self, handles: JvmHandles, session: Any, directory: Path) -> None:
@@ -53,19 +54,19 @@ class TableRecord:
         self._directory = directory
         self._lock = threading.Lock()
         self._hashes: dict[Name, int] = {}
-        """What this driver's catalog had of each entry when both were last alike."""
+        """Hash of each entry in this driver's catalog at the last synchronisation."""
         self._files: dict[Name, Signature] = {}
-        """The file of each entry then."""
+        """Signature of each entry's file at that time."""
         self._partitioned: set[Name] = set()
         """Tables whose partitions are in the catalog."""
         self._catalog_hash: tuple[object, ...] | None = None
         self._directories: dict[Path, int] | None = None
 
     def load(self) -> None:
-        """Take into the catalog what others have changed; without a change that is some calls of `stat`."""
+        """Load the changes of other drivers into the catalog; without a change this costs some calls of `stat`."""
         with self._lock:
             if self._catalog_hash is None and not self._files:
-                self._save()  # a former owner of the driver may have been killed before it did
+                self._save()  # a former owner of the driver may have been killed before it saved
             seen = self._modified()
             if seen == self._directories:
                 return
@@ -77,16 +78,16 @@ class TableRecord:
                     except (OSError, Py4JJavaError) as error:  # of another version of Spark, or of a dropped database
                         why = cause_of(str(getattr(error, "java_exception", error)))
                         logger.warning(
-                            "a table is left out, for its record %s cannot be used: %s", self._file(name), why
+                            "a table is left out, since its record %s cannot be used: %s", self._file(name), why
                         )
             for name in sorted(self._files.keys() - found.keys(), reverse=True):
                 self._forget(name)
-            # A change within the tick of the file system's clock has the time of the one before.
+            # Two changes within one tick of the file system's clock have the same time.
             is_settled = time.time_ns() - max(seen.values(), default=0) > _TICK_NS
             self._directories, self._catalog_hash = seen if is_settled else None, None
 
     def save(self) -> None:
-        """Write what this driver's catalog has changed; without a change that is two calls and one for a database."""
+        """Write the changes of this driver's catalog; without a change this costs two calls, and one per database."""
         with self._lock:
             self._save()
 
@@ -112,7 +113,7 @@ class TableRecord:
         return name, database, inside
 
     def _hash_of_partitions(self, name: Name) -> int:
-        """Return a hash of the partitions of a table; 0 for one that is gone, which its database's hash tells."""
+        """Return a hash of a table's partitions; 0 for a dropped table, which changes its database's hash."""
         if not self._catalog.tableExists(*name):
             return 0
         return int(self._catalog.listPartitions(*name, self._handles.none).hashCode())
@@ -122,7 +123,7 @@ class TableRecord:
         return self._catalog.getTable(database, table) if table else self._catalog.getDatabase(database)
 
     def _hash_of(self, name: Name, definition: Any) -> int:
-        """Return a hash of all that a record of the entry holds, and note whether it has partitions."""
+        """Return a hash of everything that the entry's file holds, and note whether the entry has partitions."""
         found = int(definition.hashCode())
         if name[1] and definition.tracksPartitionsInCatalog():
             self._partitioned.add(name)
@@ -145,7 +146,7 @@ class TableRecord:
         self._files[name], self._hashes[name] = signature, self._hash_of(name, self._definition(name))
 
     def _take_partitions(self, name: Name, partitions: Any, names: str) -> None:
-        """Take those that are new or changed; forget those that are gone, whose data are not touched."""
+        """Create new and changed partitions, and drop those that are missing; do not touch their data."""
         self._catalog.createPartitions(*name, partitions, True)
         gone = set(self._partition_names(name).split("\n")) - set(names.split("\n"))
         specs = self._handles.jvm.java.util.ArrayList()
@@ -158,7 +159,7 @@ class TableRecord:
         return str(self._catalog.listPartitionNames(*name, self._handles.none).mkString("\n"))
 
     def _forget(self, name: Name) -> None:
-        """Drop what another driver has dropped, and not its data: something new may be in the place."""
+        """Drop an entry that another driver has dropped, but not its data: new data may be at the same location."""
         database, table = name
         if table and self._catalog.tableExists(database, table):
             outside = self._changed(name, "tableType", self._handles.table_type.EXTERNAL())
@@ -203,7 +204,7 @@ class TableRecord:
 
     def _put(self, name: Name) -> None:
         if name == (_DEFAULT, ""):
-            return  # every catalog has one, whose place is its driver's
+            return  # every catalog has one, at a location of its driver's own
         definition = self._definition(name)
         hashed = self._hash_of(name, definition)
         if self._hashes.get(name) == hashed:
@@ -222,7 +223,7 @@ class TableRecord:
         self._files.pop(name, None)
 
     def _modified(self) -> dict[Path, int]:
-        """When files of the record came or went last: the times of its directories."""
+        """Return the modification times of the record's directories, which change when files are added or removed."""
         try:
             inside = [path for path in self._directory.iterdir() if path.is_dir()]
             return {path: path.stat().st_mtime_ns for path in (self._directory, *inside)}
@@ -246,5 +247,5 @@ def _signature(found: os.stat_result) -> Signature:
 
 
 def _names(found: Any) -> list[str]:
-    """Return the names in a sequence of Scala's, in one call: Spark allows letters, digits and underscores in them."""
+    """Return the names in a Scala sequence, in one call: Spark allows only letters, digits and underscores in them."""
     return [name for name in str(found.mkString(",")).split(",") if name]

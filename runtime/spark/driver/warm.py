@@ -1,4 +1,4 @@
-"""Runs the package's own jobs on a driver, through the zygote: to warm it, and to try whether it still runs jobs."""
+"""Runs the package's own jobs on a driver, through the zygote: to warm it up, and to check that it still runs jobs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from runtime.spark.task.zygote_client import TaskProcess, Zygote
 
 logger = logging.getLogger(__name__)
 
-QUERIES_AT_A_TIME = 10  # some 2 s: a task that comes meanwhile shares the cores with them for so long
+QUERIES_AT_A_TIME = 10  # some 2 s, during which a task that arrives shares the cores with them
 
 _FILE = str(Path(__file__).with_name("warm_jobs.py"))
 
 
 async def warm_up(driver: SparkDriver, zygote: Zygote, directory: Path) -> float:
-    """Run the warm-up jobs in `directory`, which is removed; return the seconds it took, 4 to 10 in a cold JVM.
+    """Run the warm-up jobs in `directory`, and remove it; return the seconds that they took, 4 to 10 in a cold JVM.
 
-    Jobs may run beside it: they warm the JVM as well. A warm-up that fails is logged and does no harm.
+    Users' jobs may run at the same time, and warm the JVM as well. A failed warm-up is only logged.
     """
     started = time.monotonic()
     await driver.warm_up()
@@ -52,15 +52,15 @@ async def warm_up(driver: SparkDriver, zygote: Zygote, directory: Path) -> float
 async def keep_warming(
     driver: SparkDriver, zygote: Zygote, directory: Path, queries: int, rest: Callable[[float], Awaitable[None]]
 ) -> None:
-    """Run so many small queries, so that Java has compiled what every job needs before there are jobs.
+    """Run small queries, so that Java has compiled the code that every job needs before the first job.
 
     Args:
-        driver: where.
-        zygote: forks the process that asks for them.
-        directory: of the working directory.
-        queries: how many.
-        rest: called before each `QUERIES_AT_A_TIME`, with the seconds that the last ones took; waits as long as it
-            wants the driver to itself.
+        driver: the driver that runs them.
+        zygote: forks the process that starts them.
+        directory: the working directory of that process.
+        queries: number of queries.
+        rest: called before each `QUERIES_AT_A_TIME`, with the seconds that the last ones took. It returns when the
+            next ones may run.
     """
     took = 0.0
     for begun in range(0, queries, QUERIES_AT_A_TIME):
@@ -76,18 +76,18 @@ async def keep_warming(
 
 
 async def try_driver(driver: SparkDriver, zygote: Zygote, directory: Path) -> str:
-    """Run the trial job, a script; return the message of its failure, or nothing where it has ended well.
+    """Run the trial job, a script; return the message of its failure, or an empty text if it succeeded.
 
-    It waits for a free core as any job does: its caller decides how long that may take.
+    The job waits for a free core as any job does; the caller decides how long that may take.
 
     Args:
-        driver: to be tried.
+        driver: the driver to check.
         zygote: forks the process.
         directory: the process's working directory, which is removed.
 
     Raises:
-        ZygoteError: no process could be forked, or it ended before its job; that is no fault of the driver's.
-        SparkError: the driver refuses the job.
+        ZygoteError: no process could be forked, or it ended before its job; the driver is not the cause.
+        SparkError: the driver rejects the job.
     """
     try:
         failure = await _run_script(driver, zygote, "trial", directory)
@@ -127,11 +127,11 @@ async def _run_script(
 async def _run(
     driver: SparkDriver, zygote: Zygote, task: TaskDeploymentDescriptor, directory: Path
 ) -> ErrorDescription | None:
-    """Run a task of the package's own jobs; return the error with which its code failed, None where it ended well.
+    """Run a task of the package's own jobs; return the error of its code, None if it succeeded.
 
     Raises:
         ZygoteError: no process could be forked, or it ended before its job.
-        SparkError: the driver refuses the job.
+        SparkError: the driver rejects the job.
     """
     endpoint = await driver.open(task.job.kind, task.attempt.attempt_id)
     classic = endpoint if isinstance(endpoint, ClassicEndpoint) else None
@@ -140,7 +140,7 @@ async def _run(
     try:
         return await _follow(await zygote.fork(spec))
     finally:
-        with contextlib.suppress(SparkError):  # a driver that is lost can give nothing up
+        with contextlib.suppress(SparkError):  # a lost driver cannot release anything
             await driver.release(endpoint)
 
 

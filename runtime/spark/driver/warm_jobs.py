@@ -1,8 +1,8 @@
 """The jobs that the package itself runs on a driver, as a pipeline and as a script (see `runtime.spark.driver.warm`).
 
-Those that a fresh driver runs before its first job make the JVM load and compile what nearly every job needs, on both
-ways in, and start the Python daemon with pandas and pyarrow in it. The class-data-sharing archive is made of their
-classes.
+A fresh driver runs the warm-up jobs before its first job, once as a pipeline and once as a script. They make the JVM
+load and compile the code that nearly every job needs, and start the Python daemon with pandas and pyarrow. The
+class-data-sharing archive is built from the classes that they load.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def source(ctx: VertexContext) -> DataFrame:
-    """Rows with a key and a text."""
+    """Return rows with a key and a text."""
     return ctx.spark.range(2000).selectExpr("id", "id % 7 AS k", "cast(id AS string) AS text", "id / 3.0 AS x")
 
 
 def warm_pipeline(ctx: VertexContext, rows: DataFrame) -> None:
-    """A Python function, a join, an aggregation, parquet written and read, rows brought to the client."""
+    """Run a Python function, a join and an aggregation, write and read Parquet, and fetch rows to the client."""
     exercise(ctx.spark, rows, ctx.parameters["directory"])
 
 
 def small_queries(ctx: VertexContext, rows: DataFrame) -> None:
-    """Run queries as small jobs have them, each time another one."""
+    """Run queries like those of small jobs, each a different one."""
     for number in range(ctx.parameters["queries"]):
         ctx.spark.range(1000 + number).selectExpr("sum(id) AS total").first()
         if number % 5 == 0:
@@ -60,7 +60,7 @@ def _script(directory: str) -> None:
 
 
 def _trial() -> None:
-    """One Spark task with one Python function: so a driver shows that it still runs jobs."""
+    """Run one Spark task with one Python function, by which a driver shows that it still runs jobs."""
     SparkSession.builder.getOrCreate().sparkContext.parallelize([20], 1).map(str).collect()
 
 

@@ -1,1 +1,1 @@
-"""The processes of tasks: the zygote they are forked from, and what runs in them."""
+"""The processes of tasks: the zygote that forks them, and the code that runs in them."""

@@ -1,9 +1,9 @@
-"""Attaches an unchanged PySpark program to the driver JVM, so that it seems to have a Spark application of its own.
+"""Attaches an unchanged PySpark program to the driver JVM, so that it seems to have its own Spark application.
 
-PySpark asks the JVM for a SparkContext and for the default session; here it gets what the driver has made for the task
-(see `runtime.spark.driver.script_application`). What would reach beyond the task (stopping the context, cancelling all
-jobs, job groups and tags, the log level, added files, the JVM's default session) is confined to the task. Settings that
-Spark takes only at its start, and was not started with, are ignored with a line (`ScriptSettings`).
+PySpark requests a SparkContext and the default session from the JVM. Here it gets those that the driver has created for
+the task (see `runtime.spark.driver.script_application`). Calls that would affect other tasks are confined to this one:
+stopping the context, cancelling all jobs, job groups and tags, the log level, added files, the JVM's default session.
+Settings that Spark reads only at its start, and was not started with, are ignored with a line (`ScriptSettings`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from runtime.spark.task.working_directory import carry_surroundings, resolve_pat
 
 
 class StatusPoller:
-    """Reads stage and task counts off the JVM's status tracker at an interval, on a thread of its own, for a vertex.
+    """Reads a vertex's stage and task counts from the JVM's status tracker at an interval, on its own thread.
 
     It reads the Spark jobs that bear a task's tag; each finished one once.
     """
@@ -64,7 +64,7 @@ class StatusPoller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look a last time, and end."""
+        """Read the counts a last time, and end the thread."""
         self._ended.set()
         self._thread.join()
 
@@ -73,7 +73,7 @@ class StatusPoller:
             last = self._ended.wait(self._interval)
             try:
                 found = list(self._read())
-            except (Py4JError, OSError):  # the JVM is gone, which the script's own call says better
+            except (Py4JError, OSError):  # the JVM has ended, which the script's own call reports better
                 return
             for job_id, counts, stages, over in found:
                 self._reporter.change(TaskProgress.update, self._vertex, f"job-{job_id}", counts, stages)
@@ -84,7 +84,7 @@ class StatusPoller:
             self._reporter.tick()
 
     def _read(self) -> Iterator[tuple[int, Counts, list[Stage], bool]]:
-        """Yield id, counts, stages, and whether it is over, of the jobs that run or have ended since the last look."""
+        """Yield id, counts, stages, and whether it is over, of jobs that run or have ended since the last read."""
         for job_id in sorted(set(self._numbers(self._by_tag.getJobIdsForTag(self._tag))) - self._done):
             job = self._tracker.getJobInfo(job_id)
             if job is None:
@@ -108,18 +108,18 @@ class StatusPoller:
         return Stage.of(stage_id, str(info.name()), total, completed, active, job)
 
     def _numbers(self, array: Any) -> list[int]:
-        """A Java int array, in one call instead of one for each element."""
+        """Return the numbers of a Java int array, in one call instead of one for each element."""
         text = str(self._arrays.toString(array)).strip("[]")
         return [int(part) for part in text.split(",")] if text else []
 
 
 def authenticate_callbacks(gateway: Any, secret: str) -> None:
-    """Make calls of the JVM into this process show the secret of the task's own gateway; to be called once a process.
+    """Authenticate calls of the JVM into this process by the secret of the task's gateway; call it once per process.
 
-    PySpark takes such calls (`foreachBatch`, listeners of queries) from anybody. The port at which it takes them is on
-    loopback, where every user of the machine could call the functions that wait there, `foreachBatch`'s with a batch of
-    their choice. Py4J can ask for a token, and the JVM's side has the task's; but it loses it
-    (`PythonClient.copyWith`) when PySpark tells it the port, so it is put back.
+    PySpark accepts such calls (`foreachBatch`, listeners of queries) from any client on loopback. So every user of the
+    machine could call the registered functions, for example `foreachBatch`'s with a batch of their choice. Py4J can
+    require a token, and the JVM's side has the task's. But it loses the token
+    (`PythonClient.copyWith`) when PySpark sets the port, so this function sets it again.
     """
     gateway.callback_server_parameters.auth_token = secret
     module: Any = java_gateway
@@ -136,10 +136,10 @@ def authenticate_callbacks(gateway: Any, secret: str) -> None:
 
 
 class ScriptSettings:
-    """The settings that a script makes for Spark: those that hold are its application's, of the others it is told once.
+    """The settings that a script makes for Spark: effective ones are applied, and each other one is reported once.
 
-    A script attaches to a SparkContext that runs, so what Spark takes only at its start holds where the context was
-    started with it. Nothing that does not hold is left where the script could read it.
+    A script attaches to a running SparkContext. So a setting that Spark reads only at its start is effective only if
+    the context was started with it. A script cannot read back a setting that is not effective.
 
     Args:
         jvm: the script's view of the JVM.
@@ -157,7 +157,7 @@ class ScriptSettings:
         self._judged: dict[tuple[str, str], bool] = {}
 
     def take(self, asked: Mapping[str, str]) -> SparkConf:
-        """Give the task's SparkContext the settings that hold, and return them."""
+        """Apply the effective settings to the task's SparkContext, and return them."""
         context = self._java_context.sc()
         held = SparkConf(_jvm=self._jvm)
         for key, value in self.holding(asked).items():
@@ -170,7 +170,7 @@ class ScriptSettings:
         return held
 
     def holding(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings that hold; the script's standard error names each other one, once."""
+        """Return the effective settings; name each other one once in the script's standard error."""
         return {key: value for key, value in asked.items() if self._holds(key, str(value))}
 
     def _holds(self, key: str, value: str) -> bool:
@@ -188,14 +188,14 @@ class ScriptSettings:
 
 _MASTER = "spark.master"
 _HADOOP = "spark.hadoop."
-"""Beginning of the settings that are Hadoop's."""
+"""Prefix of Hadoop's settings."""
 
 _ADDITION = re.compile(r"\s*ADD\s+(FILES?|JARS?|ARCHIVES?)\b", re.IGNORECASE)
 """Spark's statements that add a file to the SparkContext."""
 
 
 class ClassicAttachment:
-    """The attachment of this process to a driver JVM; make one in a task process, once."""
+    """The attachment of this process to a driver JVM; create one per task process."""
 
     def __init__(
         self, spec: TaskSpec, endpoint: ClassicEndpoint, cancellation: Cancellation, gateway: Any = None
@@ -205,7 +205,8 @@ class ClassicAttachment:
         self._tag = endpoint.tag
         self._cancellation = cancellation
         self._gateway: Any = gateway or connect(endpoint)
-        # the entry point of the task's Py4J server: the sessions of the task, ours first; the driver ends their queries
+        # the entry point of the task's Py4J server: the sessions of the task, the first of which is the driver's; the
+        # driver ends their queries
         self._sessions: Any = self._gateway.entry_point
         self._first_session: Any = self._sessions.get(0)
         self._java_context: Any = self._context_of(self._first_session)
@@ -221,7 +222,7 @@ class ClassicAttachment:
         """Called before the script's queries are stopped with its session."""
 
     def install(self) -> None:
-        """Put the task's own behaviour into PySpark's classes, in this process only."""
+        """Patch PySpark's classes with the task's own behaviour, in this process only."""
         SparkContext._gateway = self._gateway
         SparkContext._jvm = self._gateway.jvm
         self._guard_calls()
@@ -238,13 +239,13 @@ class ClassicAttachment:
             self._java_context.setLocalProperty(SCHEDULER_POOL, pool)
 
     def stop_spark(self) -> None:
-        """End the task's Spark jobs and streaming queries; for a thread of its own."""
+        """End the task's Spark jobs and streaming queries; may run on any thread."""
         self.before_stop()
         self._stop_queries()
         self._java_context.sc().cancelJobsWithTag(self._tag)
 
     def warn_of_active_queries(self) -> None:
-        """Say in the script's standard error what ends with it: a query that nobody waits for, as in `spark-submit`."""
+        """Name in the script's standard error each active query, which ends with the script as in `spark-submit`."""
         for index in range(self._sessions.size()):
             for query in self._sessions.get(index).streams().active():
                 name = query.name() or query.id().toString()
@@ -255,13 +256,13 @@ class ClassicAttachment:
                 )
 
     def poll_status(self, reporter: ProgressReporter, vertex: str) -> StatusPoller:
-        """Start to read the counts of the task's Spark jobs."""
+        """Start reading the counts of the task's Spark jobs."""
         interval = self._spec.progress_interval
         return StatusPoller(self._gateway.jvm, self._java_context, self._tag, reporter, vertex, interval)
 
     def close(self) -> None:
-        """Release what the script left: streaming queries, temporary files. The driver does the rest."""
-        with contextlib.suppress(Py4JError, OSError):  # the driver may be gone
+        """Stop the script's streaming queries and remove its temporary files. The driver releases the rest."""
+        with contextlib.suppress(Py4JError, OSError):  # the driver may have ended
             self._stop_queries()
         context = SparkContext._active_spark_context
         if context is not None:
@@ -304,8 +305,8 @@ class ClassicAttachment:
             environment = {**(environment or {}), **attachment._worker_environment()}
             held = attachment._settings.take(asked)
             initialize(context, None, app_name, spark_home, py_files, environment, batch_size, serializer, held, *rest)
-            # A worker puts these before the driver's own directory of files, where Spark leaves a copy of the first
-            # file of each name that any session ever added; by PYTHONPATH they would come after it.
+            # A worker puts these before the driver's own directory of files. Spark leaves a copy there of the first
+            # file of each name that any session ever added. Entries of PYTHONPATH would come after it.
             context._python_includes.extend(attachment._worker_path(context, spec.py_files) or spec.python_path)
 
         def stop(context: Any) -> None:
@@ -313,7 +314,7 @@ class ClassicAttachment:
                 return
             attachment.stop_spark()
             context._jsc = None
-            # its end takes half a second, for which nothing needs to wait
+            # its end takes half a second, and nothing needs to wait for it
             threading.Thread(target=context._accumulatorServer.shutdown, daemon=True).start()
             context._accumulatorServer = None
             shutil.rmtree(context._temp_dir, ignore_errors=True)
@@ -340,13 +341,13 @@ class ClassicAttachment:
         patched.addPyFile = add_py_file
 
     def _worker_environment(self) -> dict[str, str]:
-        """Return the job's variables, and the one that gives it Python workers of its own, where it needs them."""
+        """Return the job's variables, and the one that gives it its own Python workers, if it needs them."""
         if not self._spec.has_own_workers:
             return {}
         return {**self._spec.descriptor.job.environment, WORKER_VARIABLE: self._name}
 
     def _worker_path(self, context: Any, paths: Sequence[str]) -> list[str]:
-        """Send files to workers on other machines; return their places there, or nothing where workers are here."""
+        """Send files to workers on other machines, and return their paths there; nothing if all workers are here."""
         if not self._spec.shipping_dir or not paths:
             return []
         if not self._alone:
@@ -356,7 +357,10 @@ class ClassicAttachment:
         return shipped.entries
 
     def _add_py_file(self, context: Any, path: str) -> None:
-        """`sc.addPyFile` for this task alone: Spark's own is the whole application's, and refuses a second version."""
+        """Add a file as `sc.addPyFile` does, but for this task alone.
+
+        Spark's own method affects the whole application, and rejects a second version of a file.
+        """
         local = self._fetched(path)
         entry = str(local.parent) if local.suffix == ".py" else str(local)
         sys.path.insert(1, entry)
@@ -364,7 +368,7 @@ class ClassicAttachment:
         context.environment[WORKER_VARIABLE] = self._name
 
     def _fetched(self, path: str) -> Path:
-        """A copy in the task's directory: a worker may start long after the script has changed its file."""
+        """Return a copy in the task's directory, since a worker may start after the script has changed its file."""
         if "://" in path and not path.startswith("file://"):
             source = Path(self._spec.work_dir) / "py-files" / path.rsplit("/", 1)[1]
             source.parent.mkdir(mode=0o700, exist_ok=True)
@@ -396,7 +400,7 @@ class ClassicAttachment:
         patched._get_j_spark_session_module = staticmethod(lambda jvm: _SessionModule(attachment, get_module(jvm)))
 
     def _own_streaming_context(self) -> None:
-        """Let `StreamingContext.stop` stop the streams, and of Spark what `SparkContext.stop` does here."""
+        """Let `StreamingContext.stop` stop the streams, and call the task's `SparkContext.stop`."""
         attachment = self
 
         def stop(streaming: Any, stopSparkContext: bool = True, stopGraceFully: bool = False) -> None:  # noqa: N803
@@ -411,7 +415,7 @@ class ClassicAttachment:
 
     @contextlib.contextmanager
     def _stop_allowed(self) -> Iterator[None]:
-        """Lift `ScriptApplications.refuse_stop` for this thread: Spark refuses to stop streams there, too."""
+        """Lift `ScriptApplications.refuse_stop` for this thread, since it also prevents stopping streams."""
         if self._alone:
             yield
             return
@@ -424,7 +428,7 @@ class ClassicAttachment:
             assign(True)
 
     def _own_files(self) -> None:
-        """Keep what the script adds to Spark apart: Spark has one directory of files, and one file of a name in it."""
+        """Isolate the files that the script adds: Spark has one directory of files, with one file of each name."""
         attachment = self
         add_file: Any = SparkContext.addFile
         add_archive: Any = SparkContext.addArchive
@@ -465,7 +469,7 @@ class ClassicAttachment:
 
     def _use_own_files(self) -> None:
         if self._files is None:
-            self._thread.entered = True  # the calls below are no use of the files
+            self._thread.entered = True  # the calls below do not need the files
             sessions = [self._sessions.get(index) for index in range(self._sessions.size())]
             self._files = own_files(
                 self._gateway.jvm,
@@ -483,7 +487,7 @@ class ClassicAttachment:
             enter_files(self._gateway.jvm, self._files)
 
     def _snapshot(self, path: str) -> str:
-        """A copy of a local file: each executor compares what it fetches with the file as it was."""
+        """Return a copy of a local file, since each executor compares what it fetches with its earlier copy."""
         source = Path(path.partition("#")[0].removeprefix("file://"))
         if ("://" in path and not path.startswith("file://")) or not source.is_file():
             return path
@@ -492,12 +496,12 @@ class ClassicAttachment:
         target = place / source.name
         if not target.exists():
             part = place / f".{source.name}"
-            part.touch(mode=source.stat().st_mode & 0o700 | 0o600)  # its user's alone, as all that the runtime writes
+            part.touch(mode=source.stat().st_mode & 0o700 | 0o600)  # private, like all files that the runtime writes
             shutil.copyfile(source, part).rename(target)
         return str(target) + path[len(path.partition("#")[0]) :]
 
     def _own_jobs(self) -> None:
-        """Let names of groups and tags be the script's, and the status tracker see the script's jobs."""
+        """Make names of groups and tags private to the script, and show the status tracker only the script's jobs."""
         attachment, prefix = self, f"{self._name}:"
 
         def named(method: Any) -> Any:
@@ -534,7 +538,7 @@ class ClassicAttachment:
         tracker_class.getActiveStageIds = get_active_stage_ids
 
     def _own_job_ids(self) -> set[int]:
-        """The Spark jobs that the task has had, of those that Spark remembers."""
+        """Return the ids of the task's Spark jobs, as far as Spark remembers them."""
         as_java = self._gateway.jvm.scala.jdk.javaapi.CollectionConverters.asJava
         jobs = as_java(self._java_context.sc().statusStore().jobsList(None))
         return {int(job.jobId()) for job in jobs if any(str(tag) == self._tag for tag in as_java(job.jobTags()))}
@@ -556,11 +560,11 @@ class ClassicAttachment:
                 session.conf().set(key, value)
 
     def held_settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of a session's options that hold."""
+        """Return the effective options of a session."""
         return self._settings.holding(options)
 
     def default_session(self) -> Any:
-        """The Java session that `getOrCreate` finds: the task's first one, a new one after each `stop`."""
+        """Return the Java session that `getOrCreate` finds: the task's first one, or a new one after each `stop`."""
         if self._current is None:
             if self._first_session is not None:
                 self._current, self._first_session = self._first_session, None
@@ -571,7 +575,7 @@ class ClassicAttachment:
 
 
 class _SessionClass:
-    """The Java class SparkSession, with a default session that is the task's and not the JVM's."""
+    """The Java class SparkSession with the task's default session instead of the JVM's."""
 
     def __init__(self, attachment: ClassicAttachment, java_class: Any) -> None:
         self._attachment = attachment
@@ -594,7 +598,7 @@ class _SessionClass:
 
 
 class _SessionModule:
-    """Scala's object SparkSession, which gives a session only those of a script's settings that hold."""
+    """Scala's object SparkSession, which applies only a script's effective settings to a session."""
 
     def __init__(self, attachment: ClassicAttachment, module: Any) -> None:
         self._attachment = attachment
@@ -621,7 +625,7 @@ class _Some:
 
 
 def _name_java_threads(name: str) -> None:
-    """Name the JVM's threads that serve this process, so that `LeftoverSparkWork` sees whether one works for it."""
+    """Name the JVM's threads that serve this process, so that `LeftoverSparkWork` finds those that still run."""
     create: Any = JavaClient._create_new_connection
 
     def named(client: Any) -> Any:
@@ -636,7 +640,7 @@ def _name_java_threads(name: str) -> None:
 
 
 def connect(endpoint: ClassicEndpoint) -> Any:
-    """Connect to a task's Py4J server; 20 round trips."""
+    """Connect to a task's Py4J server, in 20 round trips."""
     _name_java_threads(endpoint.tag)
     os.environ["PYSPARK_GATEWAY_PORT"] = str(endpoint.port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = endpoint.secret
@@ -653,9 +657,9 @@ def connect(endpoint: ClassicEndpoint) -> Any:
 def run_script(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, gateway: Any = None
 ) -> Finished:
-    """Run the task's script. Raises what the script raises.
+    """Run the task's script. Raises the script's exceptions.
 
-    *gateway* is the connection to the task's Py4J server where there is one already.
+    *gateway* is the connection to the task's Py4J server. Default: open one.
     """
     if spec.classic is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A task process's side of its control socket: what it tells, and how a cancel gets into the user's code."""
+"""A task process's side of its control socket: its messages, and the delivery of a cancel to the user's code."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _STOP_HINT = (
 )
 
 _MAX_TEXT = 200_000
-"""Characters of a traceback that travel; Java's may be very long. The first lines and the last ones are kept."""
+"""Largest number of characters of a text that travels: its beginning and its end. Java's tracebacks may be longer."""
 
 
 def describe(error: BaseException, files: Mapping[str, str] = MappingProxyType({})) -> ErrorDescription:
-    """Return an error of the job's code as its author knows it: without our frames and runpy's.
+    """Return an error of the job's code without the frames of Understudy and runpy.
 
-    *files* maps paths of the job's files to the names to be shown.
+    *files* maps paths of the job's files to the names to show.
     """
     summary = traceback.TracebackException.from_exception(error, compact=True)
     _clean(summary, files, set())
@@ -76,13 +76,13 @@ def _clean(summary: traceback.TracebackException, files: Mapping[str, str], seen
 
 
 def _error_class(error: BaseException) -> str | None:
-    """The error condition of PySpark's exceptions, such as TABLE_OR_VIEW_NOT_FOUND."""
+    """Return the error condition of a PySpark exception, such as TABLE_OR_VIEW_NOT_FOUND."""
     for name in ("getCondition", "getErrorClass"):
         method = getattr(error, name, None)
         if callable(method):
             try:
                 value = method()
-            except Exception:  # a Java exception whose JVM is gone cannot say
+            except Exception:  # a Java exception whose JVM has ended cannot answer
                 return None
             return None if value is None else str(value)
     return None
@@ -108,36 +108,36 @@ FailedQuery = tuple[str, str, str]
 class Cancellation:
     """Raises `TaskCancelled` in the main thread, once the task's Spark jobs have been cancelled.
 
-    The exception is raised by a SIGTERM to the main thread, which interrupts whatever blocks there; a SIGTERM from
-    outside is a cancel too. While the main thread is in a call into the JVM, the exception waits for the call's return:
-    a Py4J connection that is left in the middle of a call would give its late answer to the next one.
+    A SIGTERM to the main thread raises the exception, since it interrupts any blocking call; a SIGTERM from outside
+    also cancels the task. While the main thread is in a call into the JVM, the exception waits for the call's return:
+    otherwise the Py4J connection would pass the late answer to the next call.
     """
 
     def __init__(self) -> None:
         self.requested = threading.Event()
         self._stop_spark: Callable[[], None] | None = None
         self._deliver = False
-        self._signals = 0  # of our own that have not come in yet
+        self._signals = 0  # signals of this process that have not arrived yet
         self._depth = 0
         self._closed = False
         self._lock = threading.Lock()
 
     def install(self) -> None:
-        """Take SIGTERM; to be called on the main thread."""
+        """Handle SIGTERM; call it on the main thread."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def on_request(self, stop_spark: Callable[[], None]) -> None:
-        """Say how the task's Spark jobs are cancelled. A cancel that came before is carried out now."""
+        """Set the function that cancels the task's Spark jobs. Raises `TaskCancelled` if a cancel came before."""
         self._stop_spark = stop_spark
         self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Raise `TaskCancelled` where a cancel was requested."""
+        """Raise `TaskCancelled` if a cancel was requested."""
         if self.requested.is_set() and not self._closed:
             raise TaskCancelled("the task was cancelled")
 
     def request(self) -> None:
-        """Cancel the task; to be called on another thread than the main one."""
+        """Cancel the task; call it on another thread than the main one."""
         with self._lock:
             if self._closed:
                 return
@@ -150,7 +150,7 @@ class Cancellation:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """A call into the JVM on the main thread, which a cancel does not tear."""
+        """Make a call into the JVM on the main thread, which a cancel does not interrupt."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -164,7 +164,7 @@ class Cancellation:
                 raise TaskCancelled("the task was cancelled")
 
     def close(self) -> None:
-        """From now on nothing is raised: the user's code is over."""
+        """Raise nothing from now on: the user's code has ended."""
         self._closed = True
 
     def _raise_in_main_thread(self) -> None:
@@ -202,12 +202,12 @@ def _end_orphaned() -> None:
 
 
 class TaskControl:
-    """The task's end of the control socket: it tells from any thread, and is asked on a thread of its own.
+    """The task's end of the control socket: it sends from any thread, and answers questions on its own thread.
 
     Args:
         channel: the socket.
-        on_cancel: called on a thread of its own when the task is to end.
-        on_end: called when the TaskExecutor has closed its end. A task process ends then.
+        on_cancel: called on a separate thread when the task is cancelled.
+        on_end: called when the TaskExecutor has closed its end. Default: end the process.
     """
 
     def __init__(
@@ -219,14 +219,14 @@ class TaskControl:
         self._leases: dict[int, SimpleQueue[LeaseAnswer | None]] = {}
         self._has_ended = False
         self.failed_queries: Callable[[], list[FailedQuery]] = list
-        """Gives the streaming queries that have failed and were not started again."""
+        """Returns the streaming queries that have failed and were not started again."""
 
     def start(self) -> None:
-        """Serve on a thread of its own."""
+        """Run `serve` on a separate thread."""
         threading.Thread(target=self.serve, name="task-control", daemon=True).start()
 
     def tell(self, message: FromTask) -> bool:
-        """Send a message; whether there was a TaskExecutor. One that is gone ends the task by the reading side."""
+        """Send a message; return whether a TaskExecutor was connected. If it is not, `serve` calls *on_end*."""
         try:
             self._channel.send(pack(message))
         except OSError:
@@ -234,14 +234,14 @@ class TaskControl:
         return True
 
     def acquire_lease(self, location: str, *, is_running: bool = False) -> None:
-        """Have the TaskExecutor see to it that nobody else writes to a checkpointLocation.
+        """Acquire the lease of a checkpointLocation from the TaskExecutor, so that no other query writes there.
 
         Args:
             location: the checkpointLocation.
             is_running: see `LeaseRequest`.
 
         Raises:
-            LocationInUseError: somebody does.
+            LocationInUseError: another query writes there.
             DetachedError: there is no TaskExecutor any more.
         """
         waiting: SimpleQueue[LeaseAnswer | None] = SimpleQueue()
@@ -255,7 +255,7 @@ class TaskControl:
         if answer is None:
             raise DetachedError
         if answer.error is not None:
-            from runtime.checkpoint.lease import LocationInUseError  # most tasks have no streaming query
+            from runtime.checkpoint.lease import LocationInUseError  # imported here: most tasks have no streaming query
 
             raise LocationInUseError(answer.error)
 
@@ -276,7 +276,7 @@ class TaskControl:
                 waiting.put(message)
             case Ask(number, Question.THREADS):
                 self.tell(Answer(number, thread_stacks()))
-            case Ask(number):  # on a thread of its own, for Spark has to be asked
+            case Ask(number):  # on a separate thread, since it calls Spark
                 threading.Thread(target=self._tell_failed, args=(number,), name="failed-queries", daemon=True).start()
 
     def _tell_failed(self, number: int) -> None:

@@ -1,14 +1,14 @@
 """Gives Spark's Python workers the surroundings of a job: its modules, its current directory, its variables.
 
-Spark starts its workers in the driver's directory. Connect hands them files (`addArtifacts`), but no directories, and a
-zipped one cannot hold native extensions. So the `Surroundings` travel in front of each function (`carry`): unpickling
-it in a worker first changes the worker's directory, and puts directories onto its path. A worker may serve one job
-after the other, each in its own directory. Where a job has modules or variables, its workers serve that job alone, so
-no other job sees them.
+Spark starts its workers in the driver's directory. Connect sends them files (`addArtifacts`), but no directories, and a
+zipped directory cannot hold native extensions. So the `Surroundings` travel in front of each function (`carry`). A
+worker that unpickles the function first changes its directory, and adds directories to its path. A worker may serve
+several jobs in turn, each in its own directory. Workers of a job with modules or variables serve that job alone, so no
+other job sees them.
 
 Executors on other machines do not see the directories of this one. For them modules, archives and directories are
-packed into one archive (`ShippedPath`), which Spark brings to each executor and unpacks there once. Its name is its
-paths' and their times: two jobs with one environment share an archive, and two versions of a module never meet.
+packed into one archive (`ShippedPath`), which Spark sends to each executor and unpacks there once. Its name is a digest
+of its paths and their times. So jobs with the same environment share an archive, and two versions of a module have two.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _BATCH_WORKER = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
 """Spark's worker that calls the functions of `foreachBatch` of a Connect session."""
 
 _RESOLVER = "understudy.runtime.spark.task.working_directory"
-"""Module of ours that resolves paths, as that worker finds it: it runs on the driver's machine."""
+"""Module of this package that resolves paths, by its name in that worker, which runs on the driver's machine."""
 
 
 class Surroundings(NamedTuple):
-    """What a worker takes over before it works for a job.
+    """Settings that a worker applies before it works for a job.
 
     Args:
-        import_path: directories that go onto its path.
-        directory: its current directory; empty: as it is.
-        environment: file of variables, as JSON: Spark writes functions, with all that they carry, to its log.
+        import_path: directories that are added to its path.
+        directory: its current directory; empty leaves it unchanged.
+        environment: JSON file of variables. They are not passed by value, since Spark logs functions with their values.
         resolves_paths: see `runtime.spark.spec.JobPlace`.
     """
 
@@ -77,14 +77,14 @@ def _unpack(surroundings: tuple[Any, ...], data: bytes) -> Any:
     if directory and os.path.isdir(directory):  # noqa: PTH112
         os.chdir(directory)
     if getattr(sys.modules["__main__"].__spec__, "name", "") == _BATCH_WORKER:
-        _carry(surroundings)  # its functions make others, for other workers
+        _carry(surroundings)  # its functions create functions for other workers
         if resolves_paths:
             importlib.import_module(_RESOLVER).resolve_paths(directory)
     return pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
 
 
 def carry(surroundings: Surroundings) -> None:
-    """From now on all functions that this process sends to Spark bring *surroundings* along."""
+    """Attach *surroundings* to all functions that this process sends to Spark from now on."""
     register: Any = pyspark.cloudpickle.register_pickle_by_value
     register(sys.modules[__name__])  # a worker need not have this package
     _carry(tuple(surroundings))
@@ -105,7 +105,7 @@ class ShippedPath:
     """Modules, archives and directories that are sent to executors on other machines.
 
     Args:
-        paths: modules, archives and directories, in the order in which they come on the path.
+        paths: modules, archives and directories, in their order on the path.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -115,7 +115,7 @@ class ShippedPath:
 
     @property
     def entries(self) -> list[str]:
-        """Entries for the path of a Python worker, below its directory of files (`SparkFiles.getRootDirectory`)."""
+        """Return the entries for a Python worker's path, relative to `SparkFiles.getRootDirectory`."""
         return list(dict.fromkeys(self._entry(number, Path(path)) for number, path in enumerate(self._paths)))
 
     def _entry(self, number: int, path: Path) -> str:
@@ -123,7 +123,7 @@ class ShippedPath:
         return place if path.is_dir() or path.suffix == ".py" else f"{place}/{path.name}"
 
     def pack(self, directory: Path) -> str:
-        """The archive in *directory*, made where it is missing, as `addArchive` and `addArtifacts` take it."""
+        """Return the archive in *directory* in the form for `addArchive` and `addArtifacts`; create it if missing."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         target = directory / f"{self.name}.tar.gz"
         if not target.exists():

@@ -1,9 +1,9 @@
 """Runs a chain of vertex functions on one Spark Connect session.
 
-Every function is called once, in topological order. A DataFrame goes to its pipelined consumers as it is, lazy; where a
-blocking edge leaves the vertex it becomes a `ResultPartition` of uncompressed parquet (the fastest way of those tried),
-and pipelined consumers of that vertex in the same task read that instead of computing it again. A DataFrame that nobody
-consumes is computed and thrown away (Spark's `noop` sink).
+Every function is called once, in topological order. Pipelined consumers get a DataFrame unchanged and lazy. If a
+blocking edge leaves the vertex, its DataFrame becomes a `ResultPartition` of uncompressed Parquet, the fastest of the
+formats tried. Pipelined consumers of that vertex in the same task then read the files instead of computing them again.
+A DataFrame without consumers is computed and discarded (Spark's `noop` sink).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class VertexContext:
         spark: the task's Spark Connect session, shared by the vertices of the task.
         parameters: the job's parameters.
         vertex_name, job_id: of the vertex and of its job.
-        attempt: how often the task was started before.
+        attempt: number of earlier attempts of the task.
         log: writes to the task's standard error.
     """
 
@@ -63,15 +63,15 @@ class VertexContext:
 
 
 _KEY = b"org.apache.spark.sql.parquet.row.metadata"
-"""Key under which Spark's `ParquetWriteSupport` puts a file's schema, and `ParquetFileFormat` finds it."""
+"""Key under which Spark's `ParquetWriteSupport` stores a file's schema, and `ParquetFileFormat` finds it."""
 
 
 def stored_schema(file: Path) -> str | None:
-    """The schema of a parquet file as Spark's JSON; None if it is not there.
+    """Return the schema of a Parquet file as Spark's JSON; None if the file has none.
 
     Raises:
         OSError: the file cannot be read.
-        pyarrow.ArrowInvalid: it is not a parquet file.
+        pyarrow.ArrowInvalid: it is not a Parquet file.
     """
     found = (pyarrow.parquet.read_metadata(file).metadata or {}).get(_KEY)
     return None if found is None else found.decode()
@@ -80,16 +80,16 @@ def stored_schema(file: Path) -> str | None:
 def select_channels(
     frame: DataFrame, ship: ShipStrategy, keys: tuple[str, ...] = (), parallelism: int = 0
 ) -> DataFrame:
-    """Divide *frame* among the partitions of a reader.
+    """Distribute *frame* among the partitions of a reader.
 
-    Spark must see this in the reader's own plan: only then does it know of the partitioning, and adds no exchange of
-    its own before a join or an aggregation by the same keys.
+    The repartitioning is part of the reader's own plan, so that Spark knows of it. Spark then adds no exchange before a
+    join or an aggregation by the same keys.
 
     Args:
-        frame: what is read.
-        ship: FORWARD leaves the partitions as they are; BROADCAST hints that every partition gets all rows in joins.
+        frame: the input.
+        ship: FORWARD leaves the partitions unchanged; BROADCAST hints that every partition gets all rows in joins.
         keys: columns of HASH: rows that are equal in them go to one partition.
-        parallelism: how many partitions HASH and REBALANCE make; 0 leaves it to Spark, while it runs.
+        parallelism: number of partitions for HASH and REBALANCE; 0 lets Spark choose at run time.
     """
     match ship:
         case ShipStrategy.HASH if parallelism:
@@ -110,7 +110,7 @@ class InputGate:
     Args:
         spark: the task's session.
         vertices: of the task.
-        results: what its vertices have returned so far, by vertex; filled by the task.
+        results: DataFrames that its vertices have returned so far, by vertex; the task fills it.
     """
 
     def __init__(
@@ -129,12 +129,12 @@ class InputGate:
         }
 
     def check(self) -> None:
-        """See that the results of other tasks are there; raises `PartitionNotFoundError`."""
+        """Check that the results of other tasks exist; raises `PartitionNotFoundError`."""
         for path, partition in self._foreign.items():
             self._schemas[path] = partition.check()
 
     def read(self, item: VertexInput, parallelism: int) -> DataFrame:
-        """Return an input, divided as its edge says; *parallelism* is that of its reader."""
+        """Return an input, distributed according to its edge; *parallelism* is that of its reader."""
         frame = self._results[item.source] if item.path is None else self._read(item.path)
         return select_channels(frame, item.ship_strategy, item.keys, parallelism)
 
@@ -143,7 +143,7 @@ class InputGate:
         return (reader if schema is None else reader.schema(schema)).parquet(path)
 
     def blame(self, error: BaseException) -> None:
-        """Raise `PartitionNotFoundError` if *error* comes of another task's result that has been lost meanwhile."""
+        """Raise `PartitionNotFoundError` if another task's result has been lost since `check`, and caused *error*."""
         for partition in self._foreign.values():
             lost = partition.is_blamed_by(error)
             if lost is not None:
@@ -153,9 +153,9 @@ class InputGate:
 def run_pipeline(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, session: Any = None
 ) -> Finished:
-    """Run the task's vertices. Raises what they raise.
+    """Run the task's vertices. Raises their exceptions.
 
-    *session* is the task's session where it is open already.
+    *session* is the task's open session. Default: open one.
     """
     if spec.connect is None:
         raise ValueError(f"task {spec.descriptor.attempt.task_name!r} is a pipeline and has no Connect endpoint")
@@ -183,7 +183,7 @@ def run_pipeline(
 
 
 def _call_before_stop(session_class: Any, stopped_all: Callable[[], None]) -> None:
-    """Have it told, in this process only, when the code ends its session, and with it its queries."""
+    """Call *stopped_all* when the code ends its session, which stops its queries; in this process only."""
     stop = session_class.stop
 
     def stop_all(session: Any) -> None:
@@ -194,9 +194,10 @@ def _call_before_stop(session_class: Any, stopped_all: Callable[[], None]) -> No
 
 
 def _run_exit_functions(spark: SparkSession) -> None:
-    """Do what is registered for the end of the process: files that a vertex wants removed, say. A forked one would not.
+    """Run the functions that are registered for the process's end, which a forked process would not run.
 
-    Left out is what PySpark's client registers: it has the driver empty a cache of the session, which is closed anyway.
+    A vertex may register the removal of files, for example. The function of PySpark's client is left out: it empties a
+    cache of the session, which is closed anyway.
     """
     client: Any = spark.client
     atexit.unregister(client._on_exit)
@@ -223,7 +224,7 @@ def _configure(spark: SparkSession, spec: TaskSpec) -> None:
 
 
 def _shipped(spark: SparkSession, directories: list[str], shipping_dir: str) -> list[str]:
-    """Send directories to the executors of the session; returns where they are there."""
+    """Send directories to the executors of the session, and return their paths there."""
     shipped = ShippedPath(directories)
     spark.addArtifacts(shipped.pack(Path(shipping_dir)), archive=True)
     return shipped.entries
@@ -252,7 +253,7 @@ class _Chain:
         self._consumed = {item.source for vertex in vertices for item in vertex.inputs if item.path is None}
 
     def run(self) -> list[dict[str, Any]]:
-        """Return what is announced of the results that were written."""
+        """Run the vertices, and return the announcements of the results that they wrote."""
         self._gate.check()
         calls = [(vertex, _function(self._module, vertex)) for vertex in self._attempt.vertices]
         handler: Any = self._on_progress
@@ -263,14 +264,14 @@ class _Chain:
                 self._reporter.change(TaskProgress.start, vertex.id, force=True)
                 inputs = [self._gate.read(item, vertex.parallelism) for item in vertex.inputs]
                 self._accept(vertex, function(self._context(vertex), *inputs))
-            self._gate.check()  # Spark reads the files that it finds: what is all there now was all there then
+            self._gate.check()  # Spark reads the files that it finds: results that are whole now were whole then
         except Exception as error:
             self._gate.blame(error)
             raise
         return self._partitions
 
     def _accept(self, vertex: VertexDescriptor, returned: Any) -> None:
-        """Do with a function's result what its edges ask for."""
+        """Pass a function's result to its edges: keep it lazy, write it, or compute and discard it."""
         consumed = vertex.id in self._consumed
         result = check_result(vertex.name, returned, is_read=consumed or vertex.result_path is not None)
         if result is not None and vertex.result_path is not None:
@@ -281,7 +282,7 @@ class _Chain:
                 self._results[vertex.id] = self._spark.read.parquet(vertex.result_path)
         elif result is not None and consumed:
             self._results[vertex.id] = result
-            return  # its work is done by whoever acts on it
+            return  # its consumers compute it
         elif result is not None:
             result.write.format("noop").mode("overwrite").save()
         self._reporter.change(TaskProgress.finish, vertex.id, force=True)
@@ -292,7 +293,7 @@ class _Chain:
         return VertexContext(self._spark, dict(job.parameters), vertex.name, job.job_id, number, log)
 
     def _on_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        """Connect's progress handler, called on the thread that runs the operation."""
+        """Handle progress of Connect, on the thread that runs the operation."""
         operation, vertex = operation_id or "", self._current
         infos = list(stages or ())
         counts = Counts(
@@ -308,7 +309,7 @@ class _Chain:
 
 
 def check_result(vertex_name: str, result: Any, *, is_read: bool) -> DataFrame | None:
-    """Return what a vertex's function returned, if its edges can use it; raises `VertexResultError`."""
+    """Return the result of a vertex's function, if its edges can use it; raises `VertexResultError`."""
     if result is None and is_read:
         raise VertexResultError(f"vertex {vertex_name!r} returned None, but other vertices read its result")
     if result is not None and not isinstance(result, DataFrame):
@@ -329,7 +330,7 @@ def _load(spec: TaskSpec) -> ModuleType:
         raise VertexFunctionError(f"{path.name} is not a Python module: the file of a pipeline must end in .py")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
-    module.__dict__["__builtins__"] = builtins  # Python's own: ours have another import
+    module.__dict__["__builtins__"] = builtins  # Python's own: those of this module have another import function
     code = compile(path.read_bytes(), spec.shown_file, "exec", dont_inherit=True)  # as it was submitted
     exec(code, module.__dict__)  # noqa: S102 -- running the user's code is what this process is for
     register: Any = pyspark.cloudpickle.register_pickle_by_value
@@ -352,7 +353,7 @@ def _function(module: ModuleType, vertex: VertexDescriptor) -> Callable[..., Any
 
 
 def _logger(name: str) -> logging.Logger:
-    """A logger to the task's standard error, beside whatever logging the job's code sets up."""
+    """Return a logger to the task's standard error, independent of the job's own logging setup."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     log = logging.getLogger(name)

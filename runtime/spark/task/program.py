@@ -1,4 +1,4 @@
-"""A user's program in a process of ours: under its limits, run as `__main__`."""
+"""Runs a user's program as `__main__` in a task process, under the process's limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from runtime.spark.spec import ResourceLimits
 
 
 def limit_memory(extra_bytes: int, *, for_good: bool = False) -> None:
-    """Let this process take *extra_bytes* more than it has now: beyond that its allocations fail with `MemoryError`.
+    """Limit this process to *extra_bytes* more than it has now; further allocations fail with `MemoryError`.
 
-    It counts what the process may write to (the kernel's RLIMIT_DATA), not files that it maps and shares, nor (as
-    RLIMIT_AS would) the address space that allocators and threads reserve and never write to. A limit that
-    holds already and is lower stays. One that is imposed *for_good* cannot be raised again by the process itself.
+    The limit counts memory that the process may write to (the kernel's RLIMIT_DATA), not files that it maps and shares.
+    Unlike RLIMIT_AS, it does not count address space that allocators and threads reserve and never write to. A lower
+    limit that is set already stays. The process itself cannot raise a limit that is imposed *for_good*.
     """
     status = Path("/proc/self/status").read_text()
     taken_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData:"))
@@ -35,11 +35,11 @@ def limit_memory(extra_bytes: int, *, for_good: bool = False) -> None:
 
 
 _LAST_WORDS_S = 5
-"""CPU seconds between the signal that raises an exception in the job's code and the one that kills."""
+"""CPU seconds between the signal that raises an exception in the job's code and the signal that kills the process."""
 
 
 def impose(limits: ResourceLimits) -> None:
-    """Limit this process, and those that it starts each for itself; on the main thread."""
+    """Limit this process, and each process that it starts; call it on the main thread."""
     if limits.memory_bytes is not None:
         limit_memory(limits.memory_bytes, for_good=True)
     if limits.cpu_s is not None:
@@ -48,10 +48,10 @@ def impose(limits: ResourceLimits) -> None:
 
 
 def enter(group: tuple[str, ...]) -> None:
-    """Have this process, and those that it starts, in a control group.
+    """Move this process, and with it those that it starts, into a control group.
 
     Raises:
-        TaskLimitError: it cannot be entered.
+        TaskLimitError: the group cannot be entered.
     """
     for entry in group:
         try:
@@ -64,7 +64,7 @@ def enter(group: tuple[str, ...]) -> None:
 
 
 def explain(error: BaseException, limits: ResourceLimits) -> str:
-    """Name the limit that an error comes from; return nothing for another error."""
+    """Return a message that names the limit that caused an error; empty for another error."""
     if limits.memory_bytes is None or not isinstance(error, MemoryError):
         return ""
     return f"the task has reached taskmanager.task.memory.limit ({limits.memory_bytes >> 20} MB)"
@@ -75,17 +75,17 @@ def _out_of_time(limits: ResourceLimits, _number: int, _frame: FrameType | None)
 
 
 def run_main(file: str, argv: Iterable[str], import_path: Iterable[str], shown: str = "") -> None:
-    """Do what the interpreter does with a program: run it, join its threads, call its exit functions.
+    """Run a program as the interpreter does: run its code, join its threads, call its exit functions.
 
     Args:
         file: the program.
         argv: its ``sys.argv``.
-        import_path: what comes before the rest of `sys.path`, the program's own directory first.
-        shown: its ``__file__``; by default *file*.
+        import_path: first entries of `sys.path`, starting with the program's own directory.
+        shown: its ``__file__``. Default: *file*.
 
     Raises:
-        ScriptExitError: it has left with another exit status than 0.
-        BaseException: whatever it raises.
+        ScriptExitError: it has exited with another status than 0.
+        BaseException: the program's own exceptions.
     """
     shown = shown or file
     main = types.ModuleType("__main__")

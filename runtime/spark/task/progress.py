@@ -1,4 +1,4 @@
-"""Spark's stage and task counts by vertex, and when a change of them is told."""
+"""Spark's stage and task counts by vertex, and the reporting of their changes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 MIN_INTERVAL = 0.2
 """Seconds between two progress messages of a task."""
 MOST_STAGES = 12
-"""Stages of a vertex that are told one by one, the newest."""
+"""Largest number of a vertex's stages that are reported one by one: the newest ones."""
 MOST_OF_A_NAME = 200
-"""Most characters of a stage's name."""
+"""Largest number of characters of a stage's name."""
 
 
 class VertexState(Enum):
@@ -57,10 +57,10 @@ class Stage:
 
     @classmethod
     def of(cls, stage_id: int, name: str, tasks: int, completed: int, active: int, job: str) -> Stage:
-        """Return the stage as Spark's status tracker has it.
+        """Return the stage with the state that follows from Spark's status tracker.
 
         *job* is the state of its Spark job (`JobExecutionStatus`). Spark skips a stage whose output an earlier job has
-        left: no task of it is completed when its job has SUCCEEDED.
+        left: such a stage has no completed task when its job has SUCCEEDED.
         """
         if completed >= tasks:
             state = "COMPLETE"
@@ -74,15 +74,15 @@ class Stage:
 
     @property
     def counts(self) -> Counts:
-        """Counts of this stage alone."""
+        """Return the counts of this stage alone."""
         return Counts(1, int(self.completed >= self.tasks), self.tasks, self.completed, self.active)
 
 
 class TaskProgress:
     """The progress of a task's vertices (pure).
 
-    `upstream` names the vertices chained into each vertex. What a Spark operation does is counted for the vertex whose
-    function runs and for the unfinished ones chained into it: their work is done in the same stages.
+    `upstream` names the vertices chained into each vertex. A Spark operation counts for the vertex whose function runs,
+    and for the unfinished vertices chained into it, since the same stages do their work.
     """
 
     def __init__(self, upstream: Mapping[str, Iterable[str]]) -> None:
@@ -93,11 +93,14 @@ class TaskProgress:
         self._stages: dict[str, dict[int, Stage]] = {}
 
     def start(self, vertex: str) -> None:
-        """The vertex's function begins."""
+        """Mark a vertex as RUNNING: its function starts."""
         self._states[vertex] = VertexState.RUNNING
 
     def finish(self, vertex: str) -> None:
-        """The vertex's result is there, or its action is done; so are the vertices that nothing else waits for."""
+        """Mark a vertex as FINISHED, and its producers whose consumers all are.
+
+        Call it when the vertex's result exists, or its action is done.
+        """
         self._states[vertex] = VertexState.FINISHED
         for producer in self._upstream[vertex]:
             consumers = [other for other, producers in self._upstream.items() if producer in producers]
@@ -107,11 +110,11 @@ class TaskProgress:
                 self.finish(producer)
 
     def finish_all(self) -> None:
-        """The task is done."""
+        """Mark all vertices as FINISHED."""
         self._states = dict.fromkeys(self._upstream, VertexState.FINISHED)
 
     def update(self, vertex: str, operation: str, counts: Counts, stages: Iterable[Stage] = ()) -> None:
-        """Take the counts, from its start, of an operation that `vertex` runs, and its stages where they are known."""
+        """Record the counts of an operation of `vertex` since its start, and the operation's known stages."""
         if operation in self._operations:
             vertices, _ = self._operations[operation]
         else:
@@ -121,14 +124,14 @@ class TaskProgress:
         self._stages[vertex] = dict(sorted(known.items())[-MOST_STAGES:])
 
     def complete(self, operation: str) -> None:
-        """An operation is over: its counts stay, those of skipped stages as completed, and it is forgotten."""
+        """Forget an operation that is over; its counts stay, and its skipped stages count as completed."""
         vertices, counts = self._operations.pop(operation, (frozenset[str](), Counts()))
         done = replace(counts, stages_completed=counts.stages, tasks_completed=counts.tasks_total, tasks_active=0)
         for vertex in vertices:
             self._finished_counts[vertex] += done
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """The progress of every vertex, as it is sent."""
+        """Return the progress of every vertex in the form that is sent."""
         result: dict[str, dict[str, Any]] = {}
         for vertex, state in self._states.items():
             counts = self._finished_counts[vertex]
@@ -152,7 +155,7 @@ class TaskProgress:
 
 
 class ProgressReporter:
-    """Sends a task's progress when it has changed, at most every `MIN_INTERVAL` seconds; for any thread."""
+    """Sends a task's progress when it has changed, at most every `MIN_INTERVAL` seconds. Thread-safe."""
 
     def __init__(
         self, progress: TaskProgress, tell: Callable[[dict[str, Any]], object], clock: Callable[[], float]
@@ -165,7 +168,7 @@ class ProgressReporter:
         self._lock = threading.Lock()
 
     def change(self, method: Callable[..., None], *arguments: Any, force: bool = False) -> None:
-        """Call a method of the `TaskProgress`; send the outcome where it is time, or `force` is given."""
+        """Call a method of the `TaskProgress`; send the progress if the interval is over, or with *force*."""
         with self._lock:
             method(self._progress, *arguments)
             now = self._clock()
@@ -174,7 +177,7 @@ class ProgressReporter:
             self._send(now)
 
     def tick(self) -> None:
-        """Send what has changed, where it is time."""
+        """Send the progress if it has changed and the interval is over."""
         with self._lock:
             now = self._clock()
             if now - self._sent_at >= MIN_INTERVAL:

@@ -1,9 +1,9 @@
 """The materialised result of a vertex, as files (Flink's `ResultPartition`). Importable without pyspark.
 
-A result is written beside its place and moved there whole, with a manifest that lists its files: what is in its place
-is complete, and what has been lost of it since is found out by looking. Each file is a subpartition: what one partition
-of the producer's Spark plan made. The manifest has the result's schema, too: Spark would run a job of its own to find
-it in the files, for each reader.
+A result is written to a temporary directory, and moved to its path as a whole, with a manifest that lists its files. So
+a result at its path was complete; `check` finds files that were lost since. Each file is a subpartition, written by one
+partition of the producer's Spark plan. The manifest also holds the result's schema: without it, Spark would run a job
+for each reader to find it in the files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ResultPartition:
 
     Args:
         vertex_id: of the vertex that makes it.
-        path: directory; it is there when the result is complete, and not before.
+        path: its directory, which exists only once the result is complete.
     """
 
     vertex_id: str
@@ -40,11 +40,11 @@ class ResultPartition:
 
     @property
     def in_progress(self) -> Path:
-        """Directory to which it is written until it is complete."""
+        """Return the directory to which it is written until it is complete."""
         return self.path.with_name(self.path.name + IN_PROGRESS)
 
     def begin(self) -> Path:
-        """Remove what an earlier run may have left, and return `in_progress`."""
+        """Remove the files of an earlier run, and return `in_progress`."""
         for leftover in (self.in_progress, self.path):
             if leftover.exists():
                 shutil.rmtree(leftover)
@@ -52,10 +52,10 @@ class ResultPartition:
         return self.in_progress
 
     def finish(self, schema_of: Callable[[Path], str | None]) -> dict[str, Any]:
-        """Make what was written to `in_progress` the result; return what is announced of it, as plain data.
+        """Move `in_progress` to the result's path; return the result's announcement, as plain data.
 
         Args:
-            schema_of: reads a file's schema, as Spark's JSON; None where there is none.
+            schema_of: reads a file's schema, as Spark's JSON; returns None where there is none.
 
         Raises:
             OSError: it cannot be moved.
@@ -76,10 +76,10 @@ class ResultPartition:
         }
 
     def check(self) -> str | None:
-        """See that all of it is there; return its schema, as Spark's JSON, or None if that has to be looked for.
+        """Check that all its files exist; return its schema, as Spark's JSON, or None if the manifest has none.
 
         Raises:
-            PartitionNotFoundError: some of it is not; the message says what.
+            PartitionNotFoundError: some of it is missing or damaged; the message names the file.
         """
         manifest = self.path / MANIFEST
         try:
@@ -100,7 +100,7 @@ class ResultPartition:
         return None if schema is None else str(schema)
 
     def is_blamed_by(self, error: BaseException) -> PartitionNotFoundError | None:
-        """The error to be raised instead, if it is for want of this result that *error* was raised."""
+        """Return the error to raise instead of *error*, if the loss of this result caused it; else None."""
         try:
             self.check()
         except PartitionNotFoundError as lost:
@@ -120,7 +120,7 @@ class ResultPartition:
 
 
 def discard_unfinished(paths: Iterable[str]) -> None:
-    """Remove what an attempt that did not finish has left of its results; raises OSError."""
+    """Remove the unfinished results of an attempt that did not finish; raises OSError."""
     for path in paths:
         left = ResultPartition("", Path(path)).in_progress
         if left.exists():

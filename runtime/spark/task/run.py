@@ -1,7 +1,7 @@
 """The life of a task process, from the fork to its exit status.
 
-It tells the TaskExecutor the messages of `runtime.spark.messages`, and at the end `Finished`, `Failed` or `Canceled`. A
-process that ends without one of these has crashed: its exit status says how.
+It sends the messages of `runtime.spark.messages` to the TaskExecutor, and `Finished`, `Failed` or `Canceled` at the
+end. A process that ends without one of these has crashed; its exit status shows how.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ EXIT_CANCELED = 143
 
 
 def run_task(spec: TaskSpec, channel: BlockingChannel, opened: Any = None) -> int:
-    """Run one task in this process, which has run none yet; return its exit status.
+    """Run one task in this process, which has run none before; return its exit status.
 
-    *opened* is the way into Spark that a process made ready before has open already (see `run_prepared`).
+    *opened* is the Spark session or gateway that a prepared process has open already (see `run_prepared`).
     """
     _settle(spec)
     impose(spec.limits)
@@ -61,7 +61,7 @@ def run_task(spec: TaskSpec, channel: BlockingChannel, opened: Any = None) -> in
 def _run(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, opened: Any
 ) -> Finished:
-    # imported here, so that the zygote may be tested, and read, without pyspark
+    # imported here, so that the zygote may be tested and imported without pyspark
     if spec.descriptor.job.kind is JobKind.SCRIPT:
         from runtime.spark.task.classic import run_script
 
@@ -76,7 +76,7 @@ def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) ->
     if limit := explain(error, spec.limits):
         described = replace(described, message=limit)
     said = described.traceback
-    if isinstance(error, ScriptExitError):  # Python prints no traceback either, but the text that the script ends with
+    if isinstance(error, ScriptExitError):  # as Python does: no traceback, only the text of `sys.exit(text)`
         described = replace(described, traceback="", exit_status=error.status)
         said = f"{error.text}\n" if error.text else ""
     with contextlib.suppress(OSError, ValueError):
@@ -87,7 +87,7 @@ def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) ->
 
 
 def _settle(spec: TaskSpec) -> None:
-    """Make the fork a process of its own: output, directory, environment, randomness."""
+    """Give the forked process its own output, directory, environment and random state."""
     os.chdir(spec.work_dir)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -97,6 +97,6 @@ def _settle(spec: TaskSpec) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.chdir(spec.directory)
     os.environ.update({**spec.env, **spec.descriptor.job.environment})
-    sys.dont_write_bytecode = True  # it would lie beside the job's files, for others to read, and be of no use later
+    sys.dont_write_bytecode = True  # it would be useless later, and readable to others beside the job's files
     if "numpy" in sys.modules:  # Python's own generator reseeds itself after a fork
         sys.modules["numpy"].random.seed()

@@ -1,17 +1,17 @@
-"""The streaming queries of a task: seen before they start, and none of them fails, or is lost, unseen.
+"""The streaming queries of a task: prepares them before they start, and reports each that fails or is lost.
 
-`StreamingQueries` is a hook around PySpark's `DataStreamWriter`, in task processes only, for scripts (classic) and
-Connect alike. A query that names no checkpointLocation gets one in the job's own directory, so that its restart goes on
-where it was; state that the job begins with is put back before the query starts.
+`StreamingQueries` is a hook around PySpark's `DataStreamWriter`, in task processes only, for both scripts (classic) and
+Connect. A query that names no checkpointLocation gets one in the job's own directory, so that its restart resumes from
+there. If the job starts from state, the query's state is restored before the query starts.
 
-Spark tells of a query's failure only whoever waits for that query. A program that waits for the first of eight hears
-nothing of the others. So `QuerySupervisor` looks at each query that the task's code starts, in the process that the
-code runs in. A failure is the code's own business while it can do something about it: it was told of it, or it starts
-the query again. Otherwise the task has failed, and its restart starts all of its queries again.
+Spark reports a query's failure only to code that waits for that query. A program that waits for the first of eight
+learns nothing of the others. So `QuerySupervisor` checks each query that the task's code starts, in the same process.
+The code may handle a failure itself: a thread that Spark has notified of it may react, or the code starts the query
+again. Otherwise the task fails, and its restart starts all of its queries again.
 
-A query ends without a failure when the code stops it, or when its trigger says so (``availableNow``). One that ends
-otherwise is *lost*: somebody else in the driver has stopped it. `awaitTermination` returns then, as if all were well;
-so only a new start of the query attends to its loss.
+A query ends without a failure when the code stops it, or when its trigger ends it (``availableNow``). A query that ends
+otherwise is *lost*: another user of the driver has stopped it. `awaitTermination` then returns without an error, so
+only a new start of the query handles its loss.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 1.0
 CONNECT_INTERVAL_S = 5.0
-"""On Spark Connect each question is an operation of the session, and costs the driver some milliseconds."""
+"""Longer than `INTERVAL_S`: each check is an operation of the session, and costs the driver some milliseconds."""
 
 REPORTED = 50
-"""Most queries whose last report is told at the end of the code."""
+"""Largest number of queries whose last reports are sent at the end of the code."""
 
 
 @dataclass(slots=True)
@@ -56,16 +56,16 @@ class _Run:
     query_id: str
     ends_itself: bool
     unattended_since: float | None = None
-    """Time of its failure or loss, or at which a thread that attends to it was last seen; None while it runs."""
+    """Time of its failure or loss, or of the last check at which a notified thread was alive; None while it runs."""
     is_lost: bool = False
     told: list[object] = field(default_factory=list)
 
 
 class QuerySupervision:
-    """Failures and losses of queries, and who attends to them (pure).
+    """Failures and losses of queries, and the threads that may handle them (pure).
 
     Args:
-        grace_s: seconds that the code has to start a query again, or to ask what became of it.
+        grace_s: seconds that the code has to start a query again, or to ask for its exception.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -74,38 +74,38 @@ class QuerySupervision:
 
     @property
     def running(self) -> list[str]:
-        """Runs that have not been seen to end."""
+        """Return the runs that are not known to have ended."""
         return [run_id for run_id, run in self._runs.items() if run.unattended_since is None]
 
     @property
     def failed(self) -> list[str]:
-        """Runs that have failed and were not started again, whether somebody attends to them or not."""
+        """Return the runs that have failed and were not started again, whether a thread handles them or not."""
         return [key for key, run in self._runs.items() if run.unattended_since is not None and not run.is_lost]
 
     @property
     def lost(self) -> list[str]:
-        """Runs that are lost and were not started again."""
+        """Return the runs that are lost and were not started again."""
         return [run_id for run_id, run in self._runs.items() if run.is_lost]
 
     def started(self, run_id: str, query_id: str, *, ends_itself: bool = False) -> None:
-        """A query was started; one of its id that had failed was started again by this.
+        """Record the start of a query, which restarts a failed one of the same id.
 
-        *ends_itself*: its trigger ends it when it has worked off what there is.
+        *ends_itself*: its trigger ends it when it has processed the available data.
         """
         for known in [known for known, run in self._runs.items() if run.query_id == query_id]:
             del self._runs[known]
         self._runs[run_id] = _Run(query_id, ends_itself)
 
     def stopped(self, run_id: str) -> None:
-        """The code itself stops the query: whatever comes of that is no failure."""
+        """Record that the code itself stops the query: its end is no failure."""
         self._runs.pop(run_id, None)
 
     def stopped_all(self) -> None:
-        """The code itself stops all of its queries, with their session."""
+        """Record that the code itself stops all of its queries, with their session."""
         self._runs.clear()
 
     def ended(self, run_id: str, now: float, *, failed: bool) -> None:
-        """The query was seen to have ended."""
+        """Record that the query has ended."""
         run = self._runs.get(run_id)
         if run is None:
             return
@@ -115,21 +115,21 @@ class QuerySupervision:
             run.unattended_since, run.is_lost = now, not failed
 
     def told(self, listener: object, run_id: str | None = None) -> None:
-        """On the thread *listener* the code was told of the failure of a query, or of all that have failed so far."""
+        """Record that the thread *listener* was notified of a query's failure, or of all failures so far."""
         for known, run in self._runs.items():
             if run.unattended_since is not None and not run.is_lost and run_id in (None, known):
                 run.told.append(listener)
 
     def unattended(self, is_alive: Callable[[object], bool]) -> list[str]:
-        """Runs that have failed, and that nobody attends to yet."""
+        """Return the runs that have failed, and that no living thread was notified of."""
         return [key for key in self.failed if not any(is_alive(listener) for listener in self._runs[key].told)]
 
     def overdue(self, now: float, is_alive: Callable[[object], bool]) -> str | None:
-        """A run that has failed or is lost, and that nobody attends to.
+        """Return a run that has failed or is lost, and that no thread has handled for the grace period.
 
         Args:
             now: seconds of a clock that never goes back.
-            is_alive: whether a thread that was told still runs. One that has ended can start nothing again.
+            is_alive: whether a notified thread still runs. A thread that has ended cannot restart a query.
         """
         for run_id, run in self._runs.items():
             if run.unattended_since is None:
@@ -142,13 +142,13 @@ class QuerySupervision:
 
 
 class QuerySupervisor:
-    """Looks at the queries of this process, on a thread of its own from the first one on.
+    """Checks the queries of this process, on its own thread, which the first query starts.
 
     Args:
         grace_s: see `QuerySupervision`.
-        tell: told the run id and the exception of a query that has failed unattended, or is lost
-            (`QueryLostError`); once for each.
-        seen: told the run id and the exception of each query that has failed, whoever attends to it; once for each.
+        tell: called with run id and exception of each query that has failed and that no thread handles, or that is lost
+            (`QueryLostError`).
+        seen: called once with run id and exception of each query that has failed, whether a thread handles it or not.
     """
 
     def __init__(
@@ -169,13 +169,13 @@ class QuerySupervisor:
         self._is_stopped_elsewhere = False
 
     def started(self, query: Any, *, ends_itself: bool = False, has_code_elsewhere: bool = False) -> None:
-        """The code has started a query (PySpark's `StreamingQuery`, classic or Connect).
+        """Record that the code has started a query (PySpark's `StreamingQuery`, classic or Connect).
 
         Args:
-            query: what it was given.
+            query: the query that the code got.
             ends_itself: its trigger ends it.
-            has_code_elsewhere: functions of it run in another process, and may stop queries of the task there: from
-                now on a query that ends without a failure may have been stopped by the code.
+            has_code_elsewhere: its functions run in another process, and may stop queries of the task there. From now
+                on, the code may have stopped any query that ends without a failure.
         """
         with self._lock:
             self._hook(type(query))
@@ -188,7 +188,7 @@ class QuerySupervisor:
                 self._thread.start()
 
     def stopped_all(self) -> None:
-        """The code ends its session, and with it its queries: they cannot be asked any more."""
+        """Record that the code ends its session and so its queries, which do not answer any more."""
         reports = self.last_progress()
         with self._lock:
             self._reports = reports
@@ -196,7 +196,7 @@ class QuerySupervisor:
             self._policy.stopped_all()
 
     def look(self, now: float) -> None:
-        """See which queries have ended, and tell what nobody attends to."""
+        """Check which queries have ended, and report one that no thread has handled in time."""
         self._observe(now)
         with self._lock:
             overdue = self._policy.overdue(now, _is_alive)
@@ -206,27 +206,27 @@ class QuerySupervisor:
             self._tell(overdue, self._errors[overdue])
 
     def unattended(self) -> list[tuple[str, BaseException]]:
-        """Run ids and exceptions of the queries that have failed and that nobody attends to, at the end of the code."""
+        """Return run ids and exceptions of the failed queries that no living thread was notified of."""
         self._observe(time.monotonic())
         with self._lock:
             return [(run_id, self._errors[run_id]) for run_id in self._policy.unattended(_is_alive)]
 
     def failed(self) -> list[tuple[str, BaseException]]:
-        """Run ids and exceptions of all queries that have failed and were not started again."""
+        """Return run ids and exceptions of all queries that have failed and were not started again."""
         self._observe(time.monotonic())
         with self._lock:
             return [(run_id, self._errors[run_id]) for run_id in self._policy.failed]
 
     def lost(self) -> list[str]:
-        """Run ids of the queries that are lost and were not started again."""
+        """Return run ids of the queries that are lost and were not started again."""
         self._observe(time.monotonic())
         with self._lock:
             return self._policy.lost
 
     def last_progress(self) -> list[dict[str, str]]:
-        """Return the last report of each query, of the newest `REPORTED` ones: ``id``, ``run_id``, ``name``, ``json``.
+        """Return the last reports of the newest `REPORTED` queries: ``id``, ``run_id``, ``name``, ``json``.
 
-        A query of which Spark has no report, or does not answer any more, is left out.
+        A query without a report, or one for which Spark does not answer any more, is left out.
         """
         with self._lock:
             newest = list(self._queries.items())[-REPORTED:]
@@ -247,7 +247,7 @@ class QuerySupervisor:
         try:
             still_active = query.isActive
             error = None if still_active else self._asked[type(query)](query)
-        except Exception:  # its session was ended, or Spark is gone: the code and the TaskExecutor hear of that
+        except Exception:  # its session or Spark has ended, which the code and the TaskExecutor notice themselves
             with self._lock:
                 self._policy.stopped(run_id)
             return
@@ -255,7 +255,7 @@ class QuerySupervisor:
             return
         with self._lock:
             is_new = run_id not in self._errors
-            self._errors[run_id] = error or QueryLostError("somebody else in its Spark driver has stopped it")
+            self._errors[run_id] = error or QueryLostError("another user of its Spark driver has stopped it")
         if error is not None and is_new:
             self._seen(run_id, error)
         with self._lock:
@@ -271,7 +271,7 @@ class QuerySupervisor:
             self.look(time.monotonic())
 
     def _hook(self, kind: Any) -> None:
-        """Note what the code does with its queries, in this process only."""
+        """Hook PySpark's classes to see how the code handles its queries, in this process only."""
         if kind in self._asked:
             return
         self._asked[kind] = kind.exception
@@ -320,7 +320,7 @@ class QuerySupervisor:
         kind.stop = stop
 
     def _told(self, run_id: str | None) -> None:
-        self._observe(time.monotonic())  # what has failed is known from now on
+        self._observe(time.monotonic())  # so that the policy knows all failures of this moment
         with self._lock:
             self._policy.told(threading.current_thread(), run_id)
 
@@ -330,10 +330,10 @@ def _is_alive(listener: object) -> bool:
 
 
 def _last_progress(query: Any) -> str | None:
-    """Spark's last report of a query as JSON."""
+    """Return Spark's last report of a query as JSON."""
     try:
         progress = query.lastProgress
-    except Exception:  # its session was ended, or Spark is gone
+    except Exception:  # its session or Spark has ended
         return None
     return None if progress is None else str(progress.json)
 
@@ -343,19 +343,19 @@ LOCATION = "checkpointlocation"
 _DEFAULT_LOCATIONS = "spark.sql.streaming.checkpointLocation"
 _SETTINGS = "_understudy_settings"
 _RUNS_ALREADY = re.compile(r"Cannot start query with id (\S+) as another|CONCURRENT_QUERY")
-"""Spark's message where a query of the same id runs in any session of the driver."""
+"""Spark's message when a query of the same id runs in any session of the driver."""
 
 
 class StreamingQueries:
     """The queries of this task process.
 
     Args:
-        spec: what they begin with.
-        restore: what there is of their state; None for a task that begins without.
-        tell: told of each query before it starts, and what is to be added to the failure of the task.
+        spec: their settings.
+        restore: the state that they start from; None for a task that starts without state.
+        tell: called with a message before each query starts, and with notes to add to the failure of the task.
         acquire_lease: see `TaskControl.acquire_lease`.
-        on_failed: called with the name and the exception of a query that has failed, or is lost, and that the code
-            leaves alone; by default it is told.
+        on_failed: called with name and exception of a query that has failed, or is lost, and that the code does not
+            handle. Default: *tell* a `QueryFailed`.
     """
 
     def __init__(
@@ -382,7 +382,7 @@ class StreamingQueries:
         )
 
     def install(self, writer: Any) -> None:
-        """Put the hook into a `DataStreamWriter` class, in this process only."""
+        """Install the hook in a `DataStreamWriter` class, in this process only."""
         for method, record in RECORDED.items():
             record_calls(writer, method, record)
         for method in ("start", "toTable"):
@@ -390,23 +390,23 @@ class StreamingQueries:
 
     @cached_property
     def _restore(self) -> TaskRestore:
-        from runtime.checkpoint.task_restore import TaskRestore  # most tasks have no streaming query
+        from runtime.checkpoint.task_restore import TaskRestore  # imported here: most tasks have no streaming query
 
         return TaskRestore(Path(self._spec.directory), self._begin_with)
 
     @property
     def have_started(self) -> bool:
-        """Whether the code has started any."""
+        """Return whether the code has started any query."""
         return bool(self._runs)
 
     def _warn_of_failures(self) -> None:
-        """Say in the job's standard error which queries have failed unseen by the code, which has ended well."""
+        """Name in the job's standard error the failed queries that the code has not noticed before it ended."""
         for run_id, error in self._supervisor.unattended():
             text = f"streaming query {self._runs[run_id]} has failed, and the job's code has ended without a look at it"
             print(f"{text}: {str(error).partition(chr(10))[0]}", file=sys.stderr, flush=True)  # noqa: T201
 
     def _warn_of_unclaimed(self) -> None:
-        """Say in the job's standard error of which queries there is state that nobody has claimed."""
+        """Name in the job's standard error the queries with state that the job has not started."""
         if self._begin_with is None:
             return
         for name in self._restore.unclaimed:
@@ -420,7 +420,7 @@ class StreamingQueries:
         @functools.wraps(original)
         def start(self: Any, *arguments: Any, **keywords: Any) -> Any:
             given = signature.bind(self, *arguments, **keywords).arguments
-            take_given(self, given)  # and once more by PySpark itself: what it says is the same
+            take_given(self, given)  # PySpark itself sets the same values again
             path = given.get("path")
             name, location = queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
             with queries._ending_no_other(self, name, location):
@@ -430,25 +430,26 @@ class StreamingQueries:
         setattr(writer, method, start)
 
     def stopped_all(self) -> None:
-        """The code ends its session: what its queries end with is no failure."""
+        """Record that the code ends its session: the end of its queries is no failure."""
         self._supervisor.stopped_all()
 
     def finished(self) -> Finished:
-        """Return what is told of the queries when the code has come to its end, after saying what it has not seen."""
+        """Warn of failures and state that the code has not noticed, and return the final message of the queries."""
         self._warn_of_failures()
         self._warn_of_unclaimed()
         lost = [self._runs[run_id] for run_id in self._supervisor.lost()]
         return Finished(lost_queries=lost, queries=self._supervisor.last_progress())
 
     def failed(self) -> list[FailedQuery]:
-        """Return each query that has failed and was not started again, whether the code knows of it or not."""
+        """Return each query that has failed and was not started again, even if the code has noticed its failure."""
         return [(run_id, self._runs[run_id], cause_of(str(error))) for run_id, error in self._supervisor.failed()]
 
     @contextlib.contextmanager
     def _ending_no_other(self, writer: Any, name: str, location: str) -> Iterator[None]:
-        """Let the start of a query end no query of another job, which Spark does where both have one id.
+        """Prevent the start of a query from ending another job's query, as Spark does if both have one id.
 
-        A session that has Spark stop what runs under the id has its way with the task's own query at that location.
+        If the session asks Spark to stop a running query of the id, only the task's own query at that location is
+        stopped.
         """
         conf = _session_of(writer).conf
         with self._starting:  # another thread might be between the two settings
@@ -479,12 +480,12 @@ class StreamingQueries:
         return query
 
     def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> tuple[str, str]:
-        """Make ready for a query; returns its name, and its location where it has one."""
+        """Prepare the start of a query; return its name, and its location or an empty text."""
         settings = settings_of(writer)
         kind = settings.get("format", "table" if is_table else "parquet")
         given = settings.get(LOCATION)
         if given is None and (kind == "memory" and settings.get("outputmode") != "complete"):
-            return settings.get("queryname") or "memory", ""  # Spark lets no such query go on from a location
+            return settings.get("queryname") or "memory", ""  # Spark cannot resume such a query from a location
         query_name = settings.get("queryname")
         if given is None and query_name and (below := _default_locations(writer)):
             given = posixpath.join(below, query_name)
@@ -516,7 +517,7 @@ class StreamingQueries:
         self._tell(QueryFailed(name, None if isinstance(error, QueryLostError) else describe(error)))
 
     def _seen_failed(self, run_id: str, error: BaseException) -> None:
-        """See whether a query has failed because its state could not be loaded."""
+        """Report it if a query has failed because its state could not be loaded."""
         known = self._locations.get(self._runs[run_id])
         note = "" if known is None else self._restore.failed(*known, str(error))
         if note:
@@ -524,7 +525,7 @@ class StreamingQueries:
             self._tell(Note(note))
 
     def _name_of(self, given: str | None) -> str:
-        """The name of a query without one: its place in the order of start, however often it is started again."""
+        """Return the name of a query without one: its number in the order of starts, which restarts do not change."""
         known = None if given is None else self._names.get(self._absolute(given))
         if known is not None:
             return known
@@ -532,7 +533,7 @@ class StreamingQueries:
         return f"query-{self._unnamed - 1}"
 
     def _absolute(self, path: str) -> str:
-        """A path as the driver sees it; a URI of another file system than the local one stays as it is."""
+        """Return a path as the driver sees it; a URI of another file system than the local one is unchanged."""
         from runtime.checkpoint.files import path_of
 
         if "://" in path and not path.startswith("file:"):
@@ -541,7 +542,7 @@ class StreamingQueries:
 
 
 def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -> StreamingQueries | None:
-    """Install the hook into a `DataStreamWriter` class; None where Spark alone looks after the task's queries."""
+    """Install the hook in a `DataStreamWriter` class; return None if only Spark looks after the task's queries."""
     if spec.streaming is None:
         return None
     queries = StreamingQueries(spec.streaming, spec.descriptor.attempt.restore, control.tell, control.acquire_lease)
@@ -551,7 +552,10 @@ def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -
 
 
 def refuse_streaming_queries(writer: Any) -> None:
-    """Let a `DataStreamWriter` class start no query, in this process only: nobody could look after it."""
+    """Make a `DataStreamWriter` class reject the start of queries, in this process only.
+
+    The runtime could neither checkpoint nor restore their state.
+    """
 
     def refuse(*_arguments: Any, **_keywords: Any) -> Any:
         raise UnsupportedByEndpointError(
@@ -569,7 +573,7 @@ def settings_of(writer: Any) -> dict[str, str]:
 
 
 def take_given(writer: Any, given: Mapping[str, Any]) -> None:
-    """Set on a writer the settings that its ``start`` or ``toTable`` was given."""
+    """Apply the arguments of ``start`` or ``toTable`` to their writer as settings."""
     writer.options(**given.get("options", {}))
     for name in ("format", "outputMode", "queryName"):
         if given.get(name) is not None:
@@ -577,7 +581,7 @@ def take_given(writer: Any, given: Mapping[str, Any]) -> None:
 
 
 def _session_of(writer: Any) -> Any:
-    """The session of a writer, classic or Connect."""
+    """Return the session of a writer, classic or Connect."""
     return getattr(writer, "_spark", None) or writer._session
 
 
@@ -596,7 +600,7 @@ def _runs_already(name: str, location: str, query_id: str | None) -> str:
 
 
 def record_calls(writer: Any, method: str, record: Callable[..., dict[str, Any]]) -> None:
-    """Have a class record what its *method* is called with, as *record* makes settings of it."""
+    """Make a class record the arguments of its *method*, which *record* turns into settings."""
     original = getattr(writer, method)
 
     @functools.wraps(original)

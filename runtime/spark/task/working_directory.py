@@ -1,11 +1,11 @@
-"""Makes relative paths that a job gives to Spark count from the job's own directory.
+"""Resolves relative paths in a job's calls to Spark against the job's own directory.
 
-The Spark driver is one process for many jobs, so its current directory cannot be a job's. What a job names by a
-relative path is therefore made absolute here, in the task process, before Spark hears of it: paths of readers and
-writers, of the RDD API, of models, and of files that an SQL statement reads. Locations of tables stay as they are:
-they count from the database's directory in any Spark. So do other paths in the text of SQL statements.
+The Spark driver is one process for many jobs, so its current directory cannot be that of each job. So this module makes
+relative paths absolute in the task process, before Spark gets them. It does so for paths of readers and writers, of the
+RDD API, of models, and of files that an SQL statement reads. It does not change locations of tables, which in any Spark
+are relative to the database's directory. Other paths in the text of SQL statements do not change either.
 
-Spark resolves relative paths in its default file system. Where that is not the local one, they stay as they are, too
+Spark resolves relative paths in its default file system. If that is not the local one, they are not changed either
 (`JobPlace.resolves_paths`).
 """
 
@@ -38,7 +38,7 @@ from runtime.spark.task.streaming import record_calls, settings_of
 FILE_FORMATS = frozenset(
     {"parquet", "json", "csv", "orc", "text", "xml", "avro", "binaryfile", "image", "libsvm", "delta", "hudi"}
 )
-"""Sources whose ``path`` is one of the file system; another's may be the name of a table, or anything else."""
+"""Sources whose ``path`` names a file or directory; that of other sources may be a table's name, or anything else."""
 
 _FILES_IN_SQL = re.compile(rf"\b({'|'.join(FILE_FORMATS)})\.`([^`]+)`", re.IGNORECASE)
 _PATH_OPTIONS = frozenset({"checkpointlocation", "sourcearchivedir"})
@@ -69,18 +69,18 @@ _MODEL_CALLS = frozenset({"save", "load", "handleOverwrite", "loadLabeledPoints"
 
 
 def carry_surroundings(spec: TaskSpec, import_path: Sequence[str] = ()) -> None:
-    """Have Spark's Python workers on this machine work for the task in its directory.
+    """Make Spark's Python workers on this machine work for the task in its directory.
 
     Args:
         spec: the task.
-        import_path: further directories that they import from.
+        import_path: further directories for their imports.
     """
     job, place = spec.descriptor.job, spec.place
     is_remote = bool(spec.shipping_dir) or (spec.connect is not None and bool(spec.connect.remote))
     surroundings = Surroundings(
         (*(() if place is None else place.worker_path), *import_path),
         "" if is_remote else spec.directory,
-        _written(spec) if job.environment and spec.connect is not None else "",  # a script's workers get them by Spark
+        _written(spec) if job.environment and spec.connect is not None else "",  # Spark passes them to a script's own
         place is not None and place.resolves_paths,
     )
     if any(surroundings):
@@ -88,7 +88,7 @@ def carry_surroundings(spec: TaskSpec, import_path: Sequence[str] = ()) -> None:
 
 
 def _written(spec: TaskSpec) -> str:
-    """Write the job's variables down for its workers; returns the file."""
+    """Write the job's variables to a file for its workers, and return its path."""
     file = Path(spec.work_dir, ENVIRONMENT_FILE)
     write_private(file, json.dumps(spec.descriptor.job.environment).encode(), durable=False)
     return str(file)
@@ -146,7 +146,7 @@ class _Resolver:
             self._default_location_before(writer, method)
 
     def _install_models(self) -> None:
-        """Resolve what `pyspark.ml` and `pyspark.mllib` give to the JVM themselves; neither is imported yet."""
+        """Resolve paths that `pyspark.ml` and `pyspark.mllib` pass to the JVM themselves; neither is imported yet."""
         call: Any = JavaMember.__call__
         resolve = self.path
 
@@ -161,7 +161,7 @@ class _Resolver:
     # --- paths
 
     def path(self, path: Any) -> Any:
-        """Make a relative local path absolute; all else stays as it is."""
+        """Make a relative local path absolute; return other values unchanged."""
         if not isinstance(path, str) or not path or path.startswith("/") or _SCHEME.match(path):
             return path
         return os.path.join(self._directory, path.removeprefix("./"))  # noqa: PTH118 -- keeps a slash at the end
@@ -171,7 +171,7 @@ class _Resolver:
         return type(given)(self.paths(each) for each in given) if isinstance(given, list | tuple) else self.path(given)
 
     def _files_in_sql(self, text: Any) -> Any:
-        """Make the paths of files that an SQL statement reads absolute: ``csv.`data/rows.csv` ``, if there is such."""
+        """Make paths of existing files that an SQL statement reads absolute, such as ``csv.`data/rows.csv` ``."""
 
         def resolved(found: re.Match[str]) -> str:
             path = self.path(found[2])
@@ -189,7 +189,7 @@ class _Resolver:
     # --- hooks
 
     def _record(self, kind: Any) -> None:
-        """Record format and path, which may come in any order, and resolve the options that are paths at once."""
+        """Record format and path, which may come in any order, and resolve other options that are paths at once."""
         option, options = kind.option, kind.options
         record_calls(kind, "format", lambda source: {"format": source.lower()})
 
@@ -211,14 +211,14 @@ class _Resolver:
     def _wrap(
         self, kind: Any, method: str, parameter: str, resolve: Callable[[Any], Any], given: str | None = None
     ) -> None:
-        """Have an argument of a method resolved.
+        """Patch a method so that it resolves an argument.
 
         Args:
             kind: the class.
             method: its method.
             parameter: the argument.
             resolve: resolves it.
-            given: argument that names the source, if the path is one of the file system for some sources only.
+            given: argument that names the source, if the path is a file's for some sources only.
         """
         original = getattr(kind, method, None)
         if original is None:
@@ -230,7 +230,7 @@ class _Resolver:
             try:
                 bound = signature.bind(*arguments, **keywords)
             except TypeError:
-                return original(*arguments, **keywords)  # says it better
+                return original(*arguments, **keywords)  # raises the better error
             self._resolve_arguments(bound.arguments, parameter, resolve, given)
             return original(*bound.args, **bound.kwargs)
 
@@ -254,7 +254,7 @@ class _Resolver:
         return str(given or settings_of(owner).get("format") or "parquet").lower() in FILE_FORMATS
 
     def _default_location_before(self, writer: Any, method: str) -> None:
-        """Resolve the session's default of checkpointLocation, which Spark reads when a query starts."""
+        """Resolve the session's default checkpointLocation before a query starts, since Spark reads it then."""
         original = getattr(writer, method)
 
         @functools.wraps(original)

@@ -1,11 +1,13 @@
-"""The zygote: a warm process that forks task processes in 4 to 18 ms. Run as
-`python -m understudy.runtime.spark.task.zygote FD`: a job may have modules of our names.
+"""The zygote: a warm process that forks task processes in 4 to 18 ms.
 
-It has imported pyspark, pandas, pyarrow and gRPC, opened no channel and started no thread, so that a fork of it is
-sound. Its owner speaks to it over an inherited Unix socket pair: `fork` (with the task's control socket, and what it is
-to run or to make ready) comes in, `forked` and `exit` go out. When the owner closes its end, or dies, the zygote kills
-its tasks and ends; when the zygote dies, the kernel kills its tasks (their parent-death signal goes by its only
-thread).
+Run it as `python -m understudy.runtime.spark.task.zygote FD`, with the package's name in front: a job may have modules
+named like Understudy's.
+
+The zygote has imported pyspark, pandas, pyarrow and gRPC, but has opened no channel and started no thread, so that it
+can fork safely. Its owner uses an inherited Unix socket pair. The owner sends `fork`, with the task's control socket
+and the task to run or to prepare for. The zygote sends `forked` and `exit`. When the owner closes its end, or dies, the
+zygote kills its tasks and ends. When the zygote dies, the kernel kills its tasks, by the parent-death signal of its
+only thread.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ WARM_MODULES = (
 OWN_WARM_MODULES = ("runtime.api", "runtime.spark.task.pipeline", "runtime.spark.task.classic")
 
 WARM_MODULES_IF_INSTALLED = ("ipykernel",)
-"""PySpark imports it at the first function of columns, to name the notebook's cell in errors: 50 ms in every task."""
+"""PySpark imports these at the first column function, to name a notebook's cell in errors: 50 ms in every task."""
 
 _MAX_FDS = 4
 
@@ -68,7 +70,7 @@ class _Zygote:
         self._wake_reading, self._wake_writing = os.pipe()
 
     def serve(self) -> None:
-        """Fork and reap until the owner is gone."""
+        """Fork and reap until the owner has ended."""
         for descriptor in (self._wake_reading, self._wake_writing):
             os.set_blocking(descriptor, False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
@@ -79,7 +81,7 @@ class _Zygote:
             while self._turn():
                 pass
         except OSError:
-            return  # the owner is gone
+            return  # the owner has ended
         finally:
             self._kill_all()
 
@@ -141,7 +143,7 @@ class _Zygote:
             os._exit(status)
 
     def _reap(self) -> None:
-        """Reap what has ended, first killing what it started: its process group holds its number until then."""
+        """Reap ended tasks, after killing their process groups, whose ids stay reserved until then."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -169,7 +171,7 @@ def _kill_group(leader: int) -> None:
 
 
 def warm_up() -> None:
-    """Import what tasks need."""
+    """Import the modules that tasks need."""
     for name in WARM_MODULES:
         importlib.import_module(name)
     for name in OWN_WARM_MODULES:
@@ -182,7 +184,7 @@ def warm_up() -> None:
 def main() -> int:
     """Warm up, then serve the owner whose socket's descriptor is the first argument."""
     owner = socket.socket(fileno=int(sys.argv[1]))
-    sys.path.append(sys.path.pop(0))  # the directory that `-m` put first: a job's modules come before it
+    sys.path.append(sys.path.pop(0))  # the directory that `-m` put first has to come after a job's modules
     warm_up()
     prepare(TaskSpec, PreparedSpec)
     prepare_messages()
@@ -193,12 +195,12 @@ def main() -> int:
 
 
 def run_prepared(spec: PreparedSpec, channel: BlockingChannel) -> int:
-    """Make this freshly forked process ready, and run the task that comes; return its exit status."""
+    """Connect this freshly forked process to Spark, and run the task that it then gets; return its exit status."""
     opened = _open(spec)
     channel.send(pack(Ready()))
     message = channel.receive()
     if message is None:
-        return 0  # nobody needed it
+        return 0  # no task came
     order = unpack_to_task(message)
     if not isinstance(order, Run):
         raise WireError(f"a process that is ready got {type(order).__name__}")
@@ -218,6 +220,6 @@ def _open(spec: PreparedSpec) -> Any:
     from runtime.spark.task.classic import connect
 
     gateway = connect(spec.classic)
-    # No Spark job: it would wait for cores that tasks hold, and be counted among the task's.
+    # This runs no Spark job, which would wait for cores that tasks hold, and count as one of the task's.
     gateway.entry_point.get(0).sql("VALUES (1)").collect()
     return gateway

@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 
 
 class TaskProcess:
-    """A forked task process, as its TaskExecutor sees it.
+    """A forked task process, for its TaskExecutor.
 
-    Iterate over `messages()` for what the task tells; `wait()` for its exit status.
+    Iterate over `messages()` for the task's messages; `wait()` for its exit status.
     """
 
     spec: TaskSpec
-    """The task that it runs; unset while it is only ready to."""
+    """The task that it runs; unset while the process is only prepared."""
 
     def __init__(self, control: socket.socket) -> None:
         self.pid = 0
@@ -57,7 +57,7 @@ class TaskProcess:
         self._asked = 0
 
     async def messages(self) -> AsyncIterator[FromTask]:
-        """Yield what the task tells until it closes its end."""
+        """Yield the task's messages until it closes its end."""
         while (message := await self._receive()) is not None:
             yield message
 
@@ -74,7 +74,7 @@ class TaskProcess:
                 try:
                     message = unpack_from_task(plain)
                 except WireError as error:  # the job's code could have sent this
-                    logger.warning("task process %d has sent what is not understood: %s", self.pid, error)
+                    logger.warning("task process %d has sent an invalid message: %s", self.pid, error)
                     continue
                 if isinstance(message, Answer):
                     self._answered(message)
@@ -83,16 +83,16 @@ class TaskProcess:
         return self._received.popleft()
 
     async def thread_dump(self) -> list[tuple[str, str]]:
-        """Return the stack of each thread of the process, by name; `messages` must be iterated over meanwhile.
+        """Return the stack of each thread of the process, by name. Needs a concurrent iteration over `messages`.
 
-        Waits for as long as the process does not answer. Raises `ZygoteError` when it ends instead, OSError when it has
-        ended.
+        Waits for as long as the process does not answer. Raises `ZygoteError` when it ends during that time, OSError
+        when it had ended before.
         """
         threads = await self._ask(Question.THREADS)
         return [(str(item[0]), str(item[1])) for item in threads if isinstance(item, list) and len(item) == 2]
 
     async def failed_queries(self) -> list[tuple[str, str, str]]:
-        """Run id, name and error of each streaming query of the process that has failed and was not started again.
+        """Return run id, name and error of each streaming query that has failed and was not started again.
 
         Waits, and raises, as `thread_dump`.
         """
@@ -124,13 +124,13 @@ class TaskProcess:
         await asyncio.get_running_loop().sock_sendall(self._control, encode(pack(message)))
 
     async def ready(self) -> bool:
-        """Wait until a process that was forked by `Zygote.prepare` is ready; False where it ended before."""
+        """Wait until a process of `Zygote.prepare` is ready; return False if it ended before."""
         return await self._receive() is not None
 
     async def run(self, spec: TaskSpec) -> bool:
-        """Let a process that is ready run its one task; False where it had ended, and nothing was begun.
+        """Let a ready process run its one task; return False if it had ended, so that the task was not started.
 
-        `spec.work_dir` is as with `Zygote.fork`; the spec's way into Spark is the one that the process was given.
+        `spec.work_dir` is as with `Zygote.fork`; the spec's endpoint is the one that the process was prepared for.
         """
         Path(spec.work_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -141,11 +141,11 @@ class TaskProcess:
         return await self._receive() is not None
 
     def on_exit(self, callback: Callable[[], None]) -> None:
-        """Have something called in the loop when the process has ended."""
+        """Call *callback* in the loop when the process has ended."""
         self._exit.add_done_callback(lambda _: callback())
 
     async def answer_lease(self, number: int, error: str | None) -> None:
-        """Answer the task that has asked for a lease: it has it, or why not."""
+        """Answer a task's `LeaseRequest`: it has the lease, or *error* is the reason why not."""
         with contextlib.suppress(OSError):  # it has ended
             await self._tell(LeaseAnswer(number, error))
 
@@ -155,7 +155,7 @@ class TaskProcess:
             await self._tell(Cancel())
 
     def kill(self) -> None:
-        """Kill the task with all that it started."""
+        """Kill the task with all processes that it started."""
         if self.pid and not self._exit.done():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -163,28 +163,28 @@ class TaskProcess:
     async def wait(self) -> int:
         """Wait for the end of the process; return its exit status, negative for a signal.
 
-        Raises `ZygoteLostError` where the zygote died, and the task with it.
+        Raises `ZygoteLostError` if the zygote, and so the task, has died.
         """
         return await asyncio.shield(self._exit)
 
     def close(self) -> None:
-        """Close the control socket; a task that still runs takes that as the loss of its TaskExecutor, and ends."""
+        """Close the control socket; a task that still runs then ends, as on the loss of its TaskExecutor."""
         self._control.close()
 
     def ended(self, status: int) -> None:
-        """Called by the zygote's reader."""
+        """Record the exit status; the zygote's reader calls this."""
         self._end_of_messages()
         if not self._exit.done():
             self._exit.set_result(status)
 
     def lost(self, error: ZygoteLostError) -> None:
-        """Called by the zygote's reader."""
+        """Record the loss of the zygote; the zygote's reader calls this."""
         self._end_of_messages()
         if not self._exit.done():
             self._exit.set_exception(error)
 
     def _end_of_messages(self) -> None:
-        """Let `messages` end after what was sent, even where a daemon that the task left holds the task's end open."""
+        """End `messages` after those already sent, even if a daemon that the task left holds the task's end open."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RD)
         for answer in self._questions.values():
@@ -193,7 +193,7 @@ class TaskProcess:
 
 
 class Zygote:
-    """The warm process that task processes are forked from; start it with `await Zygote.start()`."""
+    """The warm process that forks task processes; start it with `await Zygote.start()`."""
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self._process = process
@@ -214,7 +214,7 @@ class Zygote:
         env = {
             **inherited_environment(),
             HASH_SEED: hash_seed(),
-            # libraries that would start threads on import: a process with threads is not soundly forked
+            # libraries that would start threads on import: a process with threads cannot fork safely
             "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
             "JE_ARROW_MALLOC_CONF": "background_thread:false",
             "PYSPARK_PYTHON": sys.executable,
@@ -255,18 +255,18 @@ class Zygote:
 
     @property
     def pid(self) -> int:
-        """Process id of the zygote."""
+        """Return the process id of the zygote."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the zygote serves."""
+        """Return whether the zygote serves."""
         return self._lost is None
 
     async def fork(self, spec: TaskSpec) -> TaskProcess:
-        """Fork a task process; it starts at once.
+        """Fork a task process, which starts at once.
 
-        `spec.work_dir` is made where it is missing (0700); the task's output goes to `stdout` and `stderr` in it.
+        `spec.work_dir` is created if missing (0700); the task's output goes to `stdout` and `stderr` in it.
         Raises `ZygoteError`, `ZygoteLostError`.
         """
         Path(spec.work_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -275,7 +275,7 @@ class Zygote:
         return task
 
     async def prepare(self, spec: PreparedSpec) -> TaskProcess:
-        """Fork a process that makes itself ready for a task: wait for `TaskProcess.ready`, then let it `run` one.
+        """Fork a process that prepares itself for a task: wait for `TaskProcess.ready`, then let it `run` one.
 
         Raises `ZygoteError`, `ZygoteLostError`.
         """
@@ -358,7 +358,7 @@ class Zygote:
                 if not self._ready.done():
                     self._ready.set_result(None)
             case {"op": "forked", "id": request, "pid": pid}:
-                if request not in self._forks:  # the caller was cancelled: nobody waits for the task
+                if request not in self._forks:  # the caller was cancelled, and does not wait for the task
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(pid, signal.SIGKILL)
                     return
@@ -388,6 +388,6 @@ class Zygote:
 
 
 def _retrieved(future: asyncio.Future[int] | asyncio.Future[None]) -> None:
-    """Mark a future's exception as seen: its reader may have gone."""
+    """Mark a future's exception as retrieved, since its reader may have been cancelled."""
     if not future.cancelled():
         future.exception()
