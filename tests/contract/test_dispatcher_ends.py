@@ -142,7 +142,7 @@ async def test_who_does_not_lead_any_more_leaves_the_end_to_the_next(
 async def test_the_next_leader_records_an_end_that_is_in_the_archive_alone(
     service: RpcService, redis_server: RedisServer, registry: RedisHaServices, tmp_path: Path
 ) -> None:
-    connection = RedisConnection(redis_server.url)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
     latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, 600.0)
     term = LeaderTerm(DISPATCHER, (await latch.acquire("predecessor", 0)).epoch, "predecessor")
     jobs = registry.running_jobs_registry()

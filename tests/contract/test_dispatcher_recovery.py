@@ -37,6 +37,7 @@ from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from runtime.protocol.master import MasterGateway, WorkerProcess
 from runtime.protocol.messages import ClusterStatus
 from tests.fakes.redis_server import RedisServer, redis_server, until  # noqa: F401
+from tests.waiting import PATIENCE_S
 
 SECRET = b"the secret of this test cluster."
 JOBS = 1000
@@ -110,7 +111,7 @@ async def service(tmp_path: Path) -> AsyncIterator[RpcService]:
 async def store_jobs(redis: RedisServer, storage: Path) -> None:
     """What a Dispatcher that was killed leaves behind: its jobs, accepted and running, and no leader."""
     ha = RedisHaServices(redis.url, "c", storage, lease=LEASE, timeout=10.0)
-    connection = RedisConnection(redis.url)
+    connection = RedisConnection(redis.url, timeout=PATIENCE_S)
     latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, 600.0)
     reply = await latch.acquire("predecessor", 0)
     term = LeaderTerm(DISPATCHER, reply.epoch, "predecessor")
@@ -177,7 +178,7 @@ async def test_a_thousand_jobs_are_recovered_a_few_at_a_time_and_starve_no_call(
     assert guardian.most == AT_ONCE
     assert len(await gateway.list_jobs()) == JOBS + 1
     assert dispatcher.fencing_token == token, "it led all the time"
-    connection = RedisConnection(redis_server.url)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
     await connection.command("DEL", ClusterKeys("c").leader(DISPATCHER))  # it leads no more, and does not know yet
     with pytest.raises(FencingError):  # a client follows the leader then, and submits again
         await gateway.submit_job(Inline(encode(graph(JOBS + 1))))

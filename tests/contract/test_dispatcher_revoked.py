@@ -34,7 +34,7 @@ from tests.contract.test_dispatcher_ends import FINISHED, job_master_of
 from tests.contract.test_dispatcher_recovery import Guardian, service  # noqa: F401
 from tests.contract.test_dispatcher_submission import JOB, OTHER, RETENTION, World, graph, leading, registry  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
-from tests.waiting import AT_ONCE
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 THIRD, LATE = JobID("c" * 32), JobID("d" * 32)
 
@@ -43,7 +43,7 @@ class Successor:
     """Another master's Dispatcher, as far as Redis knows: it has the latch, which the former one's lease had ended."""
 
     def __init__(self, redis: RedisServer) -> None:
-        self._connection = RedisConnection(redis.url)
+        self._connection = RedisConnection(redis.url, timeout=PATIENCE_S)
         self._latch = RedisLeaderLatch(self._connection, ClusterKeys("c"), DISPATCHER, 600.0)
         self._session = ""
 
@@ -224,7 +224,10 @@ async def test_a_thawed_dispatcher_drops_no_old_jobs(
 
 async def stored_jobs(redis: RedisServer, storage: Path, *job_ids: JobID) -> None:
     """What a Dispatcher that was killed leaves behind: jobs, accepted and running, and no leader."""
-    ha, connection = RedisHaServices(redis.url, "c", storage, timeout=10.0), RedisConnection(redis.url)
+    ha, connection = (
+        RedisHaServices(redis.url, "c", storage, timeout=10.0),
+        RedisConnection(redis.url, timeout=PATIENCE_S),
+    )
     latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, 600.0)
     term = LeaderTerm(DISPATCHER, (await latch.acquire("predecessor", 0)).epoch, "predecessor")
     for job_id in job_ids:
@@ -308,7 +311,9 @@ async def test_amid_a_clean_up_the_rest_is_left_to_the_next_leader(
     async with leading(service, redis_server.url, tmp_path, guardian=guardian) as world:
         dispatcher = world.dispatcher
         await world.submit(graph())
-        own = RedisLeaderLatch(RedisConnection(redis_server.url), ClusterKeys("c"), job_master(JOB), 600.0)
+        own = RedisLeaderLatch(
+            RedisConnection(redis_server.url, timeout=PATIENCE_S), ClusterKeys("c"), job_master(JOB), 600.0
+        )
         owner = LeaderTerm(job_master(JOB), (await own.acquire("job master", 0)).epoch, "job master")
         await registry.execution_store().put(JOB, b"how far it has come", owner)
         await job_master_of(world).job_reached_terminal_state(FINISHED)

@@ -39,7 +39,7 @@ from runtime.protocol.errors import JobSubmissionError
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from tests.contract.test_dispatcher_recovery import SECRET, Guardian, service  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
-from tests.waiting import AT_ONCE
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 LEASE = 30.0
 RETENTION = partial(Retention, 1000, 1 << 20, 3600.0)
@@ -180,7 +180,7 @@ async def test_a_leader_that_loses_its_term_meanwhile_leaves_the_answer_to_the_n
 async def test_the_next_leader_withdraws_what_was_not_stored_and_runs_what_was(
     service: RpcService, redis_server: RedisServer, registry: RedisHaServices, tmp_path: Path
 ) -> None:
-    connection = RedisConnection(redis_server.url)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
     latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, 600.0)
     term = LeaderTerm(DISPATCHER, (await latch.acquire("predecessor", 0)).epoch, "predecessor")
     for job_id in (JOB, OTHER):
@@ -196,7 +196,7 @@ async def test_the_next_leader_withdraws_what_was_not_stored_and_runs_what_was(
 
 
 async def test_only_a_pending_entry_is_withdrawn(redis_server: RedisServer, registry: RedisHaServices) -> None:
-    connection = RedisConnection(redis_server.url)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
     latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, 600.0)
     term = LeaderTerm(DISPATCHER, (await latch.acquire("leader", 0)).epoch, "leader")
     jobs = registry.running_jobs_registry()

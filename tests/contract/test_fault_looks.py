@@ -34,6 +34,7 @@ from tests.faults.deeds import missing_files, working_jobs
 from tests.faults.nemesis import leftovers_now, remains
 from tests.faults.redis_front import RedisFront
 from tests.faults.sampling import take_sample
+from tests.waiting import PATIENCE_S
 
 JOB, OTHER = "a" * 32, "b" * 32
 LEASE_S = 600.0
@@ -65,7 +66,7 @@ async def stored(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Sto
     configuration = Configuration.from_dict(settings)
     configuration.write(cluster.directory / "configuration.json")
     services = open_redis_services(configuration)
-    connection = RedisConnection(redis_server.url)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
     latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, LEASE_S)
     term = LeaderTerm(DISPATCHER, (await latch.acquire("leader", 0)).epoch, "leader")
     yield Stored(cluster, services, term)
@@ -217,7 +218,7 @@ async def test_the_front_sees_all_that_redis_grants_a_leader(directory: ClusterD
     server = EmbeddedRedis(directory.redis, socket_path=directory.socket_dir() / "redis.sock")
     server.start()
     front = RedisFront(directory.root, seed=1)
-    connection = RedisConnection(server.url)
+    connection = RedisConnection(server.url, timeout=PATIENCE_S)
     services = RedisHaServices(server.url, "c", directory.root / "ha")
     latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, LEASE_S)
     try:

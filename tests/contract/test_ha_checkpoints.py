@@ -27,6 +27,7 @@ from runtime.ha.latch import RedisLeaderLatch
 from runtime.protocol.leader import DISPATCHER, LeaderTerm, job_master
 from tests.fakes.ha_keeper import Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server  # noqa: F401
+from tests.waiting import PATIENCE_S
 
 KEYS = ClusterKeys("c1")
 JOB = "a" * 32
@@ -54,7 +55,7 @@ _sessions = itertools.count()
 
 @pytest.fixture
 async def direct(redis_server: RedisServer) -> AsyncIterator[RedisConnection]:
-    connection = RedisConnection(redis_server.url)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
     yield connection
     await connection.close()
 

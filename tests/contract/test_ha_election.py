@@ -17,6 +17,7 @@ from runtime.ha.services import LatchedHaServices, RedisHaServices
 from runtime.protocol.leader import DISPATCHER, LeaderInformation, LeaderTerm, boottime, job_master
 from tests.fakes.ha_keeper import LONG_LEASE, Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
+from tests.waiting import PATIENCE_S
 
 LEASE = 1.0
 """For tests of a lease that ends, in seconds; no other test loses its leader on a busy machine."""
@@ -150,7 +151,7 @@ async def test_an_epoch_is_above_all_that_a_receiver_has_seen(keeper: Keeper) ->
 
 
 async def test_a_latch_that_was_given_ends_with_its_lease(redis_server: RedisServer) -> None:
-    connection, keys = RedisConnection(redis_server.url), ClusterKeys("c1")
+    connection, keys = RedisConnection(redis_server.url, timeout=PATIENCE_S), ClusterKeys("c1")
     assert (await RedisLeaderLatch(connection, keys, DISPATCHER, 60.0).acquire("s", 0)).granted
     assert 0 < await connection.command("PTTL", keys.leader(DISPATCHER)) <= 60_000
     await connection.close()
@@ -159,7 +160,7 @@ async def test_a_latch_that_was_given_ends_with_its_lease(redis_server: RedisSer
 async def test_a_lost_reply_to_the_acquisition_is_the_same_request_again(keeper: Keeper) -> None:
     latch = keeper.latch(DISPATCHER, 60.0)
     first = await latch.acquire("s", 0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while (again := await latch.acquire("s", 0)).expires_in == first.expires_in:
             pass
     other = await latch.acquire("t", 0)
@@ -347,7 +348,7 @@ async def test_the_end_of_the_cluster_leaves_nothing(keeper: Keeper) -> None:
 
 async def test_nothing_is_left_behind(redis_server: RedisServer, open_ha: Open, tmp_path: Path) -> None:
     services = open_ha()
-    connection = RedisConnection(redis_server.url)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
     await connection.command("SET", "{understudy:c10}:epoch", "1")
     leader, master = await contend(services), await contend(services, "jobmaster-1")
     await until(lambda: leader.term and master.term)
@@ -361,7 +362,7 @@ async def test_nothing_is_left_behind(redis_server: RedisServer, open_ha: Open, 
     assert await connection.command("KEYS", "*") == ["{understudy:c10}:epoch"], "another cluster's key stays"
     assert list((tmp_path / "ha").iterdir()) == []
     await services.close()
-    async with asyncio.timeout(5):  # no connection but this one is left open
+    async with asyncio.timeout(PATIENCE_S):  # no connection but this one is left open
         while len(str(await connection.command("CLIENT", "LIST")).splitlines()) > 1:
             pass
     await connection.close()

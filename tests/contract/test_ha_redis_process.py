@@ -27,13 +27,13 @@ from tests.waiting import PATIENCE_S
 
 
 async def _set(server: EmbeddedRedis, value: str) -> None:
-    connection = RedisConnection(server.url)
+    connection = RedisConnection(server.url, timeout=PATIENCE_S)
     await connection.command("SET", "k", value)
     await connection.close()
 
 
 async def _get(server: EmbeddedRedis) -> object:
-    connection = RedisConnection(server.url)
+    connection = RedisConnection(server.url, timeout=PATIENCE_S)
     value = await connection.command("GET", "k")
     await connection.close()
     return value
@@ -50,7 +50,7 @@ async def test_it_is_private_and_fit(redis_server: RedisServer) -> None:
     environment = Path(f"/proc/{redis_server.pid}/environ").read_bytes()
     assert password.encode() not in command_line + environment + redis_server.log_path.read_bytes()
     assert password not in repr(redis_server)
-    connection = RedisConnection(redis_server.url)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
     check = await connection.check()
     assert check.persistent
     assert "fit" in check.verdict

@@ -34,7 +34,7 @@ KEYS = ClusterKeys("c1")
 
 @pytest.fixture
 async def direct(redis_server: RedisServer) -> AsyncIterator[RedisConnection]:
-    connection = RedisConnection(redis_server.url)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
     yield connection
     await connection.close()
 

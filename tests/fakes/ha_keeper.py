@@ -27,6 +27,7 @@ from runtime.ha.services import LatchedHaServices, RedisHaServices, StandaloneHa
 from runtime.ha.standalone_client import MasterConnection, MasterLeaderLatch, MasterMaps
 from runtime.ha.standalone_endpoint import StandaloneHa
 from tests.fakes.redis_server import RedisServer
+from tests.waiting import PATIENCE_S
 
 CLUSTER = "c1"
 LONG_LEASE = 12.0
@@ -112,7 +113,7 @@ class RedisKeeper(Keeper):
         return RedisHaServices(self._server.url, CLUSTER, self.storage, lease=lease)
 
     def _connection(self) -> RedisConnection:
-        connection = RedisConnection(self._server.url)
+        connection = RedisConnection(self._server.url, timeout=PATIENCE_S)
         self._closing.append(connection.close)
         return connection
 

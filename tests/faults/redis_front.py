@@ -22,6 +22,7 @@ from runtime.ha.tasks import cancel_and_wait
 from tests.fakes.redis_server import RedisProxy
 from tests.fakes.resp import Exchange
 from tests.faults.history import Reign
+from tests.waiting import PATIENCE_S
 
 LOOK_S = 0.05
 START_S = 10.0
@@ -166,7 +167,7 @@ class RedisFront(threading.Thread):
 
     async def _send_everybody_through(self) -> None:
         """Break the connections that were made before the proxy was there; its own break too, and are made again."""
-        connection = RedisConnection(self._server.url)
+        connection = RedisConnection(self._server.url, timeout=PATIENCE_S)
         try:
             for kind in ("normal", "pubsub"):
                 await connection.command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
