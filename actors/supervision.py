@@ -239,12 +239,12 @@ class SupervisorStrategy:
                 for kind in kinds:
                     if rule != kind and rule not in kinds and rule.partition(":")[2] == kind.partition(":")[2]:
                         return (
-                            f"the rule for {rule} does not apply to {kind}, which is a class of another module. "
-                            "Import the class from the same module on both sides"
+                            f"the rule for {rule} does not apply to {kind}, which is a class of another module; "
+                            "import the class from the same module on both sides"
                         )
         elif isinstance(error, RemoteError) and self.decider not in _OWN_DECIDERS:
             return (
-                f"the decider was given a RemoteError in place of {kinds[0]}. Import its module in the supervisor's "
+                f"the decider was given a RemoteError in place of {kinds[0]}; import its module in the supervisor's "
                 "process and give it plain arguments; or decide by a mapping of types or RemoteError.was_a"
             )
         return None

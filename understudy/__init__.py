@@ -2,9 +2,9 @@
 
     from understudy import connect, Pipeline, EmbeddedCluster, Actor, ActorSystem, Props
 
-Everything that `actors` makes public is here too. A name is imported at its first use: `import understudy` costs
-nothing. The other packages stand below this one as well (`understudy.runtime.client`), and so do not mind modules
-`actors`, `blob`, `conf` or `runtime` of a user's own: see `understudy.imports`.
+It contains all public names of `actors`, too. Each name is imported at its first use, so `import understudy` is cheap.
+The other packages are also available below this one (`understudy.runtime.client`). There they do not conflict with a
+user's own modules `actors`, `blob`, `conf` or `runtime`; see `understudy.imports`.
 """
 
 from __future__ import annotations
