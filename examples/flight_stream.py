@@ -1,4 +1,4 @@
-"""Arrivals by carrier and hour, counted as they come in: the flights of 2013 replayed as a stream, a file for each day.
+"""Arrivals by carrier and hour, counted on a stream: it replays the flights of 2013, with one file per day.
 
 understudy job run examples/flight_stream.py --out /tmp/arrivals --check
 spark-submit examples/flight_stream.py --out /tmp/arrivals --check
@@ -50,7 +50,7 @@ def unpack(days):
 
 
 def arrivals(flights):
-    """Count what has arrived, by the clocks where it arrived: the first moment after the departure that they show."""
+    """Count arrivals by local time: the first time after the departure when the local clocks show the arrival time."""
     flights = flights.selectExpr(
         "day",
         "sched_dep_time DIV 100 * 60 + sched_dep_time % 100 + dep_delay AS departure",
