@@ -85,7 +85,7 @@ class ActorContext:
 
         Raises:
             InvalidActorName: the name is malformed, or taken by a child that has not stopped yet.
-            ActorSystemError: the actor is stopping, or the child belongs in another process that cannot create it.
+            ActorSystemError: the actor is stopping, or the class of a child for another process has no import path.
             SerializationError: the child belongs in another process, and its arguments cannot be serialized.
         """
         return self._cell.make_child(props, name)
@@ -107,7 +107,7 @@ class ActorContext:
     # ------------------------------------------------------------------ messages
 
     def reply(self, message: Any) -> None:
-        """Reply to the sender of the current message; without a sender the reply becomes a dead letter."""
+        """Send *message* to the sender of the current message; without a sender it becomes a dead letter."""
         self.sender.tell(message, self._cell.ref)
 
     def become(self, behavior: Behavior, discard_old: bool = True) -> None:
@@ -251,11 +251,11 @@ class Actor:
         return self.post_stop()
 
     def post_restart(self, reason: BaseException) -> Awaitable[None] | None:
-        """Hook that runs on the new instance after a restart. By default it calls `pre_start`."""
+        """Hook that runs on the new instance after a restart, instead of `pre_start`; by default it calls that."""
         return self.pre_start()
 
     def reply(self, message: Any) -> None:
-        """Reply to the sender of the current message; without a sender the reply becomes a dead letter."""
+        """Send *message* to the sender of the current message; without a sender it becomes a dead letter."""
         self.context.reply(message)
 
     @property

@@ -68,7 +68,7 @@ class Backoff:
     Args:
         min_s: delay before the first restart, in seconds.
         max_s: longest delay without jitter, in seconds.
-        factor: quotient of each delay and the one before.
+        factor: factor by which each delay is longer than the one before.
         jitter: largest random fraction that is added to a delay, so that children that failed together restart apart.
         reset_after_s: seconds without a failure after which the next delay is *min_s* again; default: *min_s*, as in
             Akka.
