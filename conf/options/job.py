@@ -32,8 +32,8 @@ class JobOptions:
         "jobmanager.job-masters.concurrent-starts",
         Integer(1, 1000, example="4"),
         "4",
-        "Most JobMasters, each a process, that start at the same time during the recovery of jobs. If it is more than "
-        "1, recovered jobs leave one start to newly submitted jobs.",
+        "Most JobMasters, each a process, that start at the same time, also while many jobs are recovered. If it is "
+        "more than 1, recovered jobs leave one start to newly submitted jobs.",
     )
     SLOT_REQUEST_TIMEOUT = option(
         "slot.request.timeout",
