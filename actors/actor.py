@@ -29,7 +29,7 @@ class ActorContext:
     """An actor's view of itself, its parent, its children and its system. For the actor's own use only.
 
     Args:
-        cell: what runs the actor.
+        cell: the cell that runs the actor.
     """
 
     __slots__ = ("_cell",)
@@ -52,12 +52,12 @@ class ActorContext:
 
     @property
     def parent(self) -> ActorRef:
-        """The actor that made this one and supervises it."""
+        """The actor that created this one and supervises it."""
         return self._cell.parent
 
     @property
     def props(self) -> Props:
-        """The recipe that this actor was made by."""
+        """The recipe from which this actor was created."""
         return self._cell.props
 
     @property
@@ -71,13 +71,13 @@ class ActorContext:
         return self._cell.children.refs()
 
     def child(self, name: str) -> ActorRef | None:
-        """The living child of that name, if there is one."""
+        """Return the living child of that name, or None."""
         return self._cell.children.ref(name)
 
     # ------------------------------------------------------------------ making and stopping
 
     def actor_of(self, props: Props, name: str | None = None) -> ActorRef:
-        """Make a child and return its ref at once; it is created in the background, and its messages wait for that.
+        """Create a child and return its ref at once. The child starts in the background; its messages wait until then.
 
         Args:
             props: the recipe.
@@ -85,58 +85,58 @@ class ActorContext:
 
         Raises:
             InvalidActorName: the name is malformed, or taken by a child that has not stopped yet.
-            ActorSystemError: the actor is stopping; or the child is to live elsewhere, and cannot be ordered there.
-            SerializationError: the child is to live elsewhere, and its arguments cannot travel.
+            ActorSystemError: the actor is stopping, or the class of a child for another process has no import path.
+            SerializationError: the child belongs in another process, and its arguments cannot be serialized.
         """
         return self._cell.make_child(props, name)
 
     def stop(self, ref: ActorRef) -> None:
-        """Stop a child, or the actor itself, once it has handled the present message; its children stop first."""
+        """Stop a child, or the actor itself, after its current message; the children of a stopped actor stop first."""
         self._cell.stop(ref)
 
     def watch(self, ref: ActorRef) -> ActorRef:
-        """Get a `Terminated` when that actor stops (at once when it is not there). Idempotent; returns *ref*."""
+        """Receive a `Terminated` when *ref* stops (at once if it does not exist). Idempotent; returns *ref*."""
         self._cell.watch(ref)
         return ref
 
     def unwatch(self, ref: ActorRef) -> ActorRef:
-        """Get no `Terminated` of that actor any more, not even one that is in the mailbox already; returns *ref*."""
+        """Stop watching that actor; drop its `Terminated`, even one already in the mailbox. Returns *ref*."""
         self._cell.unwatch(ref)
         return ref
 
     # ------------------------------------------------------------------ messages
 
     def reply(self, message: Any) -> None:
-        """Send *message* to the sender of the message that is being handled; without one it is a dead letter."""
+        """Send *message* to the sender of the current message; without a sender it becomes a dead letter."""
         self.sender.tell(message, self._cell.ref)
 
     def become(self, behavior: Behavior, discard_old: bool = True) -> None:
-        """Handle messages with *behavior* from the next one on; with ``discard_old=False`` `unbecome` goes back."""
+        """Handle the next messages with *behavior*; after ``discard_old=False`` `unbecome` restores the present one."""
         self._cell.become(behavior, discard_old)
 
     def unbecome(self) -> None:
-        """Go back to the behaviour before the present one, or to `Actor.receive`."""
+        """Restore the behaviour before the present one, or `Actor.receive`."""
         self._cell.unbecome()
 
     def stash(self) -> None:
-        """Put the message that is being handled aside until `unstash_all`.
+        """Put the current message aside until `unstash_all`.
 
         Raises:
-            StashOverflow: the stash holds `CoreSettings.stash_capacity` messages already.
-            RuntimeError: no message is being handled, or it has been put aside already.
+            StashOverflow: the stash already holds `CoreSettings.stash_capacity` messages.
+            RuntimeError: the actor is handling no message, or has already stashed it.
         """
         self._cell.stash()
 
     def unstash_all(self) -> None:
-        """Put the messages of the stash back to the front of the mailbox, in their order."""
+        """Move the stashed messages to the front of the mailbox, in their order."""
         self._cell.unstash_all()
 
     def unhandled(self, message: Any) -> None:
-        """Do the default of `Actor.unhandled`."""
+        """Run the default of `Actor.unhandled`."""
         self._cell.unhandled(message)
 
     def pipe_to(self, awaitable: Awaitable[Any], recipient: ActorRef | None = None, sender: ActorRef = CURRENT) -> None:
-        """Send the result of *awaitable* as a message when it is there; an exception arrives as `Failure`.
+        """Send the result of *awaitable* as a message once it is available; an exception arrives as `Failure`.
 
         Args:
             awaitable: a coroutine, a future or an `Ask`.
@@ -147,27 +147,34 @@ class ActorContext:
         cell.pipe_to(awaitable, recipient or cell.ref, cell.ref if sender is CURRENT else sender)
 
     def actor_selection(self, path: str) -> ActorSelection:
-        """The actors that match *path*: absolute, relative to this one, or an address; with ``..``, ``*``, ``?``."""
+        """Select the actors that match *path*.
+
+        Args:
+            path: an absolute path, one relative to this actor, or an address; may contain ``..``, ``*`` and ``?``.
+        """
         return self._cell.node.select(path, self._cell.ref)
 
     # ------------------------------------------------------------------ time and threads
 
     @property
     def timers(self) -> Timers:
-        """Messages to itself after a time."""
+        """Timers that send messages to the actor itself."""
         return self._cell.timers()
 
     def set_receive_timeout(self, seconds: float | None) -> None:
-        """Get a `ReceiveTimeout` whenever no message has come for that long; None turns it off."""
+        """Receive a `ReceiveTimeout` after *seconds* without a message; None turns it off."""
         self._cell.set_receive_timeout(seconds)
 
     def run_blocking(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
-        """Run a blocking function in a thread; await its result, or `pipe_to` it. What it tells has this sender."""
+        """Run a blocking function in a thread; await its result, or `pipe_to` it.
+
+        Messages that the function tells have this actor as their sender.
+        """
         return self._cell.node.run_blocking(function, *args, **kwargs)
 
 
 class Actor:
-    """An actor: state that only its own messages touch, one message at a time.
+    """An actor: private state, changed only by the messages that the actor handles, one at a time.
 
     Derive from it, write `receive`, and create it with `actor_of` (never by calling the class)::
 
@@ -184,11 +191,11 @@ class Actor:
                     case _:
                         self.unhandled(message)
 
-    `receive` and the four hooks may be plain or ``async def``. The next message is handled only when the coroutine of
-    the present one has ended. A handler that blocks (or computes for long) blocks all actors of its process:
-    `ActorContext.run_blocking` takes such work to a thread.
+    `receive` and the four hooks may be plain functions or ``async def``. The actor handles the next message only after
+    the coroutine of the current one has ended. A handler that blocks (or computes for long) blocks all actors of its
+    process: use `ActorContext.run_blocking` to run such work in a thread.
 
-    `context` is there before the constructor runs.
+    `context` is set before the constructor runs.
     """
 
     context: ActorContext
@@ -206,38 +213,37 @@ class Actor:
                 )
 
     def receive(self, message: Any) -> Awaitable[Any] | None:
-        """Handle a message. Until it is overridden, all messages are unhandled."""
+        """Handle a message. The default treats every message as unhandled."""
         self.unhandled(message)
         return None
 
     def unhandled(self, message: Any) -> None:
-        """Called by `receive` for a message that it has no use for.
+        """Reject a message that `receive` does not handle; `receive` calls this.
 
-        An ask gets an `UnhandledMessageError`, and an `UnhandledMessage` is published on the event stream.
+        An ask ends in `UnhandledMessageError`. The event stream gets an `UnhandledMessage`.
 
         Raises:
-            DeathPactError: the message is `Terminated`: who watches another and does not handle its death dies with it.
+            DeathPactError: the message is `Terminated`. An actor that watches another has to handle its `Terminated`.
         """
         self.context.unhandled(message)
 
     def pre_start(self) -> Awaitable[None] | None:
-        """Called before the first message, and by default after each restart; may be a coroutine."""
+        """Hook that runs before the first message and, by default, after each restart; may be a coroutine."""
         return None
 
     def post_stop(self) -> Awaitable[None] | None:
-        """Called when the actor has stopped, its children too, and by default before each restart."""
+        """Hook that runs after the actor and its children have stopped and, by default, before each restart."""
         return None
 
     def pre_restart(self, reason: BaseException, message: Any) -> Awaitable[None] | None:
-        """Called on the old instance before a restart. By default it stops all children and calls `post_stop`.
+        """Hook that runs on the old instance before a restart. By default it stops all children and calls `post_stop`.
 
         Args:
-            reason: why the actor is restarted.
-            message: what it was handling when it failed, or None.
+            reason: the error that causes the restart.
+            message: the message that the actor was handling when it failed, or None.
 
-        An override that is a coroutine function calls ``super().pre_restart(...)`` and awaits what that returns, if
-        anything.
-        An error raised here is logged; the restart goes on.
+        A coroutine function that overrides it calls ``super().pre_restart(...)`` and awaits the result unless that is
+        None. An error raised here is logged; the restart continues.
         """
         for child in self.context.children:
             self.context.unwatch(child)
@@ -245,11 +251,11 @@ class Actor:
         return self.post_stop()
 
     def post_restart(self, reason: BaseException) -> Awaitable[None] | None:
-        """Called on the new instance after a restart, instead of `pre_start`, which it calls by default."""
+        """Hook that runs on the new instance after a restart, instead of `pre_start`; by default it calls that."""
         return self.pre_start()
 
     def reply(self, message: Any) -> None:
-        """Send *message* to the sender of the message that is being handled; without one it is a dead letter."""
+        """Send *message* to the sender of the current message; without a sender it becomes a dead letter."""
         self.context.reply(message)
 
     @property
@@ -264,12 +270,12 @@ class Actor:
 
     @property
     def timers(self) -> Timers:
-        """Messages to itself after a time."""
+        """Timers that send messages to the actor itself."""
         return self.context.timers
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that is named after the actor's module; each line begins with the actor's path."""
+        """A logger named after the actor's module; each line begins with the actor's path."""
         return _PathLogger(logging.getLogger(type(self).__module__), {"path": self.context.self_ref.path})
 
 

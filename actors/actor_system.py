@@ -44,24 +44,26 @@ _DIRECTORY_PREFIX = "understudy-actors-"
 _LOCK = "lock"
 _SOCKET_PATH_LIMIT = 107
 _systems: weakref.WeakSet[ActorSystem] = weakref.WeakSet()
-"""Those of this process, and of the one that it was forked from."""
+"""Systems of this process, and of the process that it was forked from."""
 
 
 class ActorSystem(ActorSystemBase):
-    """Actors in processes of their own, in shared ones, and in this one.
+    """An actor system whose actors run in processes of their own, in shared processes, and in this process.
 
-    Start it before this process has threads that hold locks: the processes of its actors are forked from here (what is
-    defined in ``__main__`` by then is known to them). Several may run in a process, and be used from any thread.
+    Start it before this process has threads that hold locks, because the system forks the processes of its actors from
+    this one. They know what ``__main__`` has defined by then. Several systems may run in a process. Any thread may use
+    them.
 
-    SIGTERM terminates the system, and then ends the process by that signal (Akka's shutdown hook), if the system is
-    made in the main thread and nothing else handles the signal by then. A second one ends the process at once.
+    SIGTERM terminates the system and then ends the process by that signal (Akka's shutdown hook). This requires that
+    the system is created in the main thread and that nothing else handles the signal by then. A second SIGTERM ends the
+    process at once.
 
     Args:
-        name: name of the system, of letters, digits, ``_`` and ``-``.
-        host: address by which this machine is reached and on which to listen; loopback by default.
+        name: name of the system: letters, digits, ``_`` and ``-``.
+        host: address at which others reach this machine, and on which the system listens; default: loopback.
         port: port of the system; 0 takes a free one.
-        secret_file: file with the secret that all systems and clients that talk to each other share; made (mode 0600)
-            when it does not exist. None: a new secret in the system's own directory, see `secret_file`.
+        secret_file: file with the secret shared by all systems and clients that talk to each other. The system creates
+            it (mode 0600) when it does not exist. None: a new secret in the system's own directory, see `secret_file`.
         config: see `SystemConfig`.
 
     Raises:
@@ -166,15 +168,15 @@ class ActorSystem(ActorSystemBase):
     def connect(
         address: str | ActorAddress, secret_file: Path | str, config: SystemConfig | None = None
     ) -> ActorSystemClient:
-        """Reach a running system from a process that is not to have one: a notebook, a script.
+        """Connect to a running system from a process without one: a notebook, a script.
 
         Args:
             address: the system's address, ``akka.tcp://<system>@<host>:<port>``, with or without a path.
             secret_file: file with the system's secret.
-            config: settings, of which a client needs the times allowed, the frame size and TLS.
+            config: settings; a client uses the timeouts, the frame size and TLS.
 
         Raises:
-            AddressError: *address* is none.
+            AddressError: *address* is not an address.
             RecipientUnreachable: nothing listens there.
             AuthenticationError: the system has another secret.
         """
@@ -183,15 +185,15 @@ class ActorSystem(ActorSystemBase):
     # ------------------------------------------------------------------ end
 
     def terminate(self, timeout_s: float = 10.0) -> None:
-        """Stop all actors, children first, then all processes, and wait until nothing of it is left. Idempotent.
+        """Stop all actors, children first, then all processes, and wait until all have ended. Idempotent.
 
-        Called by an actor it returns at once, and the system ends in the background.
+        When an actor calls it, it returns at once, and the system ends in the background.
 
         Args:
-            timeout_s: after so many seconds what still runs is cancelled; host processes are killed some seconds later.
+            timeout_s: seconds until actors that still run are cancelled; host processes are killed some seconds later.
         """
         if os.getpid() != self._pid:
-            return  # a process that was forked from the system's own one
+            return  # this process was forked from the system's process
         if self._thread.is_here:
             threading.Thread(target=self.terminate, args=(timeout_s,), name="actors-terminate").start()
             return
@@ -212,7 +214,7 @@ class ActorSystem(ActorSystemBase):
         os.close(self._lock)
 
     def _guardians_ended(self, _terminated: object) -> None:
-        """All actors have stopped: somebody has terminated the system, or a guardian has failed."""
+        """Terminate the system after all actors have stopped: on request, or because a guardian failed."""
         if not self._is_terminated:
             threading.Thread(target=self.terminate, name="actors-terminate").start()
 
@@ -241,7 +243,7 @@ def _check(name: str, host: str) -> None:
 
 
 def _terminate_at_exit(system: ActorSystem) -> Callable[[], None]:
-    """For a system that nobody has terminated; it may be collected before."""
+    """Return a function that terminates the system at exit unless it was terminated or collected before."""
     known = weakref.ref(system)
 
     def terminate() -> None:
@@ -267,18 +269,22 @@ def _terminate_all(number: int) -> None:
 
 
 def _make_directory() -> tuple[Path, int]:
-    """A private directory, and the descriptor of a lock in it that this process and those forked from it hold."""
+    """Create a private directory with a lock file, locked by this process and those forked from it.
+
+    Returns:
+        The directory and the descriptor of the lock.
+    """
     made = Path(tempfile.mkdtemp(prefix=f".{_DIRECTORY_PREFIX}"))
     lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    # It gets the name by which `_sweep` looks for it when it is locked already.
+    # `_sweep` finds directories by name, so it gets that name only once it is locked.
     return made.rename(made.with_name(made.name.removeprefix("."))), lock
 
 
 def _sweep() -> None:
-    """Remove the directories of systems whose processes were killed, and so could not do it themselves."""
+    """Remove the directories of systems whose processes were killed before they could remove them."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or in use, or just being removed by somebody else
+        with contextlib.suppress(OSError):  # another user's, or in use, or being removed by another process
             lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

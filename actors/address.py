@@ -15,12 +15,12 @@ _PATTERN = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class ActorAddress:
-    """Where an actor is reached.
+    """Address at which an actor is reached.
 
     Args:
         system: name of its actor system.
         host: host name or IP address (IPv6 without brackets).
-        port: TCP port of the process that hosts it, or of its system's receptionist, which redirects.
+        port: TCP port of the process that hosts it, or of its system's receptionist, which redirects callers.
         path: absolute path of the actor, e.g. ``/user/dispatcher``.
     """
 
@@ -40,11 +40,11 @@ class ActorAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the address names this machine only."""
+        """Return whether the host is a loopback address, which means this machine only."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     def with_path(self, path: str) -> ActorAddress:
-        """The address of another actor of the same process."""
+        """Return the address of another actor of the same process."""
         return ActorAddress(self.system, self.host, self.port, path)
 
     @classmethod

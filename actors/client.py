@@ -31,15 +31,15 @@ REPORT_S = 60.0
 
 
 class ActorClient:
-    """Looks actors up by address and calls them from any thread, or from any event loop by `await`.
+    """Looks actors up by address and calls them from any thread, or with `await` from any event loop.
 
-    What `RpcService` is to the code on an event loop. Use it as a context manager, or call `close`.
+    Code that runs on an event loop uses `RpcService` instead. Use the client as a context manager, or call `close`.
 
     Args:
         secret: the secret of the cluster.
-        config: settings; a client never listens, so ``port`` is of no use to it.
-        offloader: takes arguments and results that do not fit into a frame; closed with the client. Without one they
-            are refused.
+        config: settings; a client never listens, so it ignores ``port``.
+        offloader: carries arguments and results that do not fit into a frame; closed with the client. Without one the
+            client rejects them.
 
     Attributes:
         config: the settings.
@@ -64,8 +64,8 @@ class ActorClient:
         """Ask the receptionist at the address's port where the actor really lives.
 
         Raises:
-            AddressError: *address* is none.
-            UnknownActor: no such actor is known there.
+            AddressError: *address* is not an address.
+            UnknownActor: the receptionist knows no such actor.
             RecipientUnreachable: nothing listens there.
             AuthenticationError: the cluster has another secret.
         """
@@ -122,7 +122,7 @@ class ActorClient:
     def tell(self, target: ActorAddress, name: str, arguments: list[Any], token: FencingToken | None) -> None:
         """Send a tell (used by the generated gateways): at most once, no reply, never an error to the caller.
 
-        Who sends faster than the recipient takes is made to wait; after ``ask_timeout_s`` the message is dropped.
+        A caller that sends faster than the recipient reads waits; after ``ask_timeout_s`` the client drops the message.
         """
         fields = (target.path, name, arguments, None if token is None else (token.epoch, token.session))
         try:
@@ -169,7 +169,7 @@ class ActorClient:
         return connection
 
     def close(self) -> None:
-        """Send what is held back, close all connections; pending asks end in `RecipientUnreachable`. Idempotent."""
+        """Send buffered messages and close all connections; pending asks end in `RecipientUnreachable`. Idempotent."""
         with self._lock:
             self._closed = True
             connections = list(self._connections.values())
@@ -180,7 +180,7 @@ class ActorClient:
             self._offloader.close_blocking()
 
     def after_fork(self) -> None:
-        """In the child: leave the connections to the parent."""
+        """Leave the connections to the parent; called in the child after a fork."""
         self._lock = threading.Lock()
         connections, self._connections = self._connections, {}
         for connection in connections.values():

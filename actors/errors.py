@@ -1,31 +1,33 @@
 """The exception tree of the actor and RPC layer.
 
-ActorError
-├── AddressError               an actor address cannot be parsed
-├── WireError                  a peer sent bytes that are not the protocol
-│   ├── FrameTooLarge          a frame exceeds ``rpc.frame-size``
-│   │   └── OffloadError       it was to travel apart, and could not be put or fetched
-│   └── ProtocolVersionMismatch
-├── AuthenticationError        the peer does not hold the cluster secret
-├── EndpointStateError         a call to an endpoint that is not running
-├── RecipientUnreachable       nothing listens at the address, or the connection broke
-│   ├── RecipientTerminated    the actor has stopped, or there never was one
-│   └── Quarantined            the other system was declared dead; only a new incarnation of it is talked to
-├── UnknownActor               the process is there, the named actor is not
-├── FencingError               the call carried a stale fencing token
-├── AskTimeout                 no reply within the time allowed: the outcome is unknown
-├── InvalidActorName           a child's name is taken or malformed
-├── ActorNotFound              a selection matches no actor
-├── MailboxFull                a bounded mailbox refuses a message
-├── StashOverflow              more messages were stashed than the stash holds
-├── SerializationError         a message cannot be sent to another process
-├── UnhandledMessageError      the actor has no use for the message it was asked
-├── ActorInitializationError   an actor's constructor or `pre_start` failed
-├── ActorKilled                an actor was sent `Kill`
-├── DeathPactError             an actor watches another and does not handle its `Terminated`
-├── ActorProcessDied           the process of a child has ended
-├── RemoteError                the handler raised an exception of a type that this side does not know
-└── ActorSystemError           the process system cannot start or stop an actor
+Every error derives from the one above it::
+
+    ActorError
+    ├── AddressError               an actor address cannot be parsed
+    ├── WireError                  a peer sent bytes that are not the protocol
+    │   ├── FrameTooLarge          a frame exceeds ``rpc.frame-size``
+    │   │   └── OffloadError       a value that travels apart could not be uploaded or fetched
+    │   └── ProtocolVersionMismatch
+    ├── AuthenticationError        the peer does not hold the cluster secret
+    ├── EndpointStateError         a call to an endpoint that is not running
+    ├── RecipientUnreachable       nothing listens at the address, or the connection broke
+    │   ├── RecipientTerminated    the actor has stopped, or there never was one
+    │   └── Quarantined            the other system was declared dead; only a new incarnation of it is reached
+    ├── UnknownActor               the process is there, the named actor is not
+    ├── FencingError               the call carried a stale fencing token
+    ├── AskTimeout                 no reply within the time allowed: the outcome is unknown
+    ├── InvalidActorName           a child's name is taken or malformed
+    ├── ActorNotFound              a selection matches no actor
+    ├── MailboxFull                a bounded mailbox refuses a message
+    ├── StashOverflow              more messages were stashed than the stash holds
+    ├── SerializationError         a message cannot be sent to another process
+    ├── UnhandledMessageError      the actor does not handle the message of an ask
+    ├── ActorInitializationError   an actor's constructor or `pre_start` failed
+    ├── ActorKilled                an actor was sent `Kill`
+    ├── DeathPactError             an actor watches another and does not handle its `Terminated`
+    ├── ActorProcessDied           the process of a child has ended
+    ├── RemoteError                the handler raised an exception of a type that this side does not know
+    └── ActorSystemError           the process system cannot start or stop an actor
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class FrameTooLarge(WireError):
 
 
 class OffloadError(FrameTooLarge):
-    """A value over ``rpc.frame-size`` was to travel apart from its frame, and could not be put, or not be fetched."""
+    """A value larger than ``rpc.frame-size`` travels apart from its frame; it could not be uploaded or fetched."""
 
 
 class ProtocolVersionMismatch(WireError):
@@ -82,9 +84,9 @@ class FencingError(ActorError):
     """The call carried a stale fencing token (Flink's ``FencingTokenException``).
 
     Args:
-        message: for people.
-        epoch: where it is the caller's own leadership that is stale: the highest epoch of its component that the
-            refuser has seen. It travels as a part of the message, as everything of an error does.
+        message: text for people.
+        epoch: highest epoch of the component that the rejecting process has seen; given when the caller's own
+            leadership is stale. It travels as part of the message, like everything of an error.
     """
 
     def __init__(self, message: str, epoch: int | None = None) -> None:
@@ -92,7 +94,7 @@ class FencingError(ActorError):
 
     @property
     def epoch(self) -> int | None:
-        """The highest epoch that the refuser has seen; None where it does not say."""
+        """The highest epoch that the rejecting process has seen; None when the message does not contain it."""
         found = _SEEN.search(str(self))
         return None if found is None else int(found[1])
 
@@ -109,7 +111,7 @@ class RemoteError(ActorError):
         message: its text.
         remote_traceback: the formatted traceback of the remote side, or "".
         kinds: names of the exception's type and its bases, ``module:Qualname``, the most special first; default: the
-            type's own name, and that it is an `Exception`.
+            type's own name and those of `Exception` and `BaseException`.
     """
 
     def __init__(self, type_name: str, message: str, remote_traceback: str = "", kinds: tuple[str, ...] = ()) -> None:
@@ -133,7 +135,7 @@ class RecipientTerminated(RecipientUnreachable):
 
 
 class Quarantined(RecipientUnreachable):
-    """The other system was declared dead and is not talked to again before it is started anew (Akka's quarantine)."""
+    """The other system was declared dead and stays unreachable until it is restarted (Akka's quarantine)."""
 
 
 class InvalidActorName(ActorError, ValueError):
@@ -145,7 +147,7 @@ class ActorNotFound(ActorError, LookupError):
 
 
 class MailboxFull(ActorError):
-    """A bounded mailbox whose overflow policy is to fail the sender refuses a message."""
+    """A bounded mailbox rejects a message because its overflow policy is to fail the sender."""
 
 
 class StashOverflow(ActorError):
@@ -153,11 +155,11 @@ class StashOverflow(ActorError):
 
 
 class SerializationError(ActorError, TypeError):
-    """A message cannot be sent to another process, or what came from one cannot be read."""
+    """A message cannot be sent to another process, or bytes from one cannot be decoded."""
 
 
 class UnhandledMessageError(ActorError):
-    """The actor that was asked has no use for the message."""
+    """The actor does not handle the message of an ask."""
 
 
 class ActorInitializationError(ActorError):

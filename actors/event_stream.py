@@ -1,8 +1,8 @@
-"""The event stream (Akka's ``EventStream``): events are published by their class, and told to who has subscribed to it.
+"""The event stream (Akka's ``EventStream``): it delivers each event to the subscribers of the event's class.
 
-The stream is the whole system's, in however many processes that runs. Each node keeps the subscriptions that were made
-in it, has the others' brought to it (`EventStream.on_change` and `EventStream.replace`), and tells all of them. Classes
-are known by name, so that a node may carry subscriptions to classes which it has never imported.
+One stream serves the whole system, over all its processes. Each node keeps the subscriptions made in it and receives
+those of the other nodes (`EventStream.on_change` and `EventStream.replace`). It delivers an event to all of them.
+Subscriptions name classes by text, so a node can hold subscriptions to classes that it has never imported.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from actors.ref import ActorRef
 from actors.serialization import name_of
 
 Table = Mapping[ActorRef, tuple[str, ...]]
-"""The classes (by name) to which each subscriber has subscribed, and behind a ``-`` those that it has then left out.
+"""The names of the classes to which each subscriber has subscribed. A ``-`` precedes a class that it then left out.
 
-For an event the last entry counts that names its class or one of that class's bases.
+For an event, the last entry counts that names its class or one of that class's bases.
 """
 
 _CACHED_TYPES = 1000
 
 
 def class_names(kind: type) -> tuple[str, ...]:
-    """The names of a class and of all that it is derived from: an event of this class is one of each of those."""
+    """Return the names of a class and of all its bases. An event of the class matches a subscription to any of them."""
     return tuple(name_of(base) for base in kind.__mro__)
 
 
 class _Entry(NamedTuple):
-    """A class by its name, with the names of all that it is derived from, itself included."""
+    """A class by its name, with the names of the class and all its bases."""
 
     name: str
     bases: frozenset[str]
@@ -40,20 +40,24 @@ class _Entry(NamedTuple):
 
 
 class Subscriptions:
-    """The subscribers and the classes they have subscribed to. Pure. Classes are given by `class_names`."""
+    """The subscribers and the classes they have subscribed to, given as `class_names`. Pure."""
 
     def __init__(self) -> None:
         self._table: dict[ActorRef, tuple[_Entry, ...]] = {}
 
     def add(self, ref: ActorRef, names: tuple[str, ...]) -> bool:
-        """Subscribe; False when that was so already."""
+        """Subscribe; return False when *ref* was subscribed already."""
         entries = self._table.get(ref, ())
         if all(entry.wanted for entry in entries) and any(entry.name == names[0] for entry in entries):
             return False
         return self._set(ref, (*_others(entries, names), _Entry(names[0], frozenset(names), True)))
 
     def remove(self, ref: ActorRef, names: tuple[str, ...] | None = None) -> bool:
-        """Unsubscribe from a class and all that is derived from it, or from everything; False when that was so."""
+        """Unsubscribe from a class and all that is derived from it, or from everything.
+
+        Returns:
+            False when nothing changed.
+        """
         if names is None:
             return self._set(ref, ())
         left = _others(self._table.get(ref, ()), names)
@@ -71,7 +75,7 @@ class Subscriptions:
 
     @property
     def table(self) -> Table:
-        """A copy, in the order in which the subscribers came."""
+        """A copy of the table, in the order of subscription."""
         return {ref: tuple(map(str, entries)) for ref, entries in self._table.items()}
 
     def matching(self, names: frozenset[str]) -> list[ActorRef]:
@@ -83,7 +87,7 @@ class Subscriptions:
 
 
 def _others(entries: tuple[_Entry, ...], names: tuple[str, ...]) -> tuple[_Entry, ...]:
-    """The entries that an entry for the class *names* does not make void."""
+    """Return the entries that a new entry for the class *names* does not replace."""
     return tuple(entry for entry in entries if names[0] not in entry.bases)
 
 
@@ -97,13 +101,13 @@ def _matching(table: Table, names: frozenset[str]) -> list[ActorRef]:
 
 
 class EventStream:
-    """Subscribe, unsubscribe, publish: from any thread, if *run* sees to that.
+    """Event stream of a node. Any thread may subscribe, unsubscribe and publish if *run* allows that.
 
     Args:
-        run: runs a function with its arguments on the node's loop; default: at once, here.
-        refused: told of subscriber, event and error when a subscriber's mailbox refuses an event.
-        on_subscriber: given whoever subscribes in this node and had not before, to see that its end is noticed.
-        on_change: given the new table of this node's subscriptions whenever it changes, for the other nodes.
+        run: runs a function with its arguments on the node's loop; default: at once, in the caller's thread.
+        refused: called with subscriber, event and error when a subscriber's mailbox refuses an event.
+        on_subscriber: called with each new subscriber of this node, so that the node watches it.
+        on_change: called with the new table whenever this node's subscriptions change, to inform the other nodes.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class EventStream:
         self._by_type: dict[type, tuple[ActorRef, ...]] = {}
 
     def subscribe(self, ref: ActorRef, kind: type) -> None:
-        """Tell *ref* all events of the class *kind* and of classes derived from it, each once. Idempotent.
+        """Deliver all events of the class *kind* and of classes derived from it to *ref*, each once. Idempotent.
 
         Raises:
             TypeError: *ref* is no ref, or *kind* no class.
@@ -130,13 +134,14 @@ class EventStream:
         self._run(self._subscribe, _expect_ref(ref), _expect_class(kind))
 
     def subscribe_by_name(self, ref: ActorRef, names: tuple[str, ...]) -> None:
-        """As `subscribe`, to a class that need not be known here, given by its `class_names`."""
+        """Subscribe to a class by its `class_names`; this process need not have imported it. See `subscribe`."""
         self._run(self._subscribe, _expect_ref(ref), names)
 
     def unsubscribe(self, ref: ActorRef, kind: type | None = None) -> None:
-        """Tell *ref* no events of the class *kind* and of classes derived from it any more, or none at all. Idempotent.
+        """Stop delivering events of the class *kind* and of classes derived from it to *ref*. Idempotent.
 
-        Events of its other base classes, if *ref* has subscribed to one, go on (as with Akka's).
+        Without *kind* it gets no events at all. If *ref* has subscribed to a base class of *kind*, it still gets the
+        other events of that base class (as with Akka's).
 
         Raises:
             TypeError: *ref* is no ref, or *kind* no class.
@@ -144,11 +149,11 @@ class EventStream:
         self._run(self._unsubscribe, _expect_ref(ref), None if kind is None else _expect_class(kind))
 
     def publish(self, event: Any) -> None:
-        """Tell *event* to its subscribers, without a sender."""
+        """Deliver *event* to its subscribers, without a sender."""
         self._run(self._publish, event)
 
     def replace(self, elsewhere: Table) -> None:
-        """The subscriptions made in the other nodes are now these; to be called on the loop."""
+        """Replace the subscriptions made in the other nodes; call it on the loop."""
         self._elsewhere = dict(elsewhere)
         self._by_type.clear()
 
@@ -180,14 +185,14 @@ class EventStream:
         for ref in subscribers:
             try:
                 ref.tell(event, None)
-            except MailboxFull as error:  # a slow subscriber is neither the publisher's nor the others' concern
+            except MailboxFull as error:  # a slow subscriber must not affect the publisher and the other subscribers
                 if self._refused is not None:
                     self._refused(ref, event, error)
 
     def _remember(self, kind: type) -> tuple[ActorRef, ...]:
         names = frozenset(class_names(kind))
         subscribers = tuple(dict.fromkeys((*self._here.matching(names), *_matching(self._elsewhere, names))))
-        if len(self._by_type) >= _CACHED_TYPES:  # classes made on the fly must not be kept alive for ever
+        if len(self._by_type) >= _CACHED_TYPES:  # the cache must not keep classes alive that were made on the fly
             self._by_type.clear()
         self._by_type[kind] = subscribers
         return subscribers

@@ -1,7 +1,7 @@
-"""Mailboxes (Akka's ``MailboxType`` and ``MessageQueue``): what holds an actor's messages until their turn comes.
+"""Mailboxes (Akka's ``MailboxType`` and ``MessageQueue``): queues of the messages that wait for an actor.
 
-A configuration (`UnboundedMailbox` and its like) is given to `Props.with_mailbox` and may travel to another process;
-`MailboxType.create` makes the `Mailbox` there. Mailboxes are pure and belong to the loop of their node.
+`Props.with_mailbox` takes a configuration (`UnboundedMailbox` and its like), which may travel to another process.
+`MailboxType.create` makes the `Mailbox` there. Mailboxes are pure; only the loop of their node uses them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from actors.ref import ActorRef
 
 PriorityKey = Callable[[Any], Any]
-"""Maps a message to its priority: the least comes first (as with Akka's ``PriorityGenerator``)."""
+"""Maps a message to its priority; the lowest comes first (as with Akka's ``PriorityGenerator``)."""
 
 
 class Envelope(NamedTuple):
-    """A message and who sent it."""
+    """A message and its sender."""
 
     message: Any
     sender: ActorRef | None
@@ -37,13 +37,13 @@ class Overflow(enum.Enum):
     """Policy of a bounded mailbox for a message for which it has no room."""
 
     FAIL = "fail"
-    """Refuses it: `MailboxFull` reaches the sender, from `tell` itself in the same process."""
+    """The mailbox rejects it with `MailboxFull`; in the same process the sender's `tell` raises that."""
     DROP_NEW = "drop-new"
     """The new message becomes a dead letter."""
     DROP_OLD = "drop-old"
     """The oldest message becomes a dead letter instead."""
     BACKPRESSURE = "backpressure"
-    """As `FAIL`; and connections that bring messages for it are not read on while it is `Mailbox.saturated`."""
+    """Like `FAIL`; also, the node stops reading connections that bring messages while it is `Mailbox.saturated`."""
 
 
 class Mailbox(abc.ABC):
@@ -53,23 +53,23 @@ class Mailbox(abc.ABC):
 
     @abc.abstractmethod
     def put(self, envelope: Envelope) -> Sequence[Envelope]:
-        """Add a message; returns those that were dropped for it, or it itself: they are dead letters.
+        """Add a message; return the messages that the mailbox dropped, which become dead letters.
 
         Raises:
-            MailboxFull: there is no room, and the mailbox is to fail the sender.
+            MailboxFull: there is no room, and the policy is to fail the sender.
         """
 
     @abc.abstractmethod
     def put_first(self, envelopes: Sequence[Envelope]) -> None:
-        """Put back messages that were taken out (unstashed), in front of the others: the first of them comes next.
+        """Put messages that were taken out (unstashed) back in front of the others; the first of them comes next.
 
-        They had been accepted once, so a bounded mailbox takes them all. Control-aware and priority mailboxes put them
-        in front of the others of their kind or priority.
+        A bounded mailbox accepts them all, because it accepted them before. Control-aware and priority mailboxes put
+        them in front of the others of their kind or priority.
         """
 
     @abc.abstractmethod
     def get(self) -> Envelope | None:
-        """Take out the next message; None when there is none."""
+        """Take out the next message; return None when there is none."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -83,11 +83,11 @@ class Mailbox(abc.ABC):
 
     @property
     def saturated(self) -> bool:
-        """Whether senders are to pause: with `Overflow.BACKPRESSURE` from when it is full until it is half empty."""
+        """Return whether senders should pause: with `Overflow.BACKPRESSURE` from full until half empty."""
         return False
 
     def when_relieved(self, callback: Callable[[], object]) -> None:
-        """Call *callback* once, when the mailbox is not (or no more) `saturated`; it must not take messages out."""
+        """Call *callback* once, as soon as the mailbox is not `saturated`. It must not take messages out."""
         callback()
 
 
@@ -98,7 +98,7 @@ class MailboxType(abc.ABC):
 
     @abc.abstractmethod
     def create(self, owner: str = "an actor") -> Mailbox:
-        """A mailbox of this kind.
+        """Return a new mailbox with this configuration.
 
         Args:
             owner: path of the actor, for error messages.
@@ -115,14 +115,14 @@ class UnboundedMailbox(MailboxType):
 
 @message
 class BoundedMailbox(MailboxType):
-    """First in, first out, and no more than *capacity* (Akka's ``BoundedMailbox``, which has the sender's thread wait).
+    """First in, first out, at most *capacity* messages (Akka's ``BoundedMailbox``, which blocks the sender's thread).
 
     Args:
-        capacity: how many messages it holds, 1 or more.
-        overflow: what becomes of more.
+        capacity: number of messages it holds, 1 or more.
+        overflow: policy for further messages.
 
     Raises:
-        ValueError: *capacity* is no positive number.
+        ValueError: *capacity* is not a positive number.
     """
 
     capacity: int
@@ -139,14 +139,14 @@ class BoundedMailbox(MailboxType):
 
 @message
 class PriorityMailbox(MailboxType):
-    """The message with the least priority value first; first in, first out among equals.
+    """The message with the lowest priority value first; first in, first out among equals.
 
     Akka's ``UnboundedStablePriorityMailbox``.
 
     Args:
-        key: maps a message to its priority, or the import path ``module:name`` of such a function. One that cannot be
-            named so (a lambda) serves in this process only. What it raises reaches the sender from `tell`, so it should
-            have an answer for every message; priorities must be comparable with each other.
+        key: maps a message to its priority, or the import path ``module:name`` of such a function. A function without
+            an import path (a lambda) works in this process only. It should return a priority for every message:
+            an error that it raises reaches the sender from `tell`. Priorities must be comparable with each other.
     """
 
     key: str | PriorityKey
@@ -175,10 +175,10 @@ F = typing.TypeVar("F", bound=Callable[..., Any])
 
 
 def named(function: str | F) -> str | F:
-    """A function by its import path where it has one, so that the configuration that holds it can travel.
+    """Return the import path of a function if it has one, so that a configuration that holds it can travel.
 
     Raises:
-        ValueError: it is neither callable nor of the form ``module:name``.
+        ValueError: *function* is neither callable nor of the form ``module:name``.
     """
     if isinstance(function, str):
         if ":" not in function:
@@ -283,7 +283,7 @@ class _Priority(Mailbox):
     def __init__(self, key: PriorityKey) -> None:
         self._key = key
         self._heap: list[tuple[Any, int, Envelope]] = []
-        # Never twice the same, so that equal priorities are told apart before envelopes would be compared.
+        # Never twice the same, so that messages of equal priority differ before their envelopes would be compared.
         self._back = 0
         self._front = 0
 

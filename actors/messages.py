@@ -1,4 +1,4 @@
-"""Messages that the runtime itself knows: lifecycle, watching, routers, dead letters (Akka's of the same names)."""
+"""Messages that the runtime itself handles: lifecycle, watching, routers, dead letters (named as in Akka)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class ControlMessage:
 
 
 class NotInfluenceReceiveTimeout:
-    """Marker base class: such messages do not put off the receive timeout (Akka's trait of that name)."""
+    """Marker base class: such messages do not reset the receive timeout (Akka's trait of that name)."""
 
     __slots__ = ()
 
 
 @message
 class PoisonPill:
-    """Stops the actor when its turn in the mailbox comes."""
+    """Stops the actor after all messages that precede it in the mailbox."""
 
 
 @message
@@ -32,14 +32,14 @@ class Kill:
 
 @message
 class Identify(NotInfluenceReceiveTimeout):
-    """Answered by the runtime for every actor with `ActorIdentity`, which carries *message_id* back."""
+    """A request that the runtime answers for every actor with `ActorIdentity`, which returns *message_id*."""
 
     message_id: Any
 
 
 @message
 class ActorIdentity:
-    """The answer to `Identify`: the actor, or None where there is none."""
+    """The answer to `Identify`: the actor, or None when no actor matched."""
 
     message_id: Any
     ref: ActorRef | None
@@ -51,8 +51,8 @@ class Terminated:
 
     Args:
         actor: the actor.
-        existence_confirmed: False when there was no such actor by the time it was watched.
-        address_terminated: whether it is gone because its process or host is.
+        existence_confirmed: False when there was no such actor when it was watched.
+        address_terminated: whether it was lost with its process or host.
     """
 
     actor: ActorRef
@@ -62,7 +62,7 @@ class Terminated:
 
 @message
 class ReceiveTimeout:
-    """No message has come for as long as `ActorContext.set_receive_timeout` says."""
+    """No message has come for the time set with `ActorContext.set_receive_timeout`."""
 
 
 @message
@@ -83,7 +83,7 @@ class DeadLetter:
 
 @message
 class UnhandledMessage:
-    """A message that its recipient had no use for, published on the event stream."""
+    """A message that its recipient did not handle, published on the event stream."""
 
     message: Any
     sender: ActorRef | None
@@ -92,14 +92,14 @@ class UnhandledMessage:
 
 @message
 class Broadcast:
-    """To a router: *message* goes to all routees, whatever the routing logic."""
+    """To a router: send *message* to all routees, whatever the routing logic."""
 
     message: Any
 
 
 @message
 class GetRoutees:
-    """To a router: answered with `Routees`."""
+    """To a router: answer with `Routees`."""
 
 
 @message
@@ -111,54 +111,54 @@ class Routees:
 
 @message
 class AddRoutee:
-    """To a router: one routee more."""
+    """To a router: add a routee."""
 
     ref: ActorRef
 
 
 @message
 class RemoveRoutee:
-    """To a router: one routee less; a pool stops it once it has handled what it has."""
+    """To a router: remove a routee; a pool stops it after the messages that are already in its mailbox."""
 
     ref: ActorRef
 
 
 @message
 class AdjustPoolSize:
-    """To a pool: *change* routees more, or fewer when negative."""
+    """To a pool: add *change* routees, or remove some when *change* is negative."""
 
     change: int
 
 
 @message
 class Subscribe:
-    """Told to ``/system/event-stream`` of a component's actor system: tell the sender its events of a class.
+    """To ``/system/event-stream`` of a component's actor system: send its events of a class to the sender.
 
     Args:
-        classes: the class and all that it is derived from, by name; see `Subscribe.to`.
+        classes: the names of the class and all its bases; see `Subscribe.to`.
     """
 
     classes: tuple[str, ...]
 
     @classmethod
     def to(cls, kind: type) -> Subscribe:
-        """For events of the class *kind* and of classes derived from it. Answered with `Subscribed`."""
+        """Return a subscription to events of the class *kind* and of its subclasses. The answer is `Subscribed`."""
         return cls(tuple(name_of(base) for base in kind.__mro__))
 
 
 @message
 class Subscribed:
-    """The answer to `Subscribe`: events that are published from now on are told."""
+    """The answer to `Subscribe`: the subscriber gets all events published from now on."""
 
 
 @message
 class Unsubscribe:
-    """Told to ``/system/event-stream``: tell the sender no events any more."""
+    """To ``/system/event-stream``: stop sending events to the sender."""
 
 
 @message
 class RpcInvocation:
-    """A call by a gateway, as the `DeadLetter` of one for an actor or a method that is not there has it.
+    """A call by a gateway, as a `DeadLetter` shows it when the actor or the method does not exist.
 
     Args:
         method: the name of the method.

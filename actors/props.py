@@ -1,4 +1,4 @@
-"""Recipes for actors (Akka's `Props`): which class with which arguments, where it lives, which mailbox it has."""
+"""Recipes for actors (Akka's `Props`): class, constructor arguments, placement, mailbox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Placement(enum.Enum):
-    """Where an actor is to live."""
+    """Process in which an actor runs."""
 
     DEFAULT = "default"
     """A child: its parent's process. A top-level actor: a process of its own."""
@@ -37,12 +37,12 @@ class Props:
 
     Args:
         actor_class: the actor's class, or its import path ``module:Qualname``.
-        *args: arguments of its constructor; for an actor of another process they must be encodable.
+        *args: arguments of its constructor; for an actor of another process they must be serializable.
         **kwargs: the same, by name.
 
     Raises:
         TypeError: *actor_class* is neither a class derived from `Actor` nor an import path, or its constructor does
-            not take these arguments (which is looked at later where it is an import path).
+            not take these arguments. For an import path the arguments are checked only when the actor is created.
     """
 
     __slots__ = ("actor_class", "args", "deploy_to", "kwargs", "made", "mailbox", "placement", "router", "throughput")
@@ -78,10 +78,10 @@ class Props:
 
     @classmethod
     def of(cls, actor: Actor) -> Props:
-        """The recipe of an actor that was made before its cell, as endpoints are: it lives once, and is not restarted.
+        """Return the recipe of an existing instance, such as an endpoint. It runs once and cannot be restarted.
 
         Args:
-            actor: the instance, which no cell has.
+            actor: the instance; it must not have a cell yet.
         """
         recipe = cls(f"{type(actor).__module__}:{type(actor).__qualname__}")
         return recipe._with(actor_class=type(actor), made=actor, placement=Placement.LOCAL)
@@ -93,15 +93,15 @@ class Props:
         return changed
 
     def with_mailbox(self, mailbox: MailboxType) -> Props:
-        """With another mailbox than the unbounded one; see `actors.mailbox`."""
+        """Use another mailbox than the unbounded one; see `actors.mailbox`."""
         return self._with(mailbox=mailbox)
 
     def with_router(self, router: RouterConfig) -> Props:
-        """As a router, whose routees are made by these props (a `Pool`), or exist already (a `Group`)."""
+        """Make the actor a router. A `Pool` creates its routees from these props; those of a `Group` exist already."""
         return self._with(router=router)
 
     def with_throughput(self, messages: int) -> Props:
-        """Handle at most this many messages in one turn, before others have theirs; default: the system's.
+        """Handle at most *messages* messages in one turn, before other actors run; default: the system's.
 
         Raises:
             ValueError: not a positive number.
@@ -111,19 +111,19 @@ class Props:
         return self._with(throughput=messages)
 
     def local(self) -> Props:
-        """To live in the process of its parent, or of the actor system."""
+        """Place the actor in the process of its parent or, at top level, of the actor system."""
         return self._with(placement=Placement.LOCAL, deploy_to=None)
 
     def pinned(self) -> Props:
-        """To live in a process of its own."""
+        """Place the actor in a process of its own."""
         return self._with(placement=Placement.PINNED, deploy_to=None)
 
     def shared(self) -> Props:
-        """To live in the process that the system keeps for such actors."""
+        """Place the actor in a process that it shares with others; `SystemConfig.shared_hosts` sets their number."""
         return self._with(placement=Placement.SHARED, deploy_to=None)
 
     def deploy(self, address: str) -> Props:
-        """To live in another actor system, ``akka.tcp://<system>@<host>:<port>``."""
+        """Place the actor in another actor system, ``akka.tcp://<system>@<host>:<port>``."""
         return self._with(deploy_to=str(address))
 
     @property
@@ -134,10 +134,10 @@ class Props:
         return f"{self.actor_class.__module__}:{self.actor_class.__qualname__}"
 
     def allocate(self) -> Actor:
-        """An instance whose constructor has not run, or the one that was made already.
+        """Return an instance whose constructor has not run, or the instance given to `of`.
 
         Raises:
-            ActorSystemError: the class cannot be imported here, or the instance has lived once.
+            ActorSystemError: the class cannot be imported here, or the instance given to `of` has run once.
         """
         if self.made is None:
             actor_class = self.load_class()
@@ -147,7 +147,7 @@ class Props:
         return self.made
 
     def load_class(self) -> type[Actor]:
-        """The actor's class.
+        """Return the actor's class.
 
         Raises:
             ActorSystemError: it cannot be imported here.
@@ -165,12 +165,12 @@ class Props:
 
 @message
 class CreateOrder:
-    """Recipe by which another process makes an actor. Plain data: code is named by import path, never sent.
+    """Recipe by which another process creates an actor. Plain data: it names code by import path, never sends it.
 
     Args:
         path: path of the new actor.
         uid: its incarnation.
-        parent: its parent, who supervises it.
+        parent: its parent, which supervises it.
         class_path: import path of its class.
         args: arguments of its constructor.
         kwargs: the same, by name.
@@ -195,10 +195,10 @@ class CreateOrder:
 
     @classmethod
     def of(cls, props: Props, path: str, uid: int, parent: ActorRef) -> CreateOrder:
-        """The order to make an actor by *props*.
+        """Return the order to create an actor from *props*.
 
         Raises:
-            ActorSystemError: the class cannot be named by an import path.
+            ActorSystemError: the class has no import path.
         """
         if "<locals>" in props.class_path:
             raise ActorSystemError(
@@ -220,7 +220,7 @@ class CreateOrder:
         )
 
     def props(self) -> Props:
-        """The recipe, as this process carries it out: its placement has been seen to."""
+        """Return the recipe for use in this process; the placement is decided already."""
         return Props(self.class_path, *self.args, **self.kwargs)._with(
             mailbox=self.mailbox, router=self.router, throughput=self.throughput, placement=Placement.LOCAL
         )
@@ -230,7 +230,7 @@ def load_actor_class(path: str) -> type[Actor]:
     """Import the class that *path* (``module:Qualname``) names.
 
     Raises:
-        ActorSystemError: there is no such module or class here, or it is no actor's.
+        ActorSystemError: the module or class does not exist here, or is not an actor class.
     """
     module_name, _, qualified = path.partition(":")
     try:

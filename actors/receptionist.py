@@ -1,8 +1,8 @@
 """The directory of a system's actors, at the system's own port (Akka's Receptionist).
 
-Every actor has a process and a port of its own; users know one address for the whole system,
-``akka.tcp://<system>@<host>:<port>/user/<name>``. The receptionist at that port says where the actor really lives
-and, for a fenced one, under which leadership it serves at present.
+Every registered actor has a process and a port of its own. Users need one address for the whole system:
+``akka.tcp://<system>@<host>:<port>/user/<name>``. The receptionist at that port returns the actor's real address and,
+for a fenced actor, the leadership under which it serves at present.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PATH = "/system/receptionist"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One known actor.
+    """One registered actor.
 
     Args:
         path: its path, e.g. ``/user/dispatcher``.
-        address: the text form of the address where it really lives.
-        pid: its process.
+        address: the text form of its real address.
+        pid: pid of its process.
         token: the leadership under which it serves, None for an unfenced actor.
     """
 
@@ -39,12 +39,12 @@ class Listing:
 
 @message
 class LeaderChanged:
-    """An event: an actor leads from now on.
+    """Event: an actor leads from now on.
 
     Args:
         path: its path.
-        address: the text form of the address where it lives.
-        epoch: of its leadership.
+        address: the text form of its address.
+        epoch: epoch of its leadership.
     """
 
     path: str
@@ -53,13 +53,13 @@ class LeaderChanged:
 
 
 class ReceptionistGateway(RpcGateway):
-    """How the directory is asked and told."""
+    """Interface of the receptionist."""
 
     def register(self, listing: Listing) -> Ask[None]:
         """Enter or replace the actor at ``listing.path``.
 
         Raises:
-            FencingError: a later leadership is listed; it says which.
+            FencingError: a later leadership is listed; the error carries its epoch.
         """
         raise NotImplementedError
 
@@ -69,17 +69,17 @@ class ReceptionistGateway(RpcGateway):
 
     @reads
     def find(self, path: str) -> Ask[Listing]:
-        """The listing of *path*; raises `UnknownActor`."""
+        """Return the listing of *path*; raises `UnknownActor`."""
         raise NotImplementedError
 
     @reads
     def listings(self) -> Ask[list[Listing]]:
-        """All listings, by path."""
+        """Return all listings, sorted by path."""
         raise NotImplementedError
 
 
 class Receptionist(RpcEndpoint, ReceptionistGateway):
-    """Keeps the listings in memory: who lives registers again when this process comes back."""
+    """Keeps the listings in memory only: living actors register again when this process restarts."""
 
     parent_path = SYSTEM
 
@@ -94,7 +94,11 @@ class Receptionist(RpcEndpoint, ReceptionistGateway):
             raise FencingError(f"a later leadership of {listing.path} is listed at {self.address}", later.epoch)
 
     def enter(self, listing: Listing) -> FencingToken | None:
-        """Enter or replace a listing; one of an older leadership than the known one is not, and that is returned."""
+        """Enter or replace a listing, unless a later leadership is listed.
+
+        Returns:
+            The fencing token of that later leadership; None when the listing was entered.
+        """
         known = self._listings.get(listing.path)
         if known is not None and known.token is not None and (listing.token is None or listing.token < known.token):
             return known.token
@@ -117,7 +121,7 @@ class Receptionist(RpcEndpoint, ReceptionistGateway):
         return listing
 
     def where(self, path: str) -> ActorAddress | None:
-        """Where the actor at *path* really lives, or the one below which that is; None when neither is listed."""
+        """Return the real address of the actor at *path*, else of its nearest listed ancestor; None without either."""
         while path:
             listing = self._listings.get(path)
             if listing is not None:
@@ -135,5 +139,5 @@ class Receptionist(RpcEndpoint, ReceptionistGateway):
 
 
 def receptionist_of(service: RpcService, system: ActorAddress) -> ReceptionistGateway:
-    """A gateway to the receptionist of the system that *system* (any address at its port) belongs to."""
+    """Return a gateway to the receptionist at the host and port of *system*, any address of the system."""
     return service.gateway(system.with_path(PATH), ReceptionistGateway)

@@ -1,4 +1,4 @@
-"""Actor references (Akka's `ActorRef`): what an actor is known and told by, wherever it lives."""
+"""Actor references (Akka's `ActorRef`): they identify an actor and send it messages, wherever it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CURRENT: Any = object()
 """Stands for "the actor that is running here" as the sender of a message."""
 
 current_cell: ContextVar[Cell | None] = ContextVar("current_cell", default=None)
-"""The actor whose code is running, also in the coroutines and tasks that it has started."""
+"""The actor whose code is running, also in coroutines and tasks that it has started."""
 
 TEMP_PREFIX = "/temp/"
 
@@ -59,17 +59,17 @@ class ActorRef:
     """An immutable reference to one incarnation of an actor; hashable, comparable, orderable, and sendable in messages.
 
     Its text is ``akka.tcp://<system>@<host>:<port>/user/a/b#<uid>``. Host and port are those of the actor's *system*,
-    not of the process that happens to host it, so a ref stays good wherever it is sent. The uid is the incarnation's: a
-    ref to an actor that has stopped never reaches the next one of that name; a supervised restart keeps it.
+    not of the process that hosts it, so a ref stays valid in any process. The uid is that of the incarnation: a ref to
+    a stopped actor never reaches the next actor of that name. A supervised restart keeps the uid.
 
-    Refs are made by `actor_of`, received in messages, or parsed; their constructor is not meant to be called.
+    `actor_of` creates refs, messages carry them, and `parse` reads them. User code does not call the constructor.
 
     Args:
-        node: the node in which it is used; None for a ref that was unpickled where there is none.
+        node: the node in which it is used; None for a ref that was unpickled in a process without a node.
         origin: the actor's system.
         path: absolute path, e.g. ``/user/dispatcher``.
-        uid: the incarnation; 0 for whichever lives there.
-        target: the actor itself, where it lives in this process.
+        uid: the incarnation; 0 for the present one, whichever that is.
+        target: the actor itself, if it runs in this process.
     """
 
     __slots__ = ("__weakref__", "_node", "_origin", "_target", "path", "uid")
@@ -83,7 +83,7 @@ class ActorRef:
 
     @property
     def address(self) -> ActorAddress:
-        """Where the actor is: its system's address, and its path."""
+        """The actor's address: that of its system, with the actor's path."""
         return ActorAddress(*self._origin, self.path)
 
     @property
@@ -98,22 +98,22 @@ class ActorRef:
 
     @property
     def is_ask(self) -> bool:
-        """Whether it is the temporary ref of somebody who waits for a reply (Akka's `PromiseActorRef`)."""
+        """Return whether it is the temporary ref of an ask that waits for a reply (Akka's `PromiseActorRef`)."""
         return self.path.startswith(TEMP_PREFIX)
 
     def tell(self, message: Any, sender: ActorRef | None = CURRENT) -> None:
         """Send *message*: at most once, in order for each pair of sender and recipient, from any thread.
 
-        A message to an actor of the same process is passed by reference, so messages must not be changed once sent.
-        What cannot be delivered becomes a dead letter.
+        An actor of the same process gets the message by reference, so do not change a message after sending it.
+        A message that cannot be delivered becomes a dead letter.
 
         Args:
-            message: anything for an actor of the same process, else what `actors.serialization` can encode.
-            sender: whom the recipient sees as the sender; default: the actor that is running here, if any.
+            message: any object for an actor of the same process, else one that `actors.serialization` can encode.
+            sender: the sender that the recipient sees; default: the actor that is running here, if any.
 
         Raises:
-            MailboxFull: the recipient lives in this process and its bounded mailbox refuses the message.
-            SerializationError: the recipient lives in another process and the message cannot travel.
+            MailboxFull: the recipient runs in this process and its bounded mailbox rejects the message.
+            SerializationError: the recipient runs in another process and the message cannot be serialized.
             ActorSystemError: the ref was unpickled in a process without an actor system.
         """
         if sender is CURRENT:
@@ -130,17 +130,21 @@ class ActorRef:
             node.post_message(self, message, sender)
 
     def ask(self, message: Any, timeout_s: float | None = None) -> Ask[Any]:
-        """Send *message* and get the eventual reply, to be awaited in a coroutine or waited for in a plain thread.
+        """Send *message* and return an `Ask` for the reply; await it in a coroutine, or wait for it in a plain thread.
 
-        It ends in the reply, in the error that the handler raised (also told to the actor's supervisor), or in:
-        `AskTimeout` after *timeout_s* seconds (default: the system's `ask_timeout_s`), `RecipientTerminated` when the
-        actor has stopped, `UnhandledMessageError` when it has no use for the message, `MailboxFull`,
-        `RecipientUnreachable` when the connection to its process breaks.
+        The ask ends with the reply, or with the error that the handler raised, which the actor's supervisor gets too.
+        It can also end in one of these errors:
+
+        - `AskTimeout`: no reply came within *timeout_s* seconds (default: the system's `ask_timeout_s`).
+        - `RecipientTerminated`: the actor has stopped.
+        - `UnhandledMessageError`: the actor does not handle the message.
+        - `MailboxFull`: the actor's bounded mailbox rejects the message.
+        - `RecipientUnreachable`: the connection to the actor's process broke.
         """
         return (self._node or self._bind()).ask(self, message, timeout_s)
 
     def forward(self, message: Any) -> None:
-        """Send *message* so that the recipient sees the sender of the message that is being handled.
+        """Send *message* with the sender of the current message as its sender.
 
         Raises:
             RuntimeError: called outside an actor.
@@ -153,7 +157,7 @@ class ActorRef:
         self.tell(message, cell.sender)
 
     def _bind(self) -> Node:
-        """The node of an unpickled ref: the only one there is."""
+        """Bind an unpickled ref to the only node of this process, and return that node."""
         nodes = list(_living_nodes)
         if len(nodes) != 1:
             raise ActorSystemError(
@@ -166,10 +170,10 @@ class ActorRef:
 
     @classmethod
     def parse(cls, text: str, system: ActorSystemBase | Node) -> ActorRef:
-        """Make a ref of its text form, for use in *system*. Without ``#<uid>`` it means whoever lives at the path.
+        """Make a ref from its text form, for use in *system*. Without ``#<uid>`` it means any actor at the path.
 
         Raises:
-            AddressError: *text* is no such form.
+            AddressError: *text* does not have that form.
         """
         address, separator, uid = text.partition("#")
         if separator and not _UID.fullmatch(uid):
@@ -222,10 +226,10 @@ def _unpickle(text: str) -> ActorRef:
 
 
 def register_node(node: Node) -> None:
-    """A node lives in this process now: unpickled refs are bound to it while it is the only one."""
+    """Register a node of this process. Unpickled refs are bound to it while it is the only one."""
     _living_nodes.add(node)
 
 
 def forget_node(node: Node) -> None:
-    """A node has ended."""
+    """Forget a node that has ended."""
     _living_nodes.discard(node)

@@ -1,10 +1,10 @@
-"""Routers (Akka's ``akka.routing``): which routees get a message, and the actor that passes it on.
+"""Routers (Akka's ``akka.routing``): they select the routees of a message, and forward it.
 
-`RoundRobin` and its like are configurations that may travel to another process; `RoutingLogic.create` makes the
-`Selector` that keeps their state (pure). `Pool` and `Group` say where the routees come from.
+`RoundRobin` and its like are configurations that may travel to another process. `RoutingLogic.create` makes the
+`Selector` that keeps their state (pure). `Pool` and `Group` define the routees.
 
-A router is a `RouterActor`. Unlike Akka's it is an actor like any other: messages pass through its mailbox on
-their way to the routees. It lives where its props say, and the routees of a pool live beside it.
+A router is a `RouterActor`. Unlike Akka's it is an ordinary actor: messages pass through its mailbox on their way to
+the routees. Its props place it, and the routees of a pool run in the same process.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from actors.supervision import OneForOneStrategy, SupervisorStrategy, escalating
 R = TypeVar("R", bound=Hashable)
 
 Sizes = Callable[[Any], int | None]
-"""How many messages wait for a routee, the one that it handles included; None when that is not known."""
+"""Returns the number of messages that wait for a routee, including the one that it handles; None when unknown."""
 
 
 class Selector(abc.ABC, Generic[R]):
-    """Picks routees; keeps what a logic has to remember."""
+    """Selects routees; keeps the state of a routing logic."""
 
     @abc.abstractmethod
     def select(self, message: Any, routees: tuple[R, ...]) -> Sequence[R]:
-        """Whom *message* goes to; nobody when there are no routees."""
+        """Return the routees that get *message*; none when there are no routees."""
 
 
 class RoutingLogic(abc.ABC):
@@ -60,16 +60,16 @@ class RoutingLogic(abc.ABC):
 
     @abc.abstractmethod
     def create(self, sizes: Sizes) -> Selector[Any]:
-        """A selector of this kind.
+        """Return a selector with this logic.
 
         Args:
-            sizes: tells how full mailboxes are.
+            sizes: returns the number of messages that wait for a routee.
         """
 
 
 @message
 class RoundRobin(RoutingLogic):
-    """To each routee in turn (Akka's ``RoundRobinRoutingLogic``)."""
+    """Sends to each routee in turn (Akka's ``RoundRobinRoutingLogic``)."""
 
     def create(self, sizes: Sizes) -> Selector[Any]:
         return _RoundRobin()
@@ -77,7 +77,7 @@ class RoundRobin(RoutingLogic):
 
 @message
 class Random(RoutingLogic):
-    """To a routee at random (Akka's ``RandomRoutingLogic``).
+    """Sends to a random routee (Akka's ``RandomRoutingLogic``).
 
     Args:
         seed: makes the choices repeatable.
@@ -91,9 +91,9 @@ class Random(RoutingLogic):
 
 @message
 class SmallestMailbox(RoutingLogic):
-    """To the routee with the fewest messages waiting (Akka's ``SmallestMailboxRoutingLogic``).
+    """Sends to the routee with the fewest waiting messages (Akka's ``SmallestMailboxRoutingLogic``).
 
-    Among equals in turn. Routees of other processes, whose mailboxes cannot be seen, come last.
+    Equal routees take turns. Routees of other processes come last, because their mailboxes are not visible here.
     """
 
     def create(self, sizes: Sizes) -> Selector[Any]:
@@ -102,7 +102,7 @@ class SmallestMailbox(RoutingLogic):
 
 @message
 class BroadcastAll(RoutingLogic):
-    """To all routees (Akka's ``BroadcastRoutingLogic``)."""
+    """Sends to all routees (Akka's ``BroadcastRoutingLogic``)."""
 
     def create(self, sizes: Sizes) -> Selector[Any]:
         return _All()
@@ -110,12 +110,12 @@ class BroadcastAll(RoutingLogic):
 
 @message
 class ScatterGatherFirstCompleted(RoutingLogic):
-    """To all routees; the sender gets the first reply, the others are dropped.
+    """Sends to all routees; the sender gets the first reply, and the router drops the others.
 
     Akka's ``ScatterGatherFirstCompletedRoutingLogic``.
 
     Args:
-        within_s: seconds after which the sender gets ``Failure(AskTimeout)`` instead.
+        within_s: seconds without a reply after which the sender gets ``Failure(AskTimeout)``.
 
     Raises:
         ValueError: *within_s* is not more than 0.
@@ -133,17 +133,18 @@ class ScatterGatherFirstCompleted(RoutingLogic):
 
 @message
 class ConsistentHash(RoutingLogic):
-    """Messages with the same key to the same routee (Akka's ``ConsistentHashingRoutingLogic``).
+    """Sends messages with the same key to the same routee (Akka's ``ConsistentHashingRoutingLogic``).
 
-    When routees come or go, only the messages of those change places.
+    When routees are added or removed, only messages of those routees move.
 
     Args:
-        key: maps a message to its key (text, bytes, number, enum member, None, or a tuple of such), or the import path
-            ``module:name`` of such a function. One that cannot be named so (a lambda) serves in this process only.
-        virtual_nodes: how many places on the ring each routee has; more spread messages more evenly.
+        key: maps a message to its key, or the import path ``module:name`` of such a function. Keys are text, bytes,
+            numbers, enum members, None, or tuples of these. A function without an import path (a lambda) works in this
+            process only.
+        virtual_nodes: number of places that each routee has on the ring; more places spread messages more evenly.
 
     Raises:
-        ValueError: *virtual_nodes* is not a positive number, or *key* is no function.
+        ValueError: *virtual_nodes* is not a positive number, or *key* is not a function.
     """
 
     key: str | Callable[[Any], Any]
@@ -173,18 +174,18 @@ class RouterConfig(abc.ABC):
 
 @message
 class Pool(RouterConfig):
-    """A router that makes its routees itself, as children (Akka's ``Pool``).
+    """A router that creates its routees as its children (Akka's ``Pool``).
 
-    It drops those that stop, and stops with the last of them.
+    It removes routees that stop, and stops when the last one has stopped.
 
     Args:
-        size: how many at first, 1 or more.
-        logic: how messages are routed.
-        strategy: how it supervises them; default: failures escalate, as Akka has it, so that the router's own
-            supervisor decides: a restart is then one of all routees.
+        size: number of routees at the start, 1 or more.
+        logic: the routing logic.
+        strategy: the strategy with which the router supervises them. By default failures escalate (as in Akka), so the
+            router's own supervisor decides; a restart of the router then restarts all routees.
 
     Raises:
-        ValueError: *size* is not a positive number, or an argument is of the wrong kind.
+        ValueError: *size* is not a positive number, or an argument has the wrong type.
     """
 
     size: int
@@ -206,14 +207,14 @@ class Pool(RouterConfig):
 
 @message
 class Group(RouterConfig):
-    """A router for actors that exist already and go on without it (Akka's ``Group``).
+    """A router for actors that exist independently of it (Akka's ``Group``).
 
     Args:
-        paths: their paths, or full addresses; whichever incarnation lives there gets the messages.
-        logic: how messages are routed.
+        paths: their paths, or full addresses; the present incarnation at each path gets the messages.
+        logic: the routing logic.
 
     Raises:
-        ValueError: *paths* is no collection of actor paths without wildcards, or *logic* no logic.
+        ValueError: *paths* is not a collection of actor paths without wildcards, or *logic* is not a routing logic.
     """
 
     paths: Iterable[str]
@@ -298,7 +299,7 @@ class _ConsistentHash(Selector[R]):
         return (self._owners[position % len(self._owners)],)
 
     def _build(self, routees: tuple[R, ...]) -> None:
-        # By name, without the incarnation: whoever takes a routee's place takes its messages.
+        # By name, without the incarnation: an actor that replaces a routee gets the same messages.
         names = ((str(routee).partition("#")[0], routee) for routee in routees)
         ring = sorted(
             (
@@ -318,10 +319,10 @@ def _point(data: bytes) -> int:
 
 
 def key_bytes(key: Any) -> bytes:
-    """A key as bytes that are the same in every process (unlike `hash`).
+    """Return a key as bytes that are the same in every process (unlike `hash`).
 
     Raises:
-        TypeError: keys of that kind have no such form.
+        TypeError: the type of *key* is not allowed.
     """
     if isinstance(key, enum.Enum):
         return f"e{type(key).__qualname__}.{key.name}".encode()
@@ -340,9 +341,9 @@ def key_bytes(key: Any) -> bytes:
 
 
 def routed(props: Props) -> Props:
-    """The props of the actor that *props* ask for: a router's own, or *props* themselves when they ask for none.
+    """Return the props of the actor to create: those of a router if *props* have one, else *props* themselves.
 
-    Mailbox and throughput in the props of a pool are those of its routees; a router's own mailbox is unbounded.
+    Mailbox and throughput in the props of a pool apply to its routees; the router's own mailbox is unbounded.
     """
     if props.router is None:
         return props
@@ -350,11 +351,11 @@ def routed(props: Props) -> Props:
 
 
 class RouterState:
-    """State that a router keeps when it is restarted.
+    """State that a router keeps over restarts.
 
     Args:
-        config: how it routes.
-        routee_props: what the routees of a pool are made by.
+        config: the configuration of the router.
+        routee_props: the props of the routees of a pool.
     """
 
     def __init__(self, config: RouterConfig, routee_props: Props) -> None:
@@ -366,10 +367,10 @@ class RouterState:
 
 
 class RouterActor(Actor):
-    """Passes messages on to routees, who see the original sender.
+    """Forwards messages to routees, which see the original sender.
 
     Args:
-        state: kept from instance to instance.
+        state: state that the next instance gets after a restart.
     """
 
     def __init__(self, state: RouterState) -> None:
@@ -382,7 +383,7 @@ class RouterActor(Actor):
         return config.supervisor_strategy if isinstance(config, Pool) else Actor.supervisor_strategy
 
     def pre_start(self) -> None:
-        """Make or find the routees, the first time."""
+        """Create or find the routees at the first start."""
         state = self._state
         if state.is_started:
             return
@@ -394,10 +395,10 @@ class RouterActor(Actor):
             state.routees = tuple(dict.fromkeys(select(path).anchor for path in state.config.paths))
 
     def pre_restart(self, reason: BaseException, message: Any) -> None:
-        """Keep the routees: they are restarted with the router (as Akka's are), not stopped."""
+        """Keep the routees; they restart with the router (as in Akka) instead of stopping."""
 
     def receive(self, message: Any) -> None:
-        """Route it, or do as a management message says."""
+        """Route a message, or carry out a management message."""
         state = self._state
         match message:
             case Broadcast(inner):
@@ -437,7 +438,7 @@ class RouterActor(Actor):
         for routee in routees:
             try:
                 routee.tell(message, sender)
-            except MailboxFull as error:  # the sender's concern; the router has done its part
+            except MailboxFull as error:  # the router continues with the other routees
                 self._undeliverable(routee, message, sender, error)
 
     def _sender(self) -> ActorRef | None:
@@ -470,7 +471,7 @@ class RouterActor(Actor):
         self._state.routees = tuple(routee for routee in self._state.routees if routee not in refs)
 
     def _dismiss(self, refs: Sequence[ActorRef]) -> None:
-        """Route to them no more; those that the router has made stop, once they have handled what they have."""
+        """Stop routing to *refs*; those that are children stop after the messages already in their mailboxes."""
         self._remove(refs)
         for ref in refs:
             self.context.unwatch(ref)
@@ -483,7 +484,11 @@ class RouterActor(Actor):
 
 
 def mailbox_size(ref: ActorRef) -> int | None:
-    """How many messages wait for an actor, the one that it is handling included; None for one of another process."""
+    """Return the number of messages that wait for an actor, including the one that it handles.
+
+    Returns:
+        None for an actor of another process.
+    """
     target = ref._target
     if not isinstance(target, Cell):
         return None
@@ -491,11 +496,11 @@ def mailbox_size(ref: ActorRef) -> int | None:
 
 
 async def first_reply(asks: Sequence[Ask[Any]], within_s: float) -> Any:
-    """The first reply; errors count only when there are nothing but errors.
+    """Return the first reply; ignore errors unless all asks end in errors.
 
     Raises:
         AskTimeout: no reply came in time.
-        Exception: every ask failed before; the last error.
+        Exception: the last error, when every ask failed before that time.
     """
     waiting = {asyncio.ensure_future(_awaited(ask)) for ask in asks}
     try:
@@ -503,7 +508,7 @@ async def first_reply(asks: Sequence[Ask[Any]], within_s: float) -> Any:
             try:
                 return await ended
             except AskTimeout:
-                break  # they all have the same time
+                break  # all asks have the same timeout
             except Exception as error:
                 last = error
         else:

@@ -1,7 +1,7 @@
-"""Selections (Akka's ``ActorSelection``): actors by path, with wildcards, whichever incarnations live there.
+"""Selections (Akka's ``ActorSelection``): actors by path, with wildcards, in their present incarnations.
 
-A selection's leading elements without wildcards name one actor, its *anchor*; the message travels there, and from there
-with the elements that are left from parent to child, wherever those live.
+The leading elements of a selection without wildcards name one actor, its *anchor*. The message travels to the anchor.
+From there it follows the remaining elements from parent to child, also into other processes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _UID = re.compile(r"#[0-9]{1,19}$")
 
 @message
 class SelectionMessage:
-    """A message on its way through a selection: the cell that gets it passes it on with `step`.
+    """A message on its way through a selection: the cell that receives it forwards it with `step`.
 
     Args:
-        message: what the selected actors are to get.
-        elements: the way that is left, from the recipient; never empty.
-        wildcard_fan_out: whether a wildcard that matched several lies behind: then nobody is missed where the way ends.
+        message: the message for the selected actors.
+        elements: the remaining elements, seen from the recipient; never empty.
+        wildcard_fan_out: whether an earlier wildcard matched several actors; an actor without a match is then no miss.
     """
 
     message: Any
@@ -52,8 +52,8 @@ class SelectionPath(NamedTuple):
     """A parsed selection.
 
     Args:
-        origin: the system it lies in; None for the one it is used in.
-        absolute: whether the elements begin at the root, or at the actor that uses it.
+        origin: the system that it selects in; None for the system that uses it.
+        absolute: whether the elements begin at the root; otherwise at the actor that uses it.
         elements: names, patterns and ``..``.
     """
 
@@ -62,10 +62,10 @@ class SelectionPath(NamedTuple):
     elements: tuple[str, ...]
 
     def anchored(self, base: str) -> tuple[str, tuple[str, ...]]:
-        """The path of the anchor, and the elements that are left from there.
+        """Return the path of the anchor, and the remaining elements.
 
         Args:
-            base: path of the actor that a relative selection begins at.
+            base: path of the actor at which a relative selection begins.
         """
         anchor = [] if self.absolute else [element for element in base.split("/") if element]
         for position, element in enumerate(self.elements):
@@ -82,7 +82,7 @@ def parse_selection(text: str) -> SelectionPath:
     """Parse ``/user/a/*``, ``../b?``, ``child`` or ``akka.tcp://system@host:port/user/a``; a ref's ``#uid`` is ignored.
 
     Raises:
-        AddressError: it is no such form, or an element is no name.
+        AddressError: *text* has none of these forms, or an element is not a name.
     """
     address = _ADDRESS.fullmatch(text)
     origin = None
@@ -108,12 +108,12 @@ def parse_selection(text: str) -> SelectionPath:
 
 
 def is_pattern(element: str) -> bool:
-    """Whether an element has wildcards: ``*`` for any number of characters, ``?`` for exactly one."""
+    """Return whether an element has wildcards: ``*`` for any number of characters, ``?`` for exactly one."""
     return "*" in element or "?" in element
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether *name* matches *pattern*. Takes time of length times length at worst, also for hostile patterns."""
+    """Return whether *name* matches *pattern*, in O(len(pattern) * len(name)) time, also for hostile patterns."""
     at_pattern = at_name = 0
     star = resume = -1
     while at_name < len(name):
@@ -132,14 +132,14 @@ def matches(pattern: str, name: str) -> bool:
 
 
 class Step(NamedTuple):
-    """Where a selection goes from an actor.
+    """Next recipients of a selection, seen from an actor.
 
     Args:
-        to_parent: to its parent, rather than to the children.
-        children: names of the children that it goes to.
-        rest: the message for each: a `SelectionMessage`, or at the end of the way the message itself.
-        missed: nobody is there, and that is to be told: the message is a dead letter, an `Identify` is answered with
-            no ref.
+        to_parent: whether the actor's parent is the recipient.
+        children: names of the children that are recipients.
+        rest: the message for each: a `SelectionMessage`, or the message itself after the last element.
+        missed: whether no actor matches and the sender has to learn that. The message then becomes a dead letter, and
+            an `Identify` is answered without a ref.
     """
 
     to_parent: bool
@@ -164,15 +164,15 @@ def step(selection: SelectionMessage, children: Collection[str]) -> Step:
 
 
 class ActorSelection:
-    """The actors that match a path; made by `actor_selection`. May be kept: it is looked up anew for each message.
+    """The actors that match a path; made by `actor_selection`. It looks them up again for each message.
 
     Args:
-        node: where it is used.
+        node: the node that uses it.
         text: the path.
-        base: the actor that a relative path begins at; it also gives the system.
+        base: the actor at which a relative path begins; it also gives the system.
 
     Raises:
-        AddressError: *text* is no path.
+        AddressError: *text* is not a path.
     """
 
     __slots__ = ("anchor", "elements", "text")
@@ -185,17 +185,17 @@ class ActorSelection:
         self.text = text
 
     def tell(self, message: Any, sender: ActorRef | None = CURRENT) -> None:
-        """Send *message* to all that match. When nobody does, it is a dead letter."""
+        """Send *message* to all actors that match; without a match it becomes a dead letter."""
         self.anchor.tell(self._wrapped(message), sender)
 
     def forward(self, message: Any) -> None:
-        """The same, keeping the sender of the message that is being handled."""
+        """Send *message* to all actors that match, with the sender of the current message as its sender."""
         self.anchor.forward(self._wrapped(message))
 
     def resolve_one(self, timeout_s: float | None = None) -> Ask[ActorRef]:
-        """The ref of an actor that matches, the first that answers.
+        """Ask for the ref of a matching actor, the first one that answers.
 
-        The ask ends in `ActorNotFound` when none does within *timeout_s* seconds (default: the system's ask timeout).
+        The ask ends in `ActorNotFound` when none answers in *timeout_s* seconds (default: the system's ask timeout).
         """
         ask = self.anchor.ask(self._wrapped(Identify(None)), timeout_s)
         identity = ask._future
@@ -204,14 +204,14 @@ class ActorSelection:
             future = concurrent.futures.Future()
         else:
             future = identity.get_loop().create_future()
-        resolved = copy.copy(ask)  # its class may wait in a way of its own, as that of the deterministic system does
+        resolved = copy.copy(ask)  # keeps the ask's class: that of the deterministic system waits in its own way
         resolved._future = future
         ask.add_done_callback(functools.partial(self._resolve, future))
         return resolved
 
     def _resolve(self, future: AnyFuture, identity: AnyFuture) -> None:
         error = None if identity.cancelled() else identity.exception()
-        if future.done():  # whoever asked has given up
+        if future.done():  # the caller has cancelled
             return
         if identity.cancelled():
             future.cancel()

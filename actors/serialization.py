@@ -7,28 +7,38 @@ A message class is declared with `message`, which makes it a frozen dataclass an
         who: str
         times: int = 1
 
-Beside such classes and enums registered likewise these travel as they are: None, bool, int (of any size), float, str,
-bytes, list, dict, tuple, set, frozenset, datetime, date, timedelta, pathlib paths, actor refs, and exceptions. A
-bytearray arrives as bytes; a
-datetime keeps its offset from UTC but not the name of its zone. Subclasses of these types do not travel: they would
-silently arrive as something else.
+**Types that travel.** Message classes, enums registered with `message`, and these types:
 
-**Exceptions.** The names of an exception's class and its bases travel, its text, its traceback, its arguments and its
-attributes. It is rebuilt as its own type where the receiving process has imported that already, and where all
-arguments and attributes travel (every built-in type, and most others). No constructor of a user's runs for it, nothing
-is imported, and nothing but exceptions is made. The traceback is added as a note. Types that `actors.rpc.codec` knows
-are rebuilt from their text; any other arrives as `RemoteError`, whose `kinds` are the names.
+- None, bool, int (of any size), float, str, bytes, and bytearray (which arrives as bytes);
+- list, dict, tuple, set, frozenset;
+- datetime (it keeps its offset from UTC but not the name of its zone), date, timedelta;
+- pathlib paths, actor refs, and exceptions.
 
-**What is checked on receipt.** Bytes are only ever data: nothing is unpickled, and no module is imported because a name
-in them says so. A class has to be registered in the receiving process, that is, its module has been imported there.
-The number of fields is checked, and the kind of each by its type hint: None, plain types, literals, enums, message
-classes, refs, exceptions, unions of those; of a list, set or dict that it is one, but not what is in it; of a tuple of
-fixed length also its elements. An int passes for a float, and a bool for an int, as mypy has it. A hint that is none of
-these (a callable, a type variable), or that cannot be evaluated because its module imports it for type checkers only,
-is not checked. `dumps` checks no hints: that is mypy's business at the sender.
+The serializer rejects subclasses of the plain types, because they would silently arrive as something else.
 
-**Limits.** Values may be nested 32 extension types deep (messages in messages, tuples in tuples), and between them 511
-lists and dicts deep, MessagePack's own limit. Announced lengths are believed only when so many bytes are there.
+**Exceptions.** An exception travels with the names of its class and bases, its text, traceback, arguments and
+attributes. The receiver rebuilds it as its own type under two conditions. It must have imported that type already, and
+all arguments and attributes must be able to travel (true of every built-in type, and most others). The receiver runs no
+user's constructor, imports nothing, and creates nothing but exceptions. It adds the traceback as a note. It rebuilds
+types that `actors.rpc.codec` knows from their text. Any other exception arrives as `RemoteError`, whose `kinds` are the
+names.
+
+**Checks on receipt.** The receiver treats bytes as data: it unpickles nothing, and imports no module that they name.
+A class has to be registered in the receiving process, which means that its module has been imported there. The receiver
+checks the number of fields, and each field against its type hint:
+
+- It checks None, plain types, literals, enums, message classes, refs, exceptions, and unions of those.
+- It checks that a list, set or dict is one, but not its elements. It also checks the elements of a tuple of fixed
+  length.
+- An int passes for a float, and a bool for an int, as in mypy.
+- It ignores any other hint (a callable, a type variable).
+- It ignores a hint that it cannot evaluate because the module imports the name for type checkers only.
+
+`dumps` checks no hints; run mypy at the sender.
+
+**Limits.** Values may be nested 32 extension types deep (messages in messages, tuples in tuples). Between those they
+may be nested 511 lists and dicts deep, MessagePack's own limit. The receiver rejects a length that exceeds the bytes
+that came.
 """
 
 from __future__ import annotations
@@ -56,7 +66,7 @@ from actors.rpc.codec import ERROR_TEXT_LIMIT, decode_error, encode_error, senda
 from actors.rpc.wire import LARGE, walk_through
 
 Check = Callable[[Any], bool]
-"""Whether a value passes."""
+"""Returns whether a value passes."""
 
 _OWN_MODULES = ("messages", "core.system_messages", "mailbox", "supervision", "routing", "selection", "props")
 C = TypeVar("C", bound=type)
@@ -66,11 +76,11 @@ messages_by_name: dict[str, MessageType] = {}
 enum_names: dict[type, str] = {}
 enums_by_name: dict[str, type[enum.Enum]] = {}
 MAX_DEPTH = 32
-"""How many extension types may be nested in each other."""
+"""Greatest nesting of extension types."""
 MESSAGE, REF, TUPLE, SET, ERROR, ENUM, DATETIME, TIMEDELTA, PATH, FROZENSET, DATE, BIG_INT = range(1, 13)
 """Codes of the extension types."""
 ERROR_LIMIT = 4 * ERROR_TEXT_LIMIT
-"""Bytes of an encoded exception; one that would be larger travels without its arguments and attributes."""
+"""Most bytes of an encoded exception; a larger one travels without its arguments and attributes."""
 _Encoded = tuple[int, "bytes | list[Any]"]
 _PLAIN_DECODERS: dict[int, Callable[[bytes], Any]] = {
     DATETIME: lambda data: dt.datetime.fromisoformat(data.decode()),
@@ -81,14 +91,14 @@ _PLAIN_DECODERS: dict[int, Callable[[bytes], Any]] = {
 
 
 class _Holder:
-    """Bears one annotation, so that `typing.get_type_hints` evaluates it alone: one unknown name spoils no others."""
+    """Holds one annotation, so that `typing.get_type_hints` evaluates it alone and an unknown name affects no other."""
 
     def __init__(self, hint: Any) -> None:
         self.__annotations__ = {"field": hint}
 
 
 def check_of(cls: type, field: str) -> Check | None:
-    """The check for a field of a dataclass; None when its hint allows anything or cannot be checked."""
+    """Return the check for a field of a dataclass; None when its hint allows anything or cannot be checked."""
     declared = next(base for base in cls.__mro__ if field in inspect.get_annotations(base))
     hint = inspect.get_annotations(declared)[field]
     namespace = {**vars(sys.modules.get(declared.__module__, types)), declared.__name__: declared}
@@ -96,13 +106,13 @@ def check_of(cls: type, field: str) -> Check | None:
         hint = typing.get_type_hints(_Holder(hint), namespace)["field"]
     except (
         Exception
-    ):  # user code that is not there at run time (imports for type checkers, local classes), or is no type
+    ):  # the hint names user code missing at run time (imports for type checkers, local classes), or is no type
         return None
     return check_for(hint)
 
 
 def check_for(hint: Any) -> Check | None:
-    """The check for an evaluated hint; None when it allows anything or cannot be checked."""
+    """Return the check for an evaluated hint; None when it allows anything or cannot be checked."""
     if hint is Any:  # a class since Python 3.11
         return None
     origin = typing.get_origin(hint)
@@ -149,7 +159,7 @@ def _check_class(cls: Any) -> Check | None:
     if getattr(cls, "_is_protocol", False):
         return None
     if issubclass(cls, BaseException):
-        # A type that is not known here arrives as RemoteError: that is what it can be, not a mistake of the sender's.
+        # A type that this process does not know arrives as RemoteError; the sender has made no mistake.
         return lambda value: isinstance(value, (cls, RemoteError))
     if issubclass(cls, PurePath):
         return lambda value: isinstance(value, PurePath)
@@ -172,14 +182,14 @@ class MessageType:
         self._checks: tuple[Check | None, ...] | None = None
 
     def values(self, instance: Any) -> list[Any]:
-        """The fields of an instance, in their order."""
+        """Return the fields of an instance, in their order."""
         return [getattr(instance, field) for field in self.fields]
 
     def construct(self, values: list[Any]) -> Any:
-        """An instance of received fields.
+        """Return an instance with the received fields.
 
         Raises:
-            SerializationError: their number or kinds do not fit.
+            SerializationError: the number or the types of *values* do not fit.
         """
         if len(values) != len(self.fields):
             raise SerializationError(
@@ -198,7 +208,7 @@ class MessageType:
 
 
 def name_of(cls: type) -> str:
-    """``module:Qualname`` of a class, by which it is known on the wire."""
+    """Return the name of a class on the wire, ``module:Qualname``."""
     return f"{wire_name(cls.__module__)}:{cls.__qualname__}"
 
 
@@ -206,11 +216,11 @@ def name_of(cls: type) -> str:
 def message(cls: C) -> C:
     """Class decorator: instances may travel between processes.
 
-    A class that is no dataclass yet becomes a frozen one with slots. In a notebook a class that is defined again takes
-    the place of the earlier one. Enums are registered too; their members travel by name, flags by value.
+    A class that is not a dataclass yet becomes a frozen one with slots. In a notebook a class that is defined again
+    replaces the earlier one. The decorator registers enums too; their members travel by name, flags by value.
 
     Raises:
-        TypeError: the class is a dataclass that is not frozen; or an exception, for which there is
+        TypeError: the class is a dataclass that is not frozen, or an exception; register exceptions with
             `actors.rpc.codec.wire_error`.
     """
     if issubclass(cls, enum.Enum):
@@ -231,10 +241,10 @@ def message(cls: C) -> C:
 
 
 def find(registry: dict[str, T], name: str, kind: str) -> T:
-    """Return what is registered under a received name.
+    """Return the entry that is registered under a received name. It imports no module that the name names.
 
     Raises:
-        SerializationError: nothing is; it tells the remedy. No module is imported by the name.
+        SerializationError: no entry has that name; the error text names the remedy.
     """
     found = registry.get(name)
     if found is None and name.startswith("actors.") and len(name) < 100:
@@ -253,7 +263,7 @@ def find(registry: dict[str, T], name: str, kind: str) -> T:
 
 
 def import_path(thing: Callable[..., Any]) -> str | None:
-    """``module:Qualname`` of a function or class, None when it cannot be found by that (a lambda, a local function)."""
+    """Return ``module:Qualname`` of a function or class; None when that does not lead to it (a lambda, for example)."""
     path = f"{getattr(thing, '__module__', None)}:{getattr(thing, '__qualname__', None)}"
     found: Any = sys.modules.get(path.partition(":")[0])
     for element in path.partition(":")[2].split("."):
@@ -262,10 +272,10 @@ def import_path(thing: Callable[..., Any]) -> str | None:
 
 
 def import_object(path: str) -> Any:
-    """Import what the path ``module:Qualname`` names. For paths out of configurations, never for names in messages.
+    """Import the object that the path ``module:Qualname`` names. Use it for configurations, never for received names.
 
     Raises:
-        SerializationError: there is no such module or name here.
+        SerializationError: the module or name does not exist here.
     """
     module_name, separator, qualified = path.partition(":")
     try:
@@ -280,10 +290,10 @@ def import_object(path: str) -> Any:
 
 
 class Serializer:
-    """Encodes and decodes the messages of one node; may be used by several threads at once.
+    """Encodes and decodes the messages of one node; several threads may use it at once.
 
     Args:
-        resolve_ref: makes the ref of its text, bound to the node.
+        resolve_ref: makes a ref from its text, bound to the node.
     """
 
     def __init__(self, resolve_ref: Callable[[str], ActorRef]) -> None:
@@ -297,7 +307,7 @@ class Serializer:
         """Encode a message.
 
         Raises:
-            SerializationError: it, or something in it, is of a type that does not travel.
+            SerializationError: *value*, or a value in it, has a type that does not travel.
         """
         try:
             return self._outermost.pack(value)
@@ -310,7 +320,7 @@ class Serializer:
         """Decode a message.
 
         Raises:
-            SerializationError: the bytes are no message, or one of a class or shape that is unknown here.
+            SerializationError: the bytes are not a message, or their class or shape is unknown here.
         """
         try:
             return self._decode_at(data)
@@ -321,10 +331,10 @@ class Serializer:
 
 
 class _Level:
-    """Packs what is nested so many levels deep; a packer cannot be entered again while it is at work.
+    """Packs values at one level of nesting. Each level has its own packers, because a packer is not reentrant.
 
     Args:
-        inner: the next level, None for the last.
+        inner: the next level; None for the last.
     """
 
     def __init__(self, inner: _Level | None = None) -> None:
@@ -337,7 +347,7 @@ class _Level:
         except IndexError:
             packer = msgpack.Packer(default=self._extension, strict_types=True, use_bin_type=True, buf_size=1024)
         data: bytes = packer.pack(value)
-        self._idle.append(packer)  # one that failed is not used again
+        self._idle.append(packer)  # a packer that failed is not used again
         return data
 
     def _extension(self, value: Any) -> Any:
@@ -367,7 +377,7 @@ class _Level:
             try:
                 whole = self._nested(ERROR, [*told, *parts])
             except (ValueError, OverflowError, TypeError, RecursionError, AttributeError):
-                pass  # an argument that does not travel, as many have: the error travels without
+                pass  # an argument does not travel: send the error without its arguments
             else:
                 if len(whole.data) <= ERROR_LIMIT:
                     return whole
@@ -416,7 +426,7 @@ def _unencodable(value: Any) -> SerializationError:
 
 
 def _decoders(resolve_ref: Callable[[str], ActorRef]) -> Callable[[bytes], Any]:
-    """The function that decodes a whole message; each level of nesting has its own, so that the depth is bounded."""
+    """Return the function that decodes a whole message. Each level of nesting has its own, which bounds the depth."""
 
     def too_deep(_code: int, _data: bytes) -> Any:
         raise SerializationError(f"a message is nested more than {MAX_DEPTH} deep")
@@ -482,17 +492,17 @@ def _told(error: BaseException) -> list[Any]:
 
 
 def _parts(error: BaseException) -> list[Any] | None:
-    """The arguments and attributes of which an exception can be rebuilt; None when it has more than these."""
+    """Return the arguments and attributes from which to rebuild an exception; None when it has other state."""
     kind = type(error)
     if kind is RemoteError or any(vars(each).get("__slots__") for each in kind.__mro__):
         return None
-    reduced: Any = _built_in_base(kind).__reduce__(error)  # not the class's own: what that returns is to be called
+    reduced: Any = _built_in_base(kind).__reduce__(error)  # not the class's own, whose result may call anything
     args = [sendable(each) if type(each) is str else each for each in reduced[1]]
     return [args, reduced[2] if len(reduced) > 2 else None]
 
 
 def _built_in_base(kind: type[BaseException]) -> Any:
-    """The built-in exception that lays out the instances of *kind*."""
+    """Return the built-in exception that lays out the instances of *kind*."""
     base: type = kind
     while base.__module__ != "builtins" and base.__base__ is not None:
         base = base.__base__
@@ -522,7 +532,7 @@ def _are_texts(values: Any) -> bool:
 
 
 def _rebuilt(name: str, args: list[Any], state: dict[str, Any]) -> BaseException | None:
-    """An exception of that class; None when the class is not known here, or the arguments do not fit it."""
+    """Return an exception of that class; None when the class is unknown here, or the arguments do not fit it."""
     kind = _known_exception(name)
     if kind is None:
         return None
@@ -532,20 +542,20 @@ def _rebuilt(name: str, args: list[Any], state: dict[str, Any]) -> BaseException
         base.__init__(error, *args)
         for key, value in state.items():
             if callable(getattr(base, key, None)):
-                return None  # no attribute of an exception's, and it would hide a method
+                return None  # it would hide a method
             if hasattr(base, key):
                 object.__setattr__(error, key, value)
             else:
                 vars(error)[key] = value
-    except Exception:  # whatever a built-in type says to arguments that are not its own: it is told as a RemoteError
+    except Exception:  # a built-in type rejects the arguments; the error arrives as a RemoteError
         return None
     return error
 
 
 def _known_exception(name: str) -> type[BaseException] | None:
-    """The exception class of that name in a module that is imported already.
+    """Return the exception class of that name in a module that is imported already, or None.
 
-    Names are looked up in dictionaries only: the attribute of a lazy module would import others.
+    It looks names up in dictionaries only, because reading an attribute of a lazy module would import others.
     """
     module, _, qualified = name.partition(":")
     found: Any = loaded_module(module)
@@ -559,7 +569,7 @@ def _known_exception(name: str) -> type[BaseException] | None:
 
 
 def remote_error(error: BaseException) -> RemoteError:
-    """Return *error* as one of a type that this process does not know."""
+    """Return *error* as it arrives in a process that does not know its type."""
     kinds, text, trace = _told(error)
     return RemoteError(kinds[0].replace(":", ".", 1), text, trace, tuple(kinds))
 

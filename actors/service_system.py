@@ -1,8 +1,8 @@
-"""The actor systems of processes that a launcher has started: a component's own, and an `ActorSystem`'s part there.
+"""The actor systems of processes that a launcher has started: a component's own, or a node of an `ActorSystem`.
 
-A process of a cluster has a system of its own (`start_actor_system`), as each process of Flink's has. It has the
-endpoints of the RPC service, and the actors that are made beside and below them. Others select, tell, ask and watch
-what lives there by the service's address, ``akka.tcp://<system>@<host>:<port>/user/<name>``. A host process of an
+Each process of a cluster has a system of its own (`start_actor_system`), as in Flink. It contains the endpoints of the
+RPC service, and the actors created beside and below them. Other processes select, tell, ask and watch these actors at
+the service's address, ``akka.tcp://<system>@<host>:<port>/user/<name>``. A host process of an
 `actors.actor_system.ActorSystem` is one node of that system (`start_hosted_node`).
 """
 
@@ -29,17 +29,17 @@ from actors.system_api import ActorSystemBase
 from actors.system_config import SystemConfig
 
 Directory = Callable[[str], ActorAddress | None]
-"""Says in which process an actor of another one lives that is known here by its path, and None of all others."""
+"""Returns the address of an actor of another process that is known here by its path; None for all other paths."""
 
 
 class ServiceActorSystem(ActorSystemBase):
-    """Made by `start_actor_system`. It ends with the service: `RpcService.close`."""
+    """The actor system of a component, made by `start_actor_system`; `RpcService.close` ends it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
 
     def terminate(self, timeout_s: float = 10.0) -> None:
-        """Not to be had.
+        """Reject the call: the system ends with its component.
 
         Raises:
             ActorSystemError: always.
@@ -51,13 +51,13 @@ EVENT_STREAM = f"{SYSTEM}/event-stream"
 
 
 class EventStreamActor(Actor):
-    """The event stream as actors of other processes reach it: they subscribe; what else they tell it is an event."""
+    """Makes the event stream available to other processes: they subscribe to it; other messages are events."""
 
     def receive(self, message: Any) -> None:
         stream, who = self.context.system.event_stream, self.sender
         match message:
             case Subscribe() if who.is_ask or who == self.context.system.dead_letters:
-                self.unhandled(message)  # there is nobody who could be told
+                self.unhandled(message)  # the sender cannot receive events
             case Subscribe(classes=classes):
                 stream.subscribe_by_name(who, classes)
                 self.reply(Subscribed())
@@ -68,12 +68,12 @@ class EventStreamActor(Actor):
 
 
 class ServicePlacing:
-    """Where actors are and come, in a process that hosts its own actors only: a node's `Placing`.
+    """Finds and places actors in a process that hosts its own actors only: a node's `Placing`.
 
     Args:
-        remoting: of the node.
+        remoting: the remoting of the node.
         host_here: creates an actor in this process.
-        directory: knows the actors that have a process of their own and are found by an address of this one.
+        directory: finds actors that have a process of their own and an address at this process.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ServicePlacing:
         self._directory = directory
 
     async def resolve(self, path: str, uid: int) -> Route:
-        """Where *path* is hosted."""
+        """Return the node that hosts *path*."""
         me = self._remoting.me
         there = None if uid or self._directory is None else self._directory(path)
         if there is None or (there.host, there.port) == (me.host, me.port):
@@ -96,10 +96,10 @@ class ServicePlacing:
         return await gateway.resolve(path, uid)
 
     async def create(self, creator: NodeId, order: CreateOrder) -> Route:
-        """Create an actor of this process.
+        """Create an actor in this process.
 
         Raises:
-            ActorSystemError: another process orders it, or it is to have a process of its own.
+            ActorSystemError: the order comes from another process, or asks for another process.
         """
         me = self._remoting.me
         if creator.uid != me.uid:
@@ -110,14 +110,14 @@ class ServicePlacing:
         return Route(me, exact=True)
 
     def stopped(self, path: str, uid: int) -> None:
-        """An actor has stopped: there is no table that it would be in."""
+        """Do nothing: this process keeps no table of its actors."""
 
     def subscribed(self, origin: int, table: Table) -> None:
-        """The subscriptions to the event stream have changed: there is no other node that would have to know."""
+        """Do nothing: no other node needs the subscriptions to the event stream."""
 
 
 async def start_actor_system(service: RpcService, directory: Directory | None = None) -> ServiceActorSystem:
-    """Make the actor system of a service that listens, before its first endpoint is started.
+    """Start the actor system of a service that listens. Call it before its first endpoint starts.
 
     Args:
         service: the service.
@@ -138,14 +138,14 @@ async def start_actor_system(service: RpcService, directory: Directory | None = 
 
 
 class HostedSystem(ActorSystemBase):
-    """The actor system as the actors of a host process see it."""
+    """The actor system as actors of a host process see it."""
 
     def __init__(self, remoting: Remoting) -> None:
         self.node = remoting.node
         self._remoting = remoting
 
     def terminate(self, timeout_s: float = 10.0) -> None:
-        """Have the whole actor system terminated; returns at once, for this process ends by it."""
+        """Request the end of the whole actor system. It returns at once, because this process ends too."""
         self.node.post(self._terminate)
 
     def _terminate(self) -> None:
@@ -156,10 +156,10 @@ class HostedSystem(ActorSystemBase):
 async def start_hosted_node(
     service: RpcService, name: str, *, uid: int, root: NodeId, config: SystemConfig
 ) -> RpcEndpoint:
-    """Make the node of a host process of an `ActorSystem` (the factory that its `HostSpec` names).
+    """Start the node of a host process of an `ActorSystem`; its `HostSpec` names this function as the factory.
 
     Args:
-        service: the RPC service of the process, which listens already.
+        service: the RPC service of the process; it listens already.
         name: the host's name.
         uid: uid of its node.
         root: the root node of the system.

@@ -1,4 +1,4 @@
-"""Supervision (Akka's ``FaultHandling``): what becomes of a child that has failed, how often, and how soon. Pure."""
+"""Supervision (Akka's ``FaultHandling``): decisions about failed children, limits and delays of restarts. Pure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ class Directive(enum.Enum):
     """Decision of a supervisor (Akka's ``SupervisorStrategy.Directive``)."""
 
     RESUME = "resume"
-    """The child goes on with the state that it has; the message that failed is lost."""
+    """The child continues with its present state; the message that failed is lost."""
     RESTART = "restart"
-    """A new instance takes the child's place, with the same ref and mailbox; the message that failed is lost."""
+    """A new instance replaces the child and keeps its ref and mailbox; the message that failed is lost."""
     STOP = "stop"
-    """The child is stopped for good."""
+    """The child stops."""
     ESCALATE = "escalate"
-    """The supervisor fails itself, with the child's error; its own supervisor decides."""
+    """The supervisor itself fails with the child's error; its own supervisor decides."""
 
 
 Decider = Callable[[BaseException], Directive]
-"""Decides by the error."""
+"""Returns the directive for an error."""
 
 
 def default_decider(error: BaseException) -> Directive:
-    """Akka's default: what would fail again at once or was meant to end stops; exceptions restart; others escalate.
+    """Decide as Akka does by default.
 
-    ``sys.exit()`` in an actor's code was meant to end, so it stops that actor.
+    - Initialization errors, `Kill`, death pacts and ``sys.exit()`` stop the child: a restart would fail again at once,
+      or an end was intended.
+    - Other exceptions restart it.
+    - Anything else escalates.
     """
     if _is_a(error, ActorInitializationError, ActorKilled, DeathPactError, SystemExit):
         return Directive.STOP
@@ -43,12 +46,12 @@ def default_decider(error: BaseException) -> Directive:
 
 
 def stopping_decider(error: BaseException) -> Directive:
-    """Exceptions and ``sys.exit()`` stop the child; others escalate."""
+    """Stop the child on exceptions and ``sys.exit()``; escalate anything else."""
     return Directive.STOP if _is_a(error, Exception, SystemExit) else Directive.ESCALATE
 
 
 def escalating_decider(error: BaseException) -> Directive:
-    """Everything is the supervisor's supervisor's to decide."""
+    """Escalate every error to the supervisor's own supervisor."""
     return Directive.ESCALATE
 
 
@@ -60,14 +63,15 @@ def _is_a(error: BaseException, *kinds: type[BaseException]) -> bool:
 
 @message
 class Backoff:
-    """How long to wait before a restart: longer each time (Akka's ``BackoffSupervisor``).
+    """Delays before restarts, each longer than the one before (Akka's ``BackoffSupervisor``).
 
     Args:
-        min_s: wait before the first restart, in seconds.
-        max_s: no wait is longer, but for the jitter.
-        factor: by which each wait is longer than the one before.
-        jitter: a random part of up to this fraction is added, so that what failed together does not return together.
-        reset_after_s: seconds without a failure after which the waits begin anew; default: *min_s*, as Akka's.
+        min_s: delay before the first restart, in seconds.
+        max_s: longest delay without jitter, in seconds.
+        factor: factor by which each delay is longer than the one before.
+        jitter: largest random fraction that is added to a delay, so that children that failed together restart apart.
+        reset_after_s: seconds without a failure after which the next delay is *min_s* again; default: *min_s*, as in
+            Akka.
 
     Raises:
         ValueError: a value is out of range.
@@ -90,13 +94,13 @@ class Backoff:
             raise ValueError(f"reset_after_s is more than 0, or None for min_s, not {self.reset_after_s!r}")
 
     def delay(self, restart_count: int, rng: random.Random) -> float:
-        """Seconds to wait before the next restart.
+        """Return the seconds to wait before the next restart.
 
         Args:
-            restart_count: how many restarts there have been since the waits last began anew.
-            rng: where the jitter comes from.
+            restart_count: number of restarts since the delays last started again at *min_s*.
+            rng: source of the jitter.
         """
-        # The logarithm tells that the power would be over the limit before it is over what a float holds.
+        # Compare logarithms first: the power itself could exceed the range of a float.
         if restart_count * math.log(self.factor) >= math.log(self.max_s / self.min_s):
             delay = self.max_s
         else:
@@ -105,15 +109,15 @@ class Backoff:
 
     @property
     def reset_s(self) -> float:
-        """Seconds after a restart without another failure, after which the waits begin anew."""
+        """Seconds after a restart without another failure, after which the next delay is `min_s` again."""
         return self.min_s if self.reset_after_s is None else self.reset_after_s
 
 
 class BackoffCounter:
-    """The waits of one child.
+    """The restart delays of one child.
 
     Args:
-        backoff: how they grow.
+        backoff: the rule by which they grow.
     """
 
     __slots__ = ("_backoff", "_count", "_restarts_at")
@@ -124,7 +128,7 @@ class BackoffCounter:
         self._restarts_at = -math.inf
 
     def next_delay(self, now: float, rng: random.Random) -> float:
-        """The child has failed at *now* (monotonic seconds): how long to wait before its restart."""
+        """Return the seconds to wait before restarting the child, which has failed at *now* (monotonic seconds)."""
         if now - self._restarts_at >= self._backoff.reset_s:
             self._count = 0
         delay = self._backoff.delay(self._count, rng)
@@ -134,13 +138,13 @@ class BackoffCounter:
 
 
 class RestartWindow:
-    """Whether a child may be restarted once more (Akka's ``ChildRestartStats.requestRestartPermission``, case by case).
+    """Limit on the restarts of a child (Akka's ``ChildRestartStats.requestRestartPermission``, case by case).
 
-    With a window alone Akka allows one restart in it. The window opens with the first request and stays open for
-    *within_s*; a request after its end opens another, and is the first in that.
+    A window without *max_retries* allows one restart, as in Akka. The window opens with the first request and lasts
+    *within_s* seconds. A request after its end opens another window, and is the first one in it.
 
     Args:
-        max_retries: restarts allowed, in the window if there is one, else ever; None for no limit.
+        max_retries: restarts allowed in the window, or in total without a window; None for no limit.
         within_s: length of the window in seconds; None for no window.
     """
 
@@ -153,7 +157,7 @@ class RestartWindow:
         self._window_start: float | None = None
 
     def restart_permissible(self, now: float) -> bool:
-        """Ask for a restart at *now* (monotonic seconds); it counts as one whatever the answer."""
+        """Return whether a restart at *now* (monotonic seconds) is allowed; each request counts, allowed or not."""
         if self._max_retries is not None and self._max_retries < 1:
             return False
         if self._within_s is not None:
@@ -177,23 +181,23 @@ class RestartWindow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SupervisorStrategy:
-    """How a supervisor treats children that fail: `OneForOneStrategy` or `AllForOneStrategy`.
+    """Treatment of children that fail: `OneForOneStrategy` or `AllForOneStrategy`.
 
     Args:
-        decider: a function of the error, or a mapping from error types to directives, of which the most special one
-            that fits counts; an error that fits none escalates (as Akka has it). A mapping compares what arrives from
-            another process as `RemoteError` by the names of its classes. Default: `default_decider`. May be the import
-            path of a function; a strategy can travel when its function has one.
-        max_retries: restarts allowed before the child is stopped instead; None for no limit.
-        within_s: seconds in which so many are allowed, see `RestartWindow`; None: ever.
-        backoff: how long to wait before each restart; None: not at all.
+        decider: a function of the error, the import path of one, or a mapping from error types to directives. Default:
+            `default_decider`. In a mapping the most special type of the error counts; an error without a match
+            escalates (as in Akka). A mapping compares a `RemoteError` from another process by the names of its classes.
+            A strategy can travel to another process when its function has an import path.
+        max_retries: restarts allowed before the supervisor stops the child instead; None for no limit.
+        within_s: seconds in which *max_retries* restarts are allowed, see `RestartWindow`; None for no window.
+        backoff: delays before restarts; None for restarts without delay.
 
     Raises:
-        ValueError: an argument is out of range, or the decider is none.
+        ValueError: an argument is out of range, or *decider* is not a decider.
     """
 
     all_for_one: ClassVar[bool] = False
-    """Whether what is decided for one child holds for all."""
+    """Whether a decision about one child applies to all."""
 
     decider: str | Decider | Mapping[Any, Directive] = default_decider
     max_retries: int | None = None
@@ -217,9 +221,9 @@ class SupervisorStrategy:
         Raises:
             SerializationError: the decider, or an error type of its mapping, cannot be imported here.
             TypeError: the decider returned something else than a `Directive`.
-            Exception: whatever the decider itself raises.
+            Exception: any error that the decider itself raises.
         """
-        if not self._decide:  # not when it is made: a strategy that arrives from elsewhere must not import things
+        if not self._decide:  # not in the constructor: a strategy from another process must not import anything
             self._decide.append(_compiled(self.decider))
         directive = self._decide[0](error)
         if not isinstance(directive, Directive):
@@ -227,7 +231,7 @@ class SupervisorStrategy:
         return directive
 
     def unmatched(self, error: BaseException) -> str | None:
-        """Return why this strategy may have missed the type of *error*, and the remedy; None when it has not."""
+        """Return why this strategy may have missed the type of *error*, and the remedy; None without such a reason."""
         kinds = _kinds(error)
         if isinstance(self.decider, Mapping):
             rules = [rule if isinstance(rule, str) else name_of(rule) for rule in self.decider]
@@ -235,35 +239,35 @@ class SupervisorStrategy:
                 for kind in kinds:
                     if rule != kind and rule not in kinds and rule.partition(":")[2] == kind.partition(":")[2]:
                         return (
-                            f"the rule for {rule} does not apply to {kind}, which is a class of another module: "
+                            f"the rule for {rule} does not apply to {kind}, which is a class of another module; "
                             "import the class from the same module on both sides"
                         )
         elif isinstance(error, RemoteError) and self.decider not in _OWN_DECIDERS:
             return (
-                f"the decider was given a RemoteError in place of {kinds[0]}: import its module in the supervisor's "
-                "process and give it plain arguments, or decide by a mapping of types or RemoteError.was_a"
+                f"the decider was given a RemoteError in place of {kinds[0]}; import its module in the supervisor's "
+                "process and give it plain arguments; or decide by a mapping of types or RemoteError.was_a"
             )
         return None
 
     def window(self) -> RestartWindow:
-        """The restart limit of one child."""
+        """Return a new restart limit for one child."""
         return RestartWindow(self.max_retries, self.within_s)
 
 
 @message
 class OneForOneStrategy(SupervisorStrategy):
-    """Applies each decision to the child that failed alone; arguments as for `SupervisorStrategy`."""
+    """Applies each decision only to the child that failed; arguments as for `SupervisorStrategy`."""
 
 
 @message
 class AllForOneStrategy(SupervisorStrategy):
-    """A restart or stop of one child is one of all; arguments as for `SupervisorStrategy`."""
+    """Restarts or stops all children when one is restarted or stopped; arguments as for `SupervisorStrategy`."""
 
     all_for_one: ClassVar[bool] = True
 
 
 def stopping_strategy() -> OneForOneStrategy:
-    """Stops each child that fails (Akka's ``SupervisorStrategy.stoppingStrategy``)."""
+    """Return a strategy that stops each child that fails (Akka's ``SupervisorStrategy.stoppingStrategy``)."""
     return OneForOneStrategy(stopping_decider)
 
 
@@ -272,7 +276,7 @@ _GENERAL = ("builtins:Exception", "builtins:BaseException")
 
 
 def _kinds(error: BaseException) -> list[str]:
-    """The names of the error's classes, the most special first; those of a `RemoteError`'s own before the general."""
+    """Return the names of the error's classes, the most special first; general ones of a `RemoteError` come last."""
     if not isinstance(error, RemoteError):
         return [name_of(kind) for kind in type(error).__mro__]
     special = [kind for kind in error.kinds if kind not in _GENERAL]
@@ -280,7 +284,7 @@ def _kinds(error: BaseException) -> list[str]:
 
 
 def _named_rules(rules: Mapping[Any, Directive]) -> dict[Any, Directive]:
-    """The rules with the error types by import path, where they have one: so they can travel."""
+    """Return the rules with error types replaced by their import paths where they have one, so that they can travel."""
     for kind, directive in rules.items():
         if not isinstance(kind, str) and not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Interface of every actor system, over processes or in one thread (Akka's `ActorSystem`)."""
+"""Interface of every actor system, with several processes or in one thread (Akka's `ActorSystem`)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ T = TypeVar("T")
 
 
 class ActorSystemBase(abc.ABC):
-    """An actor system, to be used from any thread; a context manager that terminates it at the end."""
+    """An actor system, usable from any thread; as a context manager it terminates at the end."""
 
     node: Node
     """The node of this process."""
 
     @abc.abstractmethod
     def terminate(self, timeout_s: float = 10.0) -> None:
-        """Stop all actors, children first, then the system's processes; idempotent. Waits until that has been done.
+        """Stop all actors, children first, then the system's processes, and wait until all have ended. Idempotent.
 
         Args:
-            timeout_s: after so many seconds what still runs is cancelled.
+            timeout_s: seconds until actors that still run are cancelled.
         """
 
     # ------------------------------------------------------------------ the same for all
@@ -49,17 +49,17 @@ class ActorSystemBase(abc.ABC):
 
     @property
     def address(self) -> ActorAddress:
-        """Where the system is reached; its path is ``/user``."""
+        """Address of the system; its path is ``/user``."""
         return ActorAddress(*self.node.origin, "/user")
 
     @property
     def dead_letters(self) -> ActorRef:
-        """The ref ``/deadLetters``: what is sent there is a dead letter."""
+        """The ref ``/deadLetters``: every message to it becomes a dead letter."""
         return self.node.dead_letters
 
     @property
     def dead_letters_count(self) -> int:
-        """How many dead letters there have been in this process."""
+        """Number of dead letters so far in this process."""
         return self.node.dead_letters_count
 
     @property
@@ -69,15 +69,15 @@ class ActorSystemBase(abc.ABC):
 
     @property
     def when_terminated(self) -> concurrent.futures.Future[None]:
-        """Done when all actors have stopped, whoever has made them."""
+        """Future that is done when all actors of the system have stopped."""
         return self.node.terminated
 
     def actor_of(self, props: Props, name: str | None = None) -> ActorRef:
-        """Make a top-level actor, below ``/user``, and return its ref at once; see `ActorContext.actor_of`.
+        """Create a top-level actor, below ``/user``, and return its ref at once; see `ActorContext.actor_of`.
 
         Raises:
             InvalidActorName: the name is malformed or taken.
-            ActorSystemError: the system is being terminated, or this is not the process of its root node.
+            ActorSystemError: the system is terminating, or this is not the process of its root node.
         """
         root = self.node.root
         if root is None:
@@ -88,11 +88,11 @@ class ActorSystemBase(abc.ABC):
         return self.on_loop(root.user.make_child, props, name)
 
     def actor_selection(self, path: str) -> ActorSelection:
-        """The actors that match *path*: absolute, or a full address; with ``*`` and ``?``."""
+        """Select the actors that match *path*: an absolute path or a full address, with ``*`` and ``?``."""
         return self.node.select(path, self.node.ref("/", 0))
 
     def stop(self, ref: ActorRef) -> None:
-        """Have an actor stop once it has handled the present message."""
+        """Stop an actor after its current message."""
         root = self.node.root
         if root is None:
             self.node.post(self.node.send_system, ref, Terminate())
@@ -100,15 +100,15 @@ class ActorSystemBase(abc.ABC):
             self.on_loop(root.user.stop, ref)
 
     def graceful_stop(self, ref: ActorRef, timeout_s: float | None = None) -> Ask[bool]:
-        """Stop an actor once it has handled what is in its mailbox, and wait for its end.
+        """Stop an actor after the messages that are in its mailbox; the ask ends when it has stopped.
 
-        The ask ends in True, also when there was no such actor, or in `AskTimeout` after *timeout_s* seconds (default:
-        the system's ask timeout).
+        The ask returns True, also when there was no such actor. It ends in `AskTimeout` after *timeout_s* seconds
+        (default: the system's ask timeout).
         """
         return self.node.graceful_stop(ref, timeout_s)
 
     def on_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function of the node on its loop's thread and wait for what it returns.
+        """Call a function on the thread of the node's loop, wait for it, and return its result.
 
         Raises:
             ActorSystemError: the system has been terminated.

@@ -22,10 +22,10 @@ from actors.system_config import SystemConfig
 
 
 class ActorSystemClient(ActorSystemBase):
-    """Selects, tells and asks the actors of a system that runs elsewhere; made by `ActorSystem.connect`.
+    """Selects, tells and asks actors of a system in another process; made by `ActorSystem.connect`.
 
-    Replies come back over the connections that it makes. It has no actors, so that nobody can send to it, and nothing
-    can be watched by it. It survives a restart of the system at the same address.
+    Replies arrive over the connections that it opens. It has no actors, so it receives no messages and watches no
+    actors. It survives a restart of the system at the same address.
 
     Args:
         address: the system's address, with or without a path.
@@ -33,9 +33,9 @@ class ActorSystemClient(ActorSystemBase):
         config: settings.
 
     Raises:
-        AddressError: *address* is none.
+        AddressError: *address* is not an address.
         RecipientUnreachable: nothing listens there.
-        AuthenticationError: the secret is another one, or cannot be read.
+        AuthenticationError: the system has another secret, or the file cannot be read.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ActorSystemClient(ActorSystemBase):
         raise ActorSystemError("a client has no actors of its own; make them in the process of the ActorSystem")
 
     def graceful_stop(self, ref: ActorRef, timeout_s: float | None = None) -> Ask[bool]:
-        """Stop an actor once it has handled what is in its mailbox, and wait for its end; raises as `ActorSystem`'s."""
+        """Stop an actor after the messages in its mailbox; see `ActorSystemBase.graceful_stop`."""
         limit_s = self._config.ask_timeout_s if timeout_s is None else timeout_s
         future = asyncio.run_coroutine_threadsafe(self._stop_gracefully(ref, limit_s), self._service.loop)
         return Ask(future, self._service.loop, limit_s)
@@ -93,11 +93,11 @@ class ActorSystemClient(ActorSystemBase):
         return await gateway.graceful_stop(self.node.uid, ref.path, ref.uid, timeout_s)
 
     def terminate(self, timeout_s: float = 10.0) -> None:
-        """End the connection; the system goes on. Idempotent."""
+        """Close the connection; the system keeps running. Idempotent."""
         self.close()
 
     def close(self) -> None:
-        """End the connection; idempotent."""
+        """Close the connection; idempotent."""
         if not self._service.loop.is_closed():
             self._thread.run(self._close())
             self._thread.close()

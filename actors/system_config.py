@@ -1,4 +1,4 @@
-"""Settings of an actor system over processes."""
+"""Settings of an actor system with several processes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from actors.rpc.tls import TlsConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSettings:
-    """How the actors of a node behave. All nodes of a system have the same.
+    """Settings of the actors of a node, the same for all nodes of a system.
 
     Args:
-        ask_timeout_s: default time allowed for an ask, in seconds.
-        throughput: how many messages an actor handles before others have their turn
-            (Akka's ``throughput``, which is 5; a turn of the event loop costs more than Akka's).
-        stash_capacity: how many messages an actor may put aside.
-        pending_capacity: how many messages wait for an actor whose process is not known yet; more are dead letters.
+        ask_timeout_s: default timeout of an ask, in seconds.
+        throughput: number of messages that an actor handles before other actors run (Akka's ``throughput``; its default
+            is 5, but a turn of the event loop costs more than one of Akka's).
+        stash_capacity: number of messages that an actor may stash.
+        pending_capacity: number of messages that may wait for an actor whose process is not known yet; further ones
+            become dead letters.
     """
 
     ask_timeout_s: float = 10.0
@@ -28,12 +29,12 @@ class CoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatConfig:
-    """How failures are detected.
+    """Settings of the failure detection.
 
     Args:
         interval_s: seconds between heartbeats.
-        threshold: phi above which a node is held for dead; 10 is wrong once in 10^10 judgements (Akka's default).
-        acceptable_pause_s: silence that is not held against a node at all, in seconds.
+        threshold: phi above which a node counts as dead; 10 is wrong once in 10^10 decisions (Akka's default).
+        acceptable_pause_s: seconds of silence that raise no suspicion.
     """
 
     interval_s: float = 1.0
@@ -43,19 +44,19 @@ class HeartbeatConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemConfig(CoreSettings):
-    """How an actor system works; see also `CoreSettings`.
+    """Settings of an actor system; see also `CoreSettings`.
 
     Args:
-        shared_hosts: how many processes share the actors that are placed with `Props.shared`.
-        heartbeat_interval_s: seconds between heartbeats to processes whose end matters.
-        heartbeat_threshold: phi above which a silent process is held for dead (Akka's ``threshold`` of remote death
+        shared_hosts: number of processes for the actors that are placed with `Props.shared`.
+        heartbeat_interval_s: seconds between heartbeats to processes that a node watches.
+        heartbeat_threshold: phi above which a silent process counts as dead (Akka's ``threshold`` of remote death
             watch, which is 10).
-        heartbeat_acceptable_pause_s: silence that is not held against a process at all, in seconds.
+        heartbeat_acceptable_pause_s: seconds of silence that raise no suspicion.
         frame_size: largest message between processes, in bytes.
-        log_file: where host processes log to; None for the standard error stream.
-        log_level: from which level on.
-        tls: certificates for TLS between processes that talk by TCP, the same authority's in all systems that talk to
-            each other; None for plain connections.
+        log_file: file to which host processes log; None for the standard error stream.
+        log_level: lowest level that they log.
+        tls: certificates for TLS between processes that talk by TCP. The certificates of all systems that talk to each
+            other have the same authority. None for plain connections.
     """
 
     shared_hosts: int = 1

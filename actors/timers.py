@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class TimerEnvelope(Envelope):
-    """Envelope that a timer puts into the mailbox, which sees the message itself in it.
+    """Envelope that a timer puts into the mailbox; the mailbox sees the timer's message in it.
 
-    It is taken out in vain when the timer was cancelled or replaced meanwhile.
+    The cell drops the message when the timer was cancelled or replaced while it waited in the mailbox.
     """
 
     owner: Timers
@@ -24,12 +24,12 @@ class TimerEnvelope(Envelope):
     timer: _Timer
 
     def is_wanted(self, timers: Timers | None) -> bool:
-        """Whether the message is still to be received."""
+        """Return whether the actor should still receive the message."""
         return timers is self.owner and timers.take(self.key, self.timer)
 
 
 class _Timer:
-    """A timer, identical with its generation: one that replaces it under the same key is another object."""
+    """One timer. A timer that replaces it under the same key is another object, so identity tells them apart."""
 
     __slots__ = ("fixed_rate", "handle", "interval_s", "message")
 
@@ -41,10 +41,10 @@ class _Timer:
 
 
 class Timers:
-    """The timers of an actor, by key. A new one replaces the one with the same key.
+    """The timers of an actor, by key. A new timer replaces the one with the same key.
 
-    They are cancelled when the actor restarts or stops. The message of a timer that was cancelled or replaced is never
-    received, even if it was in the mailbox already.
+    A restart or stop of the actor cancels them. The actor never receives the message of a timer that was cancelled or
+    replaced, even if the message was in the mailbox already.
 
     Args:
         cell: the actor's cell.
@@ -63,7 +63,7 @@ class Timers:
     def start_timer_with_fixed_delay(
         self, key: Hashable, message: Any, delay_s: float, initial_delay_s: float | None = None
     ) -> None:
-        """Send *message* again and again, each time *delay_s* seconds after the one before.
+        """Send *message* repeatedly, each time *delay_s* seconds after the one before.
 
         Args:
             key: identifies the timer.
@@ -79,7 +79,7 @@ class Timers:
     def start_timer_at_fixed_rate(
         self, key: Hashable, message: Any, interval_s: float, initial_delay_s: float | None = None
     ) -> None:
-        """Send *message* every *interval_s* seconds on average: what came late is followed sooner by the next.
+        """Send *message* every *interval_s* seconds on average: after a late message the next one follows sooner.
 
         Args:
             key: identifies the timer.
@@ -101,7 +101,7 @@ class Timers:
         self._start(key, timer, interval_s if initial_delay_s is None else initial_delay_s)
 
     def cancel(self, key: Hashable) -> None:
-        """Cancel the timer with that key, if there is one."""
+        """Cancel the timer with that key; do nothing when there is none."""
         timer = self._timers.pop(key, None)
         if timer is not None and timer.handle is not None:
             timer.handle.cancel()
@@ -112,7 +112,7 @@ class Timers:
             self.cancel(key)
 
     def is_timer_active(self, key: Hashable) -> bool:
-        """Whether a timer with that key has still something to send, or its message waits to be received."""
+        """Return whether a timer with that key has a message to send, or one that waits in the mailbox."""
         return key in self._timers
 
     def _start(self, key: Hashable, timer: _Timer, delay_s: float) -> None:
@@ -126,7 +126,7 @@ class Timers:
     def _fire(self, key: Hashable, timer: _Timer, due: float) -> None:
         cell = self._cell
         if cell.is_closed:
-            return  # it was started by a task that the actor has left behind
+            return  # a task that outlived the actor started the timer
         if timer.interval_s is None:
             timer.handle = None
         else:
@@ -137,7 +137,7 @@ class Timers:
         cell.deliver_envelope(envelope)
 
     def take(self, key: Hashable, timer: _Timer) -> bool:
-        """Whether the message of that timer is still wanted; a single one has done its duty then."""
+        """Return whether the message of *timer* is still wanted; forget the timer if it fires only once."""
         if self._timers.get(key) is not timer:
             return False
         if timer.interval_s is None:
@@ -146,7 +146,7 @@ class Timers:
 
 
 class ReceiveTimer:
-    """The receive timeout of an actor. A message only notes the time: the timer moves when it fires too early.
+    """The receive timeout of an actor. A message only notes the time; a timer that fires too early is set again.
 
     Args:
         cell: the actor's cell.
@@ -163,14 +163,14 @@ class ReceiveTimer:
         self.restart()
 
     def restart(self) -> None:
-        """A message has been handled: the time counts from now."""
+        """Start the time again, after the actor has handled a message."""
         loop = self._cell.node.loop
         self._due = loop.time() + self._seconds
         if self._handle is None:
             self._handle = loop.call_at(self._due, self._fire)
 
     def cancel(self) -> None:
-        """End the timer; it fires no more."""
+        """Cancel the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -182,6 +182,6 @@ class ReceiveTimer:
             return
         self._handle = None
         if cell.is_occupied:
-            self.restart()  # busy with a message, or waiting for its supervisor: that is no idleness
+            self.restart()  # an actor that handles a message or waits for its supervisor is not idle
         else:
             cell.deliver_own(ReceiveTimeout(), None)

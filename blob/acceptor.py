@@ -1,6 +1,6 @@
-"""Accepts the connections of a blob server: so many are served at a time, the others wait.
+"""Accepts the connections of a blob server: it serves a limited number at a time, and the others wait.
 
-Connections that have not authenticated themselves take no place of the others: of too many the oldest gives way.
+Unauthenticated connections do not count in that number; when there are too many of them, the oldest is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from blob.connection import Connection, Traffic
 logger = logging.getLogger(__name__)
 EVICTABLE_AFTER = 1.0
 UNAUTHENTICATED = 128
-"""Connections that may be in their handshake at once."""
+"""Most connections in their handshake at once."""
 
 
 class Acceptor:
@@ -27,9 +27,9 @@ class Acceptor:
 
     Args:
         listener: the listening socket; closed with the acceptor.
-        serve: makes a connection of a channel and the name of its peer.
+        serve: returns a connection for a channel and the name of its peer.
         maximum: authenticated connections served at once; further ones wait until one ends or has idled for a second.
-        timeout: seconds without a byte after which a client is dropped.
+        timeout: seconds without a byte after which the server drops a client.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Acceptor:
         self._thread.start()
 
     def close(self) -> None:
-        """Break off all connections; returns when their threads have ended."""
+        """Break off all connections, and wait for the end of their threads."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -65,7 +65,7 @@ class Acceptor:
         self.listener.close()
 
     def traffic(self) -> tuple[int, Traffic]:
-        """How many connections are served, and what all that ever were have moved."""
+        """Return the number of served connections, and the traffic of all connections since the start."""
         with self._changed:
             done = replace(self._traffic)
             for connection in self._connections:
@@ -76,7 +76,7 @@ class Acceptor:
         waiting = select.poll()
         waiting.register(self.listener, select.POLLIN)
         while True:
-            # Only when somebody waits is it worth to take another one's place.
+            # Only a waiting client is a reason to close another connection.
             waiting.poll()
             if not self._make_way():
                 return
@@ -101,7 +101,7 @@ class Acceptor:
                 self._connections[connection] = thread
                 self._unauthenticated[connection] = None
         except (OSError, RuntimeError) as error:
-            # The client left already, or the machine has no thread left; neither is a reason to stop accepting.
+            # The client left already, or the machine has no thread left; keep accepting in both cases.
             logger.error("cannot serve %s: %s", peer, error)
             accepted.close()
 
@@ -115,7 +115,7 @@ class Acceptor:
             self._changed.notify_all()
 
     def _make_way(self) -> bool:
-        """Wait until one more connection may begin its handshake; False when the acceptor closes."""
+        """Wait until one more connection may begin its handshake; return False when the acceptor closes."""
         with self._changed:
             while not self._closing and len(self._unauthenticated) >= UNAUTHENTICATED:
                 oldest = next(iter(self._unauthenticated))
@@ -124,7 +124,7 @@ class Acceptor:
             return not self._closing
 
     def _admit(self, connection: Connection) -> bool:
-        """Wait until a connection that has authenticated itself may be served; False when the acceptor closes."""
+        """Wait until an authenticated connection may be served; return False when the acceptor closes."""
         with self._changed:
             self._unauthenticated.pop(connection, None)
             self._changed.notify_all()

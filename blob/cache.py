@@ -1,9 +1,9 @@
 """Local copies of blobs (Flink's `PermanentBlobCache` and `TransientBlobCache`).
 
-A blob is looked for in the cache's directory, then at the server, then in the store; whatever is found is verified
-and kept. A file appears in the directory whole or not at all, so the copies outlive their process: the next one takes
-them over at its start by their names and sizes, and takes the digest of each when it is first asked for, not before (a
-start costs no reading); a copy that is damaged is dropped and fetched anew.
+The cache looks for a blob in its directory, then at the server, then in the store; it verifies and keeps each blob that
+it finds. Files appear in the directory atomically, so the copies outlive their process. The next process adopts them at
+its start by their names and sizes. It computes the digest of a copy when the copy is first requested, so the start
+reads no content. It drops a damaged copy and fetches it again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Entry = tuple[str | None, BlobKey]
 
 
 class Residents:
-    """The copies of one cache, the least recently used first: who uses them, and which have to go. Pure.
+    """The copies of one cache, least recently used first, with their users; it selects the copies to evict. Pure.
 
-    A copy is referenced, and never evicted, while it is pinned, or while its job is registered or was handed a file of
-    its own by name.
+    A referenced copy is never evicted. A copy is referenced while it is pinned, while its job is registered, or after
+    its job got the path of a file.
 
     Args:
         maximum: most bytes to keep; None for no limit.
@@ -46,48 +46,48 @@ class Residents:
         self.total = 0
 
     def found(self, entry: Entry, size: int) -> None:
-        """A copy was found that another process left, or made: its content is still to be verified."""
+        """Add an unverified copy that another process has left or made."""
         if entry not in self._sizes:
             self.add(entry, size)
             self._unverified.add(entry)
 
     def add(self, entry: Entry, size: int) -> None:
-        """A copy was made, of a verified content."""
+        """Add a new copy with verified content."""
         self.remove(entry)
         self._sizes[entry] = size
         self.total += size
 
     def verified(self, entry: Entry) -> None:
-        """The content of a copy that was found is right."""
+        """Record that the content of an unverified copy is right."""
         self._unverified.discard(entry)
 
     def is_verified(self, entry: Entry) -> bool:
-        """Whether the copy is known, and its content was verified by this process."""
+        """Return whether the copy is known and this process has verified its content."""
         return entry in self._sizes and entry not in self._unverified
 
     def use(self, entry: Entry) -> None:
-        """The copy is used now: it is the last to go."""
+        """Record a use of the copy, which makes it the last one to evict."""
         size = self._sizes.pop(entry, None)
         if size is not None:
             self._sizes[entry] = size
 
     def remove(self, entry: Entry) -> None:
-        """The copy is gone."""
+        """Remove a copy that was deleted."""
         self.total -= self._sizes.pop(entry, 0)
         self._unverified.discard(entry)
 
     def pin(self, entry: Entry) -> None:
-        """Somebody uses the copy; to be followed by `unpin`."""
+        """Count a user of the copy; each call needs a call of `unpin`."""
         self._pins[entry] = self._pins.get(entry, 0) + 1
 
     def unpin(self, entry: Entry) -> None:
-        """Somebody uses the copy no more."""
+        """Remove a user of the copy."""
         left = self._pins.pop(entry) - 1
         if left:
             self._pins[entry] = left
 
     def hold(self, job_id: str) -> None:
-        """The job was handed a path: all of its copies stay until `forget_job`."""
+        """Keep all copies of a job until `forget_job`, because it got the path of one."""
         self._holders.add(job_id)
 
     def register_job(self, job_id: str) -> None:
@@ -95,22 +95,22 @@ class Residents:
         self._jobs[job_id] = self._jobs.get(job_id, 0) + 1
 
     def release_job(self, job_id: str) -> bool:
-        """Count one user of a job's copies out; returns whether none is left (or never was)."""
+        """Remove one user of a job's copies; return whether none is left, or there never was one."""
         left = self._jobs.pop(job_id, 1) - 1
         if left > 0:
             self._jobs[job_id] = left
         return left <= 0
 
     def forget_job(self, job_id: str) -> None:
-        """All copies of a job are gone."""
+        """Remove all copies of a job, which were deleted."""
         self._holders.discard(job_id)
         for entry in [entry for entry in self._sizes if entry[0] == job_id]:
             self.remove(entry)
 
     def surplus(self, coming: int = 0) -> list[Entry]:
-        """What has to go for *coming* bytes more: unreferenced copies, the least recently used first.
+        """Return the copies to evict to make room for *coming* bytes: unreferenced ones, least recently used first.
 
-        It may not be enough: what is referenced stays, and the limit is exceeded rather than a job hindered.
+        They may not suffice. Referenced copies stay: exceeding the limit is better than disturbing a job.
         """
         if self._maximum is None:
             return []
@@ -135,13 +135,13 @@ class BlobCache:
     """A directory of local copies.
 
     Args:
-        directory: where they are; made when missing. Without *max_bytes* it may be shared with other caches.
-        connect: makes a client of the server; called when a download needs one more.
-        store: where permanent blobs are looked for when the server has none or cannot be reached.
-        max_bytes: most bytes to keep, None for no limit: when a download takes the cache beyond it, unreferenced copies
-            go, the least recently used first. Referenced are those of a job that is registered, or that `get_file` has
-            handed a path since it was last released, and those in `pinned`. A directory with a limit is for one cache
-            alone, since references of other processes are not known.
+        directory: directory of the copies; created when missing. Without *max_bytes* several caches may share it.
+        connect: returns a client of the server; called when a download needs another one.
+        store: source of permanent blobs that the server does not have, or when it cannot be reached.
+        max_bytes: most bytes to keep; None for no limit. When a download exceeds it, the cache evicts unreferenced
+            copies, least recently used first. A copy is referenced while its job is registered, while it is `pinned`,
+            or after `get_file` gave its job a path, until `release_job`. Only one cache may use a directory with a
+            limit, because it does not know the references of other processes.
 
     Safe for use by several threads at once.
 
@@ -171,7 +171,7 @@ class BlobCache:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the copies that this cache knows of."""
+        """Number of bytes of the copies that this cache knows."""
         return self._residents.total
 
     def close(self) -> None:
@@ -184,15 +184,15 @@ class BlobCache:
         self._directory.close()
 
     def get_file(self, job_id: str | None, key: BlobKey) -> Path:
-        """Return the path of a local copy, downloading it if need be: once, however many threads ask.
+        """Return the path of a local copy; download it if needed, once for all threads that ask at the same time.
 
-        The file is nobody's to write. That of a job stays until `release_job`; one without a job may be evicted once
-        there are too many: use `pinned`, or `read`.
+        Do not write to the file. A copy of a job stays until `release_job`. The cache may evict a copy without a job at
+        any time: use `pinned` or `read` for it.
 
         Raises:
-            BlobNotFound: neither the server nor the store has it.
-            BlobConnectionError: the server cannot be reached and the store does not have it.
-            BlobError: as the server or the store refused.
+            BlobNotFound: neither the server nor the store has the blob.
+            BlobConnectionError: the server cannot be reached and the store does not have the blob.
+            BlobError: the server or the store rejects the request.
         """
         if job_id is not None:
             with self._lock:
@@ -201,7 +201,7 @@ class BlobCache:
 
     @contextlib.contextmanager
     def pinned(self, job_id: str | None, key: BlobKey) -> Iterator[Path]:
-        """The path of a local copy, which stays as long as the ``with`` lasts; raises as `get_file`."""
+        """Yield the path of a local copy, which stays as long as the ``with`` lasts; raises as `get_file`."""
         with self._lock:
             self._residents.pin((job_id, key))
         try:
@@ -215,11 +215,11 @@ class BlobCache:
         """Return a blob's content, which must fit into memory; raises as `get_file`."""
         while True:
             with self.pinned(job_id, key) as path, contextlib.suppress(FileNotFoundError):
-                # Deleted by another thread between the two: the next look says whether for good.
+                # Deleted by another thread between the two: try again, which shows whether it is gone.
                 return path.read_bytes()
 
     def delete(self, job_id: str | None, key: BlobKey) -> bool:
-        """Delete the local copy of a blob; False if there was none."""
+        """Delete the local copy of a blob; return False if there was none."""
         with self._lock:
             taken = self._directory.take(job_id, key)
             self._residents.remove((job_id, key))
@@ -234,7 +234,7 @@ class BlobCache:
             self._residents.register_job(job_id)
 
     def release_job(self, job_id: str) -> bool:
-        """Count one user of a job's copies out; delete them if it was the last, or none was registered.
+        """Remove one user of a job's copies; delete the copies if it was the last, or none was registered.
 
         Returns:
             Whether they were deleted (Flink's ``releaseJob`` deletes them after an interval).
@@ -258,7 +258,7 @@ class BlobCache:
         return self._downloads.run(entry, lambda: self._obtain(job_id, key, path))
 
     def _obtain(self, job_id: str | None, key: BlobKey, path: Path) -> Path:
-        """Verify the copy that is there, or fetch one."""
+        """Verify the present copy, or fetch one."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -287,7 +287,7 @@ class BlobCache:
             with self._lock:
                 self._directory.commit(temporary, job_id, key)
                 self._residents.add((job_id, key), size)
-                self._residents.pin((job_id, key))  # until whoever asked could have used it
+                self._residents.pin((job_id, key))  # until the caller could have used it
             self._directory.sync(job_id)
         except BaseException:
             temporary.unlink(missing_ok=True)

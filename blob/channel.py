@@ -1,8 +1,8 @@
-"""Bulk bytes over a blocking socket: what the server's threads and the client share.
+"""Bulk bytes over a blocking socket, for the server's threads and the client.
 
-Content moves through the few buffers of `blob.hashing` or by ``sendfile``; no blob is ever whole in memory. Time limits
-are the kernel's (``SO_RCVTIMEO``), which saves the extra system call that a Python time-out costs per read. Under TLS
-(`blob.tls_channel`) both are different.
+Content moves through the few buffers of `blob.hashing` or by ``sendfile``; no blob is ever completely in memory. The
+kernel enforces the timeouts (``SO_RCVTIMEO``), which saves the extra system call of a Python timeout per read. Under
+TLS (`blob.tls_channel`) both differ.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Channel:
     """One connection.
 
     Args:
-        sock: a connected stream socket; the channel makes it blocking and sets its time limits.
-        timeout: seconds without a single byte after which the peer is given up. A transfer must also average 16 KiB/s
-            once it has lasted that long, so that a peer that drips bytes is given up too.
+        sock: a connected stream socket; the channel makes it blocking and sets its timeouts.
+        timeout: seconds without a byte after which the channel gives the peer up. A transfer that has lasted that long
+            must also average 16 KiB/s, so that the channel gives up a peer that sends single bytes too.
 
     Every method raises BlobTimeout for a slow peer and BlobConnectionError for a lost one.
 
     Attributes:
-        raw: whether what is on the socket is the content itself, and messages carry tags therefore.
-        tag_size: bytes that a message has more on the socket: those of its tag.
-        unread: bytes of a content that `receive_content` left on the wire because they could not be written.
+        raw: whether the socket carries the content itself, so that messages need tags.
+        tag_size: additional bytes of a message on the socket, for its tag.
+        unread: bytes of a content that `receive_content` has left on the wire because they could not be written.
     """
 
     raw = True
@@ -49,7 +49,7 @@ class Channel:
         self._tags: tuple[Tags, Tags] | None = None
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A host that vanished answers no probe: noticed within 30 s even while waiting patiently for a response.
+        # A host that vanished answers no probe: noticed within 30 s, even during a long wait for a response.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
@@ -57,26 +57,26 @@ class Channel:
         self.set_timeout(timeout)
 
     def set_timeout(self, timeout: float) -> None:
-        """Change the seconds without a byte after which the peer is given up."""
+        """Set the seconds without a byte after which the channel gives the peer up."""
         self.timeout = timeout
         limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def tag_with(self, sends: Tags, receives: Tags) -> None:
-        """Give each message a tag from now on; contents have none, for a message says their digest."""
+        """Tag each message from now on. Contents need no tag, because a message carries their digest."""
         self._tags = (sends, receives)
         self.tag_size = TAG_SIZE
 
     def sealed(self, message: bytes) -> bytes:
-        """Return what to send for *message*, which is the next one."""
+        """Return the bytes to send for the next message."""
         return message if self._tags is None else message + self._tags[0].next(message)
 
     def unsealed(self, data: bytes) -> bytes:
-        """Return the message that came as *data*, the next one.
+        """Return the next message, which came as *data*.
 
         Raises:
-            BlobConnectionTampered: the peer has not sent it here.
+            BlobConnectionTampered: the peer has not sent it on this connection.
         """
         if self._tags is None:
             return data
@@ -94,7 +94,7 @@ class Channel:
         return self.unsealed(self.receive(size + self.tag_size, patience))
 
     def dismiss(self, last: bytes) -> None:
-        """Send the *last* bytes, and wait for the peer to leave; what it has sent already would take them with it."""
+        """Send the *last* bytes and wait for the peer to close. Closing with unread input could lose them."""
         self.send(last)
         try:
             self.sock.shutdown(socket.SHUT_WR)
@@ -113,7 +113,7 @@ class Channel:
         """Return exactly *size* bytes (a frame, or a content that is meant for memory).
 
         Args:
-            patience: seconds to wait for the first byte, if more than the channel's time-out.
+            patience: seconds to wait for the first byte, if more than the channel's timeout.
         """
         deadline = time.monotonic() + patience if patience else 0.0
         while True:
@@ -137,9 +137,9 @@ class Channel:
         hasher: Hasher,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Give the next *length* bytes, piece by piece, to *write* and to *hasher*; *progress* is told their sizes.
+        """Pass the next *length* bytes, piece by piece, to *write* and *hasher*, and their sizes to *progress*.
 
-        When the connection breaks, what was written is what was hashed.
+        When the connection breaks, exactly the written bytes have been hashed.
 
         Raises:
             OSError: *write* failed; `unread` bytes of the content are then still on the wire.
@@ -166,9 +166,9 @@ class Channel:
         *,
         durable: bool = False,
     ) -> None:
-        """Write the next *length* bytes to a file, open for reading and writing, from where it stands.
+        """Write the next *length* bytes to a file, open for reading and writing, at its present offset.
 
-        As `receive_content`; a large content does not come into this process except to be hashed.
+        It works like `receive_content`, but this process reads a large content only to hash it.
 
         Args:
             durable: whether an ``fsync`` of the file follows.
@@ -208,7 +208,7 @@ class Channel:
     def send_from(
         self, read_into: Callable[[memoryview], int], length: int, hasher: Hasher, progress: Callable[[int], None]
     ) -> int:
-        """Send *length* bytes of a source through *hasher*; return how many there were if the source ends early."""
+        """Send *length* bytes of a source through *hasher*; return the number sent, which is less if it ends early."""
         pace = Pace(self.timeout)
         sent = 0
         with HashingBuffers(hasher, length) as buffers:
@@ -230,10 +230,10 @@ class Channel:
     def send_file(
         self, descriptor: int, offset: int, length: int, progress: Callable[[int], None] | None = None
     ) -> int:
-        """Send *length* bytes of a file from *offset* on, with ``sendfile``: they never enter this process.
+        """Send *length* bytes of a file from *offset* on with ``sendfile``; they never enter this process.
 
         Returns:
-            How many there were if the file ends early.
+            The number of bytes sent, which is less than *length* if the file ends early.
         """
         start = offset
         pace = Pace(self.timeout)
@@ -253,12 +253,12 @@ class Channel:
         return offset - start
 
     def shutdown(self) -> None:
-        """Wake whoever waits on the socket, in any thread; they see the connection as lost."""
+        """Wake all threads that wait on the socket; they see the connection as lost."""
         try:
-            # Not that of an SSLSocket, which would take its state away from under the thread that uses it.
+            # Not the method of an SSLSocket, which would remove its state while another thread uses it.
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
         except OSError as error:
-            # The peer was faster, or close() was: there is nothing left to wake.
+            # The peer or close() was faster: no thread is left to wake.
             if error.errno not in (errno.ENOTCONN, errno.EBADF):
                 raise
 
@@ -267,7 +267,7 @@ class Channel:
         self.sock.close()
 
     def _receive_some(self, size: int) -> bytes:
-        """All of *size* bytes, or fewer when the connection pauses or ends; raises OSError."""
+        """Return *size* bytes, or fewer when the connection pauses or ends; raises OSError."""
         return self.sock.recv(size, socket.MSG_WAITALL)
 
     def _splice_into(self, pipe: Pipe, size: int) -> int:
@@ -296,7 +296,7 @@ class Channel:
 
 
 class Pace:
-    """Gives a peer up whose transfer has lasted *timeout* seconds and averages less than MINIMUM_RATE."""
+    """Gives up a peer whose transfer has lasted *timeout* seconds and averages less than MINIMUM_RATE."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -312,12 +312,12 @@ class Pace:
 
 
 def is_timeout(error: OSError) -> bool:
-    """Whether the socket's time limit was the reason."""
+    """Return whether the socket's timeout was the reason."""
     return isinstance(error, TimeoutError) or error.errno == errno.EAGAIN
 
 
 def translate(error: OSError, timeout: float) -> BlobConnectionError:
-    """The error of this package for that of a socket."""
+    """Return the error of this package for an error of a socket."""
     if is_timeout(error):
         return BlobTimeout(f"the peer moved no byte for {timeout:g} s")
     return BlobConnectionError(f"the connection broke: {error.strerror or error}")

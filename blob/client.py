@@ -1,7 +1,7 @@
 """The blob client (Flink's `BlobClient`): uploads, downloads and deletes over one kept connection.
 
-Synchronous: an asyncio caller runs it in an executor. A lock lets one thread at a time through; threads that are to
-transfer at the same time have a client each.
+It is synchronous: an asyncio caller runs it in an executor. A lock admits one thread at a time; threads that transfer
+at the same time need one client each.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Source = io.RawIOBase | io.BufferedIOBase
 def send_content(
     channel: Channel, source: Source, start: int, length: int, held: int, advance: Callable[[int], None]
 ) -> bytes:
-    """Send what the server lacks of a content.
+    """Send the part of a content that the server lacks.
 
     Args:
-        channel: to the server, which has said CONTINUE.
-        source: where the content is; it stands at *start*.
+        channel: channel to the server, which has sent CONTINUE.
+        source: source of the content, positioned at *start*.
         start: offset of the content in the source.
         length: bytes of the content.
         held: bytes of it that the server has already.
-        advance: told how many bytes of the content the server has, or should have.
+        advance: called with the number of bytes of the content that the server has, or should have.
 
     Returns:
         The digest of the whole content.
@@ -70,7 +70,7 @@ def send_content(
 
 
 def _regular_file(source: Source) -> int | None:
-    """The descriptor of a source that is a file and nothing else (a `BytesIO` has none, a gzip file's is another)."""
+    """Return the descriptor of a regular file; None for others (a `BytesIO` has none, a gzip file that of another)."""
     if not isinstance(source, io.FileIO | io.BufferedReader | io.BufferedRandom):
         return None
     if not isinstance(source, io.FileIO) and not isinstance(source.raw, io.FileIO):
@@ -84,7 +84,7 @@ def _shrunk(length: int) -> BlobRequestRefused:
 
 
 def read_exactly(source: Source, length: int) -> bytes:
-    """The next *length* bytes of *source*; raises BlobRequestRefused when there are fewer."""
+    """Return the next *length* bytes of *source*; raises BlobRequestRefused when there are fewer."""
     content = bytearray(length)
     _fill(source, memoryview(content), length)
     return bytes(content)
@@ -119,16 +119,16 @@ class BlobClient:
     """A client of one blob server.
 
     Args:
-        address: host and port of the server, or a function that says where it is now (asked at every connect).
+        address: host and port of the server, or a function that returns them, called before every connect.
         secret: the cluster secret.
-        timeout: seconds without a byte of a transfer after which the server is given up.
-        patience: seconds to wait for the server to answer: it may first fetch from or copy to its store, or be busy.
-        retries: how often a broken connection is made anew; a transfer then goes on where it broke.
-        backoff: seconds before the first retry, doubled with each up to 2.
-        tls: what TLS is made of, when the server has it; None for none.
+        timeout: seconds without a byte of a transfer after which the client gives the server up.
+        patience: seconds to wait for an answer of the server, which may first use its store, or be busy.
+        retries: number of times to reopen a broken connection; a transfer then resumes where it broke.
+        backoff: seconds before the first retry, doubled with each retry up to 2.
+        tls: context for TLS if the server uses it; None for none.
 
-    Every method raises BlobConnectionError when the retries are used up, BlobAuthenticationError for a wrong secret,
-    InvalidBlobKey for a malformed job id, and the refusals of the server as typed in `blob.errors`.
+    Every method raises BlobConnectionError when the retries are used up, and BlobAuthenticationError for a wrong
+    secret. A malformed job id raises InvalidBlobKey. Refusals of the server raise the errors of `blob.errors`.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class BlobClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; a later call makes a new one."""
+        """Close the connection; a later call opens a new one."""
         self._link.close()
 
     def put_bytes(self, data: bytes, key_type: type[Key], job_id: str | None = None) -> Key:
@@ -163,7 +163,7 @@ class BlobClient:
     def put_file(
         self, path: Path, key_type: type[Key], job_id: str | None = None, progress: Progress | None = None
     ) -> Key:
-        """Upload a file; *progress* is called with the bytes sent and the bytes in all. OSError: it is unreadable."""
+        """Upload a file; *progress* is called with the sent and the total bytes. Raises OSError if it is unreadable."""
         with path.open("rb", buffering=0) as file:
             return self._put(file, 0, os.fstat(file.fileno()).st_size, key_type, job_id, progress)
 
@@ -174,11 +174,11 @@ class BlobClient:
         job_id: str | None = None,
         progress: Progress | None = None,
     ) -> Key:
-        """Upload what is left in *stream*; one that cannot seek is first copied to a temporary file.
+        """Upload the rest of *stream*; a stream that cannot seek is first copied to a temporary file.
 
         Raises:
-            BlobRequestRefused: the stream became shorter while it was read; or the server refused.
-            DigestMismatch: the server received something else.
+            BlobRequestRefused: the stream became shorter while it was read, or the server rejects the request.
+            DigestMismatch: the server received another content.
         """
         if stream.seekable():
             start = stream.tell()
@@ -212,7 +212,7 @@ class BlobClient:
     def get_to_file(
         self, key: BlobKey, path: Path, job_id: str | None = None, progress: Progress | None = None
     ) -> None:
-        """Download a blob to *path*, where it appears (mode 0600) only when whole and verified.
+        """Download a blob to *path*; the file (mode 0600) appears only when it is complete and verified.
 
         Raises:
             OSError: the file cannot be written.
@@ -232,10 +232,10 @@ class BlobClient:
     def get_to_stream(
         self, key: BlobKey, stream: Sink, job_id: str | None = None, progress: Progress | None = None
     ) -> None:
-        """Download a blob into *stream*, whose new content is to be trusted only once this returns.
+        """Download a blob into *stream*; trust the new content only once this returns.
 
         Raises:
-            DigestMismatch: what was written is not the blob.
+            DigestMismatch: the written content is not the blob.
             OSError: the stream cannot be written.
         """
 
@@ -258,20 +258,20 @@ class BlobClient:
         *,
         durable: bool = False,
     ) -> None:
-        """Download a blob into an empty file, open for reading and writing; to be trusted only once this returns.
+        """Download a blob into an empty file, open for reading and writing; trust the content only once this returns.
 
-        With *durable*, which says that an ``fsync`` follows, the writing to the disk begins meanwhile.
+        *durable* announces that an ``fsync`` follows, so writing to the disk starts during the download.
         """
         if self._download(key, job_id, _to_file(descriptor, durable), progress, verify=False):
             return
-        # Perhaps the server's copy is damaged: it is to look, and to fetch the store's.
+        # The server's copy may be damaged: make the server verify it, and fetch the store's if it is.
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
         if not self._download(key, job_id, _to_file(descriptor, durable), progress, verify=True):
             raise _damaged(key)
 
     def delete(self, key: TransientBlobKey, job_id: str | None = None) -> bool:
-        """Delete a transient blob; False if there was none."""
+        """Delete a transient blob; return False if there was none."""
 
         def attempt(channel: Channel) -> bool:
             channel.send_message(Request.of_key(Operation.DELETE, job_id, key).encode())
@@ -288,7 +288,7 @@ class BlobClient:
         job_id: str | None,
         progress: Progress | None,
     ) -> Key:
-        # Drawn once: a repeated attempt is an upload of the same key.
+        # Drawn once, so that each attempt uploads the same key.
         head = Request(Operation.PUT, key_type.blob_type, check_job_id(job_id), os.urandom(RANDOM_SIZE), length=length)
 
         shown = 0
@@ -307,7 +307,7 @@ class BlobClient:
                 channel.send(b"".join((channel.sealed(head.encode()), content, channel.sealed(digest))))
             else:
                 channel.send_message(head.encode())
-                # What the server has of an earlier attempt goes through the hasher only.
+                # Bytes that the server has from an earlier attempt only go through the hasher.
                 held = self._link.response(channel, Status.CONTINUE).length
                 if held > length:
                     raise BlobProtocolError(f"the server says that it holds {held} bytes of {length}")
@@ -328,7 +328,7 @@ class BlobClient:
         *,
         verify: bool,
     ) -> bool:
-        """Download a blob in as many attempts as it takes; returns whether its digest is right."""
+        """Download a blob in as many attempts as needed; return whether its digest is right."""
         hasher = hashlib.sha256()
         done = 0
 

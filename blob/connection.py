@@ -35,7 +35,7 @@ HANDSHAKE_TIMEOUT = 5.0
 
 @dataclass(slots=True)
 class Traffic:
-    """What one connection has moved: counted by its thread alone, hence without a lock."""
+    """Traffic of one connection. Only the connection's thread counts it, so it needs no lock."""
 
     puts: int = 0
     gets: int = 0
@@ -45,7 +45,7 @@ class Traffic:
     bytes_sent: int = 0
 
     def add(self, other: Traffic) -> None:
-        """Count the other's traffic in."""
+        """Add the traffic of *other*."""
         self.puts += other.puts
         self.gets += other.gets
         self.deletes += other.deletes
@@ -55,15 +55,15 @@ class Traffic:
 
 
 class Connection:
-    """Serves one client until it leaves, misbehaves, is too slow, or is evicted.
+    """Serves one client until it leaves, violates the protocol, is too slow, or is evicted.
 
     Args:
         channel: the accepted connection.
         peer: the client's address, for the log.
         secret: the cluster secret.
         contents: the blobs.
-        timeout: seconds of silence, or between two requests, after which the client is dropped.
-        tls: what TLS is made of; None for none.
+        timeout: seconds of silence, or between two requests, after which the server drops the client.
+        tls: context for TLS; None for none.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class Connection:
 
     @property
     def idle_since(self) -> float | None:
-        """When the client began to do nothing (monotonic seconds), None while a request is served."""
+        """Start of the client's idle time (monotonic seconds); None while a request is served."""
         return self._idle_since
 
     def evict(self) -> bool:
-        """Close the connection if no request is being served; its client connects anew when it needs to."""
+        """Close the connection if no request is being served; return whether it did. The client may connect again."""
         with self._state:
             if self._idle_since is None:
                 return False
@@ -101,14 +101,14 @@ class Connection:
         return True
 
     def shutdown(self) -> None:
-        """Break the connection off, whatever it is doing."""
+        """Break the connection off, even during a request."""
         self._channel.shutdown()
 
     def run(self, admit: Callable[[], bool]) -> None:
         """Serve until the end; raises nothing.
 
         Args:
-            admit: called once the client has authenticated itself; waits for a place, and returns False for none.
+            admit: called once the client is authenticated; waits until it may be served, and returns False if never.
         """
         try:
             if self._authenticate() and self._has_place(admit):
@@ -192,7 +192,7 @@ class Connection:
             head = self._channel.sealed(Response(Status.OK, length).encode())
             self.traffic.gets += 1
             if length <= INLINE_CONTENT:
-                # One packet and one system call less than sendfile, which is what small blobs cost.
+                # Saves a packet and a system call against sendfile, which matters for small blobs.
                 self._channel.send(head + os.pread(descriptor, length, request.offset))
             else:
                 self._channel.send(head)
@@ -214,7 +214,7 @@ class Connection:
             return self._refuse(error)
         receive = self._receive_inline if inline else self._receive_streamed
         try:
-            # Left before the refusal is sent: who reads that finds no trace of the upload.
+            # Leave the upload before sending the refusal, so that its reader finds no trace of the upload.
             with upload:
                 digest = receive(request, upload)
                 self._contents.commit(upload, KEY_TYPES[request.blob_type].create(digest, request.random))
@@ -242,7 +242,7 @@ class Connection:
         channel, start = self._channel, upload.received
         channel.unread = request.length - start
         try:
-            # How much of it is here already, of an earlier attempt: the client goes on from there.
+            # The bytes that an earlier attempt has left here: the client resumes after them.
             channel.send_message(Response(Status.CONTINUE, length=start).encode())
             channel.receive_to_file(upload.descriptor, channel.unread, upload.hasher, durable=True)
             declared = channel.receive_message(DIGEST_SIZE)
@@ -251,7 +251,7 @@ class Connection:
             self._contents.park(upload)
             raise
         except OSError as error:
-            # Read on to the end, or the client would meet a broken connection instead of the reason.
+            # Read to the end, or the client would see a broken connection instead of the reason.
             channel.discard(channel.unread)
             channel.receive_message(DIGEST_SIZE)
             raise storage_failure(error) from error

@@ -1,10 +1,13 @@
-"""What a blob server holds, and what may be done with it: the part of the server that knows no sockets.
+"""Contents of a blob server and the operations on them: the part of the server without sockets.
 
-Used by all connections' threads at once. Each blob has a read-write lock, and each job: an upload's copying to the
-store and appearing is one step for whoever deletes, and so is a recovery from the store; a job is deleted when nothing
-of it is in such a step. A GET holds the read lock only until the file is open: it then delivers the blob whole even if
-that is deleted meanwhile, for a blob is never rewritten. A lock of microseconds guards the accounts; nothing slow
-(copying, syncing, removing) happens inside that one.
+The threads of all connections use it at once. Each blob and each job has a read-write lock:
+
+- An upload copies to the store and makes the blob appear under these locks, so a delete sees both or neither. The same
+  holds for a recovery from the store. A job is deleted only when none of its blobs is in such a step.
+- A GET holds the read lock only until the file is open. It then delivers the whole blob even if that is deleted during
+  the transfer, because a blob is never rewritten.
+
+Another lock guards the accounts for microseconds; slow work (copying, syncing, removing) happens outside it.
 """
 
 from __future__ import annotations
@@ -44,9 +47,9 @@ class _State:
 
 
 class KeyedLocks(Generic[K]):
-    """A read-write lock for every key; one that nobody holds or waits for takes no memory.
+    """A read-write lock for every key; a lock that no thread holds or waits for takes no memory.
 
-    Writers go before readers that come later, so that readers cannot keep them out. Not reentrant.
+    Writers precede readers that come later, so that readers cannot starve them. The locks are not reentrant.
     """
 
     def __init__(self) -> None:
@@ -58,7 +61,7 @@ class KeyedLocks(Generic[K]):
 
     @contextmanager
     def shared(self, key: K) -> Iterator[None]:
-        """Hold the read lock of *key* in a ``with``: many may, while nobody writes."""
+        """Hold the read lock of *key* in a ``with``: many threads may, while none holds the write lock."""
         with self._changed:
             state = self._enter(key)
             while state.writing or state.writers_waiting:
@@ -73,7 +76,7 @@ class KeyedLocks(Generic[K]):
 
     @contextmanager
     def exclusive(self, key: K) -> Iterator[None]:
-        """Hold the write lock of *key* in a ``with``: nobody else holds either."""
+        """Hold the write lock of *key* in a ``with``: no other thread holds either lock."""
         with self._changed:
             state = self._enter(key)
             state.writers_waiting += 1
@@ -110,13 +113,13 @@ class BlobContents:
     """The blobs of one server.
 
     Args:
-        directory: where they are; its blobs are counted at once.
-        store: where permanent ones are copied to and recovered from.
-        budget: how much may be held.
-        transient_ttl: seconds after its last use at which a transient blob is deleted.
-        orphan_age: seconds after the last use of any of its blobs at which a job that nobody knows may be deleted.
-        resume_window: seconds for which an interrupted upload may go on where it broke; 0 for not at all.
-        clock: seconds, monotonic.
+        directory: directory of the blobs; the constructor counts them.
+        store: store to which permanent blobs are copied, and from which they are recovered.
+        budget: quotas.
+        transient_ttl: seconds after its last use when a transient blob is deleted.
+        orphan_age: seconds after the last use of any of its blobs when an unknown job may be deleted.
+        resume_window: seconds for which an interrupted upload can resume where it broke; 0 for never.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -146,25 +149,25 @@ class BlobContents:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes held, uploads under way included."""
+        """Number of bytes held, including running uploads."""
         return self._budget.total
 
     @property
     def parked_uploads(self) -> int:
-        """Interrupted uploads that may still go on."""
+        """Number of interrupted uploads that can still resume."""
         return len(self._parked)
 
     @property
     def owners(self) -> int:
-        """Jobs that hold something, the blobs without a job counted as one."""
+        """Number of jobs with blobs; all blobs without a job count as one job."""
         return self._budget.owners
 
     def begin(self, name: UploadName) -> Upload:
-        """Admit an upload, or go on with an interrupted one; use the result in a ``with`` and `commit` it.
+        """Admit an upload, or resume an interrupted one; use the result in a ``with`` and `commit` it.
 
         Raises:
             BlobRequestRefused: a permanent blob without a job.
-            QuotaExceeded, NoSpaceLeft: it is too large for now.
+            QuotaExceeded, NoSpaceLeft: it is too large at present.
         """
         require_job(name.blob_type, name.job_id)
         with self._lock:
@@ -180,10 +183,10 @@ class BlobContents:
             raise storage_failure(error) from error
 
     def commit(self, upload: Upload, key: BlobKey) -> None:
-        """Make a complete upload durable and visible; a permanent one is in the store when this returns.
+        """Make a complete upload durable and visible; a permanent blob is in the store when this returns.
 
         Raises:
-            BlobStoreError: the store failed; nothing is visible.
+            BlobStoreError: the store failed; the blob is not visible.
             NoSpaceLeft, BlobServerError: the disk failed.
         """
         job_id = upload.name.job_id
@@ -200,7 +203,7 @@ class BlobContents:
                         self._budget.remove(job_id, upload.name.length)
                     self._touch(job_id, key)
             if key.blob_type is BlobType.PERMANENT:
-                # A transient blob's name may be lost with the machine's power: never its content, while it has a name.
+                # A power failure may lose a transient blob's name, but never the content of a blob with a name.
                 self.directory.sync(job_id)
         except BlobError:
             raise
@@ -208,7 +211,7 @@ class BlobContents:
             raise storage_failure(error) from error
 
     def park(self, upload: Upload) -> None:
-        """Keep what came of an upload whose connection broke, for as long as its client may try again."""
+        """Keep the received part of an upload whose connection broke, so that its client can resume it."""
         with self._lock:
             others = self._parked.park(upload, self._clock())
         for other in others:
@@ -219,9 +222,9 @@ class BlobContents:
             self._budget.abort(upload.name.job_id, upload.name.length)
 
     def open(self, job_id: str | None, key: BlobKey, *, verify: bool = False) -> tuple[int, int]:
-        """Return a descriptor of the blob's file, to be closed by the caller, and its size.
+        """Return a descriptor of the blob's file, which the caller closes, and its size.
 
-        A permanent blob that is not here, or with *verify* one whose content is damaged, is fetched from the store.
+        A permanent blob that is not here is fetched from the store; with *verify* also one with damaged content.
 
         Raises:
             BlobNotFound: there is no such blob.
@@ -245,22 +248,22 @@ class BlobContents:
         return descriptor, os.fstat(descriptor).st_size
 
     def size_of(self, job_id: str | None, key: BlobKey) -> int | None:
-        """Bytes of a blob that is in the directory; None if it is not, though it may be in the store."""
+        """Return the size of a blob in bytes; None if it is not in the directory, though it may be in the store."""
         try:
             return self.directory.path(job_id, key).stat().st_size
         except FileNotFoundError:
             return None
 
     def use_job(self, job_id: str) -> None:
-        """Count as a use of all of a job's blobs: it was submitted, or recovered."""
+        """Record a use of all of a job's blobs, because the job was submitted or recovered."""
         with self._lock:
             self._touch_job(job_id)
 
     def delete(self, job_id: str | None, key: BlobKey) -> bool:
-        """Delete a transient blob; False if there was none.
+        """Delete a transient blob; return False if there was none.
 
         Raises:
-            BlobRequestRefused: the key is a permanent blob's, which lives as long as its job.
+            BlobRequestRefused: the key is that of a permanent blob, which lives as long as its job.
         """
         if not isinstance(key, TransientBlobKey):
             raise BlobRequestRefused(f"{key} is permanent: it is deleted with its job, not by itself")
@@ -270,7 +273,7 @@ class BlobContents:
         return self._dispose(job_id, taken)
 
     def delete_job(self, job_id: str, *, from_store: bool = True) -> bool:
-        """Delete every blob of a job, here and, unless told otherwise, in the store; False if none was here."""
+        """Delete every blob of a job, here and, with *from_store*, in the store; return False if none was here."""
         with self._job_locks.exclusive(job_id):
             return self._delete_job(job_id, from_store=from_store)
 
@@ -287,16 +290,16 @@ class BlobContents:
         return found
 
     def sweep(self, live_jobs: Collection[str]) -> list[str]:
-        """Delete the jobs, here and in the store, that were uploaded and never submitted, or ended and were left over.
+        """Delete leftover jobs, here and in the store: uploaded but never submitted, or ended but not cleaned up.
 
-        Never one of *live_jobs*, nor one of which any blob was put, got or recovered, or which was named to `use_job`,
-        within the orphan age; what this server first hears of it has just been used.
+        It never deletes *live_jobs*, nor jobs with a use within the orphan age. Uses are a PUT, GET or recovery of a
+        blob, a call of `use_job`, and the first time that this server sees the job.
 
         Args:
-            live_jobs: those that run, are being recovered, or are kept after their end.
+            live_jobs: jobs that run, are being recovered, or are kept after their end.
 
         Returns:
-            The ids of the jobs deleted.
+            The ids of the deleted jobs.
 
         Raises:
             BlobStoreError: the store failed.
@@ -319,7 +322,7 @@ class BlobContents:
         return deleted
 
     def delete_expired(self) -> int:
-        """Delete the transient blobs whose time to live is over, and interrupted uploads; return how many blobs."""
+        """Delete expired transient blobs and expired interrupted uploads; return the number of deleted blobs."""
         with self._lock:
             expired = self._expiry.expired(self._clock())
             interrupted = self._parked.expired(self._clock())
@@ -329,14 +332,14 @@ class BlobContents:
         for entry in expired:
             with self._blobs.exclusive(entry), self._lock:
                 if not self._expiry.is_expired(entry, self._clock()):
-                    continue  # used meanwhile
+                    continue  # used since then
                 taken = self.directory.take(*entry)
                 self._expiry.forget(entry)
             count += self._dispose(entry[0], taken)
         return count
 
     def close(self) -> None:
-        """Give up the interrupted uploads, and the directory."""
+        """Delete the interrupted uploads, and release the directory."""
         for upload in self._parked.take(lambda _name, _since: True):
             upload.end()
         self.directory.close()
@@ -369,7 +372,7 @@ class BlobContents:
                 os.fsync(descriptor)
                 size = os.fstat(descriptor).st_size
                 with self._lock:
-                    # Without asking the quotas: it was admitted when it was uploaded.
+                    # No check of the quotas: it was admitted when it was uploaded.
                     self.directory.commit(temporary, job_id, key)
                     self._budget.add(job_id, size)
             except BaseException:

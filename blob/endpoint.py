@@ -1,4 +1,4 @@
-"""The actor of the BlobServer: owns the server, answers where it is, and cleans up after jobs."""
+"""The actor of the BlobServer: it owns the server, returns its address, and cleans up after jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BlobServerEndpoint(RpcEndpoint, BlobServerGateway):
         return self.statistics()
 
     def statistics(self) -> BlobServerStats:
-        """The server's figures; to be asked for on the endpoint's own thread."""
+        """Return the server's statistics; call it on the endpoint's own thread."""
         return self._server.stats()
 
     @rpc_sync
@@ -75,9 +75,9 @@ async def create(
     port: int,
     options: dict[str, Any],
 ) -> BlobServerEndpoint:
-    """Factory for the actor's host: *store* is a path or URL, *options* are the fields of `BlobServerOptions`.
+    """Create the endpoint in its host: *store* is a path or URL, *options* are the fields of `BlobServerOptions`.
 
-    Blobs travel by TLS when the messages of *service* do, with the same certificates.
+    Blobs travel over TLS when the messages of *service* do, with the same certificates.
     """
     tls = service.config.tls
     server = BlobServer(

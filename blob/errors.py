@@ -1,20 +1,22 @@
 """The exception tree of the blob service.
 
-BlobError
-├── InvalidBlobKey           a text is not the key (or job id) that it should be
-├── BlobProtocolError        a peer sent bytes that are not the protocol
-├── BlobConnectionError      the server cannot be reached, or the connection broke and the retries are used up
-│   ├── BlobTimeout          the peer was too slow
-│   └── BlobConnectionTampered  somebody on the way changed, added or took away bytes
-├── BlobAuthenticationError  the peer does not hold the cluster secret
-├── BlobNotFound             no blob of that key and job at the server nor in the store
-├── BlobRequestRefused       the request is well-formed but not allowed (wrong type, wrong job, wrong length)
-├── DigestMismatch           the content is not what its digest says
-├── NoSpaceLeft              the disk is full, or would have less than its reserve left
-├── QuotaExceeded            the job, or the whole server, holds as much as it may
-├── BlobTooLarge             a blob exceeds the most that the receiver takes into memory
-├── BlobStoreError           the BlobStore cannot be read or written
-└── BlobServerError          the server failed, could not start, or is stopping
+Every error derives from the one above it::
+
+    BlobError
+    ├── InvalidBlobKey           a text is not the key (or job id) that it should be
+    ├── BlobProtocolError        a peer sent bytes that are not the protocol
+    ├── BlobConnectionError      the server cannot be reached, or the connection broke and the retries are used up
+    │   ├── BlobTimeout          the peer was too slow
+    │   └── BlobConnectionTampered  an attacker on the way changed, added or removed bytes
+    ├── BlobAuthenticationError  the peer does not hold the cluster secret
+    ├── BlobNotFound             no blob of that key and job at the server nor in the store
+    ├── BlobRequestRefused       the request is well-formed but not allowed (wrong type, wrong job, wrong length)
+    ├── DigestMismatch           the content is not what its digest says
+    ├── NoSpaceLeft              the disk is full, or would have less than its reserve left
+    ├── QuotaExceeded            the job, or the whole server, holds as much as it may
+    ├── BlobTooLarge             a blob exceeds the most that the receiver takes into memory
+    ├── BlobStoreError           the BlobStore cannot be read or written
+    └── BlobServerError          the server failed, could not start, or is stopping
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class BlobTimeout(BlobConnectionError, TimeoutError):
 
 
 class BlobConnectionTampered(BlobConnectionError):
-    """Bytes came that the peer has not sent there: somebody on the way changed, added or took some away."""
+    """Bytes came that the peer has not sent there: an attacker on the way changed, added or removed some."""
 
 
 class BlobAuthenticationError(BlobError, AuthenticationError):
@@ -59,7 +61,7 @@ class BlobRequestRefused(BlobError, ValueError):
 
 
 class DigestMismatch(BlobError):
-    """The content received is not what its digest says; nothing of it was kept."""
+    """The received content does not match its digest; nothing of it was kept."""
 
 
 class NoSpaceLeft(BlobError, OSError):

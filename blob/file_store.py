@@ -1,8 +1,8 @@
-"""The BlobStore in a directory (Flink's `FileSystemBlobStore`), beside that of any fsspec file system.
+"""The BlobStore in a directory (Flink's `FileSystemBlobStore`); `blob.fsspec_store` has the one for fsspec.
 
-fsspec has a local file system too. This one is kept because what it acknowledges is on the disk, name and all: fsspec's
-does no ``fsync``, of the file or of the directory, and leaves the modes to the umask; and ``sendfile`` copies without
-the bytes coming into the process.
+fsspec has a local file system too, but it calls no ``fsync`` of file or directory, and leaves the modes to the umask.
+This store acknowledges a blob only when its content and its name are on the disk. It copies with ``sendfile``, so the
+bytes do not enter the process.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SENDFILE_CHUNK = 4 * 1024 * 1024
 
 
 class FileSystemBlobStore(BlobStore):
-    """Keeps blobs under a directory, which all masters of the cluster can reach.
+    """Keeps blobs in a directory, which all masters of the cluster can reach.
 
     Args:
-        root: the directory; made with the first blob.
+        root: the directory; created with the first blob.
     """
 
     def __init__(self, root: Path) -> None:
@@ -36,7 +36,7 @@ class FileSystemBlobStore(BlobStore):
         target = self._path(job_id, key)
         try:
             make_private(target.parent, durable=True)
-            # Its temporary name begins with no "blob_": a half-written copy is never taken for a blob.
+            # Its temporary name does not begin with "blob_", so a partial copy never counts as a blob.
             with local.open("rb") as reader, private_file(target) as file:
                 _copy(reader.fileno(), file.fileno())
         except OSError as error:
@@ -83,7 +83,7 @@ class FileSystemBlobStore(BlobStore):
             raise self._failure("delete", directory, error) from error
 
     def jobs(self) -> set[str]:
-        """The jobs that have a directory."""
+        """Return the jobs that have a directory."""
         try:
             names = [path.name for path in self._root.iterdir()]
         except FileNotFoundError:

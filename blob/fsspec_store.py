@@ -1,9 +1,9 @@
 """The BlobStore in any file system that fsspec knows, by URL (Flink's `FileSystemBlobStore` over its file systems).
 
-``ftp://``, ``sftp://``, ``hdfs://``, ``s3://``, ``gs://``, ``abfs://``, ``memory://`` and so on; what a scheme needs
-beyond fsspec itself (``s3fs`` for ``s3``) is the user's to install. Credentials come from the URL, from fsspec's own
-configuration (``~/.config/fsspec``, ``FSSPEC_*``) or from where the plug-in looks; none of them is ever in a message of
-this module.
+Schemes are ``ftp://``, ``sftp://``, ``hdfs://``, ``s3://``, ``gs://``, ``abfs://``, ``memory://`` and so on. Users
+install the packages that a scheme needs beyond fsspec itself (``s3fs`` for ``s3``). Credentials come from the URL, from
+fsspec's own configuration (``~/.config/fsspec``, ``FSSPEC_*``) or from the sources of the plug-in. No message of this
+module contains them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from blob.storage import blob_file_name, job_directory_name, job_of_directory
 from blob.store import BlobStore
 
 T = TypeVar("T")
-# Their PUT is atomic, and their rename a copy: there a temporary name would only cost.
+# Their PUT is atomic, and their rename is a copy, so a temporary name would only cost time.
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2", "tos"})
 BLOCK = 4 * 1024 * 1024
 MASK = "******"
@@ -36,13 +36,13 @@ MAKING_ATTEMPTS = 5
 class FsspecBlobStore(BlobStore):
     """Keeps blobs below a URL.
 
-    A blob appears under its name by the rename of a complete file, or by the atomic PUT of an object store; whatever
-    comes out is verified by its reader. Each operation has a file system object, and with it a connection, of its own:
-    those of fsspec may not be used by several threads, and one that idled too long may say of a blob that it does not
-    exist. Those that are made for sharing (fsspec's asynchronous ones, which speak HTTP) are shared.
+    A blob appears under its name by the rename of a complete file, or by the atomic PUT of an object store. Readers
+    verify each blob that they get. Each operation uses its own file system object, and so its own connection. Threads
+    must not share fsspec's objects, and an object that was idle for long may report an existing blob as missing. Only
+    objects made for sharing (fsspec's asynchronous ones, which speak HTTP) are shared.
 
     Args:
-        url: with its scheme; what is below it is the store's. Nothing is connected to before the first use.
+        url: URL with its scheme; the store owns everything below it. The store connects at its first use.
 
     Raises:
         BlobStoreError: fsspec does not know the scheme, or lacks its plug-in.
@@ -69,7 +69,7 @@ class FsspecBlobStore(BlobStore):
     def put(self, local: Path, job_id: str, key: BlobKey) -> bool:
         """Copy a file in."""
         directory, target = self._directory(job_id), self._path(job_id, key)
-        # The name begins with no "blob_": a half-written copy is never taken for a blob.
+        # The name does not begin with "blob_", so a partial copy never counts as a blob.
         temporary = posixpath.join(directory, f"temp-{secrets.token_hex(8)}")
 
         def put(fs: Any) -> bool:
@@ -83,7 +83,7 @@ class FsspecBlobStore(BlobStore):
                     fs.rm_file(target)  # the same content, of an attempt whose answer was lost
                 fs.mv(temporary, target)
             except BaseException:
-                # As far as possible: what is left is no blob, and goes with its job.
+                # If this fails, the file that is left is not a blob, and is deleted with its job.
                 with contextlib.suppress(Exception):
                     fs.rm_file(temporary)
                 raise
@@ -126,7 +126,7 @@ class FsspecBlobStore(BlobStore):
         self._do("delete", directory, delete)
 
     def jobs(self) -> set[str]:
-        """The jobs that have a directory."""
+        """Return the jobs that have a directory."""
 
         def jobs(fs: Any) -> set[str]:
             if not _exists(fs, self._root):
@@ -146,7 +146,7 @@ class FsspecBlobStore(BlobStore):
         return self._do("read", path, read)
 
     def write_mark(self, data: bytes) -> None:
-        """Write the mark. Where it is not written atomically, a reader may meet half of it, which is an error to it."""
+        """Write the mark. If the write is not atomic, a reader may see a part of it, which it rejects as an error."""
         path = posixpath.join(self._root, MARK)
 
         def write(fs: Any) -> None:
@@ -182,7 +182,7 @@ class FsspecBlobStore(BlobStore):
             reason = str(error) or type(error).__name__
             for secret in self._secrets:
                 reason = reason.replace(secret, MASK)
-            # Without the cause, whose text may hold what was masked here.
+            # Without the cause, whose text may contain the secrets that were masked here.
             raise BlobStoreError(
                 f"cannot {verb} {posixpath.basename(path) or path} in the blob store {self.shown}: {reason}; check "
                 "that the storage is reachable, writable and not full"
@@ -190,7 +190,7 @@ class FsspecBlobStore(BlobStore):
 
 
 def _exists(fs: Any, path: str) -> bool:
-    """Whether there is such a path. (fsspec's own ``exists`` says no when it cannot find out.)"""
+    """Return whether the path exists. (fsspec's own ``exists`` returns False when it cannot find out.)"""
     fs.invalidate_cache()
     try:
         fs.info(path)
@@ -204,7 +204,7 @@ def _make_directory(fs: Any, path: str) -> None:
         try:
             fs.makedirs(path, exist_ok=True)
         except Exception:
-            # Another thread, or another server, may have made one of its parents just now.
+            # Another thread or server may have just created one of its parents.
             fs.invalidate_cache()
             if attempt == MAKING_ATTEMPTS - 1:
                 raise
@@ -213,7 +213,7 @@ def _make_directory(fs: Any, path: str) -> None:
 
 
 def shown_url(url: str) -> str:
-    """*url* as it may be shown: without its user, password and query."""
+    """Return *url* for display: without its user, password and query."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     netloc = f"{MASK}@{host}" if "@" in parts.netloc else host
@@ -222,7 +222,7 @@ def shown_url(url: str) -> str:
 
 
 def _secrets_of(url: str) -> list[str]:
-    """What of *url* must not be seen, the longest first, as it is and unquoted."""
+    """Return the secret parts of *url*, as written and unquoted, the longest first."""
     parts = urlsplit(url)
     credentials = parts.netloc.rpartition("@")[0]
     found = {credentials, credentials.partition(":")[2], parts.query, *(parts.query.split("&"))}

@@ -1,7 +1,7 @@
-"""Digests of content in motion: computed beside the transfer, on another core, when there is enough to be worth it.
+"""Digests of transfers: computed in parallel with the transfer, on another core, if the content is large enough.
 
-The digest is SHA-256, from OpenSSL, because it is the fastest of those that are safe against collisions where the
-processor has instructions for it (measured, one core: SHA-256 1,650 MB/s, BLAKE2b 900, BLAKE2s 550, SHA-512 720).
+The digest is OpenSSL's SHA-256, the fastest collision-resistant digest on processors with instructions for it.
+(Measured on one core: SHA-256 1,650 MB/s, BLAKE2b 900, BLAKE2s 550, SHA-512 720.)
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ _threads = threading.BoundedSemaphore(THREADS)
 
 
 class Hasher(Protocol):
-    """What of `hashlib`'s objects is used here."""
+    """The methods of `hashlib`'s objects that this module uses."""
 
     def update(self, data: memoryview | bytes, /) -> None:
-        """Take in more content."""
+        """Add content."""
 
     def digest(self) -> bytes:
-        """The digest of all content so far."""
+        """Return the digest of all content so far."""
 
 
 class FileHasher:
-    """Hashes a file that is being sent or written, in a thread beside that; a context manager.
+    """Hashes a file in a thread of its own while the file is being sent or written; a context manager.
 
-    The thread reads what the transfer has moved from the page cache, so that neither waits for the other: a transfer
-    takes the time of its copying or of its hashing, not of both (measured: 1.4 times as fast). On leaving, also by an
-    exception, everything up to where it was to `reach` has been hashed.
+    The thread reads the transferred data from the page cache, so that neither waits for the other. A transfer takes the
+    time of its copying or of its hashing, not of both (measured: 1.4 times as fast). When the context ends, also by an
+    exception, everything up to the last `reach` has been hashed.
 
     Args:
-        descriptor: the file, open for reading; its offset is left alone.
-        position: where to begin.
-        hasher: takes in the content.
+        descriptor: the file, open for reading; its offset stays as it is.
+        position: offset of the first byte.
+        hasher: gets the content.
 
     Raises:
-        OSError: on leaving, when the file could not be read.
+        OSError: at the end of the context, when the file could not be read.
     """
 
     def __init__(self, descriptor: int, position: int, hasher: Hasher) -> None:
@@ -56,9 +56,9 @@ class FileHasher:
 
     @classmethod
     def begin(cls, descriptor: int, position: int, length: int, hasher: Hasher) -> FileHasher | None:
-        """One for a transfer of *length* bytes; None if that is less than 4 MiB, or eight threads hash already.
+        """Return a hasher for *length* bytes; None if that is less than 4 MiB, or eight threads hash already.
 
-        More threads than that would only take memory: fifty uploads at once then take 37 MB.
+        More threads would only take memory. With this limit fifty uploads at once take 37 MB.
         """
         return cls(descriptor, position, hasher) if length >= THREADED_FROM and _threads.acquire(False) else None
 
@@ -76,7 +76,7 @@ class FileHasher:
 
     def reach(self, end: int) -> None:
         """Let the thread hash everything before the offset *end*."""
-        # Not woken for every few kilobytes: each time costs both threads the interpreter's lock.
+        # Do not wake the thread for every few kilobytes, because each time costs both threads the interpreter's lock.
         self._end = end
         if end - self._told >= STEP:
             self._told = end
@@ -89,7 +89,7 @@ class FileHasher:
                 while self._position < end:
                     size = os.preadv(self._descriptor, [buffer[: end - self._position]], self._position)
                     if not size:
-                        return  # it became shorter: the transfer meets its end as well
+                        return  # the file became shorter: the transfer ends early too
                     self._hasher.update(buffer[:size])
                     self._position += size
         except OSError as error:
@@ -97,14 +97,14 @@ class FileHasher:
 
 
 class HashingBuffers:
-    """The buffers of one transfer that is not between a file and a socket: its content goes through *hasher* in order.
+    """The buffers of a transfer that is not between a file and a socket; its content goes through *hasher* in order.
 
-    For a content of 4 MiB and more a thread hashes while the transfer goes on, with three buffers of 512 KiB between
-    them. A context manager: on leaving, also by an exception, everything given has been hashed.
+    For 4 MiB and more a thread hashes while the transfer continues, with three buffers of 512 KiB between them. A
+    context manager: at its end, also by an exception, all given content has been hashed.
 
     Args:
-        hasher: takes in the content.
-        length: bytes of content to come.
+        hasher: gets the content.
+        length: number of bytes of the content.
     """
 
     def __init__(self, hasher: Hasher, length: int) -> None:
@@ -130,13 +130,13 @@ class HashingBuffers:
             _threads.release()
 
     def take(self) -> memoryview:
-        """Return a free buffer, waiting for the hashing of one if need be."""
+        """Return a free buffer; wait for the hashing of one if needed."""
         return self._free.get()
 
     def give(self, buffer: memoryview, size: int) -> None:
         """Hash the first *size* bytes of a buffer that was taken.
 
-        The giver may go on reading the buffer until its next `take`.
+        The caller may keep reading the buffer until its next `take`.
         """
         if self._thread is not None:
             self._full.put((buffer, size))

@@ -1,8 +1,8 @@
-"""Blob keys: what a blob is called, from its content and a random part.
+"""Blob keys: names of blobs, made from their content and a random part.
 
-The idea is Flink's `BlobKey`: the digest lets every receiver verify what it got, the random part keeps two uploads of
-the same content apart, so that deleting one does not take away the other. The random part is drawn by the uploader,
-which makes an upload that is repeated after a lost answer land on the same key.
+The idea is Flink's `BlobKey`. By the digest every receiver verifies the content. The random part distinguishes two
+uploads of the same content, so that a delete of one keeps the other. The uploader draws the random part, so an upload
+that is repeated after a lost answer has the same key.
 
 The text form, used in file names and messages, is ``p-<64 hex>-<32 hex>`` for a permanent blob and ``t-...`` for a
 transient one.
@@ -24,7 +24,7 @@ _JOB_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class BlobType(IntEnum):
-    """The two lives of a blob; the values are those on the wire."""
+    """The two lifetimes of a blob; the values are those on the wire."""
 
     PERMANENT = 1
     TRANSIENT = 2
@@ -59,7 +59,7 @@ class BlobKey(str):
 
     @staticmethod
     def parse(text: str) -> PermanentBlobKey | TransientBlobKey:
-        """Return the key that *text* is, of the type that its first letter says; raises InvalidBlobKey."""
+        """Return the key with that text, of the type of its first letter; raises InvalidBlobKey."""
         return TransientBlobKey(text) if text.startswith("t") else PermanentBlobKey(text)
 
     @property
@@ -82,7 +82,7 @@ class PermanentBlobKey(BlobKey):
 
 
 class TransientBlobKey(BlobKey):
-    """Key of a blob that is its user's to delete, kept by the server alone and only for a time to live."""
+    """Key of a blob that its user deletes; only the server keeps it, and only for a time to live."""
 
     __slots__ = ()
     blob_type = BlobType.TRANSIENT

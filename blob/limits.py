@@ -1,4 +1,4 @@
-"""What a server may hold and for how long, as pure state: quotas of bytes and the time to live of transient blobs."""
+"""Limits of a server as pure state: quotas of bytes, and the time to live of transient blobs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ K = TypeVar("K")
 
 
 class StorageBudget:
-    """Bytes held per job and in all, with what uploads under way have reserved.
+    """Bytes held per job and in total, including those that running uploads have reserved.
 
     Args:
-        maximum: most bytes in all, or None.
+        maximum: most bytes in total, or None.
         maximum_per_job: most bytes of one job (blobs without a job count as one), or None.
         reserve: bytes of the disk that stay free.
     """
@@ -28,21 +28,21 @@ class StorageBudget:
 
     @property
     def owners(self) -> int:
-        """How many jobs hold something, the blobs without a job counted as one."""
+        """Number of jobs with blobs; all blobs without a job count as one job."""
         return len(self._held)
 
     def held(self, job_id: str | None) -> int:
-        """Bytes held by a job, uploads under way included."""
+        """Return the bytes held by a job, including running uploads."""
         return self._held.get(job_id, 0)
 
     def reserve(self, job_id: str | None, size: int, free: int) -> None:
-        """Count an upload of *size* bytes in before it begins.
+        """Reserve *size* bytes for an upload before it starts.
 
         Args:
             free: bytes free on the disk now.
 
         Raises:
-            QuotaExceeded, NoSpaceLeft: the upload may not be; nothing was counted.
+            QuotaExceeded, NoSpaceLeft: the upload exceeds a limit; nothing was reserved.
         """
         owner = "the blobs without a job" if job_id is None else f"job {job_id}"
         held = self.held(job_id)
@@ -65,21 +65,21 @@ class StorageBudget:
         self.add(job_id, size)
 
     def commit(self, size: int) -> None:
-        """An upload's bytes are on the disk now: the disk's own count of free bytes has them."""
+        """End a reservation of a successful upload, whose bytes the disk's count of free bytes now includes."""
         self._pending -= size
 
     def abort(self, job_id: str | None, size: int) -> None:
-        """An upload failed: count it out."""
+        """Undo the reservation of a failed upload."""
         self._pending -= size
         self.remove(job_id, size)
 
     def add(self, job_id: str | None, size: int) -> None:
-        """Count bytes in that are on the disk already."""
+        """Add bytes that are on the disk already."""
         self._held[job_id] = self.held(job_id) + size
         self.total += size
 
     def remove(self, job_id: str | None, size: int) -> None:
-        """Count deleted bytes out."""
+        """Subtract deleted bytes."""
         left = self.held(job_id) - size
         self.total -= size
         if left > 0:
@@ -89,33 +89,33 @@ class StorageBudget:
 
 
 class ExpiryTable(Generic[K]):
-    """Which entries were last used longer ago than their time to live (seconds)."""
+    """Finds entries whose last use is longer ago than their time to live (seconds)."""
 
     def __init__(self, time_to_live: float) -> None:
         self._time_to_live = time_to_live
         self._last_use: dict[K, float] = {}
 
     def touch(self, entry: K, now: float) -> None:
-        """Note a use of *entry* at *now*."""
-        # Out and in again, so that the dict is ordered by last use and expired() looks only at its head.
+        """Record a use of *entry* at *now*."""
+        # Remove and insert, so that the dict is ordered by last use and expired() reads only its head.
         self._last_use.pop(entry, None)
         self._last_use[entry] = now
 
     def note(self, entry: K, now: float) -> None:
-        """Note that *entry* is there; as used at *now* if nothing was known of it."""
+        """Add *entry* with a use at *now*, unless it is known."""
         self._last_use.setdefault(entry, now)
 
     def is_expired(self, entry: K, now: float) -> bool:
-        """Whether the entry's time is over; it is that of one that nothing is known of."""
+        """Return whether an entry has expired; an unknown one has."""
         last_use = self._last_use.get(entry)
         return last_use is None or now - last_use >= self._time_to_live
 
     def forget(self, entry: K) -> None:
-        """The entry is gone."""
+        """Remove an entry."""
         self._last_use.pop(entry, None)
 
     def expired(self, now: float) -> list[K]:
-        """The entries whose time is over, longest unused first; they stay until forgotten."""
+        """Return the expired entries, longest unused first; they stay until `forget`."""
         result = []
         for entry, last_use in self._last_use.items():
             if now - last_use < self._time_to_live:

@@ -1,4 +1,4 @@
-"""A client's one connection to a blob server: made when needed, kept, made anew when it breaks."""
+"""A client's only connection to a blob server: it opens when needed, stays open, and reopens after a break."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAXIMUM_BACKOFF = 2.0
 
 
 class Link:
-    """The connection of one client; a lock lets one thread at a time through.
+    """The connection of one client; a lock admits one thread at a time.
 
     Args:
         address, secret, timeout, patience, retries, backoff, tls: as for `blob.client.BlobClient`.
@@ -54,12 +54,12 @@ class Link:
         self._refusal: BlobError | None = None
 
     def close(self) -> None:
-        """Close the connection; a later call makes a new one."""
+        """Close the connection; a later call opens a new one."""
         with self._lock:
             self._drop()
 
     def run(self, attempt: Callable[[Channel], T]) -> T:
-        """Return what *attempt* does with the connection; it is called again, with a new one, when that breaks.
+        """Call *attempt* with the connection and return its result; call it again with a new one after a break.
 
         Raises:
             BlobConnectionError: the retries are used up.
@@ -73,7 +73,7 @@ class Link:
                     return attempt(self._connected())
                 except BlobConnectionError as error:
                     self._drop()
-                    # A kept connection that the server closed meanwhile is no failure: it may do so when it idles.
+                    # A kept connection that the server has closed while it was idle does not count as a failure.
                     if kept:
                         continue
                     failures += 1
@@ -82,7 +82,7 @@ class Link:
                     limit = min(self._backoff * 2 ** (failures - 1), MAXIMUM_BACKOFF)
                     time.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311 (spreads retries, hides nothing)
                 except BaseException as error:
-                    # After a refusal the connection is in step; after anything else who knows where it stands.
+                    # After a refusal the connection is usable; after any other error its state is unknown.
                     if error is not self._refusal or isinstance(error, BlobProtocolError):
                         self._drop()
                     self._refusal = None
@@ -92,7 +92,7 @@ class Link:
         if self._channel is not None:
             if self._owner == os.getpid():
                 return self._channel
-            # Forked: the connection is the parent's.
+            # Forked: the connection belongs to the parent.
             self._drop()
         host, port = self._address() if callable(self._address) else self._address
         try:
@@ -133,7 +133,7 @@ class Link:
             channel.tag_with(*handshake.tags())
 
     def response(self, channel: Channel, expected: Status) -> Response:
-        """Receive the response that is due; raises the refusal that came instead."""
+        """Receive the expected response; raises the refusal that came instead."""
         response, detail_size = Response.decode(channel.receive_message(RESPONSE_SIZE, self._patience))
         if response.status is expected:
             return response

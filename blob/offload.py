@@ -1,9 +1,9 @@
 """Messages that are too large for a frame travel as blobs (Flink's `BlobWriter.serializeAndTryOffload`).
 
-The sender replaces the encoded part of its message by an `Inline` or an `Offloaded`, the receiver resolves either to
-the bytes. `MessageOffload` is for messages that go to several receivers, or again: each content is uploaded once while
-it is in use, as a transient blob, and deleted when the last delivery is over. `offload_if_larger` is for the one that
-becomes part of its job and goes with it.
+The sender replaces the encoded part of its message by an `Inline` or an `Offloaded`; the receiver resolves either to
+the bytes. Use `MessageOffload` for messages to several receivers, or repeated ones. It uploads each content once while
+that is in use, as a transient blob, and deletes it after the last delivery. Use `offload_if_larger` for a message that
+becomes part of its job and is deleted with it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Offloaded:
 
     Args:
         key: text of the blob's key.
-        job_id: the job that the blob belongs to, and is deleted with at the latest; None for a transient one of nobody.
+        job_id: the job of the blob, which is deleted with it at the latest; None for a transient blob without a job.
         size: number of bytes.
     """
 
@@ -51,7 +51,7 @@ MaybeOffloaded = Inline | Offloaded
 
 
 class BlobWriter(Protocol):
-    """Who uploads: a `BlobClient`."""
+    """Uploader: a `BlobClient`."""
 
     def put_bytes(self, data: bytes, key_type: type[Key], job_id: str | None = None, /) -> Key:
         """Upload *data*."""
@@ -61,14 +61,14 @@ class BlobWriter(Protocol):
 
 
 class BlobReader(Protocol):
-    """Who downloads: a `BlobCache`."""
+    """Downloader: a `BlobCache`."""
 
     def read(self, job_id: str | None, key: BlobKey, /) -> bytes:
         """Return a blob's content."""
 
 
 class BlobTaker(Protocol):
-    """Who downloads and deletes: a `BlobClient`."""
+    """Downloader that also deletes: a `BlobClient`."""
 
     def get_bytes(self, key: BlobKey, job_id: str | None = None, /) -> bytes:
         """Return a blob's content."""
@@ -78,7 +78,7 @@ class BlobTaker(Protocol):
 
 
 def offload_if_larger(data: bytes, limit: int, writer: BlobWriter, job_id: str) -> MaybeOffloaded:
-    """Return *data* as it is, or uploaded as a permanent blob when it has more than *limit* bytes; raises BlobError.
+    """Return *data* inline, or upload it as a permanent blob if it has more than *limit* bytes; raises BlobError.
 
     The upload blocks: an asyncio caller runs this in an executor.
     """
@@ -88,14 +88,14 @@ def offload_if_larger(data: bytes, limit: int, writer: BlobWriter, job_id: str) 
 
 
 def resolve(value: MaybeOffloaded, reader: BlobReader) -> bytes:
-    """Return the bytes that *value* stands for; raises BlobError when they cannot be fetched. May block."""
+    """Return the bytes of *value*; raises BlobError when they cannot be fetched. May block."""
     if isinstance(value, Inline):
         return value.data
     return reader.read(value.job_id, BlobKey.parse(value.key))
 
 
 def take(value: MaybeOffloaded, taker: BlobTaker) -> bytes:
-    """As `resolve`, for the only receiver of a message, such as a result: its blob is deleted once it is here."""
+    """Return the bytes of *value* for its only receiver, and delete its blob; otherwise like `resolve`."""
     if isinstance(value, Inline):
         return value.data
     key = BlobKey.parse(value.key)
@@ -120,13 +120,13 @@ class MessageOffload:
     Args:
         writer: uploads and deletes.
         limit: most bytes that travel inline.
-        job_id: the job that the blobs belong to; None for nobody.
-        lifetime_s: seconds after its upload at which a blob is deleted whoever still uses it; not more than the
-            server's time to live of transient blobs, by which those go whose sender died. A content that is sent again
-            in the second half of that time is uploaded anew.
-        clock: seconds, monotonic.
+        job_id: the job of the blobs; None for none.
+        lifetime_s: seconds after its upload when a blob is deleted, even if it is still in use. It must not exceed the
+            server's time to live of transient blobs, after which the server deletes blobs of dead senders. A content
+            that is sent again in the second half of that time is uploaded again.
+        clock: returns monotonic seconds.
 
-    Every method may block, and may be called by several threads at once.
+    Every method may block; several threads may call it at once.
     """
 
     def __init__(
@@ -150,9 +150,9 @@ class MessageOffload:
 
     @contextlib.contextmanager
     def delivery(self, data: bytes) -> Iterator[MaybeOffloaded]:
-        """What to send to one receiver; the ``with`` lasts until that has answered, or has failed to.
+        """Yield the value to send to one receiver; end the ``with`` when the receiver has answered or failed.
 
-        Deliveries of the same content share one blob; it is deleted after the last of them, unless it is in `kept`.
+        Deliveries of the same content share one blob. It is deleted after the last of them, unless it is in `kept`.
 
         Raises:
             BlobError: the upload failed.
@@ -168,7 +168,7 @@ class MessageOffload:
 
     @contextlib.contextmanager
     def kept(self, data: bytes) -> Iterator[None]:
-        """Keep a content's blob between deliveries while the ``with`` lasts: it may have to be deployed again."""
+        """Keep a content's blob between deliveries while the ``with`` lasts, because it may be needed again."""
         if len(data) <= self._limit:
             yield
             return
@@ -179,14 +179,14 @@ class MessageOffload:
             self._leave(parcel, holders=1)
 
     def lost(self, message: MaybeOffloaded) -> None:
-        """A receiver says that the blob is not there: the next delivery of the content uploads it again."""
+        """Upload the content again at its next delivery, because a receiver did not find the blob."""
         with self._lock:
             for digest, parcel in list(self._parcels.items()):
                 if parcel.message == message:
                     self._retire(digest)
 
     def expire(self) -> None:
-        """Delete the blobs whose lifetime is over; also done with every upload."""
+        """Delete expired blobs; every upload does this too."""
         with self._lock:
             now = self._clock()
             for digest, parcel in list(self._parcels.items()):
@@ -198,7 +198,7 @@ class MessageOffload:
             self._delete(parcel)
 
     def close(self) -> None:
-        """Delete all that is left."""
+        """Delete all remaining blobs."""
         with self._lock:
             parcels = [*self._parcels.values(), *self._old]
             self._parcels.clear()
@@ -246,7 +246,7 @@ class MessageOffload:
             self._delete(parcel)
 
     def _retire(self, digest: bytes) -> None:
-        """Give no new delivery this parcel; with the lock held."""
+        """Use this parcel for no new delivery; call it with the lock held."""
         parcel = self._parcels.pop(digest)
         parcel.current = False
         self._old.add(parcel)
@@ -255,5 +255,5 @@ class MessageOffload:
         try:
             self._writer.delete(TransientBlobKey(parcel.message.key), parcel.message.job_id)
         except BlobError as error:
-            # The server deletes it when its time to live is over, or with its job.
+            # The server deletes it when it expires, or with its job.
             logger.warning("the blob of a message could not be deleted: %s", error)

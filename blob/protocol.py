@@ -11,13 +11,13 @@ After the handshake of `actors.rpc.security` (service ``"blob"``) a connection c
     DELETE  request(key)               ->
                                        <- OK(length = number of blobs deleted), or the refusal
 
-Over plain TCP each message (a request, a digest, a response, and the detail of a refusal) is followed by its tag
-(`actors.rpc.wire.Tags`), of 16 bytes. A content has none: a tagged digest follows the content of a PUT, and the key
-that a GET asks for holds the digest of its content. Under TLS there are no tags.
+Over plain TCP a tag of 16 bytes (`actors.rpc.wire.Tags`) follows each message: a request, a digest, a response, and the
+detail of a refusal. Contents have no tag. A tagged digest follows the content of a PUT, and the key in a GET contains
+the digest of its content. Under TLS there are no tags.
 
-Requests and responses have a fixed size, so a peer never makes the other side allocate; names never travel as text, so
-``../`` or NUL cannot be said. A large PUT waits for CONTINUE (as HTTP's ``Expect: 100-continue``) in order that a
-refusal costs no upload, and that one which broke goes on where it broke: its type, job, random part and length name it.
+Requests and responses have a fixed size, so a peer cannot make the other side allocate memory. Names never travel as
+text, so they cannot contain ``../`` or NUL. A large PUT waits for CONTINUE (like HTTP's ``Expect: 100-continue``), so
+that a refusal costs no upload. An interrupted PUT resumes where it broke; type, job, random part and length name it.
 A refusal carries a readable detail of at most 1,024 bytes and leaves the connection usable,
 except BAD_REQUEST, after which the server closes it. The operations are those of Flink's `BlobServerProtocol`.
 """
@@ -56,7 +56,7 @@ _NO_DIGEST = bytes(DIGEST_SIZE)
 
 
 class Operation(IntEnum):
-    """What a request asks for."""
+    """Operation of a request."""
 
     PUT = 1
     GET = 2
@@ -64,7 +64,7 @@ class Operation(IntEnum):
 
 
 class Status(IntEnum):
-    """What a response says; each value above CONTINUE is a refusal of the type in `ERRORS`."""
+    """Status of a response; each value above CONTINUE is a refusal of the type in `ERRORS`."""
 
     OK = 0
     CONTINUE = 1
@@ -100,9 +100,9 @@ class Request:
         job_id: the job the blob belongs to, or None.
         random: the random part of the key (16 bytes).
         digest: the digest part of the key (32 bytes); all zero in a PUT, whose digest follows the content.
-        offset: first byte wanted, GET only.
+        offset: first byte to send, GET only.
         length: bytes of content, PUT only.
-        verify: have the server check its own copy first, GET only: asked after a content whose digest was wrong.
+        verify: whether the server checks its own copy first, GET only; set after a content with a wrong digest.
     """
 
     operation: Operation
@@ -118,16 +118,16 @@ class Request:
     def of_key(
         cls, operation: Operation, job_id: str | None, key: BlobKey, offset: int = 0, verify: bool = False
     ) -> Request:
-        """The GET or DELETE request of *key*."""
+        """Return the GET or DELETE request for *key*."""
         return cls(operation, key.blob_type, job_id, key.random, key.digest, offset, verify=verify)
 
     @property
     def key(self) -> BlobKey:
-        """The key a GET or DELETE is about."""
+        """The key of a GET or DELETE."""
         return KEY_TYPES[self.blob_type].create(self.digest, self.random)
 
     def encode(self) -> bytes:
-        """The REQUEST_SIZE bytes of this request; raises BlobProtocolError for a field out of its range."""
+        """Return the REQUEST_SIZE bytes of this request; raises BlobProtocolError for a field out of its range."""
         if not (0 <= self.offset <= MAX_LENGTH and 0 <= self.length <= MAX_LENGTH):
             raise BlobProtocolError(
                 f"offset {self.offset} or length {self.length} is outside 0..{MAX_LENGTH}; split the content"
@@ -149,7 +149,7 @@ class Request:
 
     @classmethod
     def decode(cls, data: bytes) -> Request:
-        """The request in *data*; raises BlobProtocolError when it is none."""
+        """Return the request in *data*; raises BlobProtocolError when it is malformed."""
         if len(data) != REQUEST_SIZE:
             raise BlobProtocolError(f"a request has {REQUEST_SIZE} bytes, not {len(data)}")
         code, type_code, with_job, verify, job, digest, random, offset, length = _REQUEST.unpack(data)
@@ -188,7 +188,7 @@ class Response:
 
     @classmethod
     def of_error(cls, error: BlobError) -> Response:
-        """The refusal that says *error*."""
+        """Return the refusal for *error*."""
         for status, error_type in ERRORS.items():
             if isinstance(error, error_type):
                 return cls(status, detail=str(error))
@@ -197,16 +197,16 @@ class Response:
         return cls(Status.SERVER_ERROR, detail=f"{type(error).__name__}: {error}")
 
     def encode(self) -> bytes:
-        """The bytes of this response: RESPONSE_SIZE, then the detail if there is one."""
+        """Return the bytes of this response: RESPONSE_SIZE, then the detail if there is one."""
         detail = self.detail.encode(errors="replace")[:MAX_DETAIL]
         return _RESPONSE.pack(self.status, len(detail), self.length, self.digest) + detail
 
     @classmethod
     def decode(cls, data: bytes) -> tuple[Response, int]:
-        """The response in the RESPONSE_SIZE bytes *data*, and how many bytes of detail follow it.
+        """Return the response in the RESPONSE_SIZE bytes *data*, and the number of bytes of detail that follow it.
 
         Raises:
-            BlobProtocolError: it is none.
+            BlobProtocolError: *data* is malformed.
         """
         if len(data) != RESPONSE_SIZE:
             raise BlobProtocolError(f"a response has {RESPONSE_SIZE} bytes, not {len(data)}")
@@ -222,5 +222,5 @@ class Response:
         return cls(status, length, digest), detail_size
 
     def error(self, detail: bytes) -> BlobError:
-        """The exception that this refusal stands for."""
+        """Return the exception of this refusal."""
         return ERRORS[self.status](detail.decode(errors="replace") or self.status.name)

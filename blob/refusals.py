@@ -1,4 +1,4 @@
-"""The errors that a server answers with, in their words."""
+"""Errors with which a server answers, and their texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from blob.key import BlobKey, BlobType
 
 
 def storage_failure(error: OSError) -> BlobError:
-    """The error to answer when the server's own disk failed."""
+    """Return the error for a failure of the server's own disk."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpaceLeft("the blob server's disk is full; free some space, or move the blob directory")
     return BlobServerError(f"the blob server cannot use its directory: {error}")
@@ -22,7 +22,7 @@ def require_job(blob_type: BlobType, job_id: str | None) -> None:
 
 
 def not_found(job_id: str | None, key: BlobKey) -> BlobNotFound:
-    """The error for a blob that is neither here nor in the store."""
+    """Return the error for a blob that is neither here nor in the store."""
     owner = "without a job" if job_id is None else f"of job {job_id}"
     return BlobNotFound(
         f"there is no blob {key} {owner}: it was never uploaded, was deleted, or its time to live is over"

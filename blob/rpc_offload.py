@@ -1,7 +1,8 @@
 """RPC values over `rpc.frame-size` as transient blobs: an `Offloader` and `ThreadOffloader` of `actors.rpc.offload`.
 
-A key names the BlobServer beside the blob, for another process may use another one, and transient blobs are at theirs
-alone. Values of the same content that are under way at the same time are one blob (`blob.offload.MessageOffload`).
+A key names the BlobServer as well as the blob, because another process may use another server, and only one server has
+a transient blob. Values of the same content that travel at the same time share one blob
+(`blob.offload.MessageOffload`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class BlobOffloader:
     """The large values of one RPC service, or of one client of plain threads.
 
     Args:
-        connect: makes a client of the BlobServer at a host and port.
-        own: says which BlobServer to upload to at present; raising means that there is none yet.
-        lifetime_s: seconds after its upload at which a value is deleted whoever still needs it.
+        connect: returns a client of the BlobServer at a host and port.
+        own: returns the BlobServer for uploads at present; raises when there is none yet.
+        lifetime_s: seconds after its upload when a value is deleted, even if it is still in use.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class BlobOffloader:
         self._closed = False
 
     async def put(self, data: bytes, /) -> str:
-        """Upload *data*, unless it is there for another receiver; raises BlobError."""
+        """Upload *data* unless it is uploaded already for another receiver; raises BlobError."""
         upload = asyncio.get_running_loop().run_in_executor(self._threads, self.put_blocking, data)
         try:
             return await asyncio.shield(upload)
         except asyncio.CancelledError:
-            upload.add_done_callback(self._not_wanted)  # the thread goes on to its end
+            upload.add_done_callback(self._not_wanted)  # the thread continues to its end
             raise
 
     def _not_wanted(self, upload: asyncio.Future[str]) -> None:
@@ -57,11 +58,11 @@ class BlobOffloader:
             self.release(upload.result())
 
     async def get(self, key: str, /) -> bytes:
-        """Download what any process has put; raises BlobError."""
+        """Download a value that any process has put; raises BlobError."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.get_blocking, key)
 
     def release(self, key: str, /) -> None:
-        """Delete the blob, unless others are still to fetch it."""
+        """Delete the blob unless other receivers still need it."""
         with self._lock:
             uses = self._uses.get(key)
             if not uses or self._closed:
@@ -69,10 +70,10 @@ class BlobOffloader:
             use = uses.pop()
             if not uses:
                 del self._uses[key]
-            self._threads.submit(use.close)  # under the lock: whoever closes sees to it that there are threads
+            self._threads.submit(use.close)  # under the lock: `close` cannot shut the threads down before
 
     async def close(self) -> None:
-        """Delete what is left, and close the connections."""
+        """Delete all remaining blobs, and close the connections."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
@@ -80,7 +81,7 @@ class BlobOffloader:
             self._threads.shutdown(wait=False)
 
     def close_blocking(self) -> None:
-        """As `close`, in a plain thread."""
+        """Close the offloader from a plain thread; see `close`."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
@@ -88,7 +89,7 @@ class BlobOffloader:
             self._shut()
 
     def put_blocking(self, data: bytes, /) -> str:
-        """As `put`, in a plain thread."""
+        """Upload *data* from a plain thread; see `put`."""
         host, port = location = self._own()
         with self._lock:
             if location not in self._writers:
@@ -104,7 +105,7 @@ class BlobOffloader:
         return key
 
     def get_blocking(self, key: str, /) -> bytes:
-        """As `get`, in a plain thread."""
+        """Download a value from a plain thread; see `get`."""
         location, _, text = key.partition("/")
         host, _, port = location.rpartition(":")
         if not host or not (port.isascii() and port.isdecimal() and len(port) <= 5):

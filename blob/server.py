@@ -1,7 +1,7 @@
-"""The blob server (Flink's `BlobServer`): keeps the blobs, serves them over a socket of its own.
+"""The blob server (Flink's `BlobServer`): it keeps the blobs and serves them over a socket of its own.
 
-The bulk runs in one blocking thread per connection, which spends its time in system calls and in hashing, both
-outside the interpreter's lock; the event loop of the owner is only used to start, stop and clean up.
+Transfers run in one blocking thread per connection. It spends its time in system calls and in hashing, both outside the
+interpreter's lock. The owner's event loop only starts, stops and cleans up.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ logger = logging.getLogger(__name__)
 
 
 class Fence:
-    """The highest leadership that has ever commanded here; commands of a lower one are refused.
+    """The highest leadership that has sent a command; it rejects commands of lower ones.
 
-    It is kept in a file, so that a restarted server knows it, and in the store, so that servers which share one know
-    it of each other. (Two servers that look into the store in the same instant may both pass; the ages of
-    `BlobContents.sweep` still guard what they delete.)
+    A file keeps it for a restarted server, and the store keeps it for all servers that share that store. (Two servers
+    that read the store at the same moment may both pass. The ages in `BlobContents.sweep` still protect recent blobs.)
 
     Args:
         path: the file.
@@ -57,10 +56,10 @@ class Fence:
             raise BlobServerError(f"cannot read {path}: {error}; delete it if no earlier leader is alive") from error
 
     def pass_through(self, token: FencingToken) -> None:
-        """Let a command of the leadership *token* pass, and from now on none of an earlier one.
+        """Admit a command of the leadership *token*, and from now on none of an earlier leadership.
 
         Raises:
-            FencingError: a later leadership has commanded already, or another one of the same epoch.
+            FencingError: a later leadership has sent a command already, or another one of the same epoch.
             BlobStoreError: the store failed.
         """
         with self._lock:
@@ -103,13 +102,13 @@ class BlobServer:
     """Serves the blobs of one directory.
 
     Args:
-        directory: where they are kept; made when missing, refused when another server has it.
+        directory: directory of the blobs; created when missing, rejected when another server uses it.
         secret: the cluster secret.
-        host: address to listen on.
-        port: port to listen on, 0 for any free one.
-        store: where permanent blobs are copied to; none by default.
+        host: address on which to listen.
+        port: port on which to listen; 0 for any free one.
+        store: store to which permanent blobs are copied; default: none.
         options: the limits.
-        tls: what TLS is made of; None for none.
+        tls: context for TLS; None for none.
     """
 
     def __init__(
@@ -137,14 +136,14 @@ class BlobServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that the server listens on."""
+        """Host and port on which the server listens."""
         if self._acceptor is None:
             raise BlobServerError("the blob server is not running")
         host, port = self._acceptor.listener.getsockname()[:2]
         return host, port
 
     async def start(self) -> None:
-        """Open the directory and begin to serve.
+        """Open the directory and start serving.
 
         Raises:
             BlobServerError: the directory or the port is taken or cannot be used.
@@ -153,7 +152,7 @@ class BlobServer:
         self._cleaner = asyncio.create_task(self._clean(), name="blob-cleaner")
 
     async def close(self) -> None:
-        """Stop serving; requests under way are broken off. Blobs stay. May be called twice."""
+        """Stop serving, and break off running requests; the blobs stay. Idempotent."""
         if self._cleaner is not None:
             self._cleaner.cancel()
             await asyncio.gather(self._cleaner, return_exceptions=True)
@@ -161,7 +160,7 @@ class BlobServer:
         await asyncio.to_thread(self._shut)
 
     async def delete(self, job_id: str | None, key: BlobKey) -> bool:
-        """Delete a transient blob; False if there was none. Raises BlobRequestRefused for a permanent one."""
+        """Delete a transient blob; return False if there was none. Raises BlobRequestRefused for a permanent one."""
         return await asyncio.to_thread(self._running().delete, job_id, key)
 
     async def delete_job(self, job_id: str, *, from_store: bool = True, token: FencingToken | None = None) -> bool:
@@ -170,14 +169,14 @@ class BlobServer:
         Args:
             job_id: the job.
             from_store: whether to delete in the store as well.
-            token: the leadership that says so; None when nobody but the caller can lead.
+            token: the leadership that commands it; None when only the caller can lead.
 
         Returns:
             Whether the server had any.
 
         Raises:
             FencingError: there has been a later leadership; nothing is deleted.
-            BlobStoreError: the store failed; the local ones may be gone then.
+            BlobStoreError: the store failed; the local blobs may be deleted already.
         """
         check_job_id(job_id)
         contents, fence = self._running(), self._fence
@@ -190,13 +189,13 @@ class BlobServer:
         return await asyncio.to_thread(delete)
 
     async def sweep(self, live_jobs: Collection[str], token: FencingToken) -> list[str]:
-        """Delete the blobs of jobs that nobody knows: uploaded and never submitted, or left over (Flink has no such).
+        """Delete the blobs of unknown jobs: uploaded but never submitted, or left over (Flink has no counterpart).
 
-        A job is spared for as long as any of its blobs was used, or `use_job` named it, within the orphan age; the
-        time before this server's start does not count.
+        A job keeps its blobs while the last use of one, or the last `use_job`, is within the orphan age. The time
+        before this server's start does not count.
 
         Args:
-            live_jobs: the jobs of that leadership: running, being recovered, or kept after their end.
+            live_jobs: the jobs that the leader knows: running, being recovered, or kept after their end.
             token: the leadership.
 
         Returns:
@@ -217,20 +216,20 @@ class BlobServer:
 
         deleted = await asyncio.to_thread(sweep)
         if deleted:
-            logger.info("swept the blobs of %d jobs that nobody knows: %s", len(deleted), ", ".join(deleted))
+            logger.info("swept the blobs of %d unknown jobs: %s", len(deleted), ", ".join(deleted))
         return deleted
 
     def use_job(self, job_id: str) -> None:
-        """Spare a job's blobs for another orphan age: it is being submitted. Raises InvalidBlobKey."""
+        """Keep a job's blobs for another orphan age, because it is being submitted. Raises InvalidBlobKey."""
         check_job_id(job_id)
         self._running().use_job(job_id)
 
     def size_of(self, job_id: str | None, key: BlobKey) -> int | None:
-        """Bytes of a blob in the server's directory; None if it is not there (it may be in the store)."""
+        """Return the size of a blob in bytes; None if it is not in the server's directory (it may be in the store)."""
         return self._running().size_of(job_id, key)
 
     def stats(self) -> BlobServerStats:
-        """The server's figures."""
+        """Return the server's statistics."""
         contents, acceptor = self._running(), self._acceptor
         assert acceptor is not None
         connections, done = acceptor.traffic()

@@ -1,4 +1,4 @@
-"""The limits of a blob server, and its figures."""
+"""Limits and statistics of a blob server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class BlobServerOptions:
     Args:
         max_connections: connections served at once; further ones wait until one ends or has idled for a second.
         backlog: connections that may wait.
-        timeout: seconds without a byte, or between two requests, after which a client is dropped.
-        transient_ttl: seconds after its last use at which a transient blob is deleted.
-        cleanup_interval: seconds between two looks for such.
-        max_bytes: most bytes held in all; None for no limit.
+        timeout: seconds without a byte, or between two requests, after which the server drops a client.
+        transient_ttl: seconds after its last use when a transient blob is deleted.
+        cleanup_interval: seconds between two checks for expired blobs.
+        max_bytes: most bytes held in total; None for no limit.
         max_bytes_per_job: most bytes held of one job; None for no limit.
         disk_reserve: bytes that stay free on the disk.
-        orphan_age: seconds after its last use at which a job's blobs may be swept if nobody knows the job.
-        resume_window: seconds for which an interrupted upload of 4 MiB or more may go on where it broke.
+        orphan_age: seconds after their last use when the blobs of an unknown job may be swept.
+        resume_window: seconds for which an interrupted upload of 4 MiB or more can resume where it broke.
     """
 
     max_connections: int = 50
@@ -36,10 +36,10 @@ class BlobServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class BlobServerStats:
-    """Figures since the start of the server, and of now.
+    """Statistics since the start of the server, and present values.
 
-    Of now: *connections*; *total_bytes*, with uploads under way; *owners*, the jobs that hold something, blobs without
-    a job counted as one; *parked_uploads*, interrupted ones that may still go on.
+    Present values are *connections*, *total_bytes* (including running uploads), *owners* (jobs with blobs; all blobs
+    without a job count as one), and *parked_uploads* (interrupted uploads that can still resume).
     """
 
     connections: int

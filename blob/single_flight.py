@@ -1,4 +1,4 @@
-"""One execution however many threads ask for the same thing at the same time (Go's `singleflight`)."""
+"""One execution for all threads that request the same thing at the same time (Go's `singleflight`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """Runs a function once per key at a time; everyone who asks meanwhile gets its result, or its exception."""
+    """Runs a function once per key at a time; other callers during that time get its result, or its exception."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[K, Future[V]] = {}
 
     def run(self, key: K, function: Callable[[], V]) -> V:
-        """Return ``function()``, of this thread or of the one that is already at it for *key*."""
+        """Return the result of ``function()``, called by this thread or by one that already runs it for *key*."""
         with self._lock:
             flight = self._flights.get(key)
             if leader := flight is None:

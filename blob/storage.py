@@ -1,6 +1,6 @@
 """Blobs in a local directory, as the server and the caches lay them out (Flink's `BlobUtils`).
 
-    <root>/incoming/temp-N               half-written content, never served, swept at start
+    <root>/incoming/temp-N               incomplete content, never served, removed at start
     <root>/job_<id>/blob_<key>           a job's blobs
     <root>/no_job/blob_<key>             transient blobs without a job
     <root>/lock                          held while the directory is in use
@@ -29,12 +29,12 @@ LOCK_WAIT = 2.0
 
 
 def job_directory_name(job_id: str | None) -> str:
-    """Name of the directory of a job's blobs; raises InvalidBlobKey for a text that is no job id."""
+    """Return the name of the directory of a job's blobs; raises InvalidBlobKey for a malformed job id."""
     return NO_JOB if check_job_id(job_id) is None else f"job_{job_id}"
 
 
 def job_of_directory(name: str) -> str | None:
-    """The job whose blobs the directory of this name holds; None for any other directory."""
+    """Return the job whose blobs are in the directory of this name; None for any other directory."""
     if not name.startswith("job_"):
         return None
     try:
@@ -44,7 +44,7 @@ def job_of_directory(name: str) -> str | None:
 
 
 def blob_file_name(key: BlobKey) -> str:
-    """Name of a blob's file."""
+    """Return the name of a blob's file."""
     return f"blob_{key}"
 
 
@@ -52,12 +52,12 @@ class BlobDirectory:
     """The files of a server or of a cache.
 
     Args:
-        root: the directory; made when missing.
-        exclusive: refuse a directory that any other process uses (a server); otherwise share it (caches).
+        root: the directory; created when missing.
+        exclusive: reject a directory that any other process uses (a server); otherwise share it (caches).
 
     Raises:
-        BlobServerError: *exclusive* was asked and the directory is in use, or it belongs to a server.
-        OSError: the directory cannot be made.
+        BlobServerError: *exclusive* is set and the directory is in use, or it belongs to a server.
+        OSError: the directory cannot be created.
     """
 
     def __init__(self, root: Path, *, exclusive: bool) -> None:
@@ -78,7 +78,7 @@ class BlobDirectory:
         deadline = time.monotonic() + LOCK_WAIT
         while True:
             try:
-                # Whoever is alone here may sweep: nobody can be writing into incoming/.
+                # The only process here may sweep, because no other can be writing into incoming/.
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._sweep_incoming()
                 if not exclusive:
@@ -94,19 +94,19 @@ class BlobDirectory:
                     f"the blob directory {self.root} is in use by a blob server or by a cache of limited size; stop "
                     "that, or choose another directory"
                 )
-            # Another cache sweeps at this moment, or a server has the directory: only waiting tells them apart.
+            # Either another cache sweeps at this moment, or a server has the directory: waiting shows which.
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Give the directory free; its blobs stay."""
+        """Release the directory; its blobs stay."""
         if self._lock >= 0:
-            # Explicitly: a process forked meanwhile holds a copy of the descriptor, and with it the lock.
+            # Explicitly: a forked process may have a copy of the descriptor, which keeps the lock.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = -1
 
     def path(self, job_id: str | None, key: BlobKey) -> Path:
-        """Where the blob is, or would be."""
+        """Return the path of the blob, whether it exists or not."""
         return self.root / job_directory_name(job_id) / blob_file_name(key)
 
     def new_temporary(self) -> tuple[int, Path]:
@@ -115,10 +115,10 @@ class BlobDirectory:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path
 
     def commit(self, temporary: Path, job_id: str | None, key: BlobKey) -> bool:
-        """Make a complete, synced temporary file visible as the blob; `sync` then makes its name durable.
+        """Make a complete, synced temporary file visible as the blob; call `sync` to make its name durable.
 
         Returns:
-            Whether the blob was there already: of the same content then, so replacing it changed nothing.
+            Whether the blob existed already; it then had the same content.
         """
         target = self.path(job_id, key)
         replaced = target.exists()
@@ -129,28 +129,28 @@ class BlobDirectory:
             except FileNotFoundError:
                 if not temporary.exists():
                     raise
-                # The first blob of the job, or take_job() had the directory just now.
+                # The first blob of the job, or take_job() has just moved the directory.
                 target.parent.mkdir(mode=0o700, exist_ok=True)
                 sync_directory(self.root)
 
     def sync(self, job_id: str | None) -> None:
-        """Make the names of a job's blobs durable; a directory that was deleted meanwhile needs it no more."""
+        """Make the names of a job's blobs durable; do nothing if the directory was deleted."""
         with contextlib.suppress(FileNotFoundError):
             sync_directory(self.root / job_directory_name(job_id))
 
     def take(self, job_id: str | None, key: BlobKey) -> Path | None:
-        """Make a blob vanish by one rename; return what to `dispose` of, or None if there was no such blob.
+        """Make a blob vanish by one rename; return the path to `dispose` of, or None if there was no such blob.
 
-        Readers that have it open read on to its end.
+        Readers that have it open can still read it to its end.
         """
         return self._take(self.path(job_id, key))
 
     def take_job(self, job_id: str) -> Path | None:
-        """Make all blobs of a job vanish together, by one rename; return what to `dispose` of, or None."""
+        """Make all blobs of a job vanish together, by one rename; return the path to `dispose` of, or None."""
         return self._take(self.root / job_directory_name(job_id))
 
     def dispose(self, taken: Path) -> int:
-        """Remove what was taken, which is slow for large files; return how many bytes of blobs that was."""
+        """Remove a taken path, which is slow for large files; return the number of bytes of its blobs."""
         if not taken.is_dir():
             size = taken.stat().st_size
             taken.unlink()
@@ -168,7 +168,7 @@ class BlobDirectory:
         return trash
 
     def entries(self) -> Iterator[tuple[str | None, BlobKey, os.stat_result]]:
-        """Every blob: job id, key, and what `os.stat` says of its file. Files that are not blobs are passed over."""
+        """Yield job id, key and `os.stat` result of every blob; skip files that are not blobs."""
         for directory in self.root.iterdir():
             job_id = job_of_directory(directory.name)
             if job_id is None and directory.name != NO_JOB:
@@ -178,12 +178,12 @@ class BlobDirectory:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             for file in files:
-                # Gone between scandir and stat, or not ours: either way not a blob to count.
+                # Deleted between scandir and stat, or not a blob: do not count it.
                 with contextlib.suppress(InvalidBlobKey, FileNotFoundError):
                     yield job_id, BlobKey.parse(file.name.removeprefix("blob_")), file.stat()
 
     def free_bytes(self) -> int:
-        """Bytes that an ordinary user may still write on this file system."""
+        """Return the number of bytes that an ordinary user may still write on this file system."""
         status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
 

@@ -1,7 +1,7 @@
-"""Where permanent blobs survive their server (Flink's `BlobStore`): nowhere, in a local directory, or at a URL.
+"""Stores that keep permanent blobs beyond their server (Flink's `BlobStore`): none, a local directory, or a URL.
 
-A store is used from several threads at once. Its layout is that of the server's directory, `job_<id>/blob_<key>`, and a
-file `fence` beside the jobs' directories.
+Several threads use a store at once. Its layout is that of the server's directory, `job_<id>/blob_<key>`, and a file
+`fence` beside the jobs' directories.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ class BlobStore(ABC):
 
     @abstractmethod
     def put(self, local: Path, job_id: str, key: BlobKey) -> bool:
-        """Copy a file in, durably and atomically; False when this store keeps nothing."""
+        """Copy a file in, durably and atomically; return False when this store keeps nothing."""
 
     @abstractmethod
     def get(self, job_id: str, key: BlobKey, local: Path) -> bool:
-        """Copy a blob to the file *local*, which is overwritten; False when there is no such blob.
+        """Copy a blob to the file *local*, overwriting it; return False when there is no such blob.
 
-        The content is not verified here: see `fetch_verified`.
+        This does not verify the content; see `fetch_verified`.
         """
 
     @abstractmethod
     def delete(self, job_id: str, key: BlobKey) -> bool:
-        """Delete a blob; False when there was none."""
+        """Delete a blob; return False when there was none."""
 
     @abstractmethod
     def delete_all(self, job_id: str) -> None:
@@ -38,15 +38,15 @@ class BlobStore(ABC):
 
     @abstractmethod
     def jobs(self) -> set[str]:
-        """The ids of the jobs that have something here."""
+        """Return the ids of the jobs with blobs in this store."""
 
     @abstractmethod
     def read_mark(self) -> bytes | None:
-        """What `write_mark` wrote last; None when it never did."""
+        """Return the bytes that `write_mark` wrote last; None when it never did."""
 
     @abstractmethod
     def write_mark(self, data: bytes) -> None:
-        """Keep some bytes for all servers that use this store (see `blob.server`)."""
+        """Keep *data* for all servers that use this store (see `blob.server`)."""
 
 
 class VoidBlobStore(BlobStore):
@@ -68,11 +68,11 @@ class VoidBlobStore(BlobStore):
         """Delete nothing."""
 
     def jobs(self) -> set[str]:
-        """No jobs."""
+        """Return no jobs."""
         return set()
 
     def read_mark(self) -> bytes | None:
-        """No mark."""
+        """Return no mark."""
         return None
 
     def write_mark(self, data: bytes) -> None:
@@ -80,7 +80,7 @@ class VoidBlobStore(BlobStore):
 
 
 def fetch_verified(store: BlobStore, job_id: str, key: BlobKey, descriptor: int, local: Path) -> bool:
-    """Copy a blob from *store* to the file *local*, open as *descriptor*; False when the store does not have it.
+    """Copy a blob from *store* to the file *local*, open as *descriptor*; return False when the store has no such blob.
 
     Raises:
         BlobStoreError: the store failed, or its copy is damaged.

@@ -1,4 +1,4 @@
-"""Which BlobStore a URL means (Flink's `BlobUtils.createBlobStoreFromConfig`)."""
+"""Creation of the BlobStore for a URL (Flink's `BlobUtils.createBlobStoreFromConfig`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blob.store import BlobStore, VoidBlobStore
 
 
 def create_blob_store(url: str | None) -> BlobStore:
-    """The store at *url*.
+    """Return the store at *url*.
 
     Args:
         url: None or "" for none; an absolute path or a ``file://`` URL; any other URL that fsspec knows.
@@ -27,7 +27,7 @@ def create_blob_store(url: str | None) -> BlobStore:
         if not path.is_absolute() or parts.netloc not in ("", "localhost"):
             raise BlobStoreError(f"no blob store for {url!r}; give an absolute path of this machine")
         return FileSystemBlobStore(path)
-    # Imported here: most clusters have no use for fsspec, and its import takes time in every process.
+    # Imported here: most clusters do not use fsspec, and its import takes time in every process.
     from blob.fsspec_store import FsspecBlobStore
 
     return FsspecBlobStore(url)

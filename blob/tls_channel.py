@@ -1,4 +1,4 @@
-"""The same bytes inside TLS: no ``sendfile`` (the kernel cannot encrypt for Python), time limits by Python."""
+"""A channel over TLS: no ``sendfile`` (the kernel cannot encrypt for Python), and timeouts by Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TlsChannel(Channel):
     """A `Channel` whose socket speaks TLS.
 
     Args:
-        sock: a connected socket wrapped by an SSLContext, its TLS handshake not made yet.
+        sock: a connected socket wrapped by an SSLContext, before its TLS handshake.
         timeout: as for `Channel`.
     """
 
@@ -24,17 +24,17 @@ class TlsChannel(Channel):
 
     @classmethod
     def over(cls, plain: Channel, context: ssl.SSLContext, *, server_side: bool) -> TlsChannel:
-        """Turn a channel on which nothing has been said yet into one of TLS, whose handshake is still to be made."""
+        """Turn an unused channel into one over TLS; call `handshake` next."""
         sock = context.wrap_socket(plain.sock, server_side=server_side, do_handshake_on_connect=False)
         return cls(sock, plain.timeout)
 
     def set_timeout(self, timeout: float) -> None:
-        """Change the seconds without a byte after which the peer is given up."""
+        """Set the seconds without a byte after which the channel gives the peer up."""
         self.timeout = timeout
         self.sock.settimeout(timeout)
 
     def handshake(self) -> None:
-        """Make the TLS handshake.
+        """Run the TLS handshake.
 
         Raises:
             BlobAuthenticationError: the peer's certificate, or this side's, is not accepted.
@@ -65,7 +65,7 @@ class TlsChannel(Channel):
     def send_file(
         self, descriptor: int, offset: int, length: int, progress: Callable[[int], None] | None = None
     ) -> int:
-        """Send *length* bytes of a file from *offset* on; return how many there were if the file ends early."""
+        """Send *length* bytes of a file from *offset* on; return the number sent, which is less if it ends early."""
         start = offset
         pace = Pace(self.timeout)
         buffer = memoryview(bytearray(min(CHUNK, max(length, 1))))
@@ -88,7 +88,7 @@ class TlsChannel(Channel):
         try:
             return self.sock.recv(min(size, CHUNK))
         except ssl.SSLError as error:
-            # TLS 1.3 lets the client believe that the handshake succeeded until the server's verdict arrives.
+            # In TLS 1.3 the client's handshake succeeds before the server has accepted its certificate.
             if "ALERT" in (error.reason or ""):
                 raise BlobAuthenticationError(
                     f"the peer refused this side's certificate ({error.reason}); both sides need one of the cluster's "
@@ -97,7 +97,7 @@ class TlsChannel(Channel):
             raise
 
     def _receive_into(self, view: memoryview) -> int:
-        # TLS gives 16 KiB at most at a time: filled here, or each buffer would be handed on nearly empty.
+        # TLS returns at most 16 KiB at a time: fill the buffer here, or it would be passed on nearly empty.
         filled = 0
         while filled < len(view):
             try:

@@ -1,4 +1,4 @@
-"""Uploads under way, and those that a broken connection interrupted, which may go on where they broke."""
+"""Running uploads, and uploads interrupted by a broken connection, which can resume where they broke."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARKED_FROM = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class UploadName:
-    """What tells one upload from all others: the client repeats it with every attempt."""
+    """Identity of an upload; the client repeats it with every attempt."""
 
     blob_type: BlobType
     job_id: str | None
@@ -27,17 +27,17 @@ class UploadName:
 
 
 class Upload:
-    """An upload under way: a context manager that leaves no trace unless it was committed, or parked.
+    """A running upload: a context manager that leaves no trace unless it was committed or parked.
 
     Args:
-        name: which one it is.
+        name: its identity.
         descriptor: the temporary file, open; closed with the upload.
-        temporary: the path of it.
-        abandoned: called when the upload comes to nothing, after its file is gone.
+        temporary: the path of that file.
+        abandoned: called when the upload ends without a commit, after its file was removed.
 
     Attributes:
-        hasher: has taken in what was received.
-        received: number of bytes received, all of them in the file.
+        hasher: hash of the received bytes.
+        received: number of received bytes, all of them in the file.
     """
 
     def __init__(self, name: UploadName, descriptor: int, temporary: Path, abandoned: Callable[[Upload], None]) -> None:
@@ -58,7 +58,7 @@ class Upload:
             self.end()
 
     def end(self) -> None:
-        """Close the file; unless it was committed, remove it."""
+        """Close the file; remove it unless it was committed."""
         os.close(self.descriptor)
         if not self.committed:
             self.temporary.unlink()
@@ -66,10 +66,10 @@ class Upload:
 
 
 class ParkedUploads:
-    """The interrupted uploads, longest parked first. Not for several threads at once; nothing here does I/O.
+    """The interrupted uploads, longest parked first. Not thread-safe; it does no I/O.
 
     Args:
-        window: seconds for which one is kept; 0 keeps none.
+        window: seconds for which an upload is kept; 0 keeps none.
     """
 
     def __init__(self, window: float) -> None:
@@ -80,7 +80,7 @@ class ParkedUploads:
         return len(self._parked)
 
     def park(self, upload: Upload, now: float) -> list[Upload]:
-        """Keep an upload if it is worth it (its *parked* says so); returns others to `Upload.end` in its stead."""
+        """Keep an upload and set its *parked*, if it is large enough; return displaced ones to `Upload.end`."""
         if not self._window or upload.received < PARKED_FROM:
             return []
         before = self._parked.pop(upload.name, None)
@@ -92,17 +92,17 @@ class ParkedUploads:
         return dropped
 
     def resume(self, name: UploadName) -> Upload | None:
-        """Take out the upload of that name, to go on with it."""
+        """Take out the upload of that name to resume it; return None when there is none."""
         upload, _ = self._parked.pop(name, (None, 0.0))
         if upload is not None:
             upload.parked = False
         return upload
 
     def take(self, matches: Callable[[UploadName, float], bool]) -> list[Upload]:
-        """Take out those for whose name and age *matches* says so, to `Upload.end` them."""
+        """Take out the uploads whose name and parking time *matches* accepts, to `Upload.end` them."""
         names = [name for name, (_, since) in self._parked.items() if matches(name, since)]
         return [self._parked.pop(name)[0] for name in names]
 
     def expired(self, now: float) -> list[Upload]:
-        """Take out those whose window is over."""
+        """Take out the expired uploads."""
         return self.take(lambda _, since: now - since >= self._window)

@@ -1,4 +1,4 @@
-"""Configuration: declared options, their layers and their reference. Imports nothing of the project."""
+"""Configuration: declared options, their layers and their reference. It imports nothing else of the project."""
 
 from conf.configuration import Configuration
 from conf.option import ConfigOption

@@ -1,7 +1,7 @@
 """``Configuration``: the values of the declared options, from several layers (Flink's ``Configuration``).
 
-From the lowest layer to the highest: the declared defaults, the packaged ``conf/config.yaml``, the user's
-``config.yaml``, ``-D key=value``. A configuration never changes; ``set`` gives another one.
+The layers, from the lowest to the highest: the declared defaults, the packaged ``conf/config.yaml``, the user's
+``config.yaml``, ``-D key=value``. A configuration is immutable; ``set`` returns another one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RawValue:
-    """A value as a layer gives it.
+    """A value of a layer.
 
     Attributes:
-        value: its text, or its texts when it is a list; empty: the option goes back to its default.
-        origin: where it stood: ``file:line``, ``-D`` or the like.
+        value: its text, or its texts when it is a list; an empty text resets the option to its default.
+        origin: its place: ``file:line``, ``-D`` or similar.
     """
 
     value: str | list[str]
@@ -43,16 +43,16 @@ class _Entry:
 
 
 class Configuration:
-    """Values by option; what nothing sets has the option's default.
+    """Values by option; an unset option has its default.
 
     Attributes:
-        warnings: what is right but should be mended, one line each: former names, files that others may read.
+        warnings: valid settings that should be changed, one line each: former names, files that others may read.
     """
 
     __slots__ = ("_entries", "_pass_through", "warnings")
 
     def __init__(self) -> None:
-        """Nothing is set: every option has its declared default."""
+        """Create a configuration in which every option has its declared default."""
         self._entries: dict[str, _Entry] = {}
         self._pass_through: dict[str, _Entry] = {}
         self.warnings: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Configuration:
         overrides: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> Configuration:
-        """The configuration of this process, from all layers.
+        """Return the configuration of this process, from all layers.
 
         Args:
             config_file: the user's file; None: ``$UNDERSTUDY_CONF_DIR/config.yaml`` if that variable is set.
@@ -72,9 +72,9 @@ class Configuration:
             environ: the environment; None: that of the process.
 
         Raises:
-            ConfigurationError: a file, a key or a value is wrong; its text says which and where.
+            ConfigurationError: a file, a key or a value is wrong; the text names it and its place.
         """
-        from conf.layers import read_layers  # brings in PyYAML, which a process that is handed its values does not need
+        from conf.layers import read_layers  # imports PyYAML, which a process that gets its values does not need
 
         layers, warnings = read_layers(config_file, overrides, os.environ if environ is None else environ)
         configuration = cls._of_layers(layers)
@@ -83,7 +83,7 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object], origin: str = "given values") -> Configuration:
-        """A configuration of flat keys and plain values, as ``to_dict`` gives them; numbers and booleans are taken too.
+        """Return a configuration from flat keys and plain values, as from ``to_dict``, or numbers and booleans.
 
         Raises:
             ConfigurationError: a key or a value is wrong.
@@ -92,10 +92,10 @@ class Configuration:
 
     @classmethod
     def read(cls, path: Path) -> Configuration:
-        """The configuration that another process left with ``write``.
+        """Return the configuration that another process has written with ``write``.
 
         Raises:
-            ConfigurationFileError: the file is missing, unreadable or not one of those.
+            ConfigurationFileError: the file is missing, unreadable or not such a file.
             ConfigurationError: a key or a value in it is wrong.
         """
         try:
@@ -109,25 +109,25 @@ class Configuration:
         return cls.from_dict(values, str(path))
 
     def write(self, path: Path) -> None:
-        """Leaves the configuration, secrets included, to another process, in a file of mode 0600. Raises OSError."""
+        """Write the configuration, including secrets, for another process, to a file of mode 0600. Raises OSError."""
         write_private(path, json.dumps(self.to_dict(), indent=1).encode())
 
     def get(self, option: ConfigOption[T]) -> T:
-        """The value of an option, or its default."""
+        """Return the value of an option, or its default."""
         entry = self._entries.get(option.key)
         return option.default_in(self) if entry is None else cast("T", entry.value)
 
     def is_set(self, option: ConfigOption[Any]) -> bool:
-        """Whether a layer above the packaged defaults sets the option."""
+        """Return whether a layer above the packaged defaults sets the option."""
         return option.key in self._entries
 
     def origin(self, option: ConfigOption[Any]) -> str:
-        """Where the value comes from: ``file:line``, ``-D``, ``default``, ..."""
+        """Return the source of the value: ``file:line``, ``-D``, ``default``, ..."""
         entry = self._entries.get(option.key)
         return "default" if entry is None else entry.origin
 
     def set(self, option: ConfigOption[T], value: T) -> Configuration:
-        """The same configuration but for one value.
+        """Return the same configuration with one other value; None resets the option to its default.
 
         Raises:
             InvalidValueError: the value is outside the option's bounds.
@@ -139,16 +139,16 @@ class Configuration:
         return changed
 
     def given_by(self, origin: str) -> dict[str, str]:
-        """What comes from one place, as texts that ``from_dict`` reads back; secrets included."""
+        """Return the values of one origin, as texts that ``from_dict`` reads; including secrets."""
         keys = [key for key, entry in self._entries.items() if entry.origin == origin]
         passed = {key: entry.value for key, entry in self._pass_through.items() if entry.origin == origin}
         return {key: options_by_key()[key].value_type.render(self._entries[key].value) for key in keys} | passed
 
     def overlaid(self, values: Mapping[str, object], origin: str) -> Configuration:
-        """The same configuration with other values on top.
+        """Return the same configuration with other values on top.
 
         Raises:
-            ConfigurationError: a key or a value is wrong, or does not go with the rest.
+            ConfigurationError: a key or a value is wrong, or inconsistent with the rest.
         """
         changed = self._copy()
         for key, value in values.items():
@@ -157,14 +157,14 @@ class Configuration:
         return changed
 
     def spark_properties(self) -> dict[str, str]:
-        """The ``spark.*`` keys that go to the driver as they are. May hold secrets."""
+        """Return the ``spark.*`` keys that go to the driver unchanged. They may contain secrets."""
         return {key: entry.value for key, entry in self._pass_through.items()}
 
     def to_dict(self, *, redacted: bool = False) -> dict[str, str]:
-        """Every value that is set, as flat keys and texts that ``from_dict`` reads back.
+        """Return every value that is set, as flat keys and texts that ``from_dict`` reads.
 
         Args:
-            redacted: masks secrets, for people and logs; such a map cannot be read back.
+            redacted: whether to mask secrets, for people and logs; ``from_dict`` cannot read the result.
         """
         values: dict[str, str] = {}
         for key, entry in self._entries.items():
@@ -200,7 +200,7 @@ class Configuration:
         return copy
 
     def _put(self, key: str, raw: RawValue) -> str:
-        """Takes one value in; returns the option's own key."""
+        """Set one value; return the option's own key."""
         option = options_by_key().get(key)
         if option is None:
             if not is_pass_through(key):
@@ -218,7 +218,7 @@ class Configuration:
             value = value_type.parse(raw.value) if isinstance(raw.value, str) else value_type.parse_items(raw.value)
         except ValueError as error:
             shown = MASK if value_type.secret else str(raw.value)[:200]
-            # from None: the cause would show a secret value in a traceback
+            # from None: the cause would show a secret value in the traceback
             raise InvalidValueError(key, shown, value_type.expected, value_type.example, raw.origin) from (
                 None if value_type.secret else error
             )

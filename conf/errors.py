@@ -1,13 +1,15 @@
 """The exception tree of the configuration.
 
-ConfigurationError
-├── UnknownOptionError         a key that no declared option has
-├── InvalidValueError          a value that is not of the option's form
-├── InconsistentOptionsError   two values that cannot stand together
-├── ConfigurationFileError     a file that is missing, unreadable or not a map of keys to values
-└── OverrideSyntaxError        a ``-D`` argument that is not ``key=value``
+Every error derives from the one above it::
 
-Every one has a ``remedy``: one line that says what to do about it.
+    ConfigurationError
+    ├── UnknownOptionError         a key that no declared option has
+    ├── InvalidValueError          a value that does not have the option's form
+    ├── InconsistentOptionsError   two values that contradict each other
+    ├── ConfigurationFileError     a file that is missing, unreadable or not a map of keys to values
+    └── OverrideSyntaxError        a ``-D`` argument that is not ``key=value``
+
+Every error has a ``remedy``: one line with the action to take.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ class ConfigurationError(Exception):
     """Base of every error of the configuration.
 
     Args:
-        message: what is wrong, on one line.
-        remedy: what to do about it, on one line.
+        message: the problem, on one line.
+        remedy: the action to take, on one line.
     """
 
     def __init__(self, message: str, remedy: str) -> None:
@@ -32,7 +34,7 @@ class UnknownOptionError(ConfigurationError):
     Args:
         key: the key as written.
         suggestion: the nearest declared key, or None.
-        origin: where it stood: ``file:line``, ``-D`` or the like.
+        origin: its place: ``file:line``, ``-D`` or similar.
     """
 
     def __init__(self, key: str, suggestion: str | None, origin: str) -> None:
@@ -48,14 +50,14 @@ class UnknownOptionError(ConfigurationError):
 
 
 class InvalidValueError(ConfigurationError):
-    """A value that is not of the option's form.
+    """A value that does not have the option's form.
 
     Args:
         key: the option's key.
         value: the value as it may be shown (a secret one is masked by the caller).
         expected: the form in words.
-        example: one good value.
-        origin: where it stood.
+        example: one valid value.
+        origin: its place.
     """
 
     def __init__(self, key: str, value: str, expected: str, example: str, origin: str) -> None:
@@ -71,7 +73,7 @@ class InvalidValueError(ConfigurationError):
 
 
 class InconsistentOptionsError(ConfigurationError):
-    """Two values, each good in itself, that cannot stand together."""
+    """Two values that are each valid, but contradict each other."""
 
 
 class ConfigurationFileError(ConfigurationError):

@@ -1,8 +1,8 @@
-"""Durable files and directories: whole or not there, for their owner only, on the disk when a call returns.
+"""Durable files and directories: created atomically, for their owner only, on the disk when a call returns.
 
-The one place that knows the order of steps: content to the disk, then the name, then the directory of the name. Every
-file that has to survive a kill or a loss of power is written here. What grows over several calls (an upload) or is
-a whole tree (a savepoint) is made under another name and gets its own by `rename_durably`.
+Only this module knows the order of steps: content to the disk, then the name, then the directory of the name. It writes
+every file that has to survive a kill or a loss of power. A file that grows over several calls (an upload), or a whole
+tree (a savepoint), is made under another name and renamed with `rename_durably`.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from pathlib import Path
 from typing import BinaryIO
 
 LEFT_BEHIND_S = 60.0
-"""How old an unlocked temporary file is before it is removed: one that was made just now is not locked yet."""
+"""Age in seconds at which an unlocked temporary file is removed; a new one may not be locked yet."""
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}")
 
 
 @contextlib.contextmanager
 def private_file(path: Path, *, durable: bool = True, replace: bool = True) -> Iterator[BinaryIO]:
-    """Write a file in a ``with``, with mode 0600; it appears under its name at the end of the block, whole.
+    """Write a file in a ``with``, with mode 0600; it appears under its name, complete, at the end of the block.
 
-    A reader sees the old content or the new. An error in the block leaves the old content. What an earlier call left
-    beside the file, because its process was killed, is removed.
+    A reader sees the old content or the new. An error in the block keeps the old content. The call removes temporary
+    files of earlier calls whose process was killed.
 
     Args:
-        path: the file; its directory is there.
-        durable: whether the content and its name are on the disk when this returns. False only for what may be lost
-            when the machine loses its power, and is written while somebody waits: a disk takes milliseconds.
-        replace: whether a file of that name is replaced. If not, the first writer wins, and the others fail.
+        path: the file; its directory must exist.
+        durable: whether the content and its name are on the disk when this returns. Use False only for files that a
+            loss of power may lose, and whose writer has no time to wait: a disk takes milliseconds.
+        replace: whether to replace a file of that name. If not, the first writer wins, and the others fail.
 
     Raises:
-        FileExistsError: the file is there, and was not to be replaced.
-        OSError: the directory is missing, full or not ours; the old content is untouched.
+        FileExistsError: the file exists, and *replace* is False.
+        OSError: the directory is missing, full or not writable; the old content is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # a file system without locks: then nobody takes it for left behind
+            with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file
             file.flush()
@@ -68,21 +68,21 @@ def write_private(path: Path, content: bytes, *, durable: bool = True, replace: 
 
 
 def name_when_whole(name: str) -> str:
-    """Return the name that a temporary file of `private_file` was to get; of any other file its own name."""
+    """Return the final name of a temporary file of `private_file`; for any other file its own name."""
     match = _TEMPORARY.fullmatch(name)
     return match["name"] if match else name
 
 
 def make_private(directory: Path, *, durable: bool = False) -> None:
-    """Make a directory, and those above it that are missing, for their owner only.
+    """Make a directory and its missing parents, for their owner only.
 
     Args:
-        directory: the directory; one that is there stays as it is.
-        durable: whether its name is on the disk when this returns. False for a directory within one that
-            `rename_durably` is going to give its name.
+        directory: the directory; an existing one stays as it is.
+        durable: whether its name is on the disk when this returns. Use False for a directory inside one that
+            `rename_durably` will rename.
 
     Raises:
-        FileExistsError: a file is in its place.
+        FileExistsError: a file has that path.
     """
     if not directory.is_dir():
         make_private(directory.parent, durable=durable)
@@ -92,7 +92,7 @@ def make_private(directory: Path, *, durable: bool = False) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it, or a file; nothing there is fine."""
+    """Remove a directory with its contents, or a file, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -100,14 +100,14 @@ def remove_tree(path: Path) -> None:
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Give a directory its name, for good when this returns: a machine that loses its power finds it there.
+    """Rename a directory durably: the new name survives a loss of power.
 
     Args:
-        source: whose files are on the disk; the names in it, at any depth, are from now on.
-        target: its name; the directory that this is in is there.
+        source: the directory, whose files are on the disk; this call makes the names in it durable, at any depth.
+        target: its new path; the parent directory must exist.
 
     Raises:
-        OSError: it could not be; then it has its old name.
+        OSError: the rename failed; the directory has its old name.
     """
     sync_directories(source)
     source.rename(target)
@@ -135,10 +135,10 @@ def sync_directory(path: Path) -> None:
 
 
 def _remove_left_behind(path: Path) -> None:
-    """Remove the temporary files of calls whose process was killed: nobody holds their locks any more."""
+    """Remove the temporary files of calls whose process was killed, which are not locked any more."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
     for found in [entry for entry in os.listdir(path.parent) if name.fullmatch(entry)]:  # noqa: PTH208
-        with contextlib.suppress(OSError):  # it is somebody's who is still at it, or another one has removed it
+        with contextlib.suppress(OSError):  # another process still writes it, or has removed it
             descriptor = os.open(path.with_name(found), os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

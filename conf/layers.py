@@ -22,7 +22,7 @@ Layer = dict[str, RawValue]
 def read_layers(
     config_file: Path | None, overrides: Iterable[str], environ: Mapping[str, str]
 ) -> tuple[list[Layer], list[str]]:
-    """The layers from the lowest to the highest, and warnings. Arguments and errors as ``Configuration.load``."""
+    """Return the layers, lowest first, and warnings. Arguments and errors as ``Configuration.load``."""
     layers = [_packaged_layer()]
     warnings: list[str] = []
     user_file = config_file
@@ -37,9 +37,9 @@ def read_layers(
 
 
 def parse_yaml(text: str, name: str) -> Layer:
-    """The keys of a YAML document, nested or flat, each value as its text.
+    """Return the keys of a YAML document, nested or flat, each value as its text.
 
-    Values are not resolved by YAML's rules (``off``, ``1:30``, ``1e3`` stay texts): the options' own forms decide.
+    YAML's rules do not convert values (``off``, ``1:30``, ``1e3`` stay texts); the options' own forms do.
 
     Args:
         text: the document.
@@ -56,7 +56,7 @@ def parse_yaml(text: str, name: str) -> Layer:
         place = f"{name}:{mark.line + 1}" if mark is not None else name
         raise ConfigurationFileError(
             f"{place}: not valid YAML: {error.problem or error.context}",
-            "mend this line; quote a value that YAML misreads",
+            "fix this line; quote a value that YAML misreads",
         ) from error
     except yaml.YAMLError as error:  # a character that YAML does not allow
         first_line = str(error).splitlines()[0]
@@ -73,7 +73,7 @@ def _flatten(node: yaml.Node, prefix: str, name: str, layer: Layer, seen: set[in
         raise ConfigurationFileError(
             f"{_place(node, name)}: {what} is not a map of keys to values", "write one `key: value` on each line"
         )
-    if id(node) in seen:  # an alias to itself would never end, a nest of them grow without bound
+    if id(node) in seen:  # a recursive alias would never end, nested ones would grow without bound
         raise ConfigurationFileError(f"{_place(node, name)}: YAML aliases are not supported", "write the value out")
     seen.add(id(node))
     for key_node, value_node in node.value:
@@ -88,7 +88,7 @@ def _flatten(node: yaml.Node, prefix: str, name: str, layer: Layer, seen: set[in
             continue  # a heading whose lines are all commented out
         if key in layer:
             raise ConfigurationFileError(
-                f"{origin}: {key!r} stands here again, first at {layer[key].origin}", "keep one of the two"
+                f"{origin}: {key!r} is set again, first at {layer[key].origin}", "keep one of the two"
             )
         layer[key] = RawValue(_value(value_node, key, name), origin)
 
@@ -110,7 +110,7 @@ def _place(node: yaml.Node, name: str) -> str:
 
 
 def _packaged_layer() -> Layer:
-    """What the packaged file changes: its lines that repeat a declared default set nothing."""
+    """Return the values of the packaged file that differ from the declared defaults."""
     layer = parse_yaml(Path(__file__).with_name(FILE_NAME).read_text("utf-8"), f"packaged {FILE_NAME}")
     return {key: raw for key, raw in layer.items() if not _repeats_default(key, raw)}
 

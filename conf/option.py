@@ -28,14 +28,14 @@ class ConfigOption(Generic[T]):
     """A declared option.
 
     Attributes:
-        key: its key, in Flink's name where Flink has the notion.
+        key: its key; Flink's name if Flink has such an option.
         value_type: the form of its value.
-        default: its value when nothing sets it (ignored when ``compute`` is given).
+        default: its value when it is not set (ignored when ``compute`` is given).
         default_text: the default as the reference shows it.
-        description: what it does, with its unit and consequences; Markdown, one paragraph.
-        fallback_keys: other names by which it may be set, such as Flink's own.
+        description: its effect, with units and consequences; Markdown, one paragraph.
+        fallback_keys: other names that set it, such as Flink's own.
         deprecated_keys: former names; they still work, with a warning.
-        compute: makes the default from the rest of the configuration.
+        compute: returns the default from the rest of the configuration.
     """
 
     key: str
@@ -53,7 +53,7 @@ class ConfigOption(Generic[T]):
         return (self.key, *self.fallback_keys, *self.deprecated_keys)
 
     def default_in(self, configuration: Configuration) -> T:
-        """The value when nothing sets it."""
+        """Return the value when the option is not set."""
         if self.compute is not None:
             return self.compute(configuration)
         return cast("T", self.default)  # T includes None wherever the declared default is None
@@ -95,7 +95,7 @@ def option(
     fallback_keys: tuple[str, ...] = (),
     deprecated_keys: tuple[str, ...] = (),
 ) -> ConfigOption[V] | ConfigOption[V | None]:
-    """Declares an option. ``default`` is text in the form that a user would write; None: unset by default."""
+    """Declare an option. ``default`` is a text as a user would write it; None: unset by default."""
     parsed = None if default is None else value_type.parse(default)
     shown = "(none)" if parsed is None else value_type.shown(parsed)
     return ConfigOption(key, value_type, parsed, shown, description, fallback_keys, deprecated_keys)
@@ -110,5 +110,5 @@ def computed_option(
     *,
     fallback_keys: tuple[str, ...] = (),
 ) -> ConfigOption[V]:
-    """Declares an option whose default follows from others. ``default_text`` says how, for the reference."""
+    """Declare an option whose default follows from others. ``default_text`` describes it in the reference."""
     return ConfigOption(key, value_type, None, default_text, description, fallback_keys, compute=compute)

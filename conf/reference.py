@@ -1,5 +1,8 @@
-"""Writes the reference of every option: ``python -m conf.reference`` prints it, ``--write`` puts it into
-``docs/configuration.md``, ``--check`` fails when that file is not true."""
+"""Reference of every option.
+
+``python -m conf.reference`` prints it, ``--write`` writes it to ``docs/configuration.md``, and ``--check`` fails when
+that file is out of date.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,27 @@ _HEAD = """\
 
 <!-- Written by `python -m conf.reference --write` from the declarations in conf/options: change those, not this. -->
 
-Values come from four layers, the later ones winning: the defaults below; the packaged `conf/config.yaml`; the user's
-`config.yaml`, named with `--config FILE` or lying in the directory that `UNDERSTUDY_CONF_DIR` names; `-D key=value` on
-the command line. Keys may be nested or flat. An empty value puts an option back to its default. A key that does not
-exist is an error that names the nearest one, except that any key that starts with `spark.` goes to the Spark drivers as
-it is.
+Values come from four layers; later ones override earlier ones:
+
+1. the defaults below;
+2. the packaged `conf/config.yaml`;
+3. the user's `config.yaml`, named with `--config FILE`, or in the directory that `UNDERSTUDY_CONF_DIR` names;
+4. `-D key=value` on the command line.
+
+Keys may be nested or flat. An empty value resets an option to its default. An unknown key is an error that names the
+nearest known key. But keys that start with `spark.` go to the Spark drivers unchanged.
 
 - A *Duration* has its unit: `300 ms`, `10 s`, `5 min`, `1 h`, `7 d`.
 - A *MemorySize* has its unit, in powers of 1024: `64 kb`, `10 mb`, `1 g`; a bare number is bytes.
-- A *Path* may start with `~`; a relative one is taken from the current directory.
-- A *Secret URL* is never shown with its password, neither in logs nor in listings.
+- A *Path* may start with `~`; a relative one is relative to the current directory.
+- Logs and listings never show the password of a *Secret URL*.
 
-Names are Flink's where Flink has the notion. Where a line says "also", the other names are understood too.
+Options that Flink has, too, have Flink's names. Names after "Also" set the same option.
 """
 
 
 def render_reference() -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page, in Markdown."""
     return "\n".join([_HEAD, *(_render_area(area) for area in AREAS)])
 
 
@@ -65,14 +72,14 @@ def _render_option(option: ConfigOption[Any]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """The command; returns the exit status: 1 when ``--check`` finds the file untrue, 2 for a wrong argument."""
+    """Run the command; return its exit status: 1 if ``--check`` finds the file out of date, 2 for a wrong argument."""
     page = render_reference()
     if arguments == ["--write"]:
         REFERENCE_FILE.parent.mkdir(exist_ok=True)
         REFERENCE_FILE.write_text(page, "utf-8")
     elif arguments == ["--check"]:
         if not REFERENCE_FILE.exists() or REFERENCE_FILE.read_text("utf-8") != page:
-            sys.stderr.write(f"error: {REFERENCE_FILE} is not true\nremedy: python -m conf.reference --write\n")
+            sys.stderr.write(f"error: {REFERENCE_FILE} is out of date\nremedy: python -m conf.reference --write\n")
             return 1
     elif arguments:
         sys.stderr.write("error: expected --write, --check or nothing\nremedy: python -m conf.reference\n")

@@ -1,4 +1,4 @@
-"""Which option a key means, and which one was probably meant."""
+"""Look-up of options by key, and suggestions for wrong keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from conf.options import JOB_OPTIONS, all_options
 from conf.secret import MASK
 
 SPARK_PREFIX = "spark."
-RESERVED_PREFIX = "spark.cds."  # ours: a slip of the pen in it must not vanish into Spark's properties
+RESERVED_PREFIX = "spark.cds."  # Understudy's own: a typing error in it must not become a property of Spark
 
-# Spark's own spark.redaction.regex, and what connectors to stores, catalogs and queues call their secrets
+# Spark's own spark.redaction.regex, and the names of secrets of connectors to stores, catalogs and queues
 _SENSITIVE = re.compile(
     r"(?i)secret|passw|passphrase|[.]pass$|token|credential|(access|account|encryption|private|api)[._-]?key|[.]sas[.]"
     r"|[.]auth$|jaas"
@@ -24,7 +24,7 @@ _ASSIGNED = re.compile(r"(?i)((?:passw(?:or)?d|pwd|secret|token|key|sig)\s*=\s*)
 
 @lru_cache(maxsize=1)
 def options_by_key() -> dict[str, ConfigOption[Any]]:
-    """Every key, former and foreign names included, with its option."""
+    """Return every key with its option, including former and foreign names."""
     found: dict[str, ConfigOption[Any]] = {}
     for option in all_options():
         for key in option.keys:
@@ -35,7 +35,7 @@ def options_by_key() -> dict[str, ConfigOption[Any]]:
 
 
 def is_pass_through(key: str) -> bool:
-    """Whether a key that no option has goes to Spark as it is."""
+    """Return whether a key without an option goes to Spark unchanged."""
     return key.startswith(SPARK_PREFIX) and not key.startswith(RESERVED_PREFIX) and len(key) > 6
 
 
@@ -46,27 +46,27 @@ def is_job_setting(key: str) -> bool:
 
 
 def is_sensitive(key: str) -> bool:
-    """Whether the value of a key that we did not declare is likely a secret."""
+    """Return whether the value of an undeclared key is likely a secret."""
     return _SENSITIVE.search(key) is not None
 
 
 def masked(key: str, value: str) -> str:
-    """Return what may be shown of the value of a key that we did not declare: neither secrets, nor those within it."""
+    """Return the value of an undeclared key for display: masked if it is a secret, else without secrets in it."""
     if is_sensitive(key):
         return MASK
     return _ASSIGNED.sub(rf"\1{MASK}", _USER_INFO.sub(MASK, value))
 
 
 def is_section(key: str) -> bool:
-    """Whether a key is the beginning of declared ones, such as ``heartbeat``."""
+    """Return whether a key is a prefix of declared ones, such as ``heartbeat``."""
     return key == "spark" or any(known.startswith(f"{key}.") for known in options_by_key())
 
 
 def suggest(key: str) -> str | None:
-    """The declared key nearest to one that is not declared, or None when none is near.
+    """Return the declared key nearest to an undeclared one, or None when none is near.
 
-    Near is what is spelled alike, or in the same area and shares a word: ``taskmanager.slots`` is
-    ``taskmanager.numberOfTaskSlots``.
+    Keys are near if their spelling is similar, or if they are in the same area and share a word: ``taskmanager.slots``
+    is near ``taskmanager.numberOfTaskSlots``.
     """
     from difflib import SequenceMatcher  # only for a wrong key: keeps the command line quick to start
 

@@ -1,4 +1,4 @@
-"""Values that must not be seen in logs and listings."""
+"""Values that must not appear in logs and listings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ MASK = "******"
 
 
 class SecretStr:
-    """A text that never shows itself: ``repr``, ``str`` and formatting give a mask, ``reveal()`` the text.
+    """A text that never shows itself: ``repr``, ``str`` and formatting return a mask, ``reveal()`` the text.
 
     Args:
         value: the secret.
-        shown: what may be seen of it.
+        shown: the text to show instead.
     """
 
     __slots__ = ("_shown", "_value")
@@ -20,7 +20,7 @@ class SecretStr:
         self._shown = shown
 
     def reveal(self) -> str:
-        """The secret itself; for the one place that uses it."""
+        """Return the secret itself; call it only where the secret is used."""
         return self._value
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""The forms that a value may have: how each is read from text, written back, and described.
+"""The forms of values: each parses a text, renders it again, and describes itself.
 
-Modelled on the types of Flink's ``ConfigOptions`` (``Duration`` and ``MemorySize`` read what Flink's read, but a
-duration always needs its unit).
+They follow the types of Flink's ``ConfigOptions``. (``Duration`` and ``MemorySize`` accept the same texts as Flink's,
+but a duration always needs its unit.)
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-zµ]*)")
 
 
 class ValueType(ABC, Generic[V]):
-    """A form of value.
+    """A form of values.
 
-    ``name`` is its name in the reference, ``expected`` the form in words, ``example`` one good value.
+    ``name`` is its name in the reference, ``expected`` the form in words, ``example`` one valid value.
     """
 
     name: str
@@ -51,18 +51,18 @@ class ValueType(ABC, Generic[V]):
 
     @abstractmethod
     def parse(self, text: str) -> V:
-        """The value that a text stands for. Raises ValueError when it stands for none."""
+        """Return the value of a text. Raises ValueError when the text does not have this form."""
 
     def parse_items(self, items: list[str]) -> V:
-        """The value that a YAML list stands for. Raises ValueError for forms that are not lists."""
+        """Return the value of a YAML list. Raises ValueError for forms that are not lists."""
         raise ValueError(items)
 
     def render(self, value: V) -> str:
-        """A text that ``parse`` reads as this value again."""
+        """Return a text that ``parse`` reads as this value."""
         return str(value)
 
     def shown(self, value: V) -> str:
-        """The text that people and logs may see."""
+        """Return the text for people and logs."""
         return self.render(value)
 
 
@@ -102,8 +102,8 @@ class Secret(ValueType[SecretStr]):
 def split_url(url: str) -> tuple[str, SplitResult]:
     """Return the authority of a URL, and the URL without it as `urlsplit` returns it.
 
-    An authority may list several hosts, as those of Redis' Sentinels. Where one of them is an IPv6 address, the newer
-    releases of Python refuse the URL: they expect brackets around the whole host.
+    An authority may list several hosts, such as Redis' Sentinels. If one of them is an IPv6 address, newer releases of
+    Python reject the URL, because they expect brackets around the whole host.
     """
     scheme, separator, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
@@ -111,7 +111,7 @@ def split_url(url: str) -> tuple[str, SplitResult]:
 
 
 class SecretUrl(Secret):
-    """A URL that may hold a password: shown without its user, password and query."""
+    """A URL that may contain a password; shown without its user, password and query."""
 
     name = "Secret URL"
 
@@ -130,7 +130,7 @@ class SecretUrl(Secret):
 
 
 class SparkConnectUrl(Secret):
-    """Spark Connect's connection string: shown without its parameters, one of which may be a token."""
+    """Spark Connect's connection string; shown without its parameters, which may include a token."""
 
     name = "Secret URL"
     example = "sc://spark.example:15002/;use_ssl=true;token=..."
@@ -200,10 +200,10 @@ class Boolean(ValueType[bool]):
 class Duration(ValueType[float]):
     """A length of time with its unit, as seconds.
 
-    A bare number is refused (except 0): Flink reads it as milliseconds, most people write seconds.
+    It rejects a bare number (except 0), which Flink reads as milliseconds, while most people mean seconds.
 
     Args:
-        example: one good value.
+        example: one valid value.
         minimum: the shortest allowed, in seconds.
     """
 
@@ -290,8 +290,10 @@ class Choice(ValueType[E]):
 
 
 class FilePath(ValueType[Path]):
-    """A path: ``~`` is expanded and a relative one is taken from the current directory, so that it means the same in
-    every process that is handed the configuration."""
+    """A path, which is made absolute: ``~`` is expanded, and a relative path is relative to the current directory.
+
+    So it means the same in every process that gets the configuration.
+    """
 
     name = "Path"
     expected = "a path"
@@ -349,7 +351,7 @@ class Arguments(ValueType[tuple[str, ...]]):
         return shlex.join(value)
 
     def shown(self, value: tuple[str, ...]) -> str:
-        """Without what an index of packages or a key store asks for: users and passwords in URLs, ``...password=``."""
+        """Return the arguments without secrets: users and passwords in URLs, and values of ``...password=``."""
         return " ".join(shown if MASK in shown else shlex.quote(shown) for shown in map(self._masked, value))
 
     def _masked(self, argument: str) -> str:

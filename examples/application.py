@@ -1,4 +1,4 @@
-"""A program of several jobs: which number below a limit takes the most steps to come to 1 (Collatz), a range a job.
+"""A program of several jobs: it finds the number below a limit with the most Collatz steps to 1, one range per job.
 
     understudy job run --target application examples/application.py 20000
 
@@ -13,7 +13,7 @@ from runtime.notebook import connect
 
 
 def steps(number):
-    """Halve what is even, else take three times it and one more, until it is 1."""
+    """Return the number of Collatz steps to 1: halve an even number, else take three times the number plus one."""
     count = 0
     while number != 1:
         number, count = (number // 2 if number % 2 == 0 else 3 * number + 1), count + 1
@@ -21,12 +21,12 @@ def steps(number):
 
 
 def longest(spark, first, last):
-    """The number from *first* to before *last* that takes the most steps, after how many these are."""
+    """Return the steps and the number with the most steps, from *first* to before *last*."""
     return spark.sparkContext.range(first, last).map(lambda number: (steps(number), number)).max()
 
 
 def main(limit):
-    """Look at ever longer ranges; each is a job."""
+    """Search ever longer ranges, each as a job."""
     cluster, first, last, best = connect(), 1, 100, (0, 1)
     while first < limit:
         job = cluster.options(name=f"below-{min(last, limit)}").submit(longest, first, min(last, limit))

@@ -1,10 +1,10 @@
-"""A program with a Spark of its own, and a cluster beside it.
+"""A program with its own Spark, and an embedded cluster.
 
 python examples/embedded.py --directory /tmp/embedded
 spark-submit --master spark://host:7077 examples/embedded.py --directory /tmp/embedded
 
-Its executors fetch a blob and ask an actor; its streaming query is looked after: a batch that fails once is done again,
-and a savepoint is made while it runs.
+Its executors fetch a blob and ask an actor. The cluster supervises its streaming query: it repeats a batch that failed
+once, and takes a savepoint while the query runs.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from runtime.protocol.dispatcher import DispatcherGateway
 
 
 def label_rows(spark, access):
-    """A table of labels as a blob, used by a UDF; and an actor, asked by every partition."""
+    """Use a table of labels, stored as a blob, in a UDF; ask an actor from every partition."""
     key = access.put_blob(json.dumps({"0": "even", "1": "odd"}).encode())
 
     @udf("string")
@@ -39,7 +39,7 @@ def label_rows(spark, access):
 
 
 def count_batches(spark, cluster, directory):
-    """An ordinary streaming query; nothing in it knows of the cluster."""
+    """Start an ordinary streaming query, which does not know of the cluster."""
     done, failed, enough = [], [], threading.Event()
 
     def collect(batch, number):

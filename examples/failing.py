@@ -1,4 +1,4 @@
-"""A script with a mistake in it: what its author sees is the script's own traceback, with the job's id and state.
+"""A script with a mistake: its author sees the script's own traceback, with the job's id and state.
 
 understudy job run examples/failing.py
 """

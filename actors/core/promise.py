@@ -20,15 +20,15 @@ AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 
 class Promise:
-    """Waits for the first message that it is sent. Whoever watches its ref is told when it waits no more.
+    """Waits for the first message sent to its ref. When it stops waiting, it notifies actors that watch the ref.
 
     Args:
         node: its node.
-        future: what is to hold the message.
-        recipient: who was asked.
-        what: the type of the question.
-        timeout_s: for how long to wait.
-        asker: the actor that asks, if it is one.
+        future: receives the message.
+        recipient: the actor that was asked.
+        what: type name of the message that was sent.
+        timeout_s: seconds to wait.
+        asker: the actor that asks; None when no actor does.
     """
 
     __slots__ = ("_asker", "_future", "_node", "_timeout_s", "_watched_by", "_what", "deadline", "recipient", "ref")
@@ -53,7 +53,7 @@ class Promise:
         self.ref = node.promises.add(self)
 
     def deliver(self, message: Any, sender: ActorRef | None) -> None:
-        """The reply. A second one, or one that comes too late, is a dead letter."""
+        """Take the reply. A second or late reply becomes a dead letter."""
         if not self._node.promises.remove(self):
             self._node.undeliverable(self.ref, message, sender)
         elif type(message) is Failure:
@@ -62,7 +62,7 @@ class Promise:
             self._succeed(message)
 
     def deliver_system(self, message: SystemMessage) -> None:
-        """The news that there will be no reply, of no use to anybody when there has been one; or somebody watches."""
+        """Handle the end of an ask without a reply, which is ignored after a reply; or add or remove a watcher."""
         match message:
             case AskFailed(error):
                 if self._node.promises.remove(self):
@@ -78,13 +78,13 @@ class Promise:
                     self._watched_by.discard(watcher)
 
     def tell_watchers(self) -> None:
-        """Tell the watchers that the promise waits no more."""
+        """Notify the watchers that the promise has stopped waiting."""
         watchers, self._watched_by = self._watched_by, None
         for watcher in watchers or ():
             self._node.send_system(watcher, DeathWatchNotification(self.ref))
 
     def expire(self) -> None:
-        """The time is over; the promise has been removed already."""
+        """Fail with `AskTimeout`; the promise has been removed already."""
         sent = "" if self._asker is None else f"; {self._asker.path} has sent it"
         self.fail(
             AskTimeout(
@@ -93,15 +93,15 @@ class Promise:
         )
 
     def _succeed(self, value: Any) -> None:
-        if not self._future.done():  # whoever asked may have cancelled
+        if not self._future.done():  # the caller may have cancelled
             self._future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        """There will be no reply, because of *error*."""
+        """End the ask with *error*."""
         if self._future.done():
             return
         if not isinstance(error, Exception) or isinstance(error, StopIteration):
-            error = remote_error(error)  # the exit of another must not end whoever waits, nor what runs him
+            error = remote_error(error)  # an exit of the other actor must end neither the caller nor its loop
         self._future.set_exception(error)
 
 
@@ -111,7 +111,7 @@ class TerminationPromise(Promise):
     __slots__ = ()
 
     def deliver_system(self, message: SystemMessage) -> None:
-        """The actor has stopped, or there was none."""
+        """Succeed when the actor has stopped, or never existed."""
         if isinstance(message, DeathWatchNotification):
             if self._node.promises.remove(self):
                 self._succeed(True)
@@ -119,12 +119,12 @@ class TerminationPromise(Promise):
             super().deliver_system(message)
 
     def expire(self) -> None:
-        """The time is over."""
+        """Fail with `AskTimeout`."""
         self.fail(AskTimeout(f"{self.recipient.path} did not stop within {self._timeout_s:g} s"))
 
 
 class SubscriberWatch(Promise):
-    """Waits for the end of a subscriber to the event stream that lives elsewhere (Akka's `EventStreamUnsubscriber`)."""
+    """Waits for the end of an event stream subscriber in another process (Akka's `EventStreamUnsubscriber`)."""
 
     __slots__ = ()
 
@@ -132,13 +132,13 @@ class SubscriberWatch(Promise):
         super().__init__(node, node.loop.create_future(), subscriber, "", math.inf)
 
     def deliver_system(self, message: SystemMessage) -> None:
-        """The subscriber has stopped, or there was none."""
+        """Unsubscribe the subscriber when it has stopped, or never existed."""
         if isinstance(message, DeathWatchNotification) and self._node.promises.remove(self):
             self._node.unwatching(self.recipient, self)
             self._node.event_stream.unsubscribe(self.recipient)
 
     def fail(self, error: BaseException) -> None:
-        """The node ends; nobody waits."""
+        """Do nothing: no caller waits for it."""
 
 
 class Promises:
@@ -146,8 +146,8 @@ class Promises:
 
     Args:
         node: the node.
-        prefix: what their paths begin with, ``/temp/...``.
-        first: number of the first one.
+        prefix: prefix of their paths, ``/temp/...``.
+        first: number of the first promise.
     """
 
     def __init__(self, node: Node, prefix: str, first: int) -> None:
@@ -158,7 +158,7 @@ class Promises:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, promise: Promise) -> ActorRef:
-        """Wait; returns the ref to which the reply is to be sent."""
+        """Register a promise; return the ref to which the reply goes."""
         number = self._next
         self._next = number + 1
         path = f"{self._prefix}${number}"
@@ -168,18 +168,18 @@ class Promises:
         return ActorRef(self._node, self._node.origin, path, number, promise)
 
     def get(self, path: str) -> Promise | None:
-        """The promise at *path*, if it still waits."""
+        """Return the promise at *path* if it still waits, else None."""
         return self._by_path.get(path)
 
     def remove(self, promise: Promise) -> bool:
-        """Wait no more; False when it did not."""
+        """Remove a promise; return False when it did not wait any more."""
         if self._by_path.pop(promise.ref.path, None) is None:
             return False
         promise.tell_watchers()
         return True
 
     def all(self) -> list[Promise]:
-        """Those that wait."""
+        """Return the promises that wait."""
         return list(self._by_path.values())
 
     def _arm(self, deadline: float) -> None:
@@ -197,7 +197,7 @@ class Promises:
             self._arm(min(promise.deadline for promise in self._by_path.values()))
 
     def close(self, error: BaseException) -> None:
-        """No reply will come any more."""
+        """Fail all promises with *error*."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,7 @@
-"""Messages between cells beside the mailbox (Akka's `SystemMessage`s): supervision, watching, termination.
+"""Messages between cells that bypass the mailbox (Akka's `SystemMessage`s): supervision, watching, termination.
 
-They are handled before user messages, and also while the mailbox is suspended. Between processes they travel encoded as
-messages do, errors included.
+A cell handles them before user messages, also while its mailbox is suspended. Between processes they travel encoded
+like messages, including their errors.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class SystemMessage:
 
 @message
 class Create(SystemMessage):
-    """Make the instance and start it; the first thing that a cell handles."""
+    """Create the instance and start it; the first message that a cell handles."""
 
 
 @message
 class Suspend(SystemMessage):
-    """Handle no user messages for now; suspensions are counted."""
+    """Stop handling user messages; the cell counts suspensions."""
 
 
 @message
 class Resume(SystemMessage):
-    """Take one suspension back.
+    """Undo one suspension.
 
     Args:
-        cause: the failure that the supervisor has decided to pass over; None when only the supervisor itself goes on.
+        cause: the failure that the supervisor ignores; None when the supervisor itself resumes.
     """
 
     cause: BaseException | None
@@ -45,8 +45,8 @@ class Recreate(SystemMessage):
     """Restart with a new instance.
 
     Args:
-        cause: why.
-        delay_s: how long to wait for the new instance once the old one has gone, in seconds.
+        cause: the failure.
+        delay_s: least seconds from this message to the creation of the new instance.
     """
 
     cause: BaseException
@@ -60,26 +60,26 @@ class Terminate(SystemMessage):
 
 @message
 class Watch(SystemMessage):
-    """Tell *watcher* when you have stopped."""
+    """Notify *watcher* when the recipient has stopped."""
 
     watcher: ActorRef
 
 
 @message
 class Unwatch(SystemMessage):
-    """Do not tell *watcher* any more."""
+    """Stop notifying *watcher*."""
 
     watcher: ActorRef
 
 
 @message
 class DeathWatchNotification(SystemMessage):
-    """*actor* has stopped: sent to its parent and to its watchers.
+    """Notice to the parent and the watchers that *actor* has stopped.
 
     Args:
-        actor: who has stopped.
+        actor: the actor that has stopped.
         existence_confirmed: False when there was no such actor.
-        address_terminated: whether its process is gone.
+        address_terminated: whether its process has ended.
     """
 
     actor: ActorRef
@@ -93,10 +93,10 @@ class Failed(SystemMessage):
 
     Args:
         child: the child.
-        error: what it raised.
-        handling: type name of the message it was handling, or which part of its life.
-        trace: the formatted traceback, where the error itself arrives without one; else "".
-        escalated: whether the child itself only passes on a failure from below it.
+        error: the error that it raised.
+        handling: type name of the message that it was handling, or the part of its life cycle.
+        trace: the formatted traceback if the error itself arrives without one, else "".
+        escalated: whether the child escalates the failure of one of its own children.
     """
 
     child: ActorRef
@@ -108,13 +108,13 @@ class Failed(SystemMessage):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Perform(SystemMessage):
-    """To a cell of the same node: what has come to pass meanwhile, to be dealt with in a turn of its own."""
+    """To a cell of the same node: run *action* in a turn of the cell."""
 
     action: Callable[[], None]
 
 
 @message
 class AskFailed(SystemMessage):
-    """To the temporary ref of an ask: there will be no reply, because of *error*. Too late it is dropped."""
+    """To the temporary ref of an ask: it ends with *error* instead of a reply. After its end this is ignored."""
 
     error: BaseException

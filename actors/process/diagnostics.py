@@ -1,6 +1,6 @@
-"""Diagnostics of each process of a system, and its log levels, which may be changed while it runs.
+"""Diagnostics of each process of a system, and its log levels, which can be changed while it runs.
 
-It stands beside the hosted actor, so that one that is busy or stuck in a question of its own still tells where.
+The endpoint is separate from the hosted actor, so it still answers while that actor is busy or waits for a reply.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATH = "/system/diagnostics"
 """The same in every process."""
 
 OTHERS_SHOWN = 1000
-"""How many actors that are no endpoints are told of."""
+"""Most actors that are not endpoints in one answer."""
 
 ROOT = "root"
 INHERITED = "INHERITED"
@@ -33,7 +33,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 @wire_error
 class LogLevelError(ActorError):
-    """No such level, or no such logger in the process."""
+    """The level or the logger does not exist in the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class ActorInfo:
         path: its path.
         kind: the name of its class.
         is_running: whether it takes messages.
-        messages: asks and tells by gateways that it got since its start.
-        queued: messages whose handlers have not begun: the depth of its mailbox.
-        handlers: handlers that are coroutines and have not ended, the queued ones too.
-        epoch: of its leadership; 0 while it does not lead, and for one that nobody elects.
-        leads_since_ms: since when, in milliseconds since the epoch of 1970; 0 likewise.
+        messages: asks and tells by gateways since its start.
+        queued: messages whose handlers have not started: the depth of its mailbox.
+        handlers: handlers that are coroutines and have not ended, including queued ones.
+        epoch: epoch of its leadership; 0 while it does not lead, and for an actor without leader election.
+        leads_since_ms: start of its leadership, in milliseconds since 1970; 0 like *epoch*.
     """
 
     path: str
@@ -66,10 +66,10 @@ class ProcessActors:
     """The actors of a process.
 
     Args:
-        pid: the process.
-        connections: of others to it, at present.
-        dead_letters: messages that came for actors or methods that are not there, since its start.
-        actors: by path.
+        pid: pid of the process.
+        connections: present connections of other processes to it.
+        dead_letters: messages for unknown actors or methods since its start.
+        actors: its actors, sorted by path.
     """
 
     pid: int
@@ -79,33 +79,33 @@ class ProcessActors:
 
 
 class DiagnosticsGateway(RpcGateway):
-    """Not fenced: a process tells of itself whether or not it leads."""
+    """Interface of the diagnostics. It is not fenced: a process answers whether or not it leads."""
 
     @reads
     def request_log_levels(self) -> Ask[dict[str, str]]:
-        """The level of ``root`` and of each logger that has one of its own."""
+        """Return the level of ``root`` and of each logger that has a level of its own."""
         raise NotImplementedError
 
     def set_log_level(self, logger: str, level: str) -> Ask[str]:
-        """Set the level of a logger, until the process ends; returns the one before.
+        """Set the level of a logger until the process ends; return the previous level.
 
         Args:
-            logger: ``root``, or the name of a logger that the process has, or of a package with such.
-            level: a level name; ``INHERITED`` for that of what is above it (not for ``root``).
+            logger: ``root``, the name of a logger of the process, or of a package that contains one.
+            level: a level name; ``INHERITED`` for the level of the parent logger (not for ``root``).
 
         Raises:
-            LogLevelError: there is none of that name.
+            LogLevelError: the logger or the level does not exist.
         """
         raise NotImplementedError
 
     @reads
     def request_actors(self) -> Ask[ProcessActors]:
-        """The actors of the process, its dead letters, its connections."""
+        """Return the actors of the process, its dead letters and its connections."""
         raise NotImplementedError
 
 
 class Diagnostics(RpcEndpoint, DiagnosticsGateway):
-    """One in each process, until its RPC service is closed."""
+    """The diagnostics of a process; each process has one, until its RPC service is closed."""
 
     parent_path = SYSTEM
 
@@ -153,12 +153,12 @@ def _info_of_cell(cell: Cell) -> ActorInfo:
 
 
 def diagnostics_at(address: ActorAddress | str) -> ActorAddress:
-    """The address of the `Diagnostics` in the process of the actor at *address*."""
+    """Return the address of the `Diagnostics` in the process of the actor at *address*."""
     return (ActorAddress.parse(address) if isinstance(address, str) else address).with_path(PATH)
 
 
 def log_levels() -> dict[str, str]:
-    """The level of ``root`` and of each logger of this process that has one of its own."""
+    """Return the level of ``root`` and of each logger of this process that has a level of its own."""
     own = {
         name: logging.getLevelName(logger.level)
         for name, logger in sorted(logging.root.manager.loggerDict.items())

@@ -1,4 +1,4 @@
-"""The one Thespian actor: it hosts any endpoint in a process of its own, on an asyncio loop embedded into Thespian."""
+"""The only Thespian actor: it hosts any endpoint in a process of its own, on an asyncio loop embedded into Thespian."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ from actors.service_system import start_actor_system
 logger = logging.getLogger(__name__)
 
 EX_SOFTWARE = 70
-"""How a process exits whose own code failed (``sysexits.h``)."""
+"""Exit status of a process whose own code failed (``sysexits.h``)."""
 
 
-# Thespian replaces the root logger in each actor by one that forwards every record by its transport (66 us to
-# 1.6 ms a line). What the process that started the system had configured is kept from here and put back in the actor.
+# Thespian replaces the root logger in each actor by one that sends every record over its transport (66 us to
+# 1.6 ms a line). Here the root logger of the process that started the system is kept, to restore it in the actor.
 _ROOT, _MANAGER = logging.root, logging.Logger.manager
 STOP_DEADLINE_S = 10.0
 FIRST_TURNS = 3
-"""Turns of the loop for what an endpoint began at its start: it asks somebody, and Thespian's own work (some ms to tell
-that the endpoint runs) is done while the answer is on its way."""
+"""Turns of the loop after an endpoint's start, so that asks of the start are sent before `HostStarted`.
+
+Thespian takes some milliseconds to deliver `HostStarted`; the replies travel during that time.
+"""
 
 EndpointFactory = Callable[..., Awaitable[RpcEndpoint]]
 
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """Order to a host: the endpoint to run. Plain data: code is named by import path, never sent.
+    """Order to a host: the endpoint to run. Plain data: it names code by import path, never sends it.
 
     Args:
         name: name of the actor.
@@ -50,12 +52,12 @@ class HostSpec:
         arguments: plain keyword arguments of the factory.
         rpc: settings of the process's RPC service.
         secret_file: file with the cluster secret.
-        log: how the process logs.
-        prepare: ``package.module:function``, a coroutine function ``(service, **arguments)``: what a process that is
-            started ahead does for one like this, before it is known which. It is given these same arguments, of
-            another actor, and must not depend on what differs.
+        log: log settings of the process.
+        prepare: ``package.module:function``, a coroutine function ``(service, **arguments)`` that prepares a spare
+            process for an endpoint like this one. It gets the *arguments* of another actor, so it must not use those
+            that differ between actors.
         nonce: correlates the answer.
-        own_node: whether the factory makes the node of the process itself, as that of an `ActorSystem`'s host does.
+        own_node: whether the factory makes the node of the process itself, like the factory of an `ActorSystem`'s host.
     """
 
     name: str
@@ -69,16 +71,16 @@ class HostSpec:
     own_node: bool = False
 
     def spare(self) -> HostSpare:
-        """Return the order to start a process ahead for an endpoint like this."""
+        """Return the order to start a spare process for an endpoint like this one."""
         return HostSpare(self.rpc, self.secret_file, self.prepare, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class HostSpare:
-    """Order to a host that is started ahead: it listens, prepares, and waits for its `HostSpec`.
+    """Order to a spare host: it listens, prepares, and waits for its `HostSpec`.
 
     Args:
-        rpc, secret_file, prepare, arguments: as in the `HostSpec` that will come; the arguments are another's.
+        rpc, secret_file, prepare, arguments: as in the later `HostSpec`; the arguments are those of another actor.
         nonce: correlates the answer.
     """
 
@@ -89,7 +91,7 @@ class HostSpare:
     nonce: str = ""
 
     def fits(self, spec: HostSpec) -> bool:
-        """Whether what is started by this can run that; one that wants nothing prepared may run in any."""
+        """Return whether this spare host can run *spec*; a spec without *prepare* fits any preparation."""
         return (self.rpc, self.secret_file) == (spec.rpc, spec.secret_file) and spec.prepare in ("", self.prepare)
 
 
@@ -120,9 +122,9 @@ class HostFailed:
 
 
 class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
-    """Runs one endpoint. Every `receiveMessage` returns the watch, or Thespian would drop it.
+    """Runs one endpoint. Every `receiveMessage` returns the watch, because Thespian drops a watch that is not returned.
 
-    No exception may reach Thespian: it would run the handler a second time.
+    No exception may reach Thespian, which would run the handler a second time.
     """
 
     def __init__(self) -> None:
@@ -157,13 +159,13 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         try:
             with embedded.outside_thespian():
                 embedded.loop.run_until_complete(self._make_ready(spare, embedded.loop))
-        except Exception as error:  # whatever it is, the one who ordered the start is told
+        except Exception as error:  # any error goes to the process that ordered the start
             return _failure(spare, error)
         return HostReady(spare.nonce, os.getpid())
 
     def _embed(self) -> EmbeddedLoop:
         for number in (signal.SIGINT, signal.SIGHUP):
-            # The terminal's signals are for the command line, not for the cluster.
+            # The terminal's signals are for the command line, not the cluster.
             signal.signal(number, signal.SIG_IGN)
         self._embedded = embedded = EmbeddedLoop()
         return embedded
@@ -176,7 +178,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         try:
             with embedded.outside_thespian():
                 return embedded.loop.run_until_complete(self._start_endpoint(spec, embedded.loop))
-        except Exception as error:  # whatever it is, the one who ordered the start is told
+        except Exception as error:  # any error goes to the process that ordered the start
             logger.critical("%s could not be started: %s", spec.name, error, exc_info=True)
             return _failure(spec, error)
 
@@ -207,7 +209,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         return HostStarted(spec.nonce, os.getpid(), str(address))
 
     def _endpoint_ended(self, _termination: object) -> None:
-        """End the process of an actor that has stopped, for whatever cause, so that its supervisor sees it."""
+        """End the process when its actor has stopped for any reason, so that the supervisor notices."""
         if not self._stopping:
             logger.critical("the actor of %s has stopped; its process ends", self._name())
             logging.shutdown()

@@ -1,8 +1,8 @@
-"""Logging of a process of the cluster: one rotated file each, one line an event, which says where it comes from.
+"""Logging of a process of the cluster: one rotated file per process, one line per event, with fields for its origin.
 
-The fields of a line (slf4j's MDC, as Flink's `MdcUtils` use it): a process has a context of its own, such as which
-component it is, under which epoch it leads, for which job it works. Work for one job or one attempt beside that of
-others adds its own for as long as it runs; tasks that it starts inherit it.
+The fields are what slf4j's MDC is in Flink's `MdcUtils`. A process has its own context: its component, the epoch under
+which it leads, the job for which it works. Work for one job or attempt among others adds its own fields while it runs.
+Tasks that it starts inherit them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _of_process: dict[str, str] = {}
 _of_task: ContextVar[Mapping[str, str]] = ContextVar("log context")
 
 CONTINUED = "\n    "
-"""In front of the further lines of a text: what others have named themselves cannot look like an event."""
+"""Prefix of all lines of a text but the first, so that text chosen by users cannot look like an event."""
 _USER_INFO = re.compile(r"(?<=://)[^/?#\s'\"]*:[^/?#\s'\"]*(?=@)")
 _BEARER = re.compile(r"(?i)(?<=\bbearer )[A-Za-z0-9._~+/=-]{16,}")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f]+")
 
 
 def set_process_context(**fields: object) -> None:
-    """Let each line of this process say these *fields*; one that is None is said no more."""
+    """Add *fields* to each line of this process; a value of None removes a field."""
     for name, value in fields.items():
         if value is None:
             _of_process.pop(name, None)
@@ -45,7 +45,7 @@ def set_process_context(**fields: object) -> None:
 
 @contextmanager
 def log_context(**fields: str) -> Iterator[None]:
-    """Let what is logged within say these *fields* too."""
+    """Add *fields* to lines that are logged within this context."""
     token = _of_task.set({**_of_task.get({}), **fields})
     try:
         yield
@@ -54,12 +54,12 @@ def log_context(**fields: str) -> Iterator[None]:
 
 
 def current_context() -> dict[str, str]:
-    """The fields of now."""
+    """Return the present fields."""
     return {**_of_process, **_of_task.get({})}
 
 
 def without_secrets(text: str) -> str:
-    """The text without the user and password of URLs, and without bearer tokens, whatever library wrote it."""
+    """Return the text without users and passwords in URLs, and without bearer tokens, whichever library wrote it."""
     if "://" in text and "@" in text:
         text = _USER_INFO.sub("******", text)
     if "earer " in text or "EARER " in text:
@@ -68,14 +68,14 @@ def without_secrets(text: str) -> str:
 
 
 def fields_of(record: logging.LogRecord, context: Mapping[str, str]) -> dict[str, str]:
-    """The fields of a line: those of the *context*, and the ids among the record's arguments.
+    """Return the fields of a line: those of the *context*, and the ids among the record's arguments.
 
-    The type of an id says by its attribute ``log_field`` which field it is (`runtime.ids`).
+    The attribute ``log_field`` of an id's type names its field (`runtime.ids`).
     """
     found = dict(context)
     arguments = record.args
     if isinstance(arguments, tuple):
-        for argument in reversed(arguments):  # the first one of a kind is what the line is about
+        for argument in reversed(arguments):  # of several ids of a type, the line is about the first
             name = getattr(type(argument), "log_field", None)
             if name is not None:
                 found[name] = str(argument)
@@ -83,10 +83,10 @@ def fields_of(record: logging.LogRecord, context: Mapping[str, str]) -> dict[str
 
 
 class LineFormatter(logging.Formatter):
-    """The base of both formats.
+    """Base of both formats.
 
     Args:
-        context: gives the fields of now.
+        context: returns the present fields.
     """
 
     def __init__(self, context: Callable[[], Mapping[str, str]] = current_context) -> None:
@@ -96,7 +96,7 @@ class LineFormatter(logging.Formatter):
         self._clock = ""
 
     def moment(self, created: float) -> str:
-        """Local time to the millisecond with its offset; the part that holds for a second is made once in it."""
+        """Return local time in milliseconds with its offset; the part above a second is formatted once per second."""
         second, fraction = divmod(created, 1)
         if second != self._second:
             local = time.localtime(second)
@@ -105,13 +105,13 @@ class LineFormatter(logging.Formatter):
         return self._clock % int(fraction * 1000)
 
     def trace(self, record: logging.LogRecord) -> str:
-        """The traceback of a record, and the stack that it asked for; empty without them."""
+        """Return the traceback of a record and its ``stack_info``; empty without them."""
         parts = [self.formatException(record.exc_info)] if record.exc_info and record.exc_info[0] else []
         return "\n".join([*parts, *([self.formatStack(record.stack_info)] if record.stack_info else [])])
 
 
 class TextFormatter(LineFormatter):
-    """``TIME LEVEL [PID] LOGGER component=... epoch=... job=... attempt=... - MESSAGE``, and indented what follows."""
+    """``TIME LEVEL [PID] LOGGER component=... epoch=... job=... attempt=... - MESSAGE``; further lines are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_value(value)}" for name, value in fields_of(record, self._context()).items())
@@ -149,15 +149,15 @@ def _shown(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Where and how a process logs.
+    """Log settings of a process.
 
     Args:
-        file: the log file, made with mode 0600; None for the standard error stream.
+        file: the log file, created with mode 0600; None for the standard error stream.
         level: a level name of the logging module.
-        max_bytes: size at which the file is put aside; 0 for never.
-        backups: how many put-aside files are kept.
+        max_bytes: size at which the file is rotated; 0 for never.
+        backups: number of rotated files to keep.
         as_json: whether each line is a JSON object.
-        component: what the lines say that the process is; empty to say nothing.
+        component: value of the field ``component``; empty to leave the field out.
     """
 
     file: Path | None
@@ -169,14 +169,15 @@ class LogConfig:
 
 
 class LogFile(logging.handlers.RotatingFileHandler):
-    """A file of mode 0600 that is put aside when it is full, and so is each that follows it.
+    """A rotated log file of mode 0600.
 
-    The standard library's formats each line twice, and asks the file system about each. Here the size is counted.
+    The handler of the standard library formats each line twice and calls the file system for each. This one counts the
+    size instead.
 
     Args:
         file: the file.
         max_bytes: size beyond which it does not grow; 0 for no limit.
-        backups: how many put-aside files are kept.
+        backups: number of rotated files to keep.
     """
 
     def __init__(self, file: Path, max_bytes: int, backups: int) -> None:
@@ -194,17 +195,17 @@ class LogFile(logging.handlers.RotatingFileHandler):
             size = len(line) if line.isascii() else len(line.encode(errors="replace"))
             if self.maxBytes and self._size and self._size + size > self.maxBytes:
                 self.doRollover()
-            if self.stream is None:  # a roll-over could not open its new file
+            if self.stream is None:  # a rotation could not open the new file
                 self.stream = self._open()
             self.stream.write(line)
             self.stream.flush()
             self._size += size
-        except Exception:  # logging's own way: a log that cannot be written breaks nothing else
+        except Exception:  # as in the logging module: a log that cannot be written must break nothing else
             self.handleError(record)
 
 
 def configure_logging(config: LogConfig) -> None:
-    """Send everything that this process logs to the file (or the standard error stream), and nowhere else."""
+    """Send all log records of this process to the file (or the standard error stream), and nowhere else."""
     for earlier in list(logging.root.handlers):
         logging.root.removeHandler(earlier)
         earlier.close()

@@ -1,8 +1,8 @@
 """Event loops: one that runs inside a Thespian actor (`EmbeddedLoop`), and one in a thread of its own (`LoopThread`).
 
-asyncio's selector is asked to wait for as long as the loop may sleep; that of an embedded loop arms a timerfd and stops
-the loop instead. The connections of the RPC layer are served in it, straight from where it waits, without asyncio's
-machinery. Only public interfaces of asyncio are used.
+asyncio calls its selector to sleep. The selector of an embedded loop arms a timerfd and stops the loop instead. It also
+calls the RPC layer's connections directly, without asyncio's machinery. The module uses only public interfaces of
+asyncio.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _TimerFd:
-    """Linux's timerfd (the standard library has it only from Python 3.13 on)."""
+    """Linux's timerfd (in the standard library only since Python 3.13)."""
 
     def __init__(self) -> None:
         self.fd: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_FLAGS)
@@ -57,9 +57,9 @@ class _TimerFd:
 class YieldingSelector(selectors.BaseSelector):
     """Stops the loop instead of sleeping in it, and runs *direct* callbacks itself.
 
-    A direct callback costs a call; one of asyncio's costs a Handle, a pass through the loop and a context run, several
-    times as much as an ask. While only direct callbacks run and none of them gives asyncio work (`touched`), the loop
-    stays in here.
+    A direct callback costs one call. A callback of asyncio costs a Handle, a pass through the loop and a context run:
+    several times as much as an ask. While only direct callbacks run and none of them gives asyncio work (`touched`),
+    the loop stays in the selector.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class YieldingSelector(selectors.BaseSelector):
         self._direct[fd] = _Direct(mask, reader, writer)
 
     def direct(self, fd: int) -> tuple[Callback | None, Callback | None]:
-        """The callbacks of *fd*."""
+        """Return the callbacks of *fd*."""
         known = self._direct.get(fd)
         return (None, None) if known is None else (known.reader, known.writer)
 
@@ -145,7 +145,7 @@ class YieldingSelector(selectors.BaseSelector):
                 wait = min(wait, max(due - now, 0.0))
             events, called = self._wait(wait)
             if over_budget:
-                # Thespian has to have its turn; whatever is ready here goes on right after it.
+                # Thespian has to run now; ready work continues right after that.
                 self.timer.arm(0.0)
                 self.loop.stop()
                 return events
@@ -162,8 +162,8 @@ class YieldingSelector(selectors.BaseSelector):
     def _wait(self, timeout: float | None) -> tuple[list[tuple[selectors.SelectorKey, int]], bool]:
         """Return the events for asyncio, and whether direct callbacks were called.
 
-        The timer is drained here, before it can be armed again: a drain that came after would swallow the wake-up just
-        asked for, and the loop would sleep on ready work.
+        The timer is drained here, before it can be armed again. A later drain would swallow the requested wake-up, and
+        the loop would sleep although work is ready.
         """
         self.touched = False
         events: list[tuple[selectors.SelectorKey, int]] = []
@@ -188,13 +188,13 @@ class YieldingSelector(selectors.BaseSelector):
         return events, called
 
     def _call(self, direct: _Direct, mask: int) -> None:
-        # An error or a hang-up is news to the reader and to the writer alike.
+        # Reader and writer both have to learn of an error or a hang-up.
         for callback, wanted in ((direct.reader, mask & ~select.EPOLLOUT), (direct.writer, mask & ~select.EPOLLIN)):
             if callback is None or not wanted:
                 continue
             try:
                 callback()
-            except Exception as error:  # as asyncio does with what its own callbacks raise
+            except Exception as error:  # as asyncio handles errors of its own callbacks
                 if self.loop is None:
                     raise
                 self.loop.call_exception_handler(
@@ -229,10 +229,10 @@ def _mask(events: int) -> int:
 
 
 class DirectLoop(asyncio.SelectorEventLoop):
-    """An event loop with direct readers and writers: plain callables that are called where the loop waits.
+    """An event loop with direct readers and writers: plain callables that its selector calls.
 
-    They have to be short, and may do whatever a callback of the loop may; what they raise goes to the loop's exception
-    handler. A descriptor is watched either by these or by asyncio's own `add_reader`, not by both.
+    They have to be short, and may do anything that a callback of the loop may. Their errors go to the loop's exception
+    handler. Watch a descriptor either with these or with asyncio's own `add_reader`, not with both.
     """
 
     def __init__(self, selector: YieldingSelector) -> None:
@@ -256,39 +256,42 @@ class DirectLoop(asyncio.SelectorEventLoop):
         """Stop watching for room."""
         self._direct_selector.set_direct(fd, self._direct_selector.direct(fd)[0], None)
 
-    # All of asyncio's work comes through these three (call_later by call_at; C futures and tasks call them by name).
+    # All work of asyncio arrives through these three (call_later uses call_at; C futures and tasks call them by name).
 
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """As the base's; the loop has work now."""
+        """Call the base method, and note that the loop has work."""
         self._direct_selector.touched = True
         return super().call_soon(callback, *args, context=context)
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """As the base's; the loop has work now."""
+        """Call the base method, and note that the loop has work."""
         self._direct_selector.touched = True
         return super().call_soon_threadsafe(callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """As the base's; how long the loop may wait has changed."""
+        """Call the base method, and note that the time of the next wake-up may have changed."""
         self._direct_selector.touched = True
         return super().call_at(when, callback, *args, context=context)
 
 
 class EmbeddedLoop:
-    """An asyncio event loop that runs inside a Thespian actor, a turn at a time.
+    """An asyncio event loop that runs inside a Thespian actor, one turn at a time.
 
-    Thespian watches one descriptor (`ThespianWatch`): the loop's own epoll. When something is ready the actor runs the
-    loop until it has nothing to do, lingers for a moment (a serial asker's next message comes within it and then costs
-    no Thespian wake-up, which is 30 us of CPU), and returns to Thespian. Timers reach Thespian by a timerfd in the same
-    epoll.
+    Thespian watches one descriptor (`ThespianWatch`): the loop's own epoll. When it is ready, the actor takes a turn:
 
-    `fileno()` is what the actor hands to `ThespianWatch`; `turn()` is what it calls on each wake-up.
+    1. It runs the loop until that has nothing to do.
+    2. It waits for `LINGER_S` more. The next message of a serial asker arrives in that time, which saves a wake-up by
+       Thespian (30 us of CPU).
+    3. It returns to Thespian.
+
+    Timers reach Thespian through a timerfd in the same epoll. The actor passes `fileno()` to `ThespianWatch`, and calls
+    `turn()` on each wake-up.
     """
 
     def __init__(self) -> None:
@@ -297,7 +300,7 @@ class EmbeddedLoop:
         asyncio.set_event_loop(self.loop)
 
     def fileno(self) -> int:
-        """The epoll descriptor: readable whenever the loop has something to do."""
+        """Return the epoll descriptor, which is readable whenever the loop has work."""
         return self._selector.fileno()
 
     def turn(self) -> None:
@@ -307,14 +310,14 @@ class EmbeddedLoop:
 
     @contextlib.contextmanager
     def outside_thespian(self) -> Iterator[None]:
-        """Within this context the loop sleeps as an ordinary one (`run_until_complete` at start and stop)."""
+        """Let the loop sleep like an ordinary one in this context (`run_until_complete` at start and stop)."""
         self._selector.blocking = True
         try:
             yield
         finally:
             self._selector.blocking = False
             if not self.loop.is_closed():
-                self._selector.timer.arm(0.0)  # what was made ready in here needs a turn that nothing else may ask for
+                self._selector.timer.arm(0.0)  # request a turn for work that has become ready in this context
 
     def close(self) -> None:
         """Close the loop and its descriptors."""
@@ -322,7 +325,7 @@ class EmbeddedLoop:
 
 
 class LoopThread:
-    """An event loop in a daemon thread, for processes that have none.
+    """An event loop in a daemon thread, for processes without a loop.
 
     Args:
         name: the thread's name.
@@ -342,7 +345,7 @@ class LoopThread:
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller is on the loop's thread."""
+        """Return whether the caller is on the loop's thread."""
         return threading.current_thread() is self._thread
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:

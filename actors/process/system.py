@@ -1,4 +1,4 @@
-"""The process system: starts hosted actors in processes of their own, through Thespian, and sees them end."""
+"""The process system: starts hosted actors in processes of their own, through Thespian, and waits for their end."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class HostedActor:
 
     Args:
         name: its name.
-        address: where its gateway is reached.
-        pid: its process.
+        address: address of its gateway.
+        pid: pid of its process.
     """
 
     name: str
@@ -59,7 +59,7 @@ class _Capabilities:
 class ProcessActorSystem:
     """A Thespian system whose actors are `HostActor`s. Its methods block; call them from one thread at a time.
 
-    Create it before the process starts threads: its admin is forked from here, and every actor from the admin.
+    Create it before the process starts threads: it forks its admin from this process, and the admin forks every actor.
 
     Raises:
         ActorSystemError: Thespian's admin does not start, or its version is not the supported one.
@@ -70,8 +70,8 @@ class ProcessActorSystem:
         become_subreaper()
         before = _children(os.getpid())
         with socket.socket() as reservation:
-            # Bound until the admin listens: nobody who asks for any free port is given this one. The admin can bind it
-            # all the same, since both say SO_REUSEADDR and this one never listens.
+            # Bound until the admin listens, so that the kernel gives this port to no other process. The admin can still
+            # bind it, because both sockets set SO_REUSEADDR and this one never listens.
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reservation.bind(("127.0.0.1", 0))
             try:
@@ -84,21 +84,21 @@ class ProcessActorSystem:
         self._spare: tuple[HostSpare, HostedActor] | None = None
 
     def start(self, spec: HostSpec) -> HostedActor:
-        """Start an actor and wait until its endpoint runs; in the spare process, if there is one that fits.
+        """Start an actor and wait until its endpoint runs. Use the spare process if it fits.
 
         Raises:
-            ActorSystemError: it could not be started; the message carries its own error.
+            ActorSystemError: the actor could not be started; the message contains the actor's error.
         """
         return self._start(dataclasses.replace(spec, nonce=secrets.token_hex(8)), spec.name, self._take_spare(spec))
 
     def keep_spare(self, spec: HostSpec) -> None:
-        """Have one process ready for the next actor whose `HostSpec` has the settings of *spec*; no error if there is.
+        """Start a spare process for the next actor whose `HostSpec` has the settings of *spec*. Idempotent.
 
-        It has imported what this process had when the system was made, listens, and has prepared what *spec* says:
-        `start` is then one message.
+        The spare process has the modules that this process had imported when it created the system. It listens, and has
+        run the preparation of *spec*, so that `start` needs only one message.
 
         Raises:
-            ActorSystemError: it could not be started.
+            ActorSystemError: the process could not be started.
         """
         wanted = spec.spare()
         if self._spare is not None and self._spare[0] == wanted and not _ends_within(self._spare[1].pid, 0.0):
@@ -153,10 +153,11 @@ class ProcessActorSystem:
     def _await_answer(
         self, thespian_address: Any, spec: HostSpec | HostSpare, process: int | None
     ) -> HostStarted | HostReady | HostFailed | None:
-        """Send *spec* and wait for its answer; None when none comes in time, or the process has ended.
+        """Send *spec* and wait for its answer; return None when none comes in time, or the process has ended.
 
-        An external ask is not correlated: what answers an earlier, timed-out one is skipped. Nor is it told that the
-        process has ended (of memory, by a signal, in native code): that is looked at.
+        Thespian does not correlate answers to external asks, so this skips answers to earlier asks that timed out.
+        Nor does Thespian report that a process has ended (out of memory, by a signal, in native code), so this checks
+        the process.
         """
         deadline = time.monotonic() + START_DEADLINE_S
         answer = self._system.ask(thespian_address, spec, LISTEN_SLICE)
@@ -167,7 +168,7 @@ class ProcessActorSystem:
         return cast("HostStarted | HostReady | HostFailed", answer)
 
     def stop(self, actor: HostedActor, deadline_s: float = STOP_DEADLINE_S + 2) -> None:
-        """Ask an actor to stop, wait for its process to end, kill it when it does not within *deadline_s* seconds."""
+        """Stop an actor and wait for the end of its process; kill the process after *deadline_s* seconds."""
         with _process(actor.pid) as descriptor:
             if descriptor is None:
                 return
@@ -179,9 +180,9 @@ class ProcessActorSystem:
             self._started.pop(actor.pid, None)
 
     def _order_exit(self, thespian_address: Any, timeout_s: float, pidfd: int | None = None) -> None:
-        """Send the exit request, until it is taken, the process has ended, or the time is over."""
+        """Send the exit request until the actor has taken it, the process has ended, or the time is over."""
         deadline = time.monotonic() + timeout_s
-        with contextlib.suppress(Exception):  # a dead target is what is wanted; a deaf one is killed by the caller
+        with contextlib.suppress(Exception):  # a dead target is fine; the caller kills a hanging one
             self._base.post(thespian_address, ActorExitRequest())
             while not self._base.transmit(TRANSMIT_SLICE_S) and time.monotonic() < deadline:
                 if pidfd is not None and _wait(pidfd, 0.0):
@@ -191,7 +192,7 @@ class ProcessActorSystem:
         deadline = time.monotonic() + deadline_s
         running: dict[int, HostedActor] = {}
         with contextlib.ExitStack() as opened:
-            for pid in self._started.keys() & _children(self.admin_pid):  # a dead one's number may be another's
+            for pid in self._started.keys() & _children(self.admin_pid):  # others' pids may be reused
                 descriptor = opened.enter_context(_process(pid))
                 if descriptor is not None:
                     running[descriptor] = self._started[pid]
@@ -200,7 +201,7 @@ class ProcessActorSystem:
                     self._base.post(actor.thespian_address, ActorExitRequest())
             while waiting := [descriptor for descriptor in running if not _wait(descriptor, 0.0)]:
                 for descriptor in waiting:
-                    if _is_suspended(running[descriptor].pid):  # looked at each time: a signal takes a moment to work
+                    if _is_suspended(running[descriptor].pid):  # check each time: a signal takes a moment to act
                         _kill(running[descriptor], descriptor, "is suspended and cannot stop")
                 if time.monotonic() >= deadline:
                     for descriptor in waiting:
@@ -213,13 +214,13 @@ class ProcessActorSystem:
         """Stop the system and every actor that still runs in it; idempotent.
 
         Args:
-            deadline_s: an actor that has not ended after so many seconds is killed; one that is suspended (SIGSTOP)
-                cannot end, and is killed at once.
+            deadline_s: seconds until actors that still run are killed. A suspended actor (SIGSTOP) cannot end, and is
+                killed at once.
         """
-        # The admin collects those that end before it; those that outlive it for a moment become our children.
+        # The admin reaps actors that end before it; those that outlive it for a moment become our children.
         admin_runs = not _ends_within(self.admin_pid, 0.0)
         members = self._started.keys() | (_children(self.admin_pid) if admin_runs else set())
-        if admin_runs:  # else they have died with it
+        if admin_runs:  # else the actors have died with it
             self._end_members(deadline_s)
         with _process(self.admin_pid) as descriptor:
             if descriptor is None:
@@ -236,9 +237,9 @@ class ProcessActorSystem:
 
 @contextlib.contextmanager
 def _process(pid: int) -> Iterator[int | None]:
-    """Open a descriptor of a process; None when it has ended."""
+    """Open a descriptor of a process; yield None when it has ended."""
     descriptor = None
-    with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # newer kernels: the latter while it is reaped
         descriptor = os.pidfd_open(pid)
     try:
         yield descriptor
@@ -260,9 +261,9 @@ def _is_suspended(pid: int) -> bool:
 
 
 def _collect(pid: int) -> None:
-    """Wait for a process of the system that is ours by adoption to end, so that it stays no zombie."""
+    """Wait for the end of an adopted process of the system and reap it, so that it does not stay a zombie."""
     if _ends_within(pid, 5.0):
-        with contextlib.suppress(ChildProcessError):  # it had not outlived its parent
+        with contextlib.suppress(ChildProcessError):  # its parent has reaped it
             os.waitpid(pid, os.WNOHANG)
 
 
@@ -271,7 +272,7 @@ def _wait(pidfd: int, timeout_s: float) -> bool:
 
 
 def _adopted_admin(before: set[int]) -> int:
-    """The admin's process; the one between it and us, left behind by its double fork, is reaped on the way."""
+    """Return the admin's pid; reap the process between the admin and this one, which its double fork has left."""
     living = []
     for pid in _children(os.getpid()) - before:
         if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
@@ -289,7 +290,7 @@ def _ends_within(pid: int, timeout_s: float) -> bool:
 
 
 def _pidfd_of_new(after: set[int], before: set[int]) -> int | None:
-    """A descriptor of the one process that is new, None when it is not clear which that is."""
+    """Return a descriptor of the only new process; None when there is not exactly one."""
     new = after - before
     return os.pidfd_open(new.pop()) if len(new) == 1 else None
 

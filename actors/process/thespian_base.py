@@ -1,23 +1,25 @@
-"""Thespian's multi-process TCP base, hardened: the one module that touches its private parts, pinned to its version.
+"""Thespian's multi-process TCP base, hardened. No other module touches Thespian's private parts; its version is pinned.
 
-What stock Thespian 4.0.1 does, and what is done about it here:
+Each entry names a problem of stock Thespian 4.0.1, and the remedy of this module:
 
-- every socket binds all interfaces: here, loopback only;
-- whatever arrives is unpickled: here, only what carries a keyed BLAKE2 tag, checked first, whose key are random bytes
-  that only this process and those forked from it have: what was recorded of another run is refused. All systems of a
-  process have the same one, since Thespian keeps it in a place that they share. The tag is over sender, recipient and
-  the time of making too: what is passed on to another port, or sent again, is refused. An acknowledgement is one of
-  that message alone;
-- a wrong acknowledgement ends the process that waits for it: here, it sends the message again;
-- a peer may announce any length: here, control messages are small, and so is the limit;
-- anybody may hold connections open until the process has no descriptor left, and ends: here, there may be 64 on which
-  no message with a good tag has come yet, and the oldest gives way;
-- actors outlive a killed admin or parent as orphans: here, they get a parent-death signal;
-- a forked process keeps its parent's sockets open, so that a closed port still takes connections, which then hang, and
-  a closed connection does not end: here, it lets go of them first;
-- its log file lies in the shared temporary directory: here, it is off, and the runtime's own logging is put back.
+- Every socket binds all interfaces. Here: loopback only.
+- A process unpickles whatever arrives. Here: only messages with a valid keyed BLAKE2 tag, which is checked first.
 
-Thespian carries creation, exit and placement of actors and nothing else: no payload, no job, goes over it.
+  - The key is random. Only this process and those forked from it have it, so a recording of another run is rejected.
+    All systems of a process share one key, because Thespian keeps its serializer in a place that they share.
+  - The tag also covers sender, recipient and creation time, so a message that is relayed to another port or repeated is
+    rejected. An acknowledgement is valid for one message only.
+
+- A wrong acknowledgement ends the process that waits for it. Here: that process sends the message again.
+- A peer may announce any length. Here: the limit is small, as control messages are.
+- Any peer may hold connections open until the process has no descriptors left, and ends. Here: at most 64 connections
+  may be without a validly tagged message; one more closes the oldest.
+- Actors outlive a killed admin or parent as orphans. Here: they get a parent-death signal.
+- A forked process keeps its parent's sockets open. A closed port then still accepts connections, which hang, and a
+  closed connection does not end. Here: the forked process gives them up first.
+- The log file is in the shared temporary directory. Here: it is off, and the runtime's own logging is restored.
+
+Thespian only creates, stops and places actors. It carries no payload and no job.
 """
 
 from __future__ import annotations
@@ -54,32 +56,32 @@ GUARDIAN_PID = "Understudy Guardian"
 
 _NAME = struct.Struct(">Q16s")
 _STANDARD_ERROR = 2
-_RUN_KEY = os.urandom(32)  # inherited by whatever is forked from here, and known to nobody else
+_RUN_KEY = os.urandom(32)  # known only to this process and those forked from it
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """Have this process killed when its parent dies (Linux's parent-death signal)."""
+    """Let the kernel kill this process when its parent dies (Linux's parent-death signal)."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def become_subreaper() -> None:
-    """Have orphaned descendants become children of this process, so that it sees them end and they see it die."""
+    """Make orphaned descendants children of this process: it can reap them, and they get the parent-death signal."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def set_process_name(name: str) -> None:
-    """Name shown by ``ps -o comm`` and ``top`` (15 characters)."""
+    """Set the name shown by ``ps -o comm`` and ``top`` (15 characters)."""
     _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def drop_inherited_sockets() -> None:
-    """Let go of the stream sockets that this process has from its parent, listening or connected, and its epolls.
+    """Give up the stream sockets (listening or connected) and epolls that this process has inherited from its parent.
 
-    Each is replaced by the null device rather than closed: the objects of the parent's that are copied here may still
-    close it, and then close that, and not another file that has got the number since. Standard input, output and
+    Each descriptor is replaced by the null device rather than closed. Copies of the parent's objects may still close
+    it; they then close the null device, not another file that has taken the number since. Standard input, output and
     error stay as they are.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -95,7 +97,7 @@ def drop_inherited_sockets() -> None:
 def _is_the_parents(entry: Path) -> bool:
     try:
         target = str(entry.readlink())
-    except FileNotFoundError:  # the descriptor by which the list was read, which is closed by now
+    except FileNotFoundError:  # the descriptor that listed the directory is closed by now
         return False
     if not target.startswith("socket:"):
         return target == "anon_inode:[eventpoll]"
@@ -107,13 +109,13 @@ def _is_the_parents(entry: Path) -> bool:
 
 
 class Receipts:
-    """The messages that one process has taken of late, so that it takes none of them again. Pure.
+    """The recent messages of one process, so that it accepts none of them twice. Pure.
 
-    A message is named by the time at which it was made, by the machine's monotonic clock, and by the process that made
-    it. What is older than *since*, or than the last `REMEMBERED` messages, is not taken.
+    The name of a message is its creation time on the machine's monotonic clock, and the process that made it. Messages
+    older than *since*, or older than the last `REMEMBERED` messages, are rejected.
 
     Args:
-        since: when the process's port was prepared, in nanoseconds: what was made earlier was for another process.
+        since: time at which the process's port was prepared, in nanoseconds; earlier messages were for another process.
     """
 
     REMEMBERED = 4096
@@ -124,14 +126,14 @@ class Receipts:
         self._oldest: list[tuple[int, bytes]] = []
 
     def is_taken(self, name: tuple[int, bytes]) -> bool:
-        """Whether that message has been taken, and is remembered."""
+        """Return whether that message was accepted and is still remembered."""
         return name in self._taken
 
     def take(self, name: tuple[int, bytes]) -> None:
-        """Take a message.
+        """Accept a message.
 
         Raises:
-            ValueError: it was taken before, or is too old to know.
+            ValueError: it was accepted before, or is too old to tell.
         """
         if name[0] <= self._since or name in self._taken:
             raise ValueError("a message that was recorded and sent again was refused")
@@ -149,10 +151,10 @@ class TaggedPickle:
         message  tag(32) made_at(8) maker(16) pickle of sender and message
         ack      tag(32) of the kind of acknowledgement and of the tag of the message
 
-    The tag vouches for all of it, and for the recipient's port, which is not sent.
+    The tag covers the whole message, and the recipient's port, which is not sent.
 
     Args:
-        key: of 32 bytes; this process's own by default.
+        key: key of 32 bytes; default: this process's own.
     """
 
     def __init__(self, key: bytes = _RUN_KEY) -> None:
@@ -170,7 +172,7 @@ class TaggedPickle:
         """Return the name of a message that came on the port *recipient*.
 
         Raises:
-            ValueError: no process of this system has sent it there.
+            ValueError: no process of this system has sent it to that port.
         """
         tag, rest = data[:TAG_SIZE], data[TAG_SIZE:]
         if not hmac.compare_digest(tag, self._tag(recipient, rest)):
@@ -190,7 +192,7 @@ class TaggedPickle:
 
 
 def _refuse(_: bytes) -> Any:
-    raise ValueError("a message was refused that nobody has checked")
+    raise ValueError("a message was refused because its tag was not checked")
 
 
 def _frame(data: bytes) -> bytes:
@@ -202,7 +204,7 @@ def _port(address: Any) -> int:
 
 
 class _BoundedReceiveBuffer(streamBuffer.ReceiveBuffer):  # type: ignore[misc]  # Thespian is untyped
-    """Refuses a length that no control message has, before buffering it; Thespian then closes the socket."""
+    """Rejects a length that no control message has before buffering the message; Thespian then closes the socket."""
 
     def addMore(self, buf: bytes) -> None:  # noqa: N802  # Thespian's name
         super().addMore(buf)
@@ -231,7 +233,7 @@ class HardenedTransport(TCPTransport.TCPTransport):  # type: ignore[misc]
 
     def prepEndpoint(self, *args: Any) -> Any:  # noqa: N802  # Thespian's name
         endpoint = super().prepEndpoint(*args)
-        endpoint.prepared_at = time.monotonic_ns()  # nobody can know the address of the new process yet
+        endpoint.prepared_at = time.monotonic_ns()  # no peer can know the address of the new process yet
         return endpoint
 
     def serializer(self, intent: Any) -> bytes:
@@ -247,11 +249,11 @@ class HardenedTransport(TCPTransport.TCPTransport):  # type: ignore[misc]
         buffer._deserialize = partial(self._take, port)
         with _ACKNOWLEDGING:
             TCPTransport.ackMsg = TCPTransport.ackDataErrMsg = b""
-            with contextlib.suppress(ValueError):  # without a good tag it is refused below, and nothing is said to it
+            with contextlib.suppress(ValueError):  # a bad tag is rejected below, without an answer
                 name = self._pickle.name(data, port)
                 TCPTransport.ackMsg = _frame(self._pickle.ack(streamBuffer.ackPacket, data))
                 TCPTransport.ackDataErrMsg = _frame(self._pickle.ack(streamBuffer.ackDataErrPacket, data))
-                if self._receipts.is_taken(name):  # perhaps its sender has not got the acknowledgement
+                if self._receipts.is_taken(name):  # its sender may have missed the acknowledgement
                     buffer._deserialize = _refuse
                     TCPTransport.ackDataErrMsg = TCPTransport.ackMsg
             return super()._addedDataToIncoming(inc, *args, **options)
@@ -270,7 +272,7 @@ class HardenedTransport(TCPTransport.TCPTransport):  # type: ignore[misc]
             return self._nextTransmitStep(intent)
 
     def _acknowledged(self, intent: Any, data: bytes) -> Any:
-        """Return what came where an acknowledgement is due: one, or a message, which is taken later."""
+        """Return the acknowledgement of *intent*, or a message that came instead and is accepted later."""
         sent = intent.serMsg.partition(b">")[2]
         for kind in (streamBuffer.ackPacket, streamBuffer.ackDataErrPacket):
             if hmac.compare_digest(data, self._pickle.ack(kind, sent)):
@@ -291,7 +293,7 @@ class HardenedTransport(TCPTransport.TCPTransport):  # type: ignore[misc]
 def _tie_to_parent(init: Any) -> None:
     assigned, parent, admin = init.args[1], init.args[2], init.args[3]
     if assigned == admin and parent != admin:
-        # The admin is forked twice; it is ours only when the process in between has gone and the subreaper has it.
+        # The admin is forked twice; it is our child only once the process in between has ended.
         guardian = int(os.environ[GUARDIAN_ENV])
         deadline = time.monotonic() + ADOPTION_DEADLINE_S
         while os.getppid() != guardian:
@@ -303,34 +305,34 @@ def _tie_to_parent(init: Any) -> None:
 
 GUARDIAN_ENV = "UNDERSTUDY_GUARDIAN_PID"
 _ACKNOWLEDGING = threading.RLock()
-"""Held while a message is acknowledged: Thespian takes the words for that from a place that all threads share."""
+"""Held while a message is acknowledged: Thespian reads the text of acknowledgements from module globals."""
 
 
 class _Checked:
-    """Serializer that Thespian gets: nothing is read but by way of a `HardenedTransport`."""
+    """Serializer for Thespian that rejects every message; only `HardenedTransport` reads messages."""
 
     loads = staticmethod(_refuse)
 
 
 class HardenedSystemBase(multiprocTCPBase.ActorSystemBase):  # type: ignore[misc]
-    """The system base to be given to `thespian.actors.ActorSystem`."""
+    """The system base for `thespian.actors.ActorSystem`."""
 
     transportType = HardenedTransport  # noqa: N815  # Thespian's name
 
     def post(self, address: Any, message: Any) -> None:
-        """Begin to send; Thespian's own `tell` would wait a minute for the acknowledgement of a deaf actor."""
+        """Start sending; Thespian's own `tell` would wait a minute for an actor that does not acknowledge."""
         self._tx_to_actor(address, message)
 
     def transmit(self, timeout_s: float) -> bool:
-        """Go on sending for at most *timeout_s* seconds; whether everything that was posted has been taken."""
+        """Continue sending for at most *timeout_s* seconds; return whether all posted messages were taken."""
         return bool(self._run_transport(timedelta(seconds=timeout_s), txonly=True) == 0)
 
 
 def harden() -> None:
-    """Prepare this process (and so all that it forks) for hardened systems.
+    """Prepare this process, and so all processes that it forks, for hardened systems.
 
     Raises:
-        ActorSystemError: another version of Thespian is installed than the one that this module was written against.
+        ActorSystemError: another version of Thespian than `SUPPORTED_VERSION` is installed.
     """
     version = importlib.metadata.version("thespian")
     if version != SUPPORTED_VERSION:

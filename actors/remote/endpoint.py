@@ -1,4 +1,4 @@
-"""A process of an actor system as other processes reach it: the endpoint of the node gateway."""
+"""Endpoint of the node gateway, by which other processes reach a process of an actor system."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 
 class Guests:
-    """Actors of this process whose parents live in others.
+    """Actors of this process whose parents are in other processes.
 
-    They are stopped when the process of their parent dies, since nobody would supervise them any more.
+    They stop when the process of their parent dies, because they have no supervisor then.
 
     Args:
-        node: the node that they live in.
+        node: their node.
         me: its id.
         peers: the other nodes.
     """
@@ -54,7 +54,7 @@ class Guests:
         peers.on_down.append(self._orphaned)
 
     def arrived(self, path: str, uid: int, creator: NodeId) -> None:
-        """An actor is made here for a parent in *creator*."""
+        """Record an actor that is created here for a parent in *creator*."""
         self._creators[path] = (uid, creator)
         if creator.system_uid != self._me.system_uid and creator.port:
             link = self._peers.link(creator.address, creator)
@@ -65,7 +65,7 @@ class Guests:
             self._orphaned(creator.uid, reason)
 
     def left(self, path: str, uid: int) -> bool:
-        """An actor of this node has stopped: whether it was a guest."""
+        """Forget an actor of this node that has stopped; return whether it was a guest."""
         known = self._creators.get(path)
         if known is None or known[0] != uid:
             return False
@@ -77,7 +77,7 @@ class Guests:
         return True
 
     def stop_all(self) -> None:
-        """Stop them: this process ends."""
+        """Stop all guests, because this process ends."""
         for path, (uid, _) in list(self._creators.items()):
             self._node.deliver_system(self._node.ref(path, uid), Terminate())
 
@@ -91,19 +91,19 @@ class Guests:
 ATTACHED_LIMIT = 4096
 SENDER_CACHE = 1024
 GRACE_S = 7.0
-"""Time allowed for the actors of a process that is to end, in seconds."""
+"""Seconds that the actors of an ending process have to stop."""
 DRAIN_S = 2.0
-"""Time allowed then for what they have sent to leave; both together are less than the host's `STOP_DEADLINE_S`."""
+"""Seconds for sending their last messages after that; both together are less than the host's `STOP_DEADLINE_S`."""
 
 T = TypeVar("T")
 
 
 class NodeEndpoint(RpcEndpoint, NodeGateway):
-    """Takes what other nodes send.
+    """Receives the calls of other nodes.
 
     Args:
         remoting: the remoting of the node.
-        takes_orders: whether other processes may have actors made here, and the system terminated.
+        takes_orders: whether other processes may create actors here and terminate the system.
         pulse: closed with the endpoint.
     """
 
@@ -146,8 +146,8 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
 
     def _refusal(self, reason: str) -> str:
         return (
-            f"{self._remoting.me} holds this process for dead ({reason}) and does not talk to it any more; "
-            "restart this actor system to be heard again"
+            f"{self._remoting.me} has declared this process dead ({reason}) and rejects its messages; "
+            "restart this actor system to be accepted again"
         )
 
     @rpc_sync
@@ -184,7 +184,7 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
 
     def _deliver(self, path: str, uid: int, message: Any, sender: ActorRef | None) -> None:
         if path not in self._node.cells and self._is_relayed(path, uid):
-            # Whoever sent it was told of the actor before the root node was.
+            # The sender learned of the actor before the root node did.
             self._node.send(self._node.ref(path, uid), message, sender)
         else:
             self._node.deliver_text(path, uid, message, sender)
@@ -246,7 +246,10 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
         return self._promised(self._placing().create(origin, self._order(order)))
 
     def _promised(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Not a coroutine handler: those are limited in number for each connection, and these wait for others."""
+        """Run *work* as a task, not as a coroutine handler.
+
+        A connection limits its coroutine handlers, and these tasks wait for other calls.
+        """
         return self.service.loop.create_task(work)
 
     def _placing(self) -> Placing:
@@ -272,13 +275,13 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
             )
 
     async def host_here(self, creator: NodeId, order: CreateOrder) -> None:
-        """Create an actor in this process for a parent in another; an earlier incarnation of it is stopped first.
+        """Create an actor in this process for a parent in another process; stop an earlier incarnation first.
 
         Raises:
-            ActorSystemError: its class cannot be imported here.
+            ActorSystemError: the actor's class cannot be imported here.
         """
         while (earlier := self._node.cells.get(order.path)) is not None:
-            # Its parent's process has died, or it would not be made again: nobody waits for it any more.
+            # Its parent's process has died, else it would not be created again: no supervisor waits for it.
             gone = self._leaving.setdefault(order.path, self.service.loop.create_future())
             earlier.deliver_system(Terminate())
             await asyncio.shield(gone)
@@ -287,7 +290,7 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
         self._node.create_ordered(order)
 
     def _cell_stopped(self, ref: ActorRef) -> None:
-        """An actor of this node has stopped for good."""
+        """Handle the final stop of an actor of this node."""
         path, uid = ref.path, ref.uid
         if self._last_left is not None and not self._node.cells and not self._last_left.done():
             self._last_left.set_result(None)
@@ -323,7 +326,7 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
             self._node.event_stream.replace(table)
 
     def _subscriptions_changed(self, table: Table) -> None:
-        """Somebody in this node has subscribed, or does not any more: the root node tells the others."""
+        """Send the changed subscriptions of this node to the root node, which sends them to the other nodes."""
         me = self._remoting.me
         if self._remoting.placing is not None:
             self._remoting.placing.subscribed(me.uid, table)
@@ -337,7 +340,7 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
         threading.Thread(target=self._node.system.terminate, name="actors-terminate", daemon=True).start()
 
     async def on_stop(self) -> None:
-        """Stop the actors that live here: this process ends."""
+        """Stop the actors of this process, because it ends."""
         node = self._node
         self._guests.stop_all()
         if node.root is None and node.cells:
@@ -356,13 +359,13 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
                 waiting.set_result("")
         node.close()
         for _ in range(3):
-            await asyncio.sleep(0)  # tasks that were cancelled end
+            await asyncio.sleep(0)  # cancelled tasks end in these turns
         if self._pulse is not None:
             self._pulse.close()
 
 
 class _WirePromise(Promise):
-    """Waits for the reply to an ask of another process, and encodes it."""
+    """Waits for the reply to an ask from another process, and encodes it."""
 
     __slots__ = ()
 
@@ -375,8 +378,8 @@ class _WirePromise(Promise):
             self._future.set_exception(error)
 
     def fail(self, error: BaseException) -> None:
-        """There will be no reply. The error travels as one in a message does: as its own type, where that can be."""
+        """End the ask with *error*, which travels like an error in a message: as its own type where possible."""
         if isinstance(error, RecipientUnreachable):
-            super().fail(error)  # the link of the asking node looks for these
+            super().fail(error)  # the link of the asking node checks for this type
         else:
             self._succeed(Failure(error))

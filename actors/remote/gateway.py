@@ -22,7 +22,7 @@ class NodeId:
         root_host: host of its system's root node, which is the system's canonical address.
         root_port: port of its system's root node.
         system_uid: the `uid` of its system's root node.
-        pulse_port: where its heartbeats are asked for; 0 for none.
+        pulse_port: port of its heartbeats; 0 for none.
     """
 
     system: str
@@ -36,17 +36,17 @@ class NodeId:
 
     @property
     def address(self) -> ActorAddress:
-        """Where its node gateway is reached."""
+        """Address of its node gateway."""
         return ActorAddress(self.system, self.host, self.port, PATH)
 
     @property
     def root_address(self) -> ActorAddress:
-        """Where the node gateway of its system's root node is reached."""
+        """Address of the node gateway of its system's root node."""
         return ActorAddress(self.system, self.root_host, self.root_port, PATH)
 
     @property
     def is_root(self) -> bool:
-        """Whether it is its system's root node."""
+        """Return whether it is its system's root node."""
         return self.uid == self.system_uid
 
     def __str__(self) -> str:
@@ -56,11 +56,11 @@ class NodeId:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a path is hosted.
+    """Process that hosts a path.
 
     Args:
         node: the hosting process.
-        exact: whether the path itself was placed there, not one above it.
+        exact: whether the path itself was placed there; otherwise an ancestor of it was.
     """
 
     node: NodeId
@@ -68,69 +68,69 @@ class Route:
 
 
 class NodeGateway(RpcGateway):
-    """A node as other nodes see it. ``origin`` is the calling node; payloads are made by `actors.serialization`."""
+    """Interface of a node for other nodes. ``origin`` is the calling node; `actors.serialization` encodes payloads."""
 
     def associate(self, origin: NodeId) -> Ask[NodeId]:
         """Introduce *origin*; raises `Quarantined` when it was declared dead before."""
         raise NotImplementedError
 
     def attach(self, origin: int) -> Ask[str]:
-        """Answered when this node wants to hear no more of *origin*, with the reason; else never.
+        """Wait until this node rejects *origin*; return the reason.
 
-        It is how a node learns within a moment that a connection broke: what waits for a reply is told.
+        The ask fails when its connection breaks, which tells the calling node of the break at once.
         """
         raise NotImplementedError
 
     def deliver(self, origin: int, path: str, uid: int, sender: str, payload: bytes) -> None:
-        """A message to the actor at *path* in the incarnation *uid* (0: whichever); *sender* is a ref's text or ""."""
+        """Deliver a message to incarnation *uid* (0 for any) of the actor at *path*; *sender* is a ref's text or ""."""
         raise NotImplementedError
 
     def deliver_system(self, origin: int, path: str, uid: int, payload: bytes) -> None:
-        """A system message to an actor: watching, supervision, termination."""
+        """Deliver a system message to an actor: watching, supervision, termination."""
         raise NotImplementedError
 
     def ask(self, origin: int, path: str, uid: int, timeout_s: float, payload: bytes) -> Ask[bytes]:
-        """A message whose reply is the answer; raises `RecipientTerminated`, `AskTimeout`, or what the reply raises."""
+        """Deliver a message and return the reply; raises `RecipientTerminated`, `AskTimeout`, or the reply's error."""
         raise NotImplementedError
 
     def graceful_stop(self, origin: int, path: str, uid: int, timeout_s: float) -> Ask[bool]:
-        """Stop an actor once it has handled what it has, and wait for its end: for clients, whom nobody can tell."""
+        """Stop an actor after the messages in its mailbox, and wait for its end; for clients, which cannot watch it."""
         raise NotImplementedError
 
     @reads
     def resolve(self, path: str, uid: int) -> Ask[Route]:
-        """Where *path* is hosted; asked of the root node. Waits while the actor is being created."""
+        """Return the process that hosts *path*; for root nodes. It waits while the actor is being created."""
         raise NotImplementedError
 
     def create(self, origin: NodeId, order: bytes) -> Ask[Route]:
-        """Place and create an actor; asked of the root node of the system that is to host it."""
+        """Place and create an actor; for the root node of the system that hosts it."""
         raise NotImplementedError
 
     def host(self, creator: NodeId, order: bytes) -> Ask[None]:
-        """Create an actor in this very process; asked by the root node on behalf of *creator*."""
+        """Create an actor in this process; the root node calls this on behalf of *creator*."""
         raise NotImplementedError
 
     def stopped(self, origin: int, path: str, uid: int) -> None:
-        """An actor that was created by `host` has stopped for good; told to the root node."""
+        """Inform the root node that an actor created by `host` has stopped for good."""
         raise NotImplementedError
 
     def node_down(self, uid: int, reason: str) -> None:
-        """A process of the own system has ended; told by the root node."""
+        """Inform a node that a process of its own system has ended; the root node calls this."""
         raise NotImplementedError
 
     def subscriptions(self, origin: int, payload: bytes) -> None:
-        """To the root node: who has subscribed to the event stream at *origin*; to others: who has elsewhere."""
+        """Send event stream subscriptions: to the root node those of *origin*, to a host those of all other nodes."""
         raise NotImplementedError
 
     def terminate(self, origin: int) -> None:
-        """Terminate the whole actor system; told to the root node."""
+        """Terminate the whole actor system; for the root node."""
         raise NotImplementedError
 
 
 class PulseGateway(RpcGateway):
-    """Shows that a process runs, from a thread of its own: an actor that computes for a minute is not dead."""
+    """Shows that a process runs. It answers from a thread of its own, so an actor that computes does not delay it."""
 
     @reads
     def beat(self) -> Ask[int]:
-        """The uid of the node that runs here."""
+        """Return the uid of the node of this process."""
         raise NotImplementedError

@@ -1,13 +1,12 @@
-"""Failure detection: heartbeats to the nodes that matter to this one, judged by the phi accrual detector.
+"""Failure detection: heartbeats to monitored nodes, evaluated by the phi accrual detector.
 
-`Heartbeats` asks (Akka's ``RemoteWatcher``). What is monitored: nodes of other systems on which something is watched or
-supervised, and, by a root node, the hosts of its own system. A process that ends is seen sooner, by its connection or
-its pidfd; heartbeats are for those that stop, hang, or are cut off.
+`Heartbeats` asks for the heartbeats (Akka's ``RemoteWatcher``). A node monitors nodes of other systems on which it
+watches or supervises an actor. A root node also monitors the hosts of its own system. The end of a process shows
+sooner, by its connection or its pidfd. Heartbeats detect processes that are suspended, hang, or are cut off.
 
-`Pulse` answers, in a thread of its own. An actor may compute for minutes, and the event loop of its process stands
-still meanwhile. The process is alive all the same, and is not to be declared dead (Akka answers heartbeats on another
-dispatcher than the actors'). What stops the thread too is what a failure detector is meant to see: a stopped,
-swapped-out or lost process.
+`Pulse` answers, in a thread of its own. While an actor computes for minutes, the event loop of its process stands
+still. That process is alive and must not be declared dead (Akka answers heartbeats on another dispatcher than the
+actors'). A suspended, swapped-out or lost process stops the thread too, and the failure detector detects it.
 """
 
 from __future__ import annotations
@@ -36,20 +35,19 @@ CLOSE_DEADLINE_S = 5.0
 
 
 class PhiAccrualFailureDetector:
-    """Judges one node by its heartbeats (Hayashibara et al. 2004, Akka's ``PhiAccrualFailureDetector``). Pure.
+    """Evaluates the heartbeats of one node (Hayashibara et al. 2004, Akka's ``PhiAccrualFailureDetector``). Pure.
 
-    Not "alive" or "dead", but a degree of suspicion, phi: how improbable the present silence is, by how regularly
-    heartbeats have come so far. phi = 1 means a mistake in one judgement of ten, phi = 8 one in 10^8. All times are
-    monotonic seconds.
+    It does not decide between alive and dead, but computes a degree of suspicion, phi. Phi says how improbable the
+    present silence is, given the regularity of earlier heartbeats. A threshold of 1 means one wrong decision in ten, a
+    threshold of 8 one in 10^8. All times are monotonic seconds.
 
     Args:
-        threshold: phi from which on it is held for dead. Lower means sooner, and more mistakes.
-        max_samples: how many intervals between heartbeats are remembered.
-        min_std_deviation_s: least standard deviation that is assumed, so that clockwork heartbeats do not make the
-            first late one look like death.
-        acceptable_pause_s: silence beyond the usual that is not held against it: a garbage collection, a lost packet.
-        first_interval_s: the interval that is expected before any has been seen, with a quarter of it for a standard
-            deviation.
+        threshold: phi from which on the node counts as dead; a lower one detects sooner, with more wrong decisions.
+        max_samples: number of intervals between heartbeats to remember.
+        min_std_deviation_s: least standard deviation to assume, so that the first late heartbeat after exactly regular
+            ones raises no alarm.
+        acceptable_pause_s: seconds of additional silence that raise no suspicion: a garbage collection, a lost packet.
+        first_interval_s: interval to expect before the first one was seen; the standard deviation is a quarter of it.
 
     Raises:
         ValueError: a value is out of range.
@@ -84,10 +82,10 @@ class PhiAccrualFailureDetector:
         self._learn()
 
     def heartbeat(self, now: float) -> None:
-        """A heartbeat has come.
+        """Record a heartbeat at *now*.
 
-        One that ends a silence which was taken for death is not remembered as an interval: it would make the detector
-        patient for a long time to come.
+        The interval is not remembered if the node counted as dead before: it would make the detector slow for a long
+        time.
         """
         if self._last is not None and self.is_available(now):
             self._intervals.append(max(now - self._last, 0.0))
@@ -95,17 +93,17 @@ class PhiAccrualFailureDetector:
         self._last = now
 
     def phi(self, now: float) -> float:
-        """The suspicion at *now*: 0 before the first heartbeat, and growing with the silence, without bound."""
+        """Return the suspicion at *now*: 0 before the first heartbeat, then growing with the silence without bound."""
         if self._last is None:
             return 0.0
-        # Akka's logistic approximation of the normal distribution's tail, 1 / (1 + e^x). Its logarithm is computed
-        # directly, since e^x overflows for long silences, and the tail itself is lost in rounding.
+        # Akka's logistic approximation of the normal distribution's tail, 1 / (1 + e^x). Compute its logarithm
+        # directly, because e^x overflows for long silences, and the tail itself rounds to 0.
         y = (now - self._last - self._mean - self._acceptable_pause_s) / self._std_deviation
         x = y * (1.5976 + 0.070566 * y * y)
         return (max(x, 0.0) + math.log1p(math.exp(-abs(x)))) / math.log(10)
 
     def is_available(self, now: float) -> bool:
-        """Whether phi is below the threshold."""
+        """Return whether phi is below the threshold."""
         return self.phi(now) < self._threshold
 
     def _learn(self) -> None:
@@ -124,12 +122,12 @@ class _Monitored:
 
 
 class Heartbeats:
-    """Asks for the pulse of other nodes.
+    """Asks other nodes for heartbeats.
 
     Args:
         service: the RPC service of this process.
-        config: see there.
-        on_silent: called once, with the node and the reason, when it is held for dead.
+        config: see `HeartbeatConfig`.
+        on_silent: called once, with the node and the reason, when the node counts as dead.
     """
 
     def __init__(self, service: RpcService, config: HeartbeatConfig, on_silent: Callable[[NodeId, str], None]) -> None:
@@ -163,7 +161,7 @@ class Heartbeats:
             self._tick()
 
     def unwatch(self, uid: int) -> None:
-        """Monitor a node no more; idempotent."""
+        """Stop monitoring a node; idempotent."""
         self._monitored.pop(uid, None)
 
     def _tick(self) -> None:
@@ -173,7 +171,7 @@ class Heartbeats:
             self._timer = None
             return
         self._timer = loop.call_later(self._config.interval_s, self._tick)
-        # When this loop itself stood still, the replies that came meanwhile have not been seen: nobody is to blame.
+        # When this loop itself stood still, it has not read the replies that came during that time.
         stalled = now - self._last_tick > self._config.interval_s + max(self._config.acceptable_pause_s, 1.0) / 2
         self._last_tick = now
         for monitored in list(self._monitored.values()):
@@ -221,8 +219,8 @@ class PulseEndpoint(RpcEndpoint, PulseGateway):
     """Answers heartbeats.
 
     Args:
-        service: the service at the port that the heartbeats come to.
-        uid: uid of the node whose pulse this is.
+        service: the service at the port of the heartbeats.
+        uid: uid of the node that it answers for.
     """
 
     parent_path = None
@@ -237,13 +235,13 @@ class PulseEndpoint(RpcEndpoint, PulseGateway):
 
 
 class Pulse:
-    """Answers heartbeats until `close`.
+    """Answers heartbeats until `close`, in a thread of its own.
 
     Args:
         secret: the cluster secret.
         system: name of the actor system.
         host: address to listen on.
-        uid: uid of the node whose pulse this is.
+        uid: uid of the node that it answers for.
         tls: certificates for TLS, as for the node's own port.
 
     Raises:

@@ -1,7 +1,7 @@
-"""The way from this node to one other: queues while it connects, keeps the order, says when the other one has died.
+"""A link from this node to another one: it queues while it connects, keeps the order, and detects the other's death.
 
-What travels on it are parcels: messages, system messages, asks, notices. Each knows how it travels, and what is to be
-done where it cannot.
+A link carries parcels: messages, system messages, asks, notices. Each parcel can send itself, and handles its own
+failure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 10_000
 NEVER_S = 3e8
-"""Time allowed for the ask that is answered only when the other side refuses this one: ten years."""
+"""Timeout of the ask that the other side answers only when it rejects this node: ten years, in seconds."""
 RETRY_S = 0.2
 ATTEMPTS = 3
 REFUSED_FOR_S = 5.0
@@ -44,30 +44,30 @@ PROBE_TIMEOUT_S = 2.0
 
 
 class Parcel(Protocol):
-    """Something to be sent to a node."""
+    """An item to send to a node."""
 
     @property
     def urgent(self) -> bool:
-        """Whether it is the runtime's, and not to be refused because actors have sent too much."""
+        """Return whether it belongs to the runtime, so that limits for messages of actors do not apply."""
 
     @property
     def size(self) -> int:
         """Number of bytes that it holds while it waits."""
 
     def send(self, gateway: NodeGateway) -> None:
-        """Send it; the connection is there."""
+        """Send it over the open connection."""
 
     def undeliverable(self, error: ActorError) -> None:
-        """Tell whom it concerns that it cannot be sent."""
+        """Handle that it cannot be sent."""
 
 
 class Notice:
-    """A parcel of the runtime's own.
+    """A parcel of the runtime.
 
     Args:
         tell: sends it.
-        what: names it in the log, where it cannot be sent.
-        level: at which that is logged. As a rule the process that it was for has ended.
+        what: its name in the log when it cannot be sent.
+        level: log level for that case. Usually the receiving process has ended.
     """
 
     urgent = True
@@ -83,7 +83,7 @@ class Notice:
 
 
 class _Arrival:
-    """Not sent itself: somebody waits for the connection."""
+    """A parcel that sends nothing, but completes a future once the connection is open."""
 
     urgent = True
     size = 0
@@ -101,7 +101,7 @@ class _Arrival:
 
 
 class Outgoing:
-    """To one recipient.
+    """A parcel for one recipient.
 
     Args:
         node: the sending node.
@@ -121,7 +121,7 @@ class Outgoing:
 
     @property
     def size(self) -> int:
-        """How many bytes it holds while it waits."""
+        """Number of bytes that it holds while it waits."""
         return len(self.payload)
 
     def send(self, gateway: NodeGateway) -> None:
@@ -129,16 +129,16 @@ class Outgoing:
         raise NotImplementedError
 
     def deliver_here(self) -> None:
-        """The recipient, if it lives, lives in this process."""
+        """Deliver it in this process, which hosts the recipient if that lives."""
         raise NotImplementedError
 
     def undeliverable(self, error: ActorError) -> None:
-        """The recipient cannot be reached."""
+        """Handle that the recipient cannot be reached."""
         raise NotImplementedError
 
 
 class OutgoingMessage(Outgoing):
-    """A tell. Its payload is made when it is sent, not when it leaves: errors are the sender's, changes too late."""
+    """A tell. It is encoded when the sender tells it: errors reach the sender, and later changes have no effect."""
 
     __slots__ = ("message", "payload", "sender", "sender_text")
 
@@ -188,16 +188,16 @@ class OutgoingSystem(Outgoing):
 
     def undeliverable(self, error: ActorError) -> None:
         if isinstance(self.message, Watch):
-            # Whether it ever lived is not known; that its process is gone, or cannot be reached, is.
+            # It is unknown whether the actor ever existed. Its process has ended or cannot be reached.
             ended = DeathWatchNotification(self.ref, existence_confirmed=False, address_terminated=True)
             self.node.send_system(self.message.watcher, ended)
 
 
 class OutgoingAsk(Outgoing):
-    """A message from somebody of this process who waits for the reply, which comes back over the same connection.
+    """A message of an ask of this process. The reply returns over the same connection.
 
     Args:
-        broke: called with this and the error when the connection broke, or could not be made.
+        broke: called with this parcel and the error when the connection broke, or could not be opened.
     """
 
     __slots__ = ("asker", "broke", "message", "payload", "timeout_s")
@@ -244,7 +244,7 @@ class OutgoingAsk(Outgoing):
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """There will be no reply."""
+        """End the ask with *error*."""
         self.node.deliver_system(self.asker, AskFailed(error))
 
     def deliver_here(self) -> None:
@@ -255,13 +255,13 @@ class OutgoingAsk(Outgoing):
 
 
 class Link:
-    """A connection to a node, made at first use and made anew when it broke, until that node is known to have died.
+    """A connection to a node. It opens at first use, and again after a break, until that node has died.
 
     Args:
         service: the RPC service of this process.
         me: this node.
-        address: where the other node's process is reached.
-        on_up: called when the other node has been reached for the first time.
+        address: address of the other node's process.
+        on_up: called when the other node is reached for the first time.
         on_dead: called once with this link and the reason, when the other node has died or another one has its address.
     """
 
@@ -294,7 +294,7 @@ class Link:
         self._refused_until = 0.0
 
     def send(self, parcel: Parcel) -> None:
-        """Send, or queue until the other node is reached; what cannot be sent is told so."""
+        """Send a parcel, or queue it until the other node is reached; call its `undeliverable` if neither works."""
         if self._up and not self._queue:
             if parcel.urgent or self.has_room:
                 parcel.send(self.gateway)
@@ -305,7 +305,7 @@ class Link:
         if refusal is not None:
             parcel.undeliverable(refusal)
             if self._refused_until == math.inf:
-                self.open()  # another incarnation may be there by now
+                self.open()  # another incarnation may have the address by now
         elif not parcel.urgent and (len(self._queue) >= QUEUE_LIMIT or self._queued_bytes >= self._capacity):
             waiting = f"{len(self._queue)} messages of {self._queued_bytes} bytes"
             parcel.undeliverable(RecipientUnreachable(f"{waiting} wait already for the connection to {self.name}"))
@@ -315,9 +315,9 @@ class Link:
             self.open()
 
     def suspect(self, reason: str) -> None:
-        """The node at that address is held for dead: nothing is sent before another incarnation of it has been seen."""
+        """Quarantine the node at that address: send nothing until another incarnation of it answers."""
         self._refusal = Quarantined(
-            f"{self.name} is in quarantine: {reason}; a new incarnation of it will be talked to"
+            f"{self.name} is in quarantine: {reason}; only a new incarnation of it is reached again"
         )
         self._refused_until = math.inf
 
@@ -330,12 +330,12 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether what is sent now leaves now."""
+        """Return whether a parcel that is sent now leaves at once."""
         return self._up
 
     @property
     def has_room(self) -> bool:
-        """Whether more messages of actors may be sent: the rest of what may wait is for what the runtime has to say."""
+        """Return whether more messages of actors may be sent; the rest of the buffer is for the runtime."""
         return self._service.unsent(self.key) < self._capacity
 
     def _full(self) -> RecipientUnreachable:
@@ -344,16 +344,16 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The other node, for people."""
+        """The other node, as text for people."""
         return str(self.address.with_path("/")) if self.node is None else str(self.node)
 
     async def ready(self) -> NodeGateway:
         """Wait until the other node is reached.
 
         Raises:
-            RecipientUnreachable: it has died, or cannot be reached.
-            Quarantined: it wants to hear no more of this node.
-            AuthenticationError: it has another secret.
+            RecipientUnreachable: the other node has died, or cannot be reached.
+            Quarantined: the other node rejects this node.
+            AuthenticationError: the other node has another secret.
         """
         if not self._up or self._queue:
             arrived: asyncio.Future[NodeGateway] = self._service.loop.create_future()
@@ -362,25 +362,25 @@ class Link:
         return self.gateway
 
     async def drained(self) -> None:
-        """Wait until what is queued has been sent; raises as `ready`."""
+        """Wait until the queued parcels have been sent; raises as `ready`."""
         if self._queue:
             await self.ready()
 
     def open(self) -> None:
-        """Begin to connect, unless that is done or under way."""
+        """Start connecting, unless the link is connected or connecting."""
         if self._task is None and self.dead is None:
             self._task = self._service.loop.create_task(self._run(), name=f"link to {self.address}")
 
     async def _run(self) -> None:
-        """Connect, stay attached, connect again: until the other node is dead, or refuses, or nobody needs it."""
+        """Connect, stay attached, and connect again after a break, until the other node is dead or rejects this one."""
         try:
             while self.dead is None and await self._connect():
                 try:
                     reason = await self._attaching.attach(self._me.uid)
                 except (RecipientUnreachable, EndpointStateError, UnknownActor, AskTimeout):
-                    self._up = False  # the connection broke; whether the node lives is found out by the next one
+                    self._up = False  # the connection broke; the next attempt shows whether the node lives
                     if self.node is not None and self.node.system_uid == self._me.system_uid:
-                        # The root node sees its hosts end, and says so: the other side need not be disturbed.
+                        # The root node reports the end of its hosts, so there is no hurry.
                         await asyncio.sleep(RETRY_S)
                 else:
                     if reason:
@@ -433,7 +433,7 @@ class Link:
         return True
 
     async def _is_port_closed(self) -> bool:
-        """Whether the machine answers, but nothing listens there: then there is no doubt that the process has ended."""
+        """Return whether the machine answers but nothing listens, which proves that the process has ended."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 _, writer = await asyncio.open_connection(*self.key)
@@ -445,7 +445,7 @@ class Link:
         return False
 
     def _refuse(self, error: ActorError) -> None:
-        """Give up for a while; what waits is handed back."""
+        """Give up for `REFUSED_FOR_S` seconds; hand the queued parcels back."""
         if isinstance(error, Quarantined):
             logger.error("%s", error)
         else:
@@ -463,7 +463,7 @@ class Link:
             parcel.undeliverable(error)
 
     def declare_dead(self, reason: str) -> None:
-        """The other node has died: nothing is sent any more; idempotent."""
+        """Declare the other node dead and send nothing more; idempotent."""
         if self.dead is not None:
             return
         self.dead = reason

@@ -1,7 +1,7 @@
-"""The other nodes that this one speaks with: a link to each, what is known of it, and when it is dead.
+"""The other nodes with which this one communicates: a link to each, its incarnation, and its death.
 
-One place for all that says that a node has died: its connection and its closed port, its silence, another incarnation
-at its address, the word of its system's root node.
+This module collects every sign of a node's death: a closed port, silence, another incarnation at its address, a report
+of its system's root node.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ REMEMBERED = 1000
 class Associations:
     """The incarnations of other nodes, by address (Akka's ``Association`` and ``Quarantined``). Pure.
 
-    A node is an address and the uid of one incarnation of the process there. Once an incarnation has been declared
-    dead, it stays so: actors here have been told that its actors are gone, and it must not speak as if they were not.
-    Only a new incarnation at the address is spoken with again.
+    A node is an address and the uid of one incarnation of the process there. An incarnation that was declared dead
+    stays dead, because actors here already know that its actors have ended. Messages from it would contradict that.
+    Communication resumes only with a new incarnation at the address.
 
     Args:
-        remembered: number of uids in quarantine that are remembered; the oldest are forgotten first.
+        remembered: number of uids in quarantine to remember; the oldest are forgotten first.
 
     Raises:
         ValueError: *remembered* is not a positive number.
@@ -47,10 +47,10 @@ class Associations:
         self._quarantined: dict[int, str] = {}
 
     def seen(self, address: Hashable, uid: int) -> int | None:
-        """Note that a node with that uid has been heard of at *address*; one in quarantine changes nothing.
+        """Record a node with that uid at *address*; ignore it while it is in quarantine.
 
         Returns:
-            The uid of the incarnation that it supersedes, which is in quarantine from now on; None for none.
+            The uid of the incarnation that it supersedes, which is now in quarantine; None when there is none.
         """
         if uid in self._quarantined:
             return None
@@ -62,19 +62,19 @@ class Associations:
         return known
 
     def quarantine(self, uid: int, reason: str) -> None:
-        """Declare an incarnation dead, once and for all."""
+        """Declare an incarnation dead for good."""
         if uid in self._quarantined:
             return
         self._quarantined[uid] = reason
         if len(self._quarantined) > self._remembered:
             oldest = next(iter(self._quarantined))
             del self._quarantined[oldest]
-            # An address whose quarantined incarnation is forgotten is an address like any other.
+            # Forget its address too: after that the address is like any unknown one.
             for address in [each for each, known in self._by_address.items() if known == oldest]:
                 del self._by_address[address]
 
     def accept_from(self, uid: int) -> bool:
-        """Return whether messages of that incarnation are to be taken."""
+        """Return whether to accept messages of that incarnation."""
         return uid not in self._quarantined
 
     def reason(self, uid: int) -> str | None:
@@ -83,13 +83,13 @@ class Associations:
 
 
 class Peers:
-    """Links by address. All of it runs on the node's loop.
+    """Links by address. All methods run on the node's loop.
 
     Args:
         service: the RPC service of this process.
         me: this node.
-        heartbeat: how failures are detected.
-        on_lost: called with a link whose node has died, and with the refs that were watched over it.
+        heartbeat: settings of the failure detection.
+        on_lost: called with a link whose node has died, and with the refs that were watched over the link.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Peers:
         self.on_down: list[Callable[[int, str], None]] = []
         """Called with uid and reason for each node that has died."""
         self.on_host_silent: Callable[[int, str], None] | None = None
-        """A root node's: what to do with a process of its own system that does not answer."""
+        """Called by a root node for a silent process of its own system, with uid and reason."""
         self._service = service
         self._me = me
         self._on_lost = on_lost
@@ -113,11 +113,11 @@ class Peers:
         self._is_closed = False
 
     def link(self, address: ActorAddress, node: NodeId | None = None) -> Link:
-        """The link to the process at *address*; with *node*, to that very incarnation."""
+        """Return the link to the process at *address*; with *node*, the link to exactly that incarnation."""
         key = (address.host, address.port)
         link = self._links.get(key)
         if link is not None and node is not None and link.node is not None and link.node.uid != node.uid:
-            # One of the two has died. What the system's root says of late is the younger truth.
+            # One of the two has died. *node* comes from the system's root node and is the newer one.
             link.declare_dead("another incarnation has its address")
             link = None
         if link is None:
@@ -132,7 +132,7 @@ class Peers:
         return link
 
     def link_to(self, uid: int) -> Link | None:
-        """The link to a node that is known."""
+        """Return the link to the node with that uid, or None."""
         return next((link for link in self._links.values() if link.node is not None and link.node.uid == uid), None)
 
     def _link_up(self, link: Link) -> None:
@@ -140,7 +140,11 @@ class Peers:
             link.declare_dead(self.associations.reason(link.node.uid) or "it is in quarantine")
 
     def heard_of(self, node: NodeId) -> bool:
-        """Another node has spoken: False when it is not to be listened to. What it supersedes has died."""
+        """Record contact with another node; declare the incarnation that it supersedes dead.
+
+        Returns:
+            False when the node is in quarantine and must be ignored.
+        """
         for uid in (node.uid, node.system_uid):
             if not self.associations.accept_from(uid):
                 return False
@@ -151,16 +155,16 @@ class Peers:
                 self.node_down(superseded, "another incarnation has its address")
         return True
 
-    # ------------------------------------------------------------------ whose end matters
+    # ------------------------------------------------------------------ monitoring
 
     def monitor(self, link: Link) -> None:
-        """The end of that node matters. A root node sees to its own system's processes, each node to other systems'."""
+        """Monitor the node of a link if it belongs to another system; the root node monitors its own processes."""
         if link.node is not None and link.node.system_uid != self._me.system_uid:
             link.open()
             self.heartbeats.watch(link.node)
 
     def relax(self, link: Link) -> None:
-        """Something that mattered does not any more: if it was the last, the node is not monitored any more."""
+        """Stop monitoring the node of a link when no watched actor and no guest's parent is left on it."""
         node = link.node
         if node is not None and not link.watched and not link.guests and node.system_uid != self._me.system_uid:
             self.heartbeats.unwatch(node.uid)
@@ -168,7 +172,7 @@ class Peers:
     # ------------------------------------------------------------------ the end of other nodes
 
     def node_down(self, uid: int, reason: str) -> None:
-        """A process is known to have ended, or is held for dead; idempotent."""
+        """Handle the end of a process, known or assumed; idempotent."""
         if uid == self._me.uid:
             return
         self.associations.quarantine(uid, reason)
@@ -188,7 +192,7 @@ class Peers:
             self.on_host_silent(node.uid, reason)
             return
         self._silent_addresses[node.host, node.port] = reason
-        logger.error("%s is held for dead: %s; it is not talked to again before it is started anew", node, reason)
+        logger.error("%s counts as dead: %s; it stays unreachable until it is restarted", node, reason)
         self.node_down(node.uid, reason)
 
     def _link_dead(self, link: Link, reason: str) -> None:
@@ -204,7 +208,7 @@ class Peers:
     # ------------------------------------------------------------------ end
 
     async def drained(self) -> None:
-        """Wait until what waits for connections has been sent, or cannot be."""
+        """Wait until all queued parcels have been sent or have failed."""
         for link in list(self._links.values()):
             with contextlib.suppress(ActorError):
                 await link.drained()

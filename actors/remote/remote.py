@@ -1,8 +1,8 @@
-"""How a node reaches the actors of other processes and systems: finds them, keeps the order, notices their end.
+"""Link of a node to the actors of other processes and systems: finds them, keeps the order, notices their end.
 
-Akka's ``RemoteActorRefProvider``. An incarnation of an actor never moves, so the process that hosts it is found out
-once for each ref. Until it is known messages queue here, afterwards at the link to that process, so that they arrive in
-the order in which they were sent, whenever that was.
+Akka's ``RemoteActorRefProvider``. An incarnation of an actor never moves, so a node looks up its process once for each
+ref. Until the process is known, messages queue here; after that they queue at the link to that process. So they always
+arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from actors.system_config import SystemConfig
 
 
 class Placing(Protocol):
-    """Directory of a root node, which alone knows where everything is."""
+    """Directory of a root node, the only node that knows the process of every actor."""
 
     async def resolve(self, path: str, uid: int) -> Route:
-        """Where *path* is hosted; waits while it is being created."""
+        """Return the process that hosts *path*; wait while the actor is being created."""
 
     async def create(self, creator: NodeId, order: CreateOrder) -> Route:
         """Place and create an actor."""
 
     def stopped(self, path: str, uid: int) -> None:
-        """An actor that was placed has stopped for good."""
+        """Forget a placed actor that has stopped for good."""
 
     def subscribed(self, origin: int, table: Table) -> None:
-        """The subscriptions to the event stream that were made in a node of this system."""
+        """Take the event stream subscriptions of a node of this system."""
 
 
 ROUTE_CACHE = 100_000
@@ -49,16 +49,16 @@ CREATION_TIMEOUT_S = 90.0
 
 
 class Remoting:
-    """The `Remote` of a node that has others. All of it runs on the node's loop.
+    """The `Remote` of a node that reaches other nodes. All methods run on the node's loop.
 
     Args:
         service: the RPC service of this process.
         me: this node.
         config: settings of the system.
-        temp: as of `Node`.
+        temp: see `Node`.
 
     Attributes:
-        node: the node, made here; `Node.system` is for the caller to set.
+        node: the node, created by the constructor; the caller sets `Node.system`.
     """
 
     def __init__(self, service: RpcService, me: NodeId, config: SystemConfig, temp: str = "") -> None:
@@ -100,7 +100,7 @@ class Remoting:
         self._send(OutgoingSystem(self.node, self.me.uid, ref, message, self.node.serializer.dumps(message)))
 
     def send_subscriptions(self, link: Link, table: Table) -> None:
-        """Send a table of subscriptions to the event stream; they go between a host and its system's root node."""
+        """Send a table of event stream subscriptions from a host to the root node, or from the root node to a host."""
         payload = self.node.serializer.dumps([[ref, list(entries)] for ref, entries in table.items()])
         link.send(Notice(lambda there: there.subscriptions(self.me.uid, payload), "a table of subscriptions"))
 
@@ -137,16 +137,16 @@ class Remoting:
     async def _find(self, ref: ActorRef) -> None:
         try:
             route = await self.resolve(ref)
-        except Exception as error:  # whatever the other side makes of the question: what waits is not to wait for ever
+        except Exception as error:  # any error of the other side: the queued messages must not wait for ever
             self._not_found(ref, _as_actor_error(error))
         else:
             self._found(ref, route)
 
     async def resolve(self, ref: ActorRef) -> Route:
-        """Ask the root node of the ref's system where it is hosted.
+        """Ask the root node of the ref's system for the process that hosts it.
 
         Raises:
-            RecipientUnreachable: that node cannot be reached.
+            RecipientUnreachable: the root node cannot be reached.
         """
         if ref.origin == self.origin and self.placing is not None:
             return await self.placing.resolve(ref.path, ref.uid)
@@ -177,13 +177,13 @@ class Remoting:
             link.send(outgoing)
 
     def _ask_broke(self, ask: OutgoingAsk, error: RecipientUnreachable) -> None:
-        """The connection to the process of an actor broke: is the actor no more, or is only the connection?"""
+        """Find out whether the actor has stopped, or only the connection to its process broke; then fail the ask."""
         self._run(self._explain(ask, error), f"what became of {ask.ref}")
 
     async def _explain(self, ask: OutgoingAsk, error: RecipientUnreachable) -> None:
         link = self._routes.get(ask.ref)
         better: BaseException = error
-        with contextlib.suppress(Exception):  # then the first error is the one to tell
+        with contextlib.suppress(Exception):  # then report the first error
             route = await self.resolve(ask.ref)
             if link is None or link.node is None or route.node.uid != link.node.uid:
                 better = RecipientTerminated(f"{ask.ref} has stopped; whether it got the message is unknown: {error}")
@@ -201,7 +201,7 @@ class Remoting:
     # ------------------------------------------------------------------ creating
 
     def create(self, order: CreateOrder, ref: ActorRef, on_failed: Callable[[Exception], None]) -> None:
-        """Have an actor created in another process (`Remote`); what is sent to it meanwhile waits."""
+        """Create an actor in another process (`Remote`); messages to it wait until it exists."""
         payload = self.node.serializer.dumps(order)
         self._waiting[ref] = deque()
         self._created.add(ref)
@@ -218,7 +218,7 @@ class Remoting:
                 await root.ready()
                 gateway = self.service.gateway(root.address, NodeGateway, timeout_s=CREATION_TIMEOUT_S)
                 route = await gateway.create(self.me, payload)
-        except Exception as error:  # as above: an actor that was never made has to be known as that
+        except Exception as error:  # any error: the parent has to learn that its child was not created
             self._created.discard(ref)
             self._not_found(ref, _as_actor_error(error))
             on_failed(error)
@@ -226,25 +226,25 @@ class Remoting:
             self._found(ref, route)
 
     def lives_with(self, ref: ActorRef, node: NodeId) -> None:
-        """Note that an actor of another process lives in *node*, so that nobody is asked where."""
+        """Record that an actor of another process lives in *node*, which saves the look-up."""
         if node.uid != self.me.uid and ref not in self._waiting:
             self._routes.setdefault(ref, self.peers.link(node.address, node))
 
     def has_created(self, ref: ActorRef) -> bool:
-        """Whether *ref* is of an actor that was created from here, or is being created."""
+        """Return whether this node has created the actor of *ref*, or is creating it."""
         return ref in self._created
 
     # ------------------------------------------------------------------ watching
 
     def watching(self, ref: ActorRef) -> None:
-        """Somebody here watches an actor of another process (`Remote`): notice when that process ends."""
+        """Watch the process of *ref*, because an actor here watches *ref* (`Remote`)."""
         self._watched.add(ref)
         link = self._routes.get(ref)
         if link is not None:
             self._monitor(ref, link)
 
     def unwatching(self, ref: ActorRef) -> None:
-        """Nobody here watches it any more (`Remote`)."""
+        """Stop watching the process of *ref* (`Remote`)."""
         self._watched.discard(ref)
         self._created.discard(ref)
         link = self._routes.get(ref)
@@ -253,7 +253,7 @@ class Remoting:
             self.peers.relax(link)
 
     def forget(self, ref: ActorRef) -> None:
-        """An actor of another process has stopped: what is sent to it from now on is not that process's concern."""
+        """Forget the process of an actor that has stopped there; later messages to the ref are looked up again."""
         link = self._routes.pop(ref, None)
         if link is not None:
             link.watched.discard(ref)
@@ -267,7 +267,7 @@ class Remoting:
         self.peers.monitor(link)
 
     def _lost(self, link: Link, watched: set[ActorRef]) -> None:
-        """A node has died: its actors are told of, and what is sent to them later finds out that they are no more."""
+        """Report the watched actors of a dead node as ended, and drop its routes, so that refs are looked up again."""
         self._routes = {ref: known for ref, known in self._routes.items() if known is not link}
         for ref in watched:
             self.node.process_ended(ref)
@@ -275,7 +275,7 @@ class Remoting:
     # ------------------------------------------------------------------ end
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until what was sent has left, as far as that is possible in the time."""
+        """Wait until all messages have left, for at most *timeout_s* seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._tasks:
@@ -283,7 +283,7 @@ class Remoting:
                 await self.peers.drained()
 
     def closed(self) -> None:
-        """The node ends (`Remote`)."""
+        """Stop, because the node has ended (`Remote`)."""
         for task in self._tasks:
             task.cancel()
         self.peers.close()

@@ -1,6 +1,6 @@
-"""The root node's part: host processes, where each actor is placed, and what happens when a process ends.
+"""Work of the root node: host processes, the placement of actors, and the handling of processes that end.
 
-Processes are started and ended through Thespian (`actors.process.system`), and seen to end by the kernel's word.
+Thespian starts and stops the processes (`actors.process.system`); pidfds of the kernel report their end.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Host:
     """A host process.
 
     Args:
-        name: its name, as processes' listings show it.
+        name: its name, as process listings show it.
         uid: uid of its node.
-        shared: whether many actors share it, or one has it alone.
-        hosted: the process, None while it starts.
+        shared: whether actors share it; otherwise it has a single actor.
+        hosted: the process; None while it starts.
     """
 
     name: str
@@ -56,19 +56,19 @@ class Host:
 
     @property
     def address(self) -> ActorAddress:
-        """Where its node gateway is reached."""
+        """Address of its node gateway; raises `ActorSystemError` while it starts."""
         if self.hosted is None:
             raise ActorSystemError(f"{self.name} has not started yet")
         return self.hosted.address
 
 
 class Hosts:
-    """Starts host processes, one after the other, in a thread of its own, and tells when one has ended.
+    """Starts host processes, one after the other, in a thread of its own, and reports their end.
 
     Args:
         loop: the root node's loop.
         processes: starts and stops them.
-        on_exit: called on the loop with the host and why it ended.
+        on_exit: called on the loop with the host and the reason of its end.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Hosts:
         self._loop = loop
         self._processes = processes
         self._on_exit = on_exit
-        # Thespian's own calls block, and are to come from one thread at a time. An executor's would take no work any
-        # more while the interpreter exits.
+        # Thespian's calls block, and must come from one thread at a time. An executor takes no more work while the
+        # interpreter exits.
         self._thread = LoopThread("actors-hosts")
         self._hosts: dict[int, Host] = {}
 
@@ -89,7 +89,7 @@ class Hosts:
         return iter(list(self._hosts.values()))
 
     def get(self, uid: int) -> Host | None:
-        """The running host with this uid."""
+        """Return the running host with this uid, or None."""
         return self._hosts.get(uid)
 
     async def start(self, host: Host, spec: HostSpec) -> None:
@@ -102,13 +102,13 @@ class Hosts:
         host.hosted = hosted
         try:
             host.pidfd = os.pidfd_open(hosted.pid)
-        except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
+        except (ProcessLookupError, FileNotFoundError):  # newer kernels: the latter while it is reaped
             raise ActorSystemError(f"{host.name} (process {hosted.pid}) ended right after its start") from None
         self._hosts[host.uid] = host
         self._loop.add_reader(host.pidfd, self._exited, host)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call *function* in the thread, after all that was ordered before."""
+        """Call *function* in the thread, after all earlier calls."""
 
         async def call() -> T:
             return function(*arguments)
@@ -133,15 +133,15 @@ class Hosts:
         self._on_exit(host, reason)
 
     def kill(self, host: Host, reason: str) -> None:
-        """End a host by force: what was declared dead must not go on."""
+        """Kill a host: a process that was declared dead must not keep running."""
         if host.pidfd is not None and host.hosted is not None:
             logger.error("the actor host %s (process %d) is killed: %s", host.name, host.hosted.pid, reason)
             host.killed_because = reason
-            with contextlib.suppress(ProcessLookupError):  # it ended just now
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 signal.pidfd_send_signal(host.pidfd, signal.SIGKILL)
 
     async def stop(self, host: Host, deadline_s: float | None = None) -> None:
-        """End a host in order: its actors are stopped first."""
+        """Stop a host; its actors stop first."""
         if host.ending or host.hosted is None:
             return
         host.ending = True
@@ -152,7 +152,7 @@ class Hosts:
             logger.warning("the actor host %s was not stopped in order: %s", host.name, error)
 
     def close(self) -> None:
-        """End the thread and forget the processes; what still runs ends with Thespian's admin."""
+        """End the thread and forget the processes; those that still run end with Thespian's admin."""
         self._thread.close()
         for host in self:
             if host.pidfd is not None:
@@ -170,12 +170,13 @@ class _Entry:
 
 
 class RouteTable:
-    """The table of a system's root node: which process hosts which path. Pure: no I/O, no clock.
+    """Table of a system's root node, from paths to the processes that host them. Pure: no I/O, no clock.
 
-    It holds the paths that were placed in a process of their own or in a shared one; all others follow the path above.
+    It contains the paths that were placed in a process of their own or in a shared one. All other paths are in the
+    process of their nearest ancestor in the table.
 
     Args:
-        root: the root node itself, which hosts what nobody else hosts.
+        root: the root node itself, which hosts all paths without such an ancestor.
     """
 
     def __init__(self, root: NodeId) -> None:
@@ -183,11 +184,11 @@ class RouteTable:
         self._entries: dict[str, _Entry] = {}
 
     def begin(self, path: str, uid: int) -> None:
-        """The actor *uid* is about to be created at *path*; an earlier incarnation's entry is replaced."""
+        """Add an entry for actor *uid*, which will be created at *path*; replace that of an earlier incarnation."""
         self._entries[path] = _Entry(uid, None)
 
     def settle(self, path: str, uid: int, node: NodeId) -> bool:
-        """The actor lives in *node* now; False when its entry has been removed or replaced meanwhile."""
+        """Record that the actor lives in *node*; return False when its entry was removed or replaced before."""
         entry = self._entries.get(path)
         if entry is None or entry.uid != uid:
             return False
@@ -195,7 +196,7 @@ class RouteTable:
         return True
 
     def remove(self, path: str, uid: int) -> NodeId | None:
-        """The actor has stopped, or could not be created: where it lived, None when it is not (or no more) known."""
+        """Remove an actor that has stopped or could not be created; return its node, None when that is unknown."""
         entry = self._entries.get(path)
         if entry is None or entry.uid != uid:
             return None
@@ -203,14 +204,14 @@ class RouteTable:
         return entry.node
 
     def find(self, path: str, uid: int) -> Route | tuple[str, int]:
-        """Where *path* is hosted, by the longest known path that it begins with.
+        """Find the process that hosts *path*, by its longest prefix in the table.
 
         Args:
-            path: the path that is looked for.
-            uid: the incarnation that is meant, 0 for any: a known other incarnation at *path* itself does not count.
+            path: the path to find.
+            uid: the incarnation, 0 for any; an entry of another incarnation at *path* itself does not count.
 
         Returns:
-            The route, or path and uid of the creation that has to end before that is known.
+            The route, or path and uid of the creation that has to end before the route is known.
         """
         prefix = path
         while prefix:
@@ -223,7 +224,7 @@ class RouteTable:
         return Route(self._root)
 
     def drop_node(self, uid: int) -> list[tuple[str, int]]:
-        """A process has ended: forget what it hosted; returns those paths, each with its incarnation."""
+        """Remove all paths of a process that has ended; return them, each with its incarnation."""
         gone = [
             (path, entry.uid)
             for path, entry in self._entries.items()
@@ -238,14 +239,14 @@ class RouteTable:
 
 
 class RootPlacing:
-    """Places actors in host processes, and knows where they are.
+    """Places actors in host processes, and finds them.
 
     Args:
         remoting: the root node's remoting.
         processes: starts host processes.
-        make_spec: makes the order to start a host, given its name and uid.
-        host_here: creates an actor in this very process, for the node that is its first argument.
-        shared_hosts: how many processes share the actors that are to share one.
+        make_spec: returns the order to start a host, given its name and uid.
+        host_here: creates an actor in this process, for the node that is its first argument.
+        shared_hosts: number of processes for shared actors.
     """
 
     def __init__(
@@ -279,7 +280,7 @@ class RootPlacing:
     # ------------------------------------------------------------------ where actors are
 
     async def resolve(self, path: str, uid: int) -> Route:
-        """Where *path* is hosted; waits while it, or what is above it, is being created."""
+        """Return the process that hosts *path*; wait while the actor or an ancestor is being created."""
         while True:
             found = self._table.find(path, uid)
             if not isinstance(found, Route):
@@ -288,9 +289,13 @@ class RootPlacing:
                 return found
 
     async def _is_on_its_way(self, path: str, uid: int, route: Route) -> bool:
-        """Whether the order to create an actor for another system has come, after somebody who has its ref already.
+        """Wait for the order to create an actor for another system, if a message to its ref came first.
 
-        Within a system such a message is sent on by the process of the actor's parent; here there is none above it.
+        Within one system, the process of the actor's parent forwards such a message. An actor for another system has no
+        parent in this one.
+
+        Returns:
+            Whether the order came within `EXPECTED_S` seconds.
         """
         key = path, uid
         if not (uid and path.startswith("/remote/") and route.node.uid == self._remoting.me.uid):
@@ -314,8 +319,8 @@ class RootPlacing:
         """Place and create an actor.
 
         Raises:
-            ActorSystemError: its process cannot be started, or its class is not known there.
-            RecipientUnreachable: its process died meanwhile.
+            ActorSystemError: its process cannot be started, or cannot load its class.
+            RecipientUnreachable: its process died during the creation.
         """
         key = (order.path, order.uid)
         self._table.begin(*key)
@@ -358,7 +363,7 @@ class RootPlacing:
         return link.node
 
     async def _shared_host(self, order: CreateOrder) -> Host:
-        """The shared host with the fewest actors, started at its first use."""
+        """Return the shared host with the fewest actors; start it at its first use."""
         slot = min(range(len(self._load)), key=self._load.__getitem__)
         self._load[slot] += 1
         self._slot_of[order.path, order.uid] = slot
@@ -405,7 +410,7 @@ class RootPlacing:
     # ------------------------------------------------------------------ the event stream
 
     def subscribed(self, origin: int, table: Table) -> None:
-        """The subscriptions that were made in a node of this system: all others are told."""
+        """Take the subscriptions of a node of this system, and send them to all other nodes."""
         if table:
             self._subscriptions[origin] = table
         else:
@@ -428,7 +433,7 @@ class RootPlacing:
     # ------------------------------------------------------------------ ends
 
     def stopped(self, path: str, uid: int) -> None:
-        """An actor that was placed has stopped for good: its name is free, and a process that it had alone ends."""
+        """Free the name of a placed actor that has stopped for good, and end its process if that is not shared."""
         self._unload((path, uid))
         self._remember_gone((path, uid))
         node = self._table.remove(path, uid)
@@ -455,7 +460,7 @@ class RootPlacing:
                 self._peers.link(other.address).send(news)
 
     def forget(self, uid: int) -> None:
-        """A process has ended: what it hosted is nowhere."""
+        """Forget all actors of a process that has ended."""
         for key in self._table.drop_node(uid):
             self._unload(key)
             self._remember_gone(key)
@@ -466,23 +471,23 @@ class RootPlacing:
         self._gone[key] = None
 
     def _host_silent(self, uid: int, reason: str) -> None:
-        """A host does not answer: it is killed, so that what is said of it is true."""
+        """Kill a host that does not answer, so that it really is dead when the other nodes learn that."""
         host = self._hosts.get(uid)
         if host is not None:
             self._hosts.kill(host, reason)
 
     async def close(self, deadline_s: float) -> None:
-        """End all hosts, in order."""
+        """Stop all hosts; their actors stop first."""
         self._closing = True
         await asyncio.gather(*self._ending, *(self._hosts.stop(host, deadline_s) for host in self._hosts))
         self._hosts.close()
 
     @property
     def processes(self) -> dict[str, int]:
-        """The host processes: pids by name."""
+        """Pids of the host processes, by name."""
         return {host.name: host.hosted.pid for host in self._hosts if host.hosted is not None}
 
 
 def temp_path(uid: int) -> str:
-    """Below which the asks of a host's actors are: by it replies find their way to that process."""
+    """Return the path above the asks of a host's actors, by which replies find that process."""
     return f"/temp/{uid:x}"

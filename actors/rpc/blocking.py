@@ -1,14 +1,14 @@
-"""Calling from plain threads: no loop and no other thread is in the way of an ask.
+"""Calls from plain threads: an ask passes through no loop and no other thread.
 
-An `ActorClient` has one `BlockingConnection` to each process, made anew when it broke or after a fork. A thread that
-calls encodes and sends its frame under a lock. A thread that waits for a reply and finds nobody reading becomes the
-*reader*: it reads, resolves everybody's asks until its own is done, and hands the role on (the leader/follower
-pattern). What has no thread that waits (callbacks, awaits, tells held back for a moment) is the work of a `Helper`
-thread, which is started when first needed.
+An `ActorClient` has one `BlockingConnection` to each process; it opens a new one after a break or a fork. A calling
+thread encodes and sends its frame under a lock. A thread that waits for a reply becomes the *reader* when no other
+thread reads. It resolves the asks of all threads until its own is done, and then passes the role on (the
+leader/follower pattern). A `Helper` thread does the work for which no thread waits: callbacks, awaits, and tells that
+are held back for a moment. It starts when it is first needed.
 
-A KeyboardInterrupt can come between any two steps of the main thread. So each step of the reading may be done twice
-(`Intake`), and the role is a lock taken and given back by C calls; an interrupted *send* ends the connection, since
-nobody knows how much of the frame went out.
+A KeyboardInterrupt can come between any two steps of the main thread. So each step of reading may run twice (`Intake`),
+and the role is a lock that C calls acquire and release. An interrupted *send* ends the connection, because it is
+unknown how much of the frame has left.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BATCH_SIZE = 64 * 1024
-"""Bytes of tells that leave at once, however soon they follow each other."""
+"""Bytes of held back tells that are sent at once."""
 HIGH_WATER = 1024 * 1024
-"""Unsent bytes beyond which a thread that calls is made to wait."""
+"""Unsent bytes beyond which a calling thread waits."""
 FLUSH_S = QUIET_S = 0.001
-"""A tell that comes sooner after another is held back, and leaves within that time."""
+"""A tell that follows another within `QUIET_S` seconds is held back for up to `FLUSH_S` seconds."""
 STALE_S = 0.005
-"""A connection that was idle for so long is looked at before it is used."""
+"""Idle seconds after which a connection is checked before its next use."""
 SWEEP = 1000
-"""Number of pending asks from which on those that have timed out are looked for."""
+"""Number of pending asks from which on the connection removes those that have timed out."""
 SLICE_S = 0.1
-"""Time after which a follower looks whether anybody reads at all."""
+"""Seconds after which a follower checks whether any thread reads."""
 RETRY_S = 0.002
 TICK_S = 1.0
 """Longest wait of one receive."""
@@ -69,12 +69,11 @@ _MAY_WAIT = (0,)
 TRY = (False,)
 
 _Checked = tuple[Tags, Sequence[bytes], int]
-"""How far the records of a connection have been checked: the tags of those that come next, what came in those before
-and is not handled yet, and how many bytes the next one has at least."""
+"""State of the record check: tags of the next records, checked but unhandled bytes, least size of the next record."""
 
 Established = tuple[socket.socket, TlsStream | None, tuple[Tags, Tags] | None]
-"""A connected, blocking socket; what encrypts, None for plain; the tags of what is sent and of what is received, None
-where records are not needed."""
+"""A connected, blocking socket; its TLS, None without; the tags of sent and of received records, None without records.
+"""
 
 
 class ThreadAsk(Ask[T]):
@@ -82,8 +81,8 @@ class ThreadAsk(Ask[T]):
 
     Args:
         target: the recipient.
-        spec: the method asked.
-        timeout_s: time allowed, in seconds, from now on.
+        spec: the called method.
+        timeout_s: timeout in seconds, from now on.
     """
 
     __slots__ = (
@@ -160,7 +159,7 @@ class ThreadAsk(Ask[T]):
         return self._outcome()
 
     def done(self) -> bool:
-        """Whether the reply (or its failure) is there."""
+        """Return whether the reply or a failure has come."""
         if not self._is_done and self.connection is not None:
             self.connection.look()
             if not self._is_done and time.monotonic() >= self.deadline:
@@ -168,13 +167,13 @@ class ThreadAsk(Ask[T]):
         return self._is_done
 
     def exception(self) -> BaseException | None:
-        """The failure of an ask that is done; None when it was answered. Fetches a result that was sent apart."""
+        """Return the failure of an ask that is done; None for a reply. Fetches a result that was offloaded."""
         if self._fetch is not None:
             self._load()
         return self._error
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call *callback* with this ask when the reply is there, on any thread of the client's."""
+        """Call *callback* with this ask when the reply has come, on any thread of the client."""
         self._callbacks.append(callback)
         if self._is_done:
             self.run_callbacks()
@@ -184,7 +183,7 @@ class ThreadAsk(Ask[T]):
                 self.run_callbacks()
 
     def _load(self) -> None:
-        """Fetch a result that was sent apart, by the thread that wants it: who reads has others to serve."""
+        """Fetch an offloaded result. The thread that needs it calls this, because the reader has to serve others."""
         with self._fetching:
             if self._fetch is not None:
                 try:
@@ -205,34 +204,34 @@ class ThreadAsk(Ask[T]):
 
     @property
     def is_done(self) -> bool:
-        """As `done`, without a look at the socket."""
+        """Return whether the ask is done, without reading the socket."""
         return self._is_done
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether somebody is to be called back."""
+        """Return whether callbacks are registered."""
         return bool(self._callbacks)
 
     def answer(self, value: Any) -> None:
-        """The reply came (it may be said twice: an interrupted reader leaves its work to the next)."""
+        """Set the reply. It may be called twice, because the next reader repeats the work of an interrupted one."""
         try:
             self.resolve(self._spec.decode_result(value), None)
         except WireError as error:
             self.resolve(None, error)
 
     def answer_apart(self, fetch: Callable[[], Any]) -> None:
-        """The reply came, and its value is to be had by *fetch*, which may block and raise `ActorError`."""
+        """Set an offloaded reply; *fetch* returns its value, and may block and raise `ActorError`."""
         if not self._is_done:
             self._fetching = threading.Lock()
             self._fetch = fetch
         self.resolve(None, None)
 
     def when_done(self, action: Callable[[], object]) -> None:
-        """Call *action*, which must not block, once there is an outcome; before the ask is sent."""
+        """Call *action*, which must not block, when the ask has an outcome. Call this before sending the ask."""
         self._finally = action
 
     def resolve(self, value: Any, error: BaseException | None) -> None:
-        """Set the outcome, unless there is one, and wake who waits in `result`; callbacks are another's to run."""
+        """Set the outcome unless it is set, and wake the threads in `result`; the caller runs the callbacks."""
         if not self._is_done:
             self._value, self._error = value, error
             self._is_done = True
@@ -242,7 +241,7 @@ class ThreadAsk(Ask[T]):
             queue.put(None)
 
     def expire(self) -> None:
-        """The time allowed is over."""
+        """End the ask with `AskTimeout`."""
         if self.connection is not None:
             self.connection.pending.pop(self.correlation, None)
         self.resolve(
@@ -255,7 +254,7 @@ class ThreadAsk(Ask[T]):
         self.run_callbacks()
 
     def run_callbacks(self) -> None:
-        """Call back, each once whoever else is at it, with none of the connection's locks held."""
+        """Run each callback once, also when other threads do the same. Hold none of the connection's locks."""
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
@@ -263,7 +262,7 @@ class ThreadAsk(Ask[T]):
                 return  # another thread was faster
             try:
                 callback(self)
-            except Exception:  # as concurrent.futures does: the other callbacks have a right to be called
+            except Exception:  # as in concurrent.futures: the other callbacks still have to run
                 logger.exception("a callback of an ask to %s failed", self._target)
 
 
@@ -273,11 +272,11 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 class Stale(Exception):
-    """The connection has ended, and nothing of the call was sent: make a new one."""
+    """The connection has ended, and nothing of the call was sent; the caller opens a new one."""
 
 
 class BlockingConnection:
-    """The one connection of a client to another process, shared by all threads: messages of a thread keep their order.
+    """The only connection of a client to another process. All threads share it; messages of a thread keep their order.
 
     Args:
         host: host of the other process.
@@ -285,7 +284,7 @@ class BlockingConnection:
         secret: the cluster secret.
         config: see `RpcConfig`.
         tls: for TLS over TCP; None without certificates.
-        offloader: fetches results that were sent apart; None where they may not be.
+        offloader: fetches offloaded results; None to reject them.
     """
 
     def __init__(
@@ -299,7 +298,7 @@ class BlockingConnection:
     ) -> None:
         self.broken: ActorError | None = None
         self._establish = partial(establish, host, port, secret, config, tls)
-        self._lock = threading.RLock()  # sending, and what is registered by it
+        self._lock = threading.RLock()  # guards sending and the asks registered by it
         self._encoder = wire.FrameEncoder(config.frame_size)
         self._last_id = 0
         self._sweep_at = SWEEP
@@ -320,7 +319,7 @@ class BlockingConnection:
     # ------------------------------------------------------------------ calling
 
     def ask(self, ask: ThreadAsk[Any], fields: tuple[Any, ...]) -> None:
-        """Send an ask; raises `Stale`, or the `WireError` of what cannot be sent."""
+        """Send an ask; raises `Stale`, or `WireError` when it cannot be sent."""
         with self._lock:
             self._check_alive(ask.made_at)
             self._used_at = ask.made_at
@@ -337,7 +336,7 @@ class BlockingConnection:
             self._sweep()
 
     def tell(self, fields: tuple[Any, ...]) -> None:
-        """Send a tell: at once after a pause, else together with what follows, within `QUIET_S`; raises as `ask`."""
+        """Send a tell: at once after a pause, else within `FLUSH_S`, together with later ones. Raises as `ask`."""
         now = time.monotonic()
         with self._lock:
             self._check_alive(now)
@@ -354,24 +353,24 @@ class BlockingConnection:
             raise Stale
         if self.sock is None or self.pending or now - self._used_at < STALE_S:
             return
-        # Nobody reads an idle connection, so nobody has seen its end. Now is the time to look.
+        # No thread reads an idle connection, so its end is still unseen: check now.
         try:
             if self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 return
         except BlockingIOError:
             return
         except OSError:
-            pass  # it is over all the same
+            pass  # the connection has ended in any case
         self.end(RecipientUnreachable("the connection broke"))
         raise Stale
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait in this process."""
+        """Number of bytes that wait in this process."""
         return self._outbox.unsent
 
     def _push(self) -> bool:
-        """Send what there is room for, under the lock; whether that was all."""
+        """Send as much as the kernel takes, under the lock; return whether that was all."""
         sock = self.sock
         if sock is None:
             return not self.unsent
@@ -386,12 +385,12 @@ class BlockingConnection:
             raise
 
     def push(self) -> bool:
-        """Send what there is room for; whether that was all."""
+        """Send as much as the kernel takes; return whether that was all."""
         with self._lock:
             return self._push()
 
     def make_room(self, until: float) -> bool:
-        """Wait, reading meanwhile, until little enough is unsent; whether that came about before *until*."""
+        """Read and wait until at most half of `HIGH_WATER` is unsent; return False when *until* comes first."""
         while self.broken is None and self.unsent > HIGH_WATER // 2:
             if time.monotonic() >= until:
                 return False
@@ -409,13 +408,13 @@ class BlockingConnection:
         return True
 
     def pump(self, reads: bool, timeout_s: float) -> None:
-        """Wait for room, and for input where the caller is the reader, and use it."""
+        """Wait until data can be sent, or received if the caller is the reader; then send and receive."""
         sock = self.sock
         if sock is None:
             time.sleep(max(0.0, min(timeout_s, RETRY_S)))
             return
         poll = select.poll()
-        with contextlib.suppress(ValueError):  # closed meanwhile
+        with contextlib.suppress(ValueError):  # closed by another thread
             poll.register(sock, (select.POLLOUT if self.unsent else 0) | (select.POLLIN if reads else 0))
         events = poll.poll(max(0.0, timeout_s) * 1000)
         if events and events[0][1] & ~select.POLLOUT and reads:
@@ -423,7 +422,7 @@ class BlockingConnection:
         self.push()
 
     def _sweep(self) -> None:
-        """Forget asks whose time is over and that nobody ever waited for."""
+        """Expire asks that have timed out without any thread waiting for them."""
         now = time.monotonic()
         with self._lock:
             overdue = [ask for ask in self.pending.values() if ask.deadline < now]
@@ -434,7 +433,7 @@ class BlockingConnection:
     # ------------------------------------------------------------------ the beginning
 
     def establish(self, until: float) -> None:
-        """Connect, by the reader; when *until* comes first, the next reader begins anew."""
+        """Connect; the reader calls this. When *until* comes first, the next reader starts again."""
         try:
             connected = self._establish(until)
         except ActorError as error:
@@ -461,7 +460,7 @@ class BlockingConnection:
     # ------------------------------------------------------------------ the end
 
     def _last_words(self) -> None:
-        """A server that cuts us off says why; what it said may lie unread, if nobody else reads."""
+        """Read the reason that a server sends before it closes the connection, unless another thread reads."""
         if self._role.acquire(blocking=False):
             try:
                 self.receive(DONT_WAIT)
@@ -469,7 +468,7 @@ class BlockingConnection:
                 self._role.release()
 
     def end(self, error: ActorError) -> None:
-        """The connection is over: all that is pending fails with *error*, the next call makes a new one."""
+        """End the connection: all pending asks fail with *error*, and the next call opens a new one."""
         with self._lock:
             if self.broken is not None:
                 return
@@ -492,7 +491,7 @@ class BlockingConnection:
         self.helper.end()
 
     def dispose(self) -> None:
-        """Close the socket of a connection that is over, once nobody reads it any more."""
+        """Close the socket of an ended connection once no thread reads it any more."""
         if self._dead is not None and self._role.acquire(blocking=False):
             try:
                 if self._dead is not None:
@@ -502,7 +501,7 @@ class BlockingConnection:
                 self._role.release()
 
     def close(self, error: ActorError, flush_s: float = 0.0) -> None:
-        """Send what waits, for at most *flush_s* seconds, and end."""
+        """Send buffered frames for at most *flush_s* seconds, then end the connection."""
         until = time.monotonic() + flush_s
         while self.broken is None and self.unsent and time.monotonic() < until:
             self.push()
@@ -514,24 +513,24 @@ class BlockingConnection:
         self.helper.join()
 
     def abandon(self) -> None:
-        """In a forked child: the connection is the parent's, and so are the threads that may hold its locks."""
+        """Leave the connection to the parent, in a forked child; threads of the parent may hold its locks."""
         self._lock, self._role = threading.RLock(), threading.Lock()
         self._followers.clear()
         self.helper.abandon()
         if self.sock is not None:
-            self.sock.close()  # this process's descriptor only: nothing is said to the peer
+            self.sock.close()  # closes this process's descriptor only; the peer does not notice
             self.sock = None
-        self.end(RecipientUnreachable("the process was forked; what its parent asked is answered there"))
+        self.end(RecipientUnreachable("the process was forked; the replies to its parent's asks arrive there"))
 
     # ------------------------------------------------------------------ waiting
 
     def wait(self, ask: ThreadAsk[Any], until: float) -> None:
-        """Return when *ask* is done, or at *until*: as the reader if there is none, else as a follower."""
+        """Wait until *ask* is done, or until *until*: as the reader if there is none, else as a follower."""
         while not ask.is_done:
             held: list[bool] = []
             try:
-                # The interpreter looks for signals after each call: a lock whose taking had to be noted in a second
-                # step could be lost.
+                # The interpreter checks for signals after each call, so acquiring the lock and recording that must be
+                # one step.
                 held.extend(map(self._role.acquire, TRY))
                 if held[0]:
                     self._lead(ask, until)
@@ -571,7 +570,7 @@ class BlockingConnection:
         self._followers.append(queue)
         try:
             if not ask.is_done and self._role.locked():
-                # In slices: an interrupted reader may have been unable to hand its role on.
+                # In slices: an interrupted reader may not have passed its role on.
                 with contextlib.suppress(Empty):
                     queue.get(timeout=max(0.0, min(SLICE_S, until - time.monotonic())))
         finally:
@@ -580,7 +579,7 @@ class BlockingConnection:
                 self._followers.remove(queue)
 
     def pass_on(self) -> None:
-        """Wake one who would read, if nobody does."""
+        """Wake a follower, or the helper, to become the reader if no thread reads."""
         if self.broken is not None:
             self.dispose()
         if not self._role.locked():
@@ -589,7 +588,7 @@ class BlockingConnection:
             self.helper.role_is_free()
 
     def look(self) -> None:
-        """Read what is there, without waiting."""
+        """Read received data without waiting."""
         held: list[bool] = []
         try:
             held.extend(map(self._role.acquire, TRY))
@@ -607,16 +606,16 @@ class BlockingConnection:
     # ------------------------------------------------------------------ the reader's work
 
     def try_lead(self) -> bool:
-        """Become the reader (the helper's way)."""
+        """Become the reader; the helper calls this."""
         return self._role.acquire(blocking=False)
 
     def retire(self) -> None:
-        """Be the reader no more."""
+        """Give up the role of the reader."""
         self._role.release()
         self.pass_on()
 
     def receive(self, flags: tuple[int]) -> None:
-        """Read once, and resolve what was answered."""
+        """Read once, and resolve the asks whose replies came."""
         sock = self.sock
         if sock is None:
             return
@@ -644,7 +643,7 @@ class BlockingConnection:
         if ask is None:
             if kind == wire.ERROR and correlation == 0:
                 raise connection_error(message)
-            return  # the reply to an ask that has timed out: its asker has been told
+            return  # the reply to an ask that has timed out already
         if kind == wire.REPLY:
             ask.answer(message[2])
         elif kind == wire.OFFLOADED:
@@ -658,19 +657,19 @@ class BlockingConnection:
         self.pending.pop(correlation, None)
 
     def run_callbacks(self) -> None:
-        """Call back, with no lock held."""
+        """Run the callbacks of resolved asks, with no lock held."""
         while self._callbacks:
             with contextlib.suppress(IndexError):  # another thread was faster
                 self._callbacks.popleft().run_callbacks()
 
 
 class Outbox:
-    """Frames in their order, and what the kernel did not take of the last. Used under the connection's lock.
+    """Frames in their order, and the unsent rest of the last data. Used under the connection's lock.
 
     Attributes:
-        tags: make records of what is sent, if set.
-        tls: encrypts, if set; shared with the reader, hence `tls_lock`.
-        size: bytes of the frames, without the rest of the one that is being sent.
+        tags: if set, the sent data becomes records with these tags.
+        tls: if set, it encrypts the sent data; `tls_lock` guards it, because the reader uses it too.
+        size: bytes of the frames, without the rest of the data that is being sent.
     """
 
     def __init__(self) -> None:
@@ -683,7 +682,7 @@ class Outbox:
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait in this process."""
+        """Number of bytes that wait in this process."""
         return self.size + len(self._rest)
 
     def put(self, frame: bytes) -> None:
@@ -692,7 +691,11 @@ class Outbox:
         self.size += len(frame)
 
     def push(self, sock: socket.socket) -> bool:
-        """Send what there is room for, without waiting; whether that was all. Raises OSError when it is over."""
+        """Send as much as the kernel takes, without waiting; return whether that was all.
+
+        Raises:
+            OSError: the connection has ended.
+        """
         try:
             while True:
                 if not self._rest:
@@ -716,16 +719,16 @@ class Outbox:
             return tls.outgoing()
 
     def clear(self) -> None:
-        """Nothing will be sent any more."""
+        """Drop all unsent data."""
         self._frames.clear()
         self.size, self._rest = 0, b""
 
 
 class Intake:
-    """Reads a socket and hands on each message. Used by the connection's reader only, whoever that is.
+    """Reads a socket and passes on each message. Only the connection's present reader uses it.
 
-    A KeyboardInterrupt may end any step, and the next reader goes on: a piece is stored by the same C call that reads
-    it, a record is taken off by the same one that notes that it was checked, and a message may be handed on twice.
+    A KeyboardInterrupt may end any step, and the next reader continues. The C call that reads a piece also stores it.
+    The C call that removes a record also stores that the record was checked. A message may be passed on twice.
 
     Args:
         maximum: largest body of a frame, in bytes.
@@ -739,45 +742,45 @@ class Intake:
         self._tls_lock = threading.Lock()
         self._encrypted: list[bytes] = []
         self._records: list[Any] = []
-        """Pieces received on a connection with records: `_Checked`, then those not checked yet."""
+        """On a connection with records: `_Checked`, then the received pieces that are not checked yet."""
         self._pieces: list[bytes] = []
         self._inbox = self._pieces
         self._read_size = (READ_SIZE,)
 
     def decrypt_with(self, tls: TlsStream, lock: threading.Lock) -> None:
-        """The connection is encrypted; *lock* guards *tls*, which the senders use too."""
+        """Decrypt with *tls* from now on; *lock* guards it, because the senders use it too."""
         self._tls, self._tls_lock = tls, lock
         self._inbox = self._encrypted
 
     def check_with(self, tags: Tags) -> None:
-        """The connection carries records with these tags."""
+        """Expect records with these tags from now on."""
         self._records.append((tags, (), 0))
         self._inbox = self._records
 
     @property
     def waits(self) -> bool:
-        """Whether something has been received that is not (known to be) handled."""
+        """Return whether received data is not handled, or not recorded as handled."""
         records = self._records
         return bool(self._pieces or self._encrypted or (records and (len(records) > 1 or records[0][1])))
 
     def receive(self, sock: socket.socket, flags: tuple[int]) -> None:
-        """Read once, and handle what is complete.
+        """Read once, and handle the complete messages.
 
         Args:
             sock: a blocking socket.
-            flags: of `socket.recv`, in a tuple.
+            flags: flags of `socket.recv`, in a tuple.
 
         Raises:
-            BlockingIOError: there was nothing.
-            OSError, ActorError: the connection is over; `RecipientUnreachable` when the peer has closed it.
+            BlockingIOError: no data has come.
+            OSError, ActorError: the connection has ended; `RecipientUnreachable` when the peer has closed it.
         """
-        # The interpreter looks for signals between calls: with ``data = sock.recv(...)`` an interrupt could come when
-        # the bytes are read and not yet stored.
+        # The interpreter checks for signals between calls: with ``data = sock.recv(...)`` an interrupt could come
+        # after the bytes are read and before they are stored.
         self._inbox.extend(map(sock.recv, self._read_size, flags))
         self.decode()
 
     def decode(self) -> None:
-        """Handle what is complete; raises as `receive`."""
+        """Handle the complete messages; raises as `receive`."""
         if self._records:
             self._decode_records(self._records)
             return
@@ -787,7 +790,7 @@ class Intake:
             self._pieces[:] = self._take_frames(self._pieces)
 
     def _take_frames(self, pieces: Sequence[bytes]) -> Sequence[bytes]:
-        """Handle the complete frames of *pieces*, and return what is left of them."""
+        """Handle the complete frames of *pieces*, and return the rest."""
         if not pieces[-1]:
             raise RecipientUnreachable("the connection broke")
         data = pieces[0]
@@ -808,7 +811,7 @@ class Intake:
         return (data[position:] if position else data,)
 
     def _decode_records(self, records: list[Any]) -> None:
-        """Check the records that have come, and handle what is complete in them; each step may be done twice."""
+        """Check the received records, and handle the complete messages in them; each step may run twice."""
         checked: _Checked = records[0]
         tags, pieces, needed = checked
         if len(records) > 1:
@@ -830,7 +833,7 @@ class Intake:
             records[0] = (tags, self._take_frames(pieces), needed)
 
     def _decrypt(self, tls: TlsStream) -> None:
-        """Not a step that may be done twice: whoever is interrupted in it has to end the connection."""
+        """Decrypt received data. This step must not run twice: an interrupted caller has to end the connection."""
         while self._encrypted:
             data = self._encrypted.pop(0)
             if data:
@@ -842,12 +845,14 @@ class Intake:
 
     @property
     def repeatable(self) -> bool:
-        """Whether an interrupted `receive` leaves everything in order."""
+        """Return whether an interrupted `receive` can be repeated."""
         return self._tls is None
 
 
 class Helper:
-    """Started when first needed; asleep, with the socket left to the callers, whenever it has nothing to do.
+    """Thread that does the work for which no caller waits. It starts when it is first needed.
+
+    While it has nothing to do, it sleeps and leaves the socket to the callers.
 
     Args:
         connection: the connection that it serves.
@@ -869,7 +874,7 @@ class Helper:
     # ------------------------------------------------------------------ for the callers' threads
 
     def wake(self) -> None:
-        """Look again at what there is to do."""
+        """Wake the thread to check for work."""
         if self._signalled:
             return
         with self._mutex:
@@ -885,28 +890,28 @@ class Helper:
             os.eventfd_write(self._event, 1)
 
     def flush_soon(self) -> None:
-        """Send in a moment what the connection holds back."""
+        """Send the frames that the connection holds back within `FLUSH_S`."""
         if self._flush_at is None:
             self._flush_at = time.monotonic() + FLUSH_S
             self.wake()
 
     def demand(self, ask: ThreadAsk[Any]) -> None:
-        """See to it that the ask is answered or expires; nobody waits for it."""
+        """Read until the ask is answered or expires, because no thread waits for it."""
         self._demanded[ask.correlation] = ask
         self.wake()
 
     def role_is_free(self) -> None:
-        """Nobody reads now."""
+        """Wake the thread if it wants to read; called when no thread reads."""
         if self.wants_role:
             self.wake()
 
     def check_may_block(self) -> None:
-        """Raise RuntimeError on this thread, which could only wait for itself."""
+        """Raise RuntimeError when the caller is this thread, which would wait for itself."""
         if threading.get_ident() == self._ident:
             raise RuntimeError("Ask.result() would block the client's own thread; await it, or add a callback, instead")
 
     def end(self) -> None:
-        """Stop; may be called by any thread."""
+        """Stop the thread; callable from any thread."""
         with self._mutex:
             self._ended = True
             if self._event >= 0:
@@ -919,7 +924,7 @@ class Helper:
             thread.join()
 
     def abandon(self) -> None:
-        """In a forked child: the thread is the parent's."""
+        """Forget the thread, in a forked child; only the parent has it."""
         self._mutex = threading.Lock()
         self._ended = True
         self._thread, self._ident = None, 0
@@ -931,13 +936,13 @@ class Helper:
 
     def _run(self) -> None:
         if not self._running.acquire(blocking=False):
-            return  # an interrupt hit a thread that had just started this one, and then started another
+            return  # an interrupt made the caller start a second helper thread
         self._ident = threading.get_ident()
         held = False
         try:
             while not self._ended and self._connection.broken is None:
                 held = self._step(held)
-        except Exception as error:  # else who waits for its work would never be told
+        except Exception as error:  # else asks would wait for ever
             logger.exception("the helper of a connection failed")
             self._connection.end(RecipientUnreachable(f"the connection was given up: {error}"))
         finally:
@@ -951,7 +956,7 @@ class Helper:
             self._connection.pass_on()
 
     def _step(self, held: bool) -> bool:
-        """One round of work; returns whether it is the reader."""
+        """Do one round of work; return whether this thread is the reader."""
         connection = self._connection
         nearest = self._expire()
         if self._flush_at is not None and time.monotonic() >= self._flush_at:
@@ -977,7 +982,7 @@ class Helper:
         poll.register(self._event, select.POLLIN)
         mask = (select.POLLIN if held else 0) | (select.POLLOUT if writes else 0)
         if mask and connection.sock is not None:
-            with contextlib.suppress(ValueError):  # closed meanwhile
+            with contextlib.suppress(ValueError):  # closed by another thread
                 poll.register(connection.sock, mask)
         due = [at for at in (self._flush_at, nearest) if at is not None]
         timeout_ms = max(0.0, min(due) - time.monotonic()) * 1000 if due else None
@@ -994,7 +999,7 @@ class Helper:
         connection.run_callbacks()
 
     def _expire(self) -> float | None:
-        """Forget what is done, end what is overdue; returns the nearest deadline."""
+        """Forget asks that are done, expire overdue ones, and return the nearest deadline."""
         nearest: float | None = None
         now = time.monotonic()
         for correlation, ask in list(self._demanded.items()):
@@ -1011,7 +1016,7 @@ class Helper:
 def establish(
     host: str, port: int, secret: bytes, config: RpcConfig, context: ssl.SSLContext | None, until: float
 ) -> Established | None:
-    """Make an authenticated connection, with TLS over TCP where there is a context; None when *until* came first.
+    """Open an authenticated connection, over TCP with TLS if there is a context; return None when *until* comes first.
 
     Raises:
         RecipientUnreachable: nothing listens there, or it does not answer.
@@ -1044,10 +1049,10 @@ def establish(
 
 
 def connect(local: Path | None, host: str, port: int, until: float) -> socket.socket:
-    """A connected socket: to *local*, or by TCP when that is None.
+    """Return a connected socket: to *local*, or by TCP when that is None.
 
     Raises:
-        OSError: it cannot be connected; TimeoutError at *until*.
+        OSError: the connection fails; TimeoutError at *until*.
         AuthenticationError: another user listens at *local*.
     """
     if local is not None:
@@ -1070,11 +1075,11 @@ def connect(local: Path | None, host: str, port: int, until: float) -> socket.so
 
 
 def authenticate(sock: socket.socket, secret: bytes, tls: TlsStream | None, until: float) -> ClientHandshake:
-    """Agree TLS if any, then prove each other the secret; raises TimeoutError at *until*.
+    """Set up TLS if there is one, then run the handshake; raises TimeoutError at *until*.
 
     Raises:
         AuthenticationError, WireError: as `ClientHandshake.receive` and `TlsStream.receive`.
-        RecipientUnreachable: the server closed the connection meanwhile.
+        RecipientUnreachable: the server closed the connection during the handshake.
     """
     handshake = ClientHandshake(secret, "rpc", far_end(sock))
     received = bytearray()

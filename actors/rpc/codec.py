@@ -1,4 +1,4 @@
-"""Values to MessagePack and back, by the type hints of the gateway (cattrs), and errors by a registry of types."""
+"""Conversion of values to MessagePack and back by the type hints of gateways (cattrs), and of errors by a registry."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _expect(value: Any, kind: type | tuple[type, ...]) -> Any:
     return value
 
 
-# cattrs would coerce "3" to 3 and 3 to "3": on the wire a wrong type is an error of the sender's. Subclasses of str
-# (ids) check themselves when constructed.
+# cattrs would coerce "3" to 3 and 3 to "3"; on the wire a wrong type is the sender's error. Subclasses of str (ids)
+# check themselves in their constructor.
 converter.register_structure_hook(int, lambda value, _: _expect(value, int))
 converter.register_structure_hook(
     str, lambda value, hint: _expect(value, str) if hint is str else hint(_expect(value, str))
@@ -53,7 +53,7 @@ def _origin(hint: Any) -> Any:
 
 @converter.register_structure_hook_factory(lambda hint: _origin(hint) is list)
 def _list_hook(hint: Any) -> Callable[[Any, Any], Any]:
-    # cattrs iterates over whatever it gets: the text "ab" would become the list ["a", "b"].
+    # cattrs iterates over any value: the text "ab" would become the list ["a", "b"].
     structure = list_structure_factory(hint, converter)
     return lambda value, _: structure(_expect(value, (list, tuple)), hint)
 
@@ -67,8 +67,8 @@ def _tuple_hook(hint: Any) -> Callable[[Any, Any], Any]:
     return lambda value, _: tuple(structure(value, as_list))
 
 
-# The hooks by type. cattrs has such a table too, but empties it whenever it meets a new kind of tuple or list, and then
-# compiles the same dataclasses again: 28 ms in the process of a JobMaster, for a job of one task.
+# The hooks by type. cattrs has such a table too, but clears it for each new tuple or list type. It then compiles the
+# same dataclasses again, which takes 28 ms in the process of a JobMaster, for a job of one task.
 _unstructure_hook: Callable[[Any], Hook] = functools.cache(converter.get_unstructure_hook)
 _structure_hook: Callable[[Any], Callable[[Any, Any], Any]] = functools.cache(converter.get_structure_hook)
 
@@ -96,9 +96,10 @@ def _first_cause(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """Facts of one gateway method that the wire needs.
+    """Properties of a gateway method for the wire.
 
-    `plain` are its parameters' types, if all travel as is. `fenced_by` is the component whose leaders alone call it.
+    `plain` holds its parameters' types if all travel unchanged, else None. `fenced_by` is the component whose leaders
+    alone may call it.
     """
 
     name: str
@@ -236,9 +237,9 @@ def proxy_type(gateway_type: type[RpcGateway]) -> type[Any]:
 
 
 def prepare(*types: Any) -> None:
-    """Compile what encodes and decodes these gateways and values now rather than at their first use, 0.1 to 15 ms each.
+    """Compile the converters of these gateways and values now rather than at their first use (0.1 to 15 ms each).
 
-    For a process that others are forked from: they find it done.
+    Call it in a process from which others are forked: they then have the compiled converters.
     """
     for item in types:
         is_gateway = isinstance(item, type) and issubclass(item, RpcGateway)
@@ -248,7 +249,7 @@ def prepare(*types: Any) -> None:
 
 
 def _values_of(gateway: type[RpcGateway]) -> list[Any]:
-    """The types of all values that travel by a gateway."""
+    """Return the types of all parameters and results of a gateway."""
     method_specs(gateway)
     hints: list[Any] = []
     for function in gateway_methods(gateway).values():
@@ -266,7 +267,7 @@ def _name_of(error_type: type[BaseException]) -> str:
 
 
 def wire_error(error_type: E) -> E:
-    """Class decorator: this exception is rebuilt as itself on the asking side.
+    """Class decorator: the asking side rebuilds this exception as its own type.
 
     Its constructor must work with the message as the only argument.
     """
@@ -291,7 +292,7 @@ for _builtin in (
 
 
 def error_name(error: BaseException) -> str | None:
-    """Return the name by which `decode_error` makes an error of the same type again; None where it cannot."""
+    """Return the name by which `decode_error` rebuilds an error of the same type; None if it cannot."""
     if isinstance(error, RemoteError):
         return error.type_name
     name = _name_of(type(error))
@@ -299,9 +300,9 @@ def error_name(error: BaseException) -> str | None:
 
 
 def encode_error(error: BaseException) -> list[str]:
-    """Type name, message and formatted traceback of *error*, as they travel in an ERROR frame.
+    """Return type name, message and formatted traceback of *error*, as they travel in an ERROR frame.
 
-    Never fails, whatever the error's text is: an asker who cannot be told why would wait in vain.
+    It never fails, whatever the error's text is, because the asker would otherwise wait until its timeout.
     """
     if isinstance(error, RemoteError):
         return [error.type_name, error.message, error.remote_traceback]
@@ -309,13 +310,13 @@ def encode_error(error: BaseException) -> list[str]:
     text = "" if name in _known_errors else "".join(traceback.format_exception(error))
     try:
         message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    except Exception as broken:  # it is a user's __str__ that fails; the asker is to know the error all the same
+    except Exception as broken:  # a user's __str__ failed; the asker still has to learn of the error
         message = f"(its text cannot be had: {type(broken).__name__})"
     return [name, sendable(message), sendable(text)]
 
 
 def sendable(text: str) -> str:
-    """*text* of bounded length, and with what UTF-8 cannot carry (the lone surrogates of file names) escaped."""
+    """Return *text* with bounded length; characters without UTF-8 form (lone surrogates of file names) are escaped."""
     if len(text) > ERROR_TEXT_LIMIT:
         half = ERROR_TEXT_LIMIT // 2
         text = f"{text[:half]} ... ({len(text) - 2 * half} characters left out) ... {text[-half:]}"
@@ -323,7 +324,7 @@ def sendable(text: str) -> str:
 
 
 def decode_error(name: Any, message: Any, remote_traceback: Any) -> Exception:
-    """The exception that an ERROR frame stands for: a known type, or `RemoteError`."""
+    """Return the exception of an ERROR frame: a known type, or `RemoteError`."""
     error_type = _known_errors.get(str(name))
     if error_type is None:
         return RemoteError(str(name), str(message), str(remote_traceback))

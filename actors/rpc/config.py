@@ -16,20 +16,20 @@ class RpcConfig:
 
     Args:
         system: name of the actor system, the part before ``@`` in addresses.
-        bind_host: address to listen on; loopback by default.
+        bind_host: address on which to listen; default: loopback.
         port: TCP port; 0 takes a free one.
-        socket_dir: directory of the Unix sockets of this machine's processes, which are then reached by these alone;
-            None for TCP only.
-        shares_host: whether processes without a socket in that directory may listen at the same address, as those of
-            another actor system do; they are reached by TCP.
+        socket_dir: directory of the Unix sockets of this machine's processes, which are then the only way to reach
+            them; None for TCP only.
+        shares_host: whether processes without a socket in that directory may listen at the same address, such as those
+            of another actor system; they are reached by TCP.
         frame_size: largest message in bytes.
-        ask_timeout_s: default time allowed for an ask, in seconds.
-        connect_timeout_s: time allowed for making a connection, in seconds.
-        handlers_in_flight: coroutine handlers that may run at once for one connection; at that number it is not read
-            from. Futures that plain handlers return do not count: what they wait for may come over this connection.
-        outbox_size: bytes that may wait to be sent to one peer; beyond, asks fail at once and tells are dropped (a
-            plain thread is made to wait instead, at `actors.rpc.blocking.HIGH_WATER`).
-        unauthenticated: connections that may be in their handshake at once; the oldest gives way to a newer one.
+        ask_timeout_s: default timeout of an ask, in seconds.
+        connect_timeout_s: timeout for opening a connection, in seconds.
+        handlers_in_flight: most coroutine handlers that run at once for one connection; at that number the process
+            stops reading it. Futures that plain handlers return do not count: they may need input from this connection.
+        outbox_size: most bytes that wait to be sent to one peer; beyond it asks fail at once and tells are dropped. (A
+            plain thread waits instead, at `actors.rpc.blocking.HIGH_WATER`.)
+        unauthenticated: most connections in their handshake at once; a further one closes the oldest.
         tls: certificates for TLS on all TCP connections, before the handshake of the protocol; None for plain ones.
     """
 
@@ -47,18 +47,18 @@ class RpcConfig:
     tls: TlsConfig | None = None
 
     def unix_socket(self, port: int) -> Path | None:
-        """The Unix socket of the process of this machine that listens on *port*; None without a socket directory."""
+        """Return the Unix socket of this machine's process that listens on *port*; None without a socket directory."""
         return None if self.socket_dir is None else self.socket_dir / f"rpc-{port}"
 
     def local_socket(self, host: str, port: int, system: str | None = None) -> Path | None:
-        """The Unix socket to reach ``host:port`` by; None where that is to be reached by TCP.
+        """Return the Unix socket by which to reach ``host:port``; None for TCP.
 
-        Where the port's process has ended, another user may have bound the port: so it is never both, but for processes
-        of another actor system than this one, which has its sockets elsewhere.
+        When the port's process has ended, another user may have bound the port. So this never falls back to TCP, except
+        for processes of another actor system, which may have its sockets in another directory.
 
         Args:
-            host, port: of the process.
-            system: the name of its actor system; default: this one's.
+            host, port: host and port of the process.
+            system: name of its actor system; default: this one's.
         """
         path = self.unix_socket(port)
         if path is None or not (host == self.bind_host or {host, self.bind_host} <= _LOOPBACK):

@@ -1,8 +1,8 @@
-"""Authenticated connections on an event loop, seen from either side: handshake first, then frames.
+"""Both sides of authenticated connections on an event loop: handshake first, then frames.
 
-Sockets are used without asyncio's transports: a transport and its protocol cost asyncio some 20 us for each message and
-side. A connection reads and writes its non-blocking socket itself, called by a `Poller`: on an actor's loop
-(`actors.process.loops`) straight from where that loop waits, on any other loop through `add_reader` and `add_writer`.
+They do without asyncio's transports: a transport and its protocol cost some 20 us per message and side. A connection
+reads and writes its non-blocking socket itself when a `Poller` calls it. On an actor's loop (`actors.process.loops`)
+the loop's selector calls directly; on any other loop `add_reader` and `add_writer` do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Poller:
     """Calls back when a descriptor can be read or written.
 
     Args:
-        loop: the loop of the thread that it is used in.
+        loop: the loop of the thread that uses it.
     """
 
     __slots__ = ("add_reader", "add_writer", "remove_reader", "remove_writer")
@@ -61,13 +61,13 @@ class Poller:
 
 
 def no_delay(sock: socket.socket) -> None:
-    """Send each small frame at once (TCP; a Unix socket does so anyway)."""
+    """Send each small frame at once (needed only for TCP)."""
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class PendingAsk(NamedTuple):
-    """An ask under way: whom to tell, how to read the reply, and until when to wait (on the loop's clock)."""
+    """An ask under way: its future, the decoder of its reply, its deadline (on the loop's clock), its timeout error."""
 
     future: asyncio.Future[Any]
     decode: Callable[[Any], Any]
@@ -78,11 +78,11 @@ class PendingAsk(NamedTuple):
 class PendingAsks:
     """Asks by correlation id.
 
-    A timer for each ask would cost as much as sending it. There is one, for the earliest deadline: it is armed again
-    only when it fires, or when an ask with an earlier deadline comes.
+    A timer for each ask would cost as much as sending it. So one timer runs for the earliest deadline. It is armed
+    again only when it fires, or when an ask with an earlier deadline comes.
 
     Args:
-        loop: gives the time and the timer.
+        loop: source of the time and the timer.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -91,17 +91,17 @@ class PendingAsks:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, correlation: int, ask: PendingAsk) -> None:
-        """Wait for the reply to an ask."""
+        """Add an ask that waits for its reply."""
         self._asks[correlation] = ask
         if self._timer is None or ask.deadline < self._timer.when():
             self._arm(ask.deadline)
 
     def take(self, correlation: int) -> PendingAsk | None:
-        """The ask that a reply belongs to, which waits no more; None when it has timed out."""
+        """Remove and return the ask of a reply; None when it has timed out."""
         return self._asks.pop(correlation, None)
 
     def fail_all(self, make_error: Callable[[], Exception]) -> None:
-        """No reply will come any more."""
+        """Fail all asks with errors from *make_error*."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -127,10 +127,10 @@ class PendingAsks:
 
 
 class _Connection:
-    """Base of both sides. All that is sent while one read is handled leaves in one write.
+    """Base of both sides. All frames that are sent while one read is handled leave in one write.
 
     Args:
-        service: the RPC service it belongs to.
+        service: its RPC service.
     """
 
     _handshake: ClientHandshake | ServerHandshake
@@ -162,20 +162,20 @@ class _Connection:
         self._ending = False
         self._dismissed = False
 
-    # ------------------------------------------------------------------ what the sides make of it
+    # ------------------------------------------------------------------ hooks of the two sides
 
     def established(self) -> None:
-        """Called when the peer has proved that it holds the secret."""
+        """Handle the end of the handshake: the peer has proved that it holds the secret."""
 
     def message_received(self, message: list[Any]) -> None:
-        """Take one well-formed message."""
+        """Handle one well-formed message."""
         raise NotImplementedError
 
     def pressure_changed(self) -> None:
-        """Called when the backlog passes its high water, or falls under its low water."""
+        """Handle that the backlog has risen above its high water, or fallen below its low water."""
 
     def lost(self, error: OSError | None) -> None:
-        """Called when the connection is gone; *error* is None for an ordinary end."""
+        """Handle the end of the connection; *error* is None for an ordinary end."""
         raise NotImplementedError
 
     def fail(self, error: ActorError) -> None:
@@ -185,7 +185,7 @@ class _Connection:
     # ------------------------------------------------------------------ the beginning and the end
 
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
-        """Take over a connected, non-blocking socket, with TLS over it or without."""
+        """Take over a connected, non-blocking socket, with or without TLS."""
         self._deadline = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
         no_delay(sock)
         self.sock, self._fd = sock, sock.fileno()
@@ -196,7 +196,7 @@ class _Connection:
             self._put(tls.outgoing())
 
     def drop(self) -> None:
-        """Close now."""
+        """Close the connection at once."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -214,9 +214,9 @@ class _Connection:
         self._out_size = self._backlog_size = 0
 
     def dismiss(self) -> None:
-        """Write what is queued and say that no more will come; what the peer still sends is read and thrown away.
+        """Write queued data and shut down writing; read and discard the peer's further data.
 
-        Closing with unread input would reset the connection, and could take our last words with it.
+        Closing with unread input would reset the connection, and could lose the last data sent.
         """
         self.flush()
         if self.sock is None:
@@ -241,7 +241,7 @@ class _Connection:
     # ------------------------------------------------------------------ the handshake
 
     def _handshake_late(self) -> None:
-        # On the client this is a hung process, not a wrong secret: who retries on an unreachable peer has to go on.
+        # On the client this means a hung process, not a wrong secret: callers that retry must keep retrying.
         late = RecipientUnreachable if isinstance(self._handshake, ClientHandshake) else AuthenticationError
         self.fail(late(f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"))
 
@@ -260,7 +260,7 @@ class _Connection:
         return rest
 
     def _tag(self) -> None:
-        """Have both sides send records from here on, unless kernel or TLS make them unnecessary."""
+        """Use records from now on, unless a Unix socket or TLS makes them unnecessary."""
         if self._tls is None and self.sock is not None and self.sock.family != socket.AF_UNIX:
             to_server, to_client = self._handshake.tags()
             serves = isinstance(self._handshake, ServerHandshake)
@@ -289,7 +289,7 @@ class _Connection:
             if data:
                 self._received(data)
         except BaseException:
-            self.lost(None)  # half a message may have been taken: nothing after it can be trusted
+            self.lost(None)  # part of a message may be lost, so later data cannot be trusted
             raise
         finally:
             self._corked = corked
@@ -300,7 +300,7 @@ class _Connection:
         try:
             plain = tls.receive(data)
         except ActorError as error:
-            self._put(tls.outgoing())  # an alert: it tells the peer why
+            self._put(tls.outgoing())  # an alert with the reason
             self.fail(error)
             return b""
         self._put(tls.outgoing())
@@ -330,7 +330,7 @@ class _Connection:
         self._take(self._decoder.feed(data))
 
     def _take(self, messages: Iterator[list[Any]]) -> None:
-        """Handle messages until there are no more, or until the peer must first read what it has been sent."""
+        """Handle messages until none is left, or until the connection is paused or closed."""
         handle = self.message_received
         try:
             for message in messages:
@@ -344,7 +344,7 @@ class _Connection:
             self.fail(error)
 
     def set_paused(self, paused: bool) -> None:
-        """Stop or go on reading (and serving what has been read already)."""
+        """Pause or resume reading, and the handling of messages that were read before."""
         if paused == self.paused or self.sock is None or self._ending:
             return
         self.paused = paused
@@ -367,12 +367,15 @@ class _Connection:
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait in this process."""
+        """Number of bytes that wait in this process."""
         return self._out_size + self._backlog_size
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame. The first of a turn of the loop leaves at once, for somebody may wait for it; the others of
-        that turn together, and so do those sent while a read is handled."""
+        """Queue a frame.
+
+        The first frame of a turn of the loop leaves at once, because the peer may wait for it. The other frames of that
+        turn leave together, and so do frames that are sent while a read is handled.
+        """
         self._out.append(frame)
         self._out_size += len(frame)
         if self._corked:
@@ -388,14 +391,14 @@ class _Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Hand what is queued to the kernel, or to the backlog."""
+        """Pass queued frames to the kernel, or to the backlog."""
         if self._out and self._may_flush:
             out, self._out, self._out_size = self._out, [], 0
             data = out[0] if len(out) == 1 else b"".join(out)
             self.write(data if self._sends is None else seal(self._sends, data))
 
     def write(self, data: bytes) -> None:
-        """Send *data* after all that was sent before."""
+        """Send *data* after all data that was sent before."""
         if self._tls is None:
             self._put(data)
         else:
@@ -454,10 +457,10 @@ class _Connection:
 
 
 class ServerConnection(_Connection):
-    """The accepting side: messages go to the service's dispatch; a peer that misbehaves is cut off with a log line.
+    """The accepting side: messages go to the service's dispatch; a peer that violates the protocol is disconnected.
 
     Args:
-        service: the RPC service it belongs to.
+        service: its RPC service.
         peer: the other side's name, for the log.
     """
 
@@ -466,7 +469,7 @@ class ServerConnection(_Connection):
         self._peer = peer
         self._dispatch = service.dispatch
         self.fetches_results = False
-        """Whether the peer has said that a result may travel apart."""
+        """Whether the peer accepts offloaded results."""
         self._handlers = 0
         self._handlers_limit = service.config.handlers_in_flight
         self._held = 0
@@ -487,29 +490,29 @@ class ServerConnection(_Connection):
         self._dispatch(message, self)
 
     def pressure_changed(self) -> None:
-        # A peer that asks faster than it reads the replies is not read from until it does, nor is served what has been
-        # read already (a few bytes may ask for megabytes): memory stays bounded.
+        # Stop reading from a peer that asks faster than it reads the replies. Also stop serving messages that were read
+        # already, because a few bytes may request megabytes. So memory stays bounded.
         self.set_paused(self._write_full or self._held > 0 or self._handlers >= self._handlers_limit)
 
     def hold(self) -> None:
-        """Take nothing more from this peer before as many calls of `release`: what it sends finds no room here."""
+        """Stop reading from this peer until `release` has been called as often as this, because a mailbox is full."""
         self._held += 1
         self.pressure_changed()
 
     def release(self) -> None:
-        """Take back one `hold`."""
+        """Undo one `hold`."""
         self._held -= 1
         if self.paused:
             self.pressure_changed()
 
     def handler_started(self) -> None:
-        """A coroutine handler runs for this peer."""
+        """Count a coroutine handler that has started for this peer."""
         self._handlers += 1
         if self._handlers >= self._handlers_limit:
             self.pressure_changed()
 
     def handler_ended(self) -> None:
-        """A coroutine handler of this peer has ended."""
+        """Count a coroutine handler of this peer that has ended."""
         self._handlers -= 1
         if self.paused:
             self.pressure_changed()
@@ -517,7 +520,7 @@ class ServerConnection(_Connection):
     def fail(self, error: ActorError) -> None:
         logger.warning("refused %s: %s", self._peer, error)
         if self._handshake.done and self.sock is not None:
-            # The peer holds the secret, so it is told: correlation 0 belongs to no ask, but to the connection.
+            # The peer holds the secret, so it gets the reason; correlation 0 means the whole connection, not an ask.
             told = type(error)(f"{error}; {REMEDY}") if isinstance(error, FrameTooLarge) else error
             self.send(self._service.encoder.encode([wire.ERROR, 0, *codec.encode_error(told)]))
         elif isinstance(self._handshake, ServerHandshake) and self._handshake.refusal:
@@ -531,7 +534,7 @@ class ServerConnection(_Connection):
         self.dismiss()
 
     def make_way(self) -> None:
-        """Too many connections are in their handshake; this one is the oldest of them."""
+        """Close this connection, the oldest of too many that are in their handshake."""
         if self._ending:
             self.drop()
         else:
@@ -539,7 +542,7 @@ class ServerConnection(_Connection):
 
     def lost(self, error: OSError | None) -> None:
         if self.sock is not None and self._handshake.expects == MAC_SIZE:
-            # It saw our proof and left: a client with another secret finds that out first, and does not answer.
+            # It saw our proof and left: a client with another secret notices that first, and does not answer.
             logger.warning("refused %s: it left during the handshake; does it hold this cluster's secret?", self._peer)
         self.drop()
 
@@ -549,7 +552,7 @@ class ServerConnection(_Connection):
         self._service.unauthenticated.pop(self, None)
 
     def close(self) -> None:
-        """Write what is queued, then close."""
+        """Write queued data, then close."""
         self.flush()
         self._ending = True
         if self.sock is not None and not self._backlog:
@@ -557,11 +560,11 @@ class ServerConnection(_Connection):
 
 
 class ClientConnection(_Connection):
-    """The asking side: correlates replies with asks; what is sent before the handshake ends waits for it.
+    """The asking side: correlates replies with asks; frames that are sent before the end of the handshake wait for it.
 
     Args:
-        service: the RPC service it belongs to.
-        on_closed: called once with the reason when the connection is gone.
+        service: its RPC service.
+        on_closed: called once with the reason when the connection has ended.
     """
 
     def __init__(self, service: RpcService, on_closed: Callable[[ActorError], None]) -> None:
@@ -574,7 +577,7 @@ class ClientConnection(_Connection):
             self.send(service.encoder.encode([wire.OFFLOADED, 0, "", 0]))
 
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
-        """Take over a connected socket; raises OSError when the connection broke as soon as it was made."""
+        """Take over a connected socket; raises OSError when the connection has already broken."""
         self._handshake = handshake = ClientHandshake(self._service.secret, "rpc", far_end(sock))
         super().attach(sock, tls)
         self.write(handshake.hello())
@@ -590,7 +593,7 @@ class ClientConnection(_Connection):
         timeout_s: float,
         on_timeout: Callable[[], Exception],
     ) -> None:
-        """Send an ASK (its correlation id is filled in here) and resolve *future* with the decoded reply."""
+        """Send an ASK, with its correlation id filled in, and resolve *future* with the decoded reply."""
         self._next_id += 1
         correlation = self._next_id
         message[1] = correlation
@@ -606,7 +609,7 @@ class ClientConnection(_Connection):
         if ask is None or ask.future.done():
             if kind == wire.ERROR and message[1] == 0:
                 self.fail(connection_error(message))
-            return  # else the reply to an ask that has timed out: its asker has been told
+            return  # else the reply to an ask that has timed out already
         future = ask.future
         if kind == wire.ERROR:
             future.set_exception(codec.decode_error(message[2], message[3], message[4]))
@@ -623,7 +626,7 @@ class ClientConnection(_Connection):
 
     def lost(self, error: OSError | None) -> None:
         if not self._handshake.done:
-            # Not a wrong secret: the server proves first, so that it is this side that finds that out.
+            # Not a wrong secret: the server sends its proof first, so this side would have noticed that.
             self.fail(
                 RecipientUnreachable(
                     "the connection broke during the handshake: the process ended, or only one side has TLS"
@@ -646,19 +649,19 @@ class ClientConnection(_Connection):
 
 
 def connection_error(message: list[Any]) -> ActorError:
-    """Return the error that an ERROR of correlation 0 carries: the server refuses the whole connection."""
+    """Return the error in an ERROR of correlation 0, by which the server rejects the whole connection."""
     error = codec.decode_error(message[2], message[3], message[4])
     return error if isinstance(error, ActorError) else WireError(f"the server refused the connection: {error}")
 
 
 def again(error: ActorError) -> ActorError:
-    """The same error once more: one exception object must not be raised in several places."""
+    """Return a copy of an error, because one exception object must not be raised in several places."""
     if isinstance(error, RemoteError):
         return RemoteError(error.type_name, error.message, error.remote_traceback, error.kinds)
     return type(error)(str(error))
 
 
 def _finish(sock: socket.socket) -> None:
-    """Tell the peer that no more will come; what it still sends can be read."""
+    """Shut down writing; the peer's further data can still be read."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_WR)

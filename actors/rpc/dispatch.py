@@ -1,7 +1,7 @@
-"""From a received call to the handler, and from its outcome to the reply (Flink's `RpcServer`).
+"""Dispatch of received calls to handlers, and of their outcomes to replies (Flink's `RpcServer`).
 
-A call is a message to the endpoint's actor. Where that is idle, and nothing waits in its mailbox, the call is handled
-where it was read; otherwise it waits in the mailbox for its turn.
+A call is a message to the endpoint's actor. If the actor is idle and its mailbox empty, the dispatcher handles the call
+at once. Otherwise the call waits in the mailbox.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ logger = logging.getLogger(__name__)
 SHOWN = 1000
 PLAIN_TOKEN = 2
 TURNS = 1000
-"""Turns of the loop that a supervisor has at most to deal with a failed start."""
+"""Most turns of the loop that a supervisor gets to handle a failed start."""
 Outcome = asyncio.Future[Any]
 Method = tuple[MethodSpec, Callable[..., Any], bool]
-"""A method, what handles it, and whether that is a coroutine function."""
+"""A method, its handler, and whether the handler is a coroutine function."""
 MethodTable = dict[str, Method]
 
 
 def method_table(endpoint: RpcEndpoint) -> MethodTable:
-    """Return what each method of *endpoint*'s gateways dispatches to; raises `ActorSystemError` when one is missing."""
+    """Return the handlers of all methods of *endpoint*'s gateways; raises `ActorSystemError` when one is missing."""
     table: MethodTable = {}
     for gateway_type in gateways_of(type(endpoint)):
         for name, spec in codec.method_specs(gateway_type).items():
@@ -59,7 +59,7 @@ def method_table(endpoint: RpcEndpoint) -> MethodTable:
 
 
 class Served:
-    """An endpoint of this process: its actor, its dispatch table, and the calls that it has not answered yet.
+    """An endpoint of this process: its actor, its dispatch table, and its unanswered calls.
 
     Args:
         endpoint: the endpoint.
@@ -83,22 +83,22 @@ class Served:
 
     @property
     def queued(self) -> int:
-        """How many calls and messages have not been begun: the depth of its mailbox."""
+        """Number of calls and messages that have not started: the depth of its mailbox."""
         return len(self.cell.mailbox) + self.cell.held
 
     def admit(self, token: Any, spec: MethodSpec | None) -> Leadership | None:
-        """Check a call's fencing fields (as they came over the wire): the one place where calls are refused as stale.
+        """Check a call's fencing fields, as they came over the wire. Stale calls are rejected only here.
 
         Args:
             token: the fields.
-            spec: the method that is called; None where there is none of that name.
+            spec: the called method; None for an unknown method.
 
         Returns:
-            the leadership that the call acts under.
+            The leadership under which the call acts, or None.
 
         Raises:
-            FencingError: it is meant for another leadership, or acts under a former one, or under none where the
-                method wants one.
+            FencingError: the call addresses another leadership, acts under a former one, or acts under none although
+                the method requires one.
             WireError: the fields are malformed.
         """
         endpoint = self.endpoint
@@ -133,13 +133,13 @@ class Served:
 
 
 class Dispatcher:
-    """The endpoints of a process, by path. All of it runs on the loop's thread.
+    """The endpoints of a process, by path. All methods run on the loop's thread.
 
     Args:
         loop: runs the coroutine handlers.
-        encoder: makes the frames of the replies.
-        node: the actors of this process.
-        offload: for arguments and results that do not fit into a frame.
+        encoder: encodes the frames of the replies.
+        node: returns the node with the actors of this process.
+        offload: carries arguments and results that do not fit into a frame.
     """
 
     def __init__(
@@ -151,18 +151,18 @@ class Dispatcher:
     ) -> None:
         self.served: dict[str, Served] = {}
         self.caller: ServerConnection | None = None
-        """Whose message a plain handler is handling."""
+        """Connection whose message a plain handler is handling."""
         self.received = 0
-        """How many messages came since the start."""
+        """Number of messages since the start."""
         self._loop = loop
         self._encoder = encoder
         self._node = node
         self._offload = offload
 
-    # ------------------------------------------------------------------ endpoints come and go
+    # ------------------------------------------------------------------ start and stop of endpoints
 
     async def start(self, endpoint: RpcEndpoint, node: Node) -> None:
-        """Register *endpoint* and start its actor; it is not registered where that fails.
+        """Register *endpoint* and start its actor; unregister it if the start fails.
 
         Args:
             endpoint: the endpoint.
@@ -170,7 +170,7 @@ class Dispatcher:
 
         Raises:
             ActorSystemError: the name is taken, or a method of a gateway is missing.
-            Exception: whatever its `on_start` raises.
+            Exception: any error that its `on_start` raises.
         """
         path = endpoint.path
         if path in self.served:
@@ -192,13 +192,13 @@ class Dispatcher:
             raise
 
     def started(self, endpoint: RpcEndpoint) -> None:
-        """The endpoint runs."""
+        """Record that the endpoint runs."""
         served = self.served[endpoint.path]
         if not served.started.done():
             served.started.set_result(None)
 
     async def stop(self, endpoint: RpcEndpoint) -> None:
-        """Stop *endpoint*, end what it has not answered (its askers get `EndpointStateError`), and free its name."""
+        """Stop *endpoint*, end its unanswered asks with `EndpointStateError`, and free its name."""
         served = self.served.get(endpoint.path)
         if served is None or served.endpoint is not endpoint:
             await endpoint.stop()
@@ -209,11 +209,11 @@ class Dispatcher:
         await asyncio.shield(served.stopped)
 
     async def stopped(self, endpoint: RpcEndpoint, error: BaseException | None) -> None:
-        """The endpoint takes no calls any more: end what it has not answered, and free its name.
+        """Handle the stop of an endpoint: end its unanswered calls, and free its name.
 
         Args:
             endpoint: the endpoint.
-            error: why it has not even started.
+            error: the error of a failed start; None after a start.
         """
         served = self.served.get(endpoint.path)
         if served is None or served.endpoint is not endpoint:
@@ -242,7 +242,7 @@ class Dispatcher:
     # ------------------------------------------------------------------ messages
 
     def dispatch(self, message: list[Any], connection: ServerConnection) -> None:
-        """Run one received ASK or TELL (which gets None for a correlation id), in the order of arrival."""
+        """Run one received ASK or TELL (whose correlation id becomes None), in the order of arrival."""
         self.received += 1
         if message[0] == wire.TELL:
             message.insert(1, None)
@@ -284,7 +284,7 @@ class Dispatcher:
             if is_coroutine or leadership is not None:
                 self._begin(served, method, values, message, connection, leadership)
             else:
-                if current_cell.get() is not cell:  # to set it costs as much as a quarter of all this
+                if current_cell.get() is not cell:  # setting it costs a quarter of a whole dispatch
                     current_cell.set(cell)
                 self._call(served, method, values, message, connection)
             return
@@ -312,7 +312,7 @@ class Dispatcher:
             if not method[2]:
                 self._call(served, method, values, message, connection)
                 return
-            served.cell.hold()  # what comes later waits for the first step of the task, so that order holds
+            served.cell.hold()  # later calls wait for the task's first step, to keep the order
             self._track(served, connection, self._run(served, method, values, message, connection))
         finally:
             ACTING.reset(acting)
@@ -325,7 +325,7 @@ class Dispatcher:
         task.add_done_callback(functools.partial(_ended, served, connection))
 
     async def _fetch_arguments(self, message: list[Any], connection: ServerConnection) -> None:
-        """Dispatch an ASK whose arguments travel apart once they are here; others are not kept waiting for it."""
+        """Fetch the offloaded arguments of an ASK, then dispatch it; other calls do not wait for it."""
         try:
             arguments = await self._offload.get(message[4])
             if type(arguments) is not list:
@@ -346,7 +346,7 @@ class Dispatcher:
         self.caller = connection
         try:
             result = method[1](*values)
-        except Exception as error:  # a handler's failure is the asker's to know, whatever it is
+        except Exception as error:  # any error of a handler goes to the asker
             self._fail(connection, message, error)
             return
         correlation = message[1]
@@ -362,7 +362,7 @@ class Dispatcher:
     def _promise_kept(
         self, served: Served, spec: MethodSpec, message: list[Any], connection: ServerConnection, future: Outcome
     ) -> None:
-        """A plain handler's future is done."""
+        """Send the outcome of a plain handler's future."""
         served.promised.pop((connection, message[1]), None)
         if future.cancelled():
             self._fail(connection, message, _stopped(message))
@@ -431,12 +431,12 @@ class Dispatcher:
 
 
 def _shown(value: Any) -> str:
-    """Return a short text of what a peer sent, for the log: it may be megabytes, or a list too deep for its text."""
+    """Return a short text of a peer's value for the log; the value may be megabytes, or a list too deep to print."""
     return value[:SHOWN] if type(value) is str else f"({type(value).__name__})"
 
 
 async def _until_free(cell: Cell) -> None:
-    """Let the supervisor of an actor that could not start have its turn, which frees the name."""
+    """Give the supervisor of an actor that could not start its turn, in which it frees the name."""
     supervisor = cell.parent._target
     for _ in range(TURNS):
         if not isinstance(supervisor, Cell) or supervisor.children.find(cell.ref) is None:

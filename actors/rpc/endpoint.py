@@ -1,6 +1,7 @@
-"""Endpoints: the actors whose methods gateways call, one message at a time (Flink's `RpcEndpoint`).
+"""Endpoints: actors whose methods gateways call, one message at a time (Flink's `RpcEndpoint`).
 
-With Flink an `RpcEndpoint` has an actor of Pekko's, to which the calls of its gateways are messages. Here it is one.
+In Flink an `RpcEndpoint` has a Pekko actor, which receives the calls of its gateways as messages. Here the endpoint
+itself is the actor.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ SYSTEM = "/system"
 
 
 class RpcEndpoint(Actor):
-    """Base of every actor that is reached through a gateway.
+    """Base of every actor with a gateway.
 
-    It is an actor like others: it has a path, a parent, children that it supervises, it watches and is watched, has
-    timers and `receive` for messages that are no calls. `RpcService.start_server` gives it its place in the actor
-    system of the process.
+    It is an ordinary actor: it has a path, a parent, timers, and children that it supervises. It can watch and be
+    watched, and handles messages that are not calls in `receive`. `RpcService.start_server` adds it to the actor system
+    of the process.
 
-    All handlers, `on_start`, `on_stop` and everything scheduled by the endpoint run on one thread, its *main thread*; a
-    coroutine handler lets other calls in at its awaits, a coroutine `receive` lets in nothing. A call's error is its
-    caller's. Blocking work belongs into `run_blocking`.
+    All handlers, `on_start`, `on_stop` and everything that the endpoint schedules run on one thread, its *main thread*.
+    Other calls run at the awaits of a coroutine handler; nothing runs at the awaits of a coroutine `receive`. The error
+    of a call goes to its caller. Use `run_blocking` for blocking work.
 
     Args:
         service: the RPC service of the process.
-        name: last element of the actor's path, e.g. ``dispatcher``; unique among the children of its parent.
+        name: last element of the actor's path, e.g. ``dispatcher``; unique among its parent's children.
     """
 
     log: logging.Logger = logging.getLogger(__name__)  # type: ignore[assignment]  # lines have no path before them
     """The logger of the endpoint's class."""
     parent_path: str | None = USER
-    """The path of its parent; None for what carries the messages of actors, and so is above none and below none."""
+    """The path of its parent; None for endpoints that carry the messages of actors, which have no parent."""
     _is_endpoint = True
 
     def __init__(self, service: RpcService, name: str) -> None:
@@ -60,7 +61,7 @@ class RpcEndpoint(Actor):
         self.fences = Fences()
         self.running = False
         self.stoppers: set[asyncio.Task[Any] | None] = set()
-        """The tasks that wait for the end of the endpoint, and are not ended with it though they may be its own."""
+        """Tasks that wait for the end of the endpoint; it does not cancel them, even if they are its own."""
         self._spawned: set[asyncio.Task[Any]] = set()
         self._scheduled: set[asyncio.TimerHandle] = set()
         self._calls: set[Callable[[Exception], None]] = set()
@@ -78,13 +79,13 @@ class RpcEndpoint(Actor):
         return self.service.address_of(self.path)
 
     async def on_start(self) -> None:
-        """Called once, on the main thread, before the first message; override to acquire resources."""
+        """Hook that runs once, on the main thread, before the first message; override it to acquire resources."""
 
     async def on_stop(self) -> None:
-        """Called once after the last message; override to release resources."""
+        """Hook that runs once after the last message; override it to release resources."""
 
     def check_token(self, token: FencingToken | None) -> None:
-        """Refuse a call whose fencing token does not fit; an unfenced endpoint takes every call."""
+        """Reject a call whose fencing token does not fit; an unfenced endpoint accepts every call."""
 
     def validate_main_thread(self) -> None:
         """Assert that the caller is on the endpoint's main thread (Flink's `MainThreadValidatorUtil`)."""
@@ -92,7 +93,7 @@ class RpcEndpoint(Actor):
             raise EndpointStateError(f"{self.path} was touched from a thread that is not its main thread")
 
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
-        """Run a coroutine on the main thread beside the handlers; its failure goes, with *what*, to `on_error`."""
+        """Run a coroutine on the main thread next to the handlers; `on_error` gets *what* and its error if it fails."""
         task = self.service.loop.create_task(work, name=f"{self.path}:{what}")
         self._spawned.add(task)
         task.add_done_callback(functools.partial(self._task_done, what))
@@ -104,17 +105,17 @@ class RpcEndpoint(Actor):
             self.on_error(what, error)
 
     def on_error(self, what: str, error: BaseException) -> None:
-        """An internal step failed with nobody waiting for its result; the default logs it with its traceback."""
+        """Handle the error of an internal step without a caller; the default logs it with its traceback."""
         self.log.error("%s: %s failed", self.path, what, exc_info=error)
 
     def schedule_run_async(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
         """Run *action* on the main thread after *delay_s* seconds (Flink's `scheduleRunAsync`).
 
         Returns:
-            What cancels it.
+            The handle that cancels it.
 
         Raises:
-            EndpointStateError: called from another thread; `run_async` may be.
+            EndpointStateError: called from another thread; use `run_async` there.
         """
         self.validate_main_thread()
 
@@ -122,7 +123,7 @@ class RpcEndpoint(Actor):
             self._scheduled.discard(handle)
             try:
                 action()
-            except Exception as error:  # a timer has no caller: the endpoint's error hook is the one to know
+            except Exception as error:  # a timer has no caller: the endpoint's error hook gets it
                 self.on_error(getattr(action, "__qualname__", "timer"), error)
 
         handle = self.service.loop.call_later(delay_s, fire)
@@ -130,18 +131,20 @@ class RpcEndpoint(Actor):
         return handle
 
     def run_async(self, action: Callable[[], None]) -> None:
-        """Run *action* on the main thread soon; may be called from any thread (Flink's `runAsync`)."""
+        """Run *action* on the main thread soon; callable from any thread (Flink's `runAsync`)."""
         self.service.loop.call_soon_threadsafe(lambda: self.schedule_run_async(0, action))
 
     def call_async(self, function: Callable[[], T], timeout_s: float | None = None) -> Ask[T]:
-        """Call *function* on the main thread soon, and get its result; from any thread (Flink's `callAsync`).
+        """Call *function* on the main thread soon and return an ask for its result (Flink's `callAsync`).
+
+        It is callable from any thread.
 
         Args:
-            function: called as a message would be, between the handlers.
-            timeout_s: seconds until the result is an `AskTimeout` (default ``rpc.ask-timeout``).
+            function: called like a message, between the handlers.
+            timeout_s: seconds until the ask ends in `AskTimeout`; default: ``rpc.ask-timeout``.
 
         Raises:
-            EndpointStateError: (as the result) the endpoint stops before the call had its turn.
+            EndpointStateError: (from the ask) the endpoint stopped before the call had its turn.
         """
         allowed_s = self.service.config.ask_timeout_s if timeout_s is None else timeout_s
         outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -165,7 +168,7 @@ class RpcEndpoint(Actor):
                     return
                 try:
                     outcome.set_result(function())
-                except Exception as error:  # the caller's to know
+                except Exception as error:  # goes to the caller
                     outcome.set_exception(error)
 
             self._calls.add(give_up)
@@ -181,13 +184,13 @@ class RpcEndpoint(Actor):
         token: FencingToken | None = None,
         timeout_s: float | None = None,
     ) -> G:
-        """A gateway for this endpoint's own calls; see `RpcService.gateway`. A leader's carries its leadership."""
+        """Return a gateway for this endpoint's calls, see `RpcService.gateway`; a leader's carries its leadership."""
         return self.service.gateway(address, gateway_type, token, timeout_s)
 
     def self_gateway(self, gateway_type: type[G]) -> G:
-        """A gateway to this endpoint itself (Flink's `getSelfGateway`): its calls are messages, taken in their turn.
+        """Return a gateway to this endpoint itself (Flink's `getSelfGateway`). Its calls wait in the mailbox as usual.
 
-        That of a fenced endpoint carries the token of now, so what is sent to itself under one leadership is refused
+        The gateway of a fenced endpoint carries its present token, so a call sent under one leadership is rejected
         under the next.
         """
         return self.service.gateway(self.address, gateway_type, self._own_token())
@@ -196,13 +199,13 @@ class RpcEndpoint(Actor):
         return None
 
     async def run_blocking(self, function: Callable[..., T], *args: Any) -> T:
-        """Run blocking work on the endpoint's I/O threads and come back to the main thread with its result."""
+        """Run blocking work on the endpoint's I/O threads and return its result on the main thread."""
         if self._io_threads is None:
             self._io_threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix=f"{self.name}-io")
         return await self.service.loop.run_in_executor(self._io_threads, function, *args)
 
     async def pre_start(self) -> None:
-        """Run `on_start`, and take calls from then on; where that fails, `on_stop` follows it."""
+        """Run `on_start`, then accept calls; if it fails, run `on_stop`."""
         try:
             await self.on_start()
         except BaseException as error:
@@ -212,7 +215,7 @@ class RpcEndpoint(Actor):
         self.service.started(self)
 
     async def post_stop(self) -> None:
-        """Run `on_stop`, and refuse what has not been answered."""
+        """Run `on_stop`, and end the unanswered calls."""
         await self._leave(None)
 
     async def _leave(self, error: BaseException | None) -> None:
@@ -222,7 +225,7 @@ class RpcEndpoint(Actor):
             await self.service.stopped(self, error)
 
     def cease(self) -> None:
-        """Take no calls any more, and cancel timers; idempotent."""
+        """Stop accepting calls, and cancel timers; idempotent."""
         self.running = False
         for handle in list(self._scheduled):
             handle.cancel()
@@ -232,7 +235,7 @@ class RpcEndpoint(Actor):
         self._calls.clear()
 
     async def stop(self) -> None:
-        """Take no calls any more, run `on_stop`, cancel timers and tasks; idempotent."""
+        """Stop accepting calls, run `on_stop`, cancel timers and tasks; idempotent."""
         if self.termination.done():
             return
         self.cease()
@@ -251,22 +254,22 @@ class RpcEndpoint(Actor):
 
 
 class FencedRpcEndpoint(RpcEndpoint):
-    """An endpoint that serves only under a leadership: calls must carry its token (Flink's `FencedRpcEndpoint`).
+    """An endpoint that serves only while it leads; calls must carry its token (Flink's `FencedRpcEndpoint`).
 
-    Without a token of its own it is a standby and refuses every call.
+    Without a token of its own it is a standby and rejects every call.
     """
 
     def __init__(self, service: RpcService, name: str) -> None:
         super().__init__(service, name)
         self.fencing_token: FencingToken | None = None
         self.leads_since_ms = 0
-        """When the present leadership was taken, in milliseconds since 1970; of no meaning without one."""
+        """Start of the present leadership, in milliseconds since 1970; undefined while it does not lead."""
 
     def _own_token(self) -> FencingToken | None:
         return self.fencing_token
 
     def check_token(self, token: FencingToken | None) -> None:
-        """Refuse a call made under another leadership; raises `FencingError`."""
+        """Reject a call that addresses another leadership; raises `FencingError`."""
         if self.fencing_token is None:
             raise FencingError(f"{self.path} is not the leader at present; look the leader up again")
         if token != self.fencing_token:

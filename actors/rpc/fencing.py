@@ -1,16 +1,16 @@
-"""Fencing: which leadership a call is meant for, and which one it acts under.
+"""Fencing: the leadership that a call addresses, and the leadership under which it acts.
 
-Two leaders of one component may believe that they lead at the same time: one of them was stopped, or cut off, beyond
-its lease. Two checks keep the former leader from changing anything, each in one place:
+A leader that was suspended or cut off beyond its lease may believe that it still leads, while another one does. Two
+checks, each in one place, keep the former leader from changing anything:
 
-1. *At the sender.* The gateways of a leader carry a `Fence`. Before each message it passes the leader's gate, which
-   asks the clock of the lease. Once the lease may be over nothing is sent.
-2. *At the receiver.* Each endpoint has `Fences`: the highest leadership of each component that it has heard of. A call
-   of a lower one is refused before dispatch, with the epoch that was seen, so that its sender steps down. A method that
-   its gateway declares `fenced_by` a component is refused without a leadership of that component.
+1. *At the sender.* The gateways of a leader carry a `Fence`. It checks the clock of the lease before each message, and
+   sends nothing once the lease may be over.
+2. *At the receiver.* Each endpoint has `Fences`: the highest leadership of each component that it has seen. It rejects
+   a call of a lower one before dispatch, with the epoch that it has seen, so that the sender gives up its leadership.
+   It also rejects a call to a method `fenced_by` a component without a leadership of that component.
 
-Flink fences the calls *to* a leader only (`FencingToken`); ZooKeeper's recipes and Kafka's controller epochs fence the
-calls *of* one.
+Flink fences only the calls *to* a leader (`FencingToken`). ZooKeeper's recipes and Kafka's controller epochs fence the
+calls *of* a leader.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from actors.errors import FencingError, WireError
 from actors.rpc.gateway import FencingToken
 
 REMEMBERED = 16384
-"""Number of components whose highest leadership is remembered; the longest silent ones are forgotten."""
+"""Number of components whose highest leadership is remembered; those with the oldest calls are forgotten first."""
 
 ACTING: ContextVar[Leadership | None] = ContextVar("acting leadership", default=None)
-"""The leadership under which the call acts that is being handled; None for calls of others than leaders."""
+"""The leadership under which the current call acts; None for a call that is not a leader's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """One term of office of one leader: its component, and the epoch and session of its `FencingToken`."""
+    """One period of leadership of a component, with the epoch and session of its `FencingToken`."""
 
     component: str
     epoch: int
@@ -42,11 +42,11 @@ class Leadership:
 
     @property
     def token(self) -> FencingToken:
-        """The token of calls that are meant for this leadership."""
+        """The token of calls that address this leadership."""
         return FencingToken(self.epoch, self.session)
 
     def is_of(self, kind: str) -> bool:
-        """Whether it is of the component *kind*, or of one of that kind, such as ``jobmaster-<job id>``."""
+        """Return whether its component is *kind*, or *kind* with a suffix such as ``jobmaster-<job id>``."""
         return self.component == kind or self.component.startswith(f"{kind}-")
 
 
@@ -54,9 +54,9 @@ class Fence:
     """Fencing fields of every call of a leader's gateway.
 
     Args:
-        recipient: the leadership that the calls are meant for; None for an unfenced endpoint.
-        leadership: the gate. Returns the leadership to act under; raises `FencingError` once its lease may be over.
-        refused: called with a receiver's refusal, which may name a later epoch.
+        recipient: the leadership that the calls address; None for an unfenced endpoint.
+        leadership: returns the leadership under which to act; raises `FencingError` once its lease may be over.
+        refused: called with the `FencingError` of a receiver, which may name a later epoch.
     """
 
     __slots__ = ("_leadership", "_recipient", "_refused")
@@ -72,26 +72,26 @@ class Fence:
         self._refused = refused
 
     def fields(self) -> tuple[Any, ...]:
-        """The fields of a message that is about to be sent; raises `FencingError` where it may not be."""
+        """Return the fencing fields of a message; raises `FencingError` when it must not be sent."""
         leader, recipient = self._leadership(), self._recipient
         if recipient is None:
             return None, None, leader.component, leader.epoch, leader.session
         return recipient.epoch, recipient.session, leader.component, leader.epoch, leader.session
 
     def answered(self, future: asyncio.Future[Any]) -> None:
-        """An ask is over: the leader learns of a refusal, whether its caller looks at it or not."""
+        """Report a `FencingError` of an ended ask to the leader, whether or not the caller reads it."""
         if not future.cancelled() and isinstance(error := future.exception(), FencingError):
             self._refused(error)
 
 
 class Fences:
-    """The highest leadership of each component that an endpoint has heard of."""
+    """The highest leadership of each component that an endpoint has seen."""
 
     def __init__(self) -> None:
         self._highest: OrderedDict[str, FencingToken] = OrderedDict()
 
     def observe(self, leadership: Leadership) -> None:
-        """A leadership was heard of, for example from whoever keeps the latch; an older one changes nothing."""
+        """Record a leadership, for example one reported by the election; ignore one older than the recorded one."""
         known = self._highest.get(leadership.component)
         if known is None or known < leadership.token:
             self._highest[leadership.component] = leadership.token
@@ -100,19 +100,19 @@ class Fences:
             self._highest.popitem(last=False)
 
     def check(self, leadership: Leadership) -> None:
-        """Observe *leadership*, and refuse its call where a later one was heard of; raises `FencingError`."""
+        """Record *leadership*; raises `FencingError` when a later one was seen."""
         self.observe(leadership)
         known = self._highest[leadership.component]
         if leadership.token < known:
             raise FencingError(f"the {leadership.component} of epoch {leadership.epoch} leads no more", known.epoch)
 
     def check_again(self) -> None:
-        """Refuse to go on with the call that is being handled, where a later leadership was heard of meanwhile.
+        """Reject the current call if a later leadership was seen since its start.
 
-        For handlers that wait before they change something.
+        Handlers that wait before they change something call this.
 
         Raises:
-            FencingError: the call is stale by now.
+            FencingError: the call has become stale.
         """
         leadership = ACTING.get()
         if leadership is not None:
@@ -120,7 +120,7 @@ class Fences:
 
 
 def received(fields: Any) -> tuple[FencingToken | None, Leadership | None]:
-    """The leadership that a received message is meant for, and the one it acts under; raises `WireError`."""
+    """Return the leadership that a message addresses, and the one under which it acts; raises `WireError`."""
     if fields is None:
         return None, None
     if isinstance(fields, list):

@@ -1,7 +1,7 @@
-"""Typed gateways: the interface by which an endpoint is called (Flink's `RpcGateway`).
+"""Typed gateways: the interfaces by which callers reach endpoints (Flink's `RpcGateway`).
 
-A gateway is a class whose methods are declared only. A method that returns ``Ask[T]`` is an *ask*, one that returns
-``None`` a *tell*::
+A gateway is a class that only declares its methods. A method that returns ``Ask[T]`` is an *ask*; one that returns
+``None`` is a *tell*::
 
     class GreeterGateway(RpcGateway):
         def greet(self, name: str) -> Ask[str]: ...
@@ -38,21 +38,21 @@ D = TypeVar("D", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, order=True)
 class FencingToken:
-    """Which leadership a call is meant for: a monotonic epoch and the leader's session id (as Flink's)."""
+    """The leadership that a call addresses: a monotonic epoch and the leader's session id (as in Flink)."""
 
     epoch: int
     session: str
 
     def fields(self) -> tuple[int, str]:
-        """The token as a message carries it."""
+        """Return the fields of the token in a message."""
         return self.epoch, self.session
 
 
 class Ask(Generic[T]):
-    """The eventual reply to an ask: awaitable in coroutines of any event loop, a future in plain threads.
+    """The future reply to an ask: awaitable in coroutines of any event loop; plain threads call `result`.
 
-    Flink's methods return a CompletableFuture; this is its counterpart. Errors: `AskTimeout` after the gateway's
-    time-out, `RecipientUnreachable` when the connection cannot be made or breaks, and whatever the handler raised.
+    It is the counterpart of the CompletableFuture that Flink's methods return. Errors: `AskTimeout` after the gateway's
+    timeout, `RecipientUnreachable` when the connection fails or breaks, and any error that the handler raised.
     """
 
     __slots__ = ("_deadline_s", "_future", "_loop")
@@ -73,10 +73,10 @@ class Ask(Generic[T]):
         return self._future.__await__()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait in a plain thread for the reply, at most *timeout* seconds (default: the gateway's ask time-out).
+        """Wait in a plain thread for the reply, at most *timeout* seconds (default: the gateway's ask timeout).
 
         Raises:
-            RuntimeError: called on the event loop's own thread, where it could only wait for itself.
+            RuntimeError: called on the event loop's own thread, where it would wait for itself.
         """
         if not isinstance(self._future, concurrent.futures.Future) or _runs_here(self._loop):
             raise RuntimeError("Ask.result() would block the actor's own thread; await it instead")
@@ -84,15 +84,15 @@ class Ask(Generic[T]):
             return self._future.result(self._deadline_s + 1.0 if timeout is None else timeout)
         except concurrent.futures.TimeoutError as error:
             if self._future.done():
-                return self._future.result()  # the reply came just now, or it is itself a TimeoutError
+                return self._future.result()  # the reply has just come, or is itself a TimeoutError
             raise AskTimeout(f"no reply within {timeout if timeout is not None else self._deadline_s:g} s") from error
 
     def done(self) -> bool:
-        """Whether the reply (or its failure) is there."""
+        """Return whether the reply or a failure has come."""
         return self._future.done()
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call *callback* with the underlying future when the reply is there."""
+        """Call *callback* with the underlying future when the reply has come."""
         self._future.add_done_callback(callback)
 
 
@@ -108,12 +108,12 @@ class RpcGateway:
 
     @property
     def address(self) -> ActorAddress:
-        """The actor that is called."""
+        """Address of the called actor."""
         raise NotImplementedError
 
 
 class FencedRpcGateway(RpcGateway):
-    """A gateway whose calls carry a `FencingToken`; a stale one is refused before dispatch."""
+    """A gateway whose calls carry a `FencingToken`; the receiver rejects a stale one before dispatch."""
 
 
 RPC_MARK = "__rpc_method__"
@@ -124,18 +124,18 @@ RECIPIENT = "its recipient"
 
 
 def reads(declared: D) -> D:
-    """Declare that a gateway's method changes nothing: any leader of former times may ask."""
+    """Declare that a gateway's method changes nothing, so that former leaders may call it."""
     setattr(declared, FENCING_MARK, READS)
     return declared
 
 
 def fenced_by(component: str) -> Callable[[D], D]:
-    """Declare whose leadership fences a gateway's method, which changes something.
+    """Declare which leadership fences a gateway's method, because the method changes something.
 
     Args:
-        component: the one whose leaders alone call it, such as ``resourcemanager``, or a kind of them, such as
-            ``jobmaster``: a call without a leadership of it is refused. Or `RECIPIENT`: others than leaders may call it
-            too, and the token of the leadership that the call is meant for fences it.
+        component: the component whose leaders alone may call it, such as ``resourcemanager``, or the prefix of several
+            components, such as ``jobmaster``. The receiver rejects a call without a leadership of it. With `RECIPIENT`
+            not only leaders may call it, and the token of the leadership that the call addresses fences it.
     """
 
     def mark(declared: D) -> D:
@@ -154,7 +154,7 @@ def rpc(
 
 
 @typing.overload
-def rpc_sync(  # a Future is a T too: the first that fits is meant
+def rpc_sync(  # a Future is a T too, so this overload comes first
     handler: Callable[Concatenate[S, P], asyncio.Future[T]],
 ) -> Callable[Concatenate[S, P], Ask[T]]: ...
 
@@ -164,9 +164,9 @@ def rpc_sync(handler: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
 
 
 def rpc_sync(handler: Callable[..., Any]) -> Callable[..., Ask[Any]]:
-    """Mark a plain method as the implementation of an ask: it runs to its end without interleaving (the fast path).
+    """Mark a plain method as the implementation of an ask; it runs without interruption (the fast path).
 
-    It may return an `asyncio.Future` instead of the result: the reply is sent when that is done, with no task for it.
+    It may return an `asyncio.Future` instead of the result. The reply leaves when that is done, without a task for it.
     """
     setattr(handler, RPC_MARK, True)
     return typing.cast("Callable[..., Ask[Any]]", handler)
@@ -179,7 +179,7 @@ def rpc_tell(handler: Callable[Concatenate[S, P], None]) -> Callable[Concatenate
 
 
 def gateway_methods(gateway: type[RpcGateway]) -> dict[str, Callable[..., Any]]:
-    """All methods that *gateway* declares, inherited ones included, by name."""
+    """Return all methods that *gateway* declares, including inherited ones, by name."""
     methods: dict[str, Callable[..., Any]] = {}
     for base in reversed(gateway.__mro__):
         if issubclass(base, RpcGateway):
@@ -189,7 +189,7 @@ def gateway_methods(gateway: type[RpcGateway]) -> dict[str, Callable[..., Any]]:
 
 
 def gateways_of(endpoint_type: type) -> list[type[RpcGateway]]:
-    """The gateway interfaces among the bases of an endpoint class."""
+    """Return the gateway interfaces among the bases of an endpoint class."""
     return [
         base
         for base in endpoint_type.__mro__

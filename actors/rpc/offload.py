@@ -1,8 +1,9 @@
-"""Values that are too large for a frame travel beside the connection, where the owner of the service provides for it.
+"""Offload of values that are too large for a frame: they travel outside the connection, if the service allows it.
 
-Below the limit nothing changes. The arguments of an ask that does not fit are put with the service's `Offloader`, and
-the frame carries the key in their place; a result that does not fit is put by the service that serves, if the asker
-has said at the beginning of the connection that it can fetch it. A tell is never offloaded: it would be overtaken.
+Values below the limit travel as usual. When an ask does not fit, the caller uploads its arguments with its `Offloader`,
+and the frame carries the key instead. When a result does not fit, the serving side uploads it. The asker must have
+announced at the start of the connection that it can fetch results. A tell is never offloaded, because later messages
+would overtake it.
 """
 
 from __future__ import annotations
@@ -17,42 +18,42 @@ from actors.rpc import wire
 from actors.rpc.connection import PendingAsk, ServerConnection
 
 RESULT_KEPT_S = 60.0
-"""For how long a result is there to be fetched: its asker does so as soon as it has the reply."""
+"""Seconds for which a result is kept; its asker fetches it as soon as it has the reply."""
 
 
 class Offloader(Protocol):
-    """Where values go that are too large. All of it is called on the service's loop, and must not block it.
+    """Store for values that are too large. The service calls it on its loop, so it must not block.
 
-    Whatever it raises is an `OffloadError` for the asker.
+    The asker sees each of its errors as an `OffloadError`.
     """
 
     async def put(self, data: bytes, /) -> str:
-        """Keep *data* until as many calls of `release` as of this for the same content; return the key, never empty."""
+        """Keep *data* and return its key, never empty. Each `put` of the same content needs a call of `release`."""
 
     async def get(self, key: str, /) -> bytes:
-        """Return what another process, or this one, has put."""
+        """Return data that this or another process has put."""
 
     def release(self, key: str, /) -> None:
-        """One use of what was put is over."""
+        """End one use of data that was put."""
 
     async def close(self) -> None:
-        """Give up what is still kept."""
+        """Drop all data that is still kept."""
 
 
 class ThreadOffloader(Protocol):
-    """As `Offloader`, for the calls of plain threads, which wait for it."""
+    """Blocking counterpart of `Offloader` for calls of plain threads."""
 
     def put_blocking(self, data: bytes, /) -> str:
-        """As `Offloader.put`."""
+        """Keep *data*; see `Offloader.put`."""
 
     def get_blocking(self, key: str, /) -> bytes:
-        """As `Offloader.get`."""
+        """Return data; see `Offloader.get`."""
 
     def release(self, key: str, /) -> None:
-        """As `Offloader.release`: it must not block."""
+        """End one use; see `Offloader.release`. It must not block."""
 
     def close_blocking(self) -> None:
-        """As `Offloader.close`."""
+        """Drop all data; see `Offloader.close`."""
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def _told(what: str) -> Iterator[None]:
         yield
     except OffloadError:
         raise
-    except Exception as error:  # whatever its owner's errors are, the asker has to be told
+    except Exception as error:  # the asker gets any error of the offloader
         raise OffloadError(f"{what}: {error}") from error
 
 
@@ -73,14 +74,14 @@ _NOT_FETCHED = "a value over rpc.frame-size could not be fetched"
 
 
 def put_by_thread(offloader: ThreadOffloader, value: Any) -> str:
-    """Put a plain value; returns its key. Raises OffloadError."""
+    """Put a plain value and return its key. Raises OffloadError."""
     data = wire.pack_value(value)
     with _told(_not_put(data)):
         return offloader.put_blocking(data)
 
 
 def get_by_thread(offloader: ThreadOffloader, key: str) -> Any:
-    """The plain value of a key; raises OffloadError, or WireError where it is none."""
+    """Return the plain value of a key; raises OffloadError, or WireError when the data is malformed."""
     with _told(_NOT_FETCHED):
         data = offloader.get_blocking(key)
     return wire.unpack_value(data)
@@ -90,10 +91,10 @@ class Offload:
     """The large values of one service.
 
     Args:
-        loop: the service's.
+        loop: the loop of the service.
 
     Attributes:
-        offloader: None where too large is too large.
+        offloader: None to reject values that are too large.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -102,7 +103,7 @@ class Offload:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Any) -> None:
-        """Run *work*, a coroutine that handles its errors, beside everything else."""
+        """Run *work*, a coroutine that handles its own errors, as a task."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -113,19 +114,19 @@ class Offload:
         return self.offloader
 
     async def put(self, value: Any) -> tuple[str, int]:
-        """Put a plain value; returns its key and its bytes. Raises OffloadError."""
+        """Put a plain value; return its key and its size in bytes. Raises OffloadError."""
         data = wire.pack_value(value)
         with _told(_not_put(data)):
             return await self._required().put(data), len(data)
 
     async def get(self, key: str) -> Any:
-        """The plain value of a key; raises OffloadError, or WireError where it is none."""
+        """Return the plain value of a key; raises OffloadError, or WireError when the data is malformed."""
         with _told(_NOT_FETCHED):
             data = await self._required().get(key)
         return wire.unpack_value(data)
 
     def release(self, key: str) -> None:
-        """One use of what this service has put is over."""
+        """End one use of data that this service has put."""
         if self.offloader is not None:
             self.offloader.release(key)
 
@@ -148,7 +149,7 @@ class Offload:
     async def send_result(
         self, connection: ServerConnection, encoder: wire.FrameEncoder, correlation: int, value: Any
     ) -> None:
-        """Put a result and tell the asker where it is; raises OffloadError."""
+        """Put a result and send its key to the asker; raises OffloadError."""
         key, size = await self.put(value)
         self._loop.call_later(RESULT_KEPT_S, self.release, key)
         connection.send(encoder.encode([wire.OFFLOADED, correlation, key, size]))
@@ -159,7 +160,7 @@ class Offload:
             future.set_exception(error)
 
     async def close(self) -> None:
-        """End what is under way, and the offloader."""
+        """Cancel the running transfers, and close the offloader."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

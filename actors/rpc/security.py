@@ -1,20 +1,20 @@
 """Mutual authentication of a connection by a challenge over the cluster secret, as a sans-I/O state machine.
 
-Both sides prove that they hold the secret without showing it; fresh random nonces from both make a recorded
-handshake worthless. The *service* name is part of every proof, so that a proof for one port is none for another. So is
-the *target*, the address and port that the client has dialled: a handshake that is passed on to another port is none.
+Both sides prove that they hold the secret without showing it. Fresh random nonces from both sides make a recorded
+handshake useless. Every proof covers the name of the *service*, so a proof for one service is invalid for another. It
+also covers the *target*, the address and port that the client has dialled, so a relay to another port is rejected.
 
     client -> server   HELLO   magic(4) version(1) client_nonce(32) target(18)
     server -> client   PROOF   magic(4) version(1) server_nonce(32) mac(32)
     client -> server   ANSWER  mac(32)
 
-A server that is greeted in another version, or as another target than it is, refuses:
+A server rejects a HELLO of another version or for another target:
 
     server -> client   REFUSAL magic(4) version(1) zeroes(64), which is as long as a PROOF; then it closes
 
-Every version's HELLO begins with magic and version and has at least 37 bytes, as in version 1; every PROOF and REFUSAL
-has at least 69. Used by the RPC ports and by the blob port (`blob.server`). Until `done` is true a server must act on
-nothing but the handshake. What follows it carries tags (`actors.rpc.wire`); the handshake makes their keys.
+The HELLO of every version begins with magic and version and has at least 37 bytes, as in version 1. Every PROOF and
+REFUSAL has at least 69. The RPC ports and the blob port (`blob.server`) use this handshake. Until `done` is true a
+server must act only on the handshake. Later bytes carry tags (`actors.rpc.wire`) whose keys the handshake derives.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ NONCE_SIZE = 32
 MAC_SIZE = 32
 TARGET_SIZE = 18
 GREETING_SIZE = len(MAGIC) + 1 + NONCE_SIZE
-"""Bytes that the HELLO of every version has at least: so many are read before its version is looked at."""
+"""Least size of the HELLO of every version, in bytes; the server reads this much before it checks the version."""
 HELLO_SIZE = GREETING_SIZE + TARGET_SIZE
 PROOF_SIZE = GREETING_SIZE + MAC_SIZE
 LOCAL = bytes(TARGET_SIZE)
-"""The target of a Unix socket, which the kernel and its directory's mode keep to this user."""
+"""The target of a Unix socket, which is accessible only to this user by its directory's mode and a check of the peer.
+"""
 _CREDENTIALS = struct.Struct("@iII")
 MINIMUM_SECRET_SIZE = 16
 MAXIMUM_SECRET_SIZE = 64 * 1024
@@ -51,13 +52,13 @@ REFUSAL = (MAGIC + bytes([VERSION])).ljust(PROOF_SIZE, b"\0")
 
 
 def load_or_create_secret(path: Path) -> bytes:
-    """Return the cluster secret kept in *path*, generating it (32 random bytes as hex, mode 0600) when there is none.
+    """Return the cluster secret in *path*; generate it (32 random bytes as hex, mode 0600) when there is no file.
 
-    Any number of processes may do so at once: all get the same secret, for the file appears whole or not at all.
+    Any number of processes may call this at once. All get the same secret, because the file appears atomically.
 
     Raises:
-        AuthenticationError: the file cannot be made or read, belongs to another user, is readable by others, or holds
-            fewer than 16 characters.
+        AuthenticationError: the file cannot be created or read, belongs to another user, or is readable by others; or
+            the secret has fewer than 16 characters or more than 64 KiB.
     """
     if not path.exists():
         _create_secret(path)
@@ -65,16 +66,16 @@ def load_or_create_secret(path: Path) -> bytes:
 
 
 def load_secret(path: Path) -> bytes:
-    """Return the cluster secret kept in *path*; raises as `load_or_create_secret`, also when there is no such file."""
+    """Return the cluster secret in *path*; raises as `load_or_create_secret`, also when the file does not exist."""
     try:
-        # Non-blocking: a named pipe in its place must not hold the process up.
+        # Non-blocking: a named pipe at this path must not block the process.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise AuthenticationError(
             f"the secret file {path} cannot be read: {error.strerror}; set security.secret-file to one that can"
         ) from error
     try:
-        _check_secret_file(path, os.fstat(descriptor))  # of what was opened, whatever has the name by now
+        _check_secret_file(path, os.fstat(descriptor))  # checks the opened file, not its path
         secret = os.read(descriptor, MAXIMUM_SECRET_SIZE + 1).strip()
     finally:
         os.close(descriptor)
@@ -94,8 +95,8 @@ def _check_secret_file(path: Path, status: os.stat_result) -> None:
         raise AuthenticationError(f"the secret file {path} is no plain file; set security.secret-file to one")
     if status.st_uid != os.geteuid():
         raise AuthenticationError(
-            f"the secret file {path} belongs to user {status.st_uid}, who knows the secret then, and this process runs "
-            f"as user {os.geteuid()}: chown it, or set security.secret-file to a file of your own"
+            f"the secret file {path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}; "
+            "chown it, or set security.secret-file to a file of your own"
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
@@ -105,9 +106,9 @@ def _check_secret_file(path: Path, status: os.stat_result) -> None:
 
 
 def _create_secret(path: Path) -> None:
-    """Make the file; the first process that does wins, and nobody ever reads half of it."""
+    """Create the file atomically; of several processes the first one wins."""
     try:
-        with contextlib.suppress(FileExistsError):  # another process was faster: its secret is the cluster's
+        with contextlib.suppress(FileExistsError):  # another process was faster: use its secret
             write_private(path, secrets.token_hex(32).encode() + b"\n", replace=False)
     except OSError as error:
         raise AuthenticationError(
@@ -117,17 +118,17 @@ def _create_secret(path: Path) -> None:
 
 
 def far_end(sock: socket.socket) -> bytes:
-    """The target that *sock* is connected to, as its client sees it; LOCAL for a Unix socket. Raises OSError."""
+    """Return the target to which the client *sock* is connected; LOCAL for a Unix socket. Raises OSError."""
     return LOCAL if sock.family == socket.AF_UNIX else _target(*sock.getpeername()[:2])
 
 
 def near_end(sock: socket.socket) -> bytes:
-    """The target that *sock* has been accepted at, as its server sees it; LOCAL for a Unix socket. Raises OSError."""
+    """Return the target at which the server has accepted *sock*; LOCAL for a Unix socket. Raises OSError."""
     return LOCAL if sock.family == socket.AF_UNIX else _target(*sock.getsockname()[:2])
 
 
 def _target(host: str, port: int) -> bytes:
-    host = host.partition("%")[0]  # the zone of a link-local address is another on each machine
+    host = host.partition("%")[0]  # the zone of a link-local address differs between machines
     packed = socket.inet_pton(socket.AF_INET6, host if ":" in host else f"::ffff:{host}")
     return packed + port.to_bytes(2)
 
@@ -140,10 +141,11 @@ def _show(target: bytes) -> str:
 
 
 def check_peer_is_us(sock: socket.socket) -> None:
-    """Refuse the other end of a Unix socket when it is another user's process.
+    """Reject the other end of a Unix socket when it is another user's process.
 
     Raises:
-        AuthenticationError: it is, by the credentials that the kernel noted when it connected or began to listen.
+        AuthenticationError: the other end is another user's process, by the credentials that the kernel recorded when
+            it connected or started to listen.
     """
     size = _CREDENTIALS.size
     _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
@@ -154,7 +156,7 @@ def check_peer_is_us(sock: socket.socket) -> None:
 
 
 class _Handshake:
-    """Base of both sides. `expects` is the number of bytes that the next step takes; 0 when the handshake is over."""
+    """Base of both sides. `expects` is the number of bytes of the next step; 0 when the handshake has ended."""
 
     def __init__(self, secret: bytes, service: str, target: bytes, expects: int) -> None:
         self._key = hashlib.blake2b(secret, digest_size=32, person=b"understudy-auth").digest()
@@ -166,7 +168,7 @@ class _Handshake:
         self.done = False
 
     def tags(self) -> tuple[Tags, Tags]:
-        """The tags of what the client sends, and of what the server sends; once `done`."""
+        """Return the tags of the client's and of the server's data; call it once `done`."""
         return Tags(self._mac(b"to server")), Tags(self._mac(b"to client"))
 
     def _mac(self, role: bytes) -> bytes:
@@ -175,7 +177,7 @@ class _Handshake:
         return hmac.digest(self._key, message, "sha256")
 
     def _begin_step(self, data: bytes) -> None:
-        """A handshake has one try: whatever goes wrong in a step ends it."""
+        """Check the size of a step's data. Any error in a step ends the handshake."""
         expected, self.expects = self.expects, 0
         if not expected:
             raise WireError("the handshake is over")
@@ -198,12 +200,12 @@ class ServerHandshake(_Handshake):
 
     Args:
         secret: the cluster secret.
-        service: name of the service the port offers, e.g. ``"rpc"`` or ``"blob"``.
+        service: name of the service at the port, e.g. ``"rpc"`` or ``"blob"``.
         target: the `near_end` of the connection.
 
     Attributes:
-        refusal: what to send before closing when `receive` has raised. A peer of another version, or that has dialled
-            another target, is told so; whoever does not hold the secret, or speaks another protocol, is told nothing.
+        refusal: bytes to send before closing after `receive` has raised. They inform a peer of another version, or one
+            that has dialled another target. They are empty for a peer without the secret, or of another protocol.
     """
 
     def __init__(self, secret: bytes, service: str, target: bytes) -> None:
@@ -213,11 +215,11 @@ class ServerHandshake(_Handshake):
         self._taken = 0
 
     def receive(self, data: bytes) -> bytes:
-        """Take the peer's next *expects* bytes and return what to send back (possibly nothing).
+        """Take the peer's next *expects* bytes and return the bytes to send back, which may be empty.
 
         Raises:
-            WireError: not our protocol.
-            ProtocolVersionMismatch: another version; `refusal` tells the peer.
+            WireError: the peer speaks another protocol.
+            ProtocolVersionMismatch: the peer speaks another version; `refusal` informs it.
             AuthenticationError: the peer's proof is wrong, or it has dialled another target.
         """
         self._begin_step(data)
@@ -238,8 +240,8 @@ class ServerHandshake(_Handshake):
         if data != self._target:
             self.refusal = REFUSAL
             raise AuthenticationError(
-                f"the peer has dialled {_show(data)}, and this is {_show(self._target)}: its connection was passed on "
-                "by somebody, or its address translated"
+                f"the peer has dialled {_show(data)}, and this is {_show(self._target)}: its connection was passed on, "
+                "or its address translated"
             )
         self.expects = MAC_SIZE
         return MAGIC + bytes([VERSION]) + self._server_nonce + self._mac(b"server")
@@ -256,7 +258,7 @@ class ClientHandshake(_Handshake):
 
     Args:
         secret: the cluster secret.
-        service: name of the service that is wanted.
+        service: name of the requested service.
         target: the `far_end` of the connection.
     """
 
@@ -265,7 +267,7 @@ class ClientHandshake(_Handshake):
         self._client_nonce = os.urandom(NONCE_SIZE)
 
     def hello(self) -> bytes:
-        """The first bytes of the connection."""
+        """Return the first bytes of the connection."""
         return MAGIC + bytes([VERSION]) + self._client_nonce + self._target
 
     def receive(self, data: bytes) -> bytes:
@@ -274,7 +276,7 @@ class ClientHandshake(_Handshake):
         self._check_preamble(data)
         if data == REFUSAL:
             raise AuthenticationError(
-                f"the server is not at {_show(self._target)}, which was dialled, and refuses a connection that was "
+                f"the server is not at {_show(self._target)}, which was dialled; it refuses a connection that was "
                 "passed on or translated (by a tunnel, a proxy or NAT): dial its own address"
             )
         self._server_nonce = data[5:GREETING_SIZE]

@@ -1,7 +1,7 @@
-"""The RPC service of a process (Flink's `RpcService` and `RpcServer`): serves endpoints, makes gateways.
+"""The RPC service of a process (Flink's `RpcService` and `RpcServer`): it serves endpoints and creates gateways.
 
-It listens by a `Listener` for each port: TCP on the bind host and, with a socket directory, a Unix socket of mode 0600.
-It reaches each other process by a `Peer`, over the Unix socket where both share a directory of them, else over TCP.
+A `Listener` listens at each port: TCP on the bind host and, with a socket directory, a Unix socket of mode 0600. A
+`Peer` reaches another process: over its Unix socket if both share a directory of sockets, else over TCP.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ ACCEPT_RETRY_S = 1.0
 CONNECT_RETRY_S = 0.002
 REPORT_S = 60.0
 STOP_DEADLINE_S = 5.0
-"""Time allowed for actors that are no endpoints when the service is closed, in seconds."""
+"""Seconds that actors other than endpoints have to stop when the service is closed."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
 class RpcStatistics:
-    """The figures of an RPC service.
+    """Statistics of an RPC service.
 
     Args:
-        connections: of others to this process, at present.
-        messages: asks and tells that came since the start.
-        queued: messages whose handlers have not begun.
-        running: handlers that are coroutines and have not ended, the queued ones too.
-        dead_letters: messages for actors, and calls of methods, that are not here, since the start.
+        connections: present connections of other processes to this one.
+        messages: asks and tells received since the start.
+        queued: messages whose handlers have not started.
+        running: handlers that are coroutines and have not ended, including queued ones.
+        dead_letters: messages to unknown actors, and calls of unknown methods, since the start.
     """
 
     connections: int
@@ -78,13 +78,13 @@ class RpcStatistics:
 
 
 class RpcService:
-    """Serves the endpoints of this process and reaches those of others. All of it runs on one event loop's thread.
+    """Serves the endpoints of this process and reaches those of others. It runs on the thread of one event loop.
 
-    A process that only calls (a client) never listens: leave out `listen`. One without an event loop is better off
-    with `actors.client.ActorClient`.
+    A process that only calls (a client) does not call `listen`. A process without an event loop should use
+    `actors.client.ActorClient`.
 
     Args:
-        loop: the event loop that drives it.
+        loop: the event loop on which it runs.
         secret: the cluster secret.
         config: see `RpcConfig`.
     """
@@ -110,15 +110,15 @@ class RpcService:
         self._tls = None if config.tls is None else config.tls.contexts()
 
     def tls_stream(self, sock: socket.socket, *, server_side: bool) -> TlsStream | None:
-        """TLS for one connection; None where it goes without: Unix sockets, or a service without certificates."""
+        """Return the TLS of one connection; None for Unix sockets, or for a service without certificates."""
         if self._tls is None or sock.family == socket.AF_UNIX:
             return None
         return TlsStream(self._tls[0 if server_side else 1], server_side=server_side)
 
     def use_offloader(self, offloader: Offloader) -> None:
-        """Let arguments and results of asks that exceed a frame travel by *offloader*; it is closed with the service.
+        """Use *offloader* for arguments and results of asks that exceed a frame; the service closes it at its end.
 
-        To be called before the first call is made: a connection tells the other side once whether results may come so.
+        Call this before the first call: a connection announces only at its start that it accepts offloaded results.
         """
         self.offload.offloader = offloader
 
@@ -128,7 +128,8 @@ class RpcService:
         """Open the ports: TCP on the bind host and, with a socket directory, a Unix socket (mode 0600).
 
         Raises:
-            ActorSystemError: the port is taken, the address is not this machine's, or the Unix socket cannot be made.
+            ActorSystemError: the port is taken, the address is not this machine's, or the Unix socket cannot be
+                created.
         """
         self._thread = threading.get_ident()
         listener, self.port = listen_tcp(self)
@@ -142,11 +143,11 @@ class RpcService:
                 raise
 
     def address_of(self, path: str) -> ActorAddress:
-        """The full address of *path* in this process."""
+        """Return the full address of *path* in this process."""
         return ActorAddress(self.config.system, self.config.bind_host, self.port, path)
 
     async def start_server(self, endpoint: RpcEndpoint) -> ActorAddress:
-        """Register *endpoint*, start it, and return its address; on an error of its `on_start` it is not registered.
+        """Register *endpoint*, start it, and return its address; unregister it if its `on_start` fails.
 
         Raises:
             ActorSystemError: the name is taken, or the endpoint does not implement all of its gateways.
@@ -156,7 +157,7 @@ class RpcService:
 
     @property
     def node(self) -> Node:
-        """The actors of this process, of which its endpoints are some; made with the first of them."""
+        """The actors of this process, including its endpoints; created with the first of them."""
         if self._node is None:
             address = self.address_of("/")
             self._node = Node(self.loop, address.system, address, secrets.randbits(62) + 1)
@@ -168,15 +169,15 @@ class RpcService:
         self._node = node
 
     def started(self, endpoint: RpcEndpoint) -> None:
-        """An endpoint says that it takes calls."""
+        """Record that an endpoint accepts calls; the endpoint calls this."""
         self._dispatcher.started(endpoint)
 
     async def stopped(self, endpoint: RpcEndpoint, error: BaseException | None) -> None:
-        """An endpoint says that it takes none any more, and with what error it has not even started."""
+        """Record that an endpoint has stopped, or failed to start with *error*; the endpoint calls this."""
         await self._dispatcher.stopped(endpoint, error)
 
     async def stop_server(self, endpoint: RpcEndpoint) -> None:
-        """Stop *endpoint* and free its name; who waits for an answer of its gets `EndpointStateError`."""
+        """Stop *endpoint* and free its name; its unanswered asks end in `EndpointStateError`."""
         await self._dispatcher.stop(endpoint)
 
     # ------------------------------------------------------------------ calling
@@ -188,26 +189,26 @@ class RpcService:
         token: FencingToken | Fence | None = None,
         timeout_s: float | None = None,
     ) -> G:
-        """A gateway to the actor at *address*; the connection is made by the first call and made anew when it broke.
+        """Return a gateway to the actor at *address*; its first call opens the connection, also after a break.
 
         Args:
             address: the actor's address or its text form.
             gateway_type: the interface that it implements.
-            token: the leadership that the calls are meant for, for fenced endpoints; in the gateways of a leader, the
-                `Fence` with that and its own.
-            timeout_s: time allowed for each ask, in seconds (default ``rpc.ask-timeout``).
+            token: the leadership that the calls address, for fenced endpoints; in the gateways of a leader a `Fence`
+                with that leadership and its own.
+            timeout_s: timeout of each ask, in seconds; default: ``rpc.ask-timeout``.
 
         Raises:
-            AddressError: *address* is no actor address.
+            AddressError: *address* is not an actor address.
         """
         target = ActorAddress.parse(address) if isinstance(address, str) else address
         return cast("G", proxy_type(gateway_type)(self, target, token, timeout_s or self.config.ask_timeout_s))
 
     def connect(self, address: ActorAddress | str) -> None:
-        """Begin to connect to the process of *address*: the first call need not wait for that, and has what goes wrong.
+        """Start connecting to the process of *address*, so that the first call need not wait. That call gets any error.
 
         Raises:
-            AddressError: *address* is no actor address.
+            AddressError: *address* is not an actor address.
         """
         target = ActorAddress.parse(address) if isinstance(address, str) else address
         with contextlib.suppress(RecipientUnreachable):  # the service is closed
@@ -257,7 +258,7 @@ class RpcService:
             )
         except FrameTooLarge as error:
             if self.offload.offloader is not None and type(message[4]) is list:
-                message[5] = token  # the leader passes its gate once more when the arguments have been put
+                message[5] = token  # the fence checks the lease again after the upload
                 self.offload.spawn(self._offload_ask(target, spec, message, future, timeout_s))
             elif not future.done():
                 future.set_exception(error)
@@ -268,7 +269,7 @@ class RpcService:
     async def _offload_ask(
         self, target: ActorAddress, spec: MethodSpec, message: list[Any], future: asyncio.Future[Any], timeout_s: float
     ) -> None:
-        """Send an ask whose arguments do not fit into a frame; what is put for it is kept until it is answered."""
+        """Send an ask whose arguments do not fit into a frame; keep the uploaded arguments until it is answered."""
         deadline = self.loop.time() + timeout_s
         try:
             async with asyncio.timeout_at(deadline):
@@ -307,17 +308,17 @@ class RpcService:
             logger.warning("a message to %s was not sent: %s", target, error)
 
     def unsent(self, key: tuple[str, int]) -> int:
-        """How many bytes wait to be sent to the process at host and port."""
+        """Return the number of bytes that wait to be sent to the process at host and port."""
         peer = self._peers.get(key)
         return 0 if peer is None else peer.unsent
 
     @property
     def caller(self) -> ServerConnection | None:
-        """The connection whose message a plain handler is handling; to be used by that handler only."""
+        """The connection whose message a plain handler is handling; only that handler may use it."""
         return self._dispatcher.caller
 
     def statistics(self) -> RpcStatistics:
-        """The figures of now."""
+        """Return the present statistics."""
         served = self._dispatcher.served.values()
         return RpcStatistics(
             len(self.connections),
@@ -328,7 +329,7 @@ class RpcService:
         )
 
     def served(self) -> list[Served]:
-        """The endpoints of now."""
+        """Return the present endpoints."""
         return list(self._dispatcher.served.values())
 
     def _check_open(self) -> None:
@@ -344,7 +345,7 @@ class RpcService:
         return peer
 
     def forget_peer(self, key: tuple[str, int], peer: Peer) -> None:
-        """A connection ended: the next call makes a new one."""
+        """Forget a connection that has ended; the next call opens a new one."""
         if self._peers.get(key) is peer:
             del self._peers[key]
 
@@ -365,7 +366,7 @@ class RpcService:
         self._listeners.clear()
 
     async def _stop_actors(self) -> None:
-        """The endpoints that are actors among others come first, then all other actors, then what carries messages."""
+        """Stop endpoints that are ordinary actors, then all other actors, then the endpoints that carry messages."""
         node = self._node
         for served in self.served():
             if node is not None and served.endpoint.path in node.cells:
@@ -383,11 +384,11 @@ class RpcService:
 
 
 class Listener:
-    """One listening socket; what it accepts becomes a `ServerConnection`.
+    """One listening socket; it turns accepted connections into `ServerConnection` objects.
 
     Args:
-        service: whose connections they are.
-        sock: bound.
+        service: the service of the connections.
+        sock: a bound socket.
     """
 
     def __init__(self, service: RpcService, sock: socket.socket) -> None:
@@ -432,7 +433,7 @@ class Listener:
             next(iter(service.unauthenticated)).make_way()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._retry is not None:
             self._retry.cancel()
         else:
@@ -441,7 +442,7 @@ class Listener:
 
 
 def listen_tcp(service: RpcService) -> tuple[Listener, int]:
-    """Listen on the configured host and port; returns the listener and its port, or raises `ActorSystemError`."""
+    """Listen on the configured host and port; return the listener and its port. Raises `ActorSystemError`."""
     host, port = service.config.bind_host, service.config.port
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -458,7 +459,7 @@ def listen_tcp(service: RpcService) -> tuple[Listener, int]:
 
 
 def listen_unix(service: RpcService, path: Path) -> Listener:
-    """Listen on a Unix socket at *path* that nobody else may use; raises `ActorSystemError`."""
+    """Listen on a Unix socket at *path* that only this user may use; raises `ActorSystemError`."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     previous = os.umask(0o177)
     try:
@@ -476,12 +477,12 @@ def listen_unix(service: RpcService, path: Path) -> Listener:
 
 
 class Peer:
-    """The one connection of this process to another; what is called while it is being opened is sent, in order, after.
+    """The only connection of this process to another; calls made while it opens are sent after that, in order.
 
     Args:
-        service: the RPC service it belongs to.
+        service: its RPC service.
         host: host of the other process.
-        port: its TCP port; where it runs on this machine, its Unix socket is taken instead (`RpcConfig.local_socket`).
+        port: its TCP port; on this machine its Unix socket is used instead (`RpcConfig.local_socket`).
         system: the name of its actor system.
     """
 
@@ -492,7 +493,7 @@ class Peer:
         self._connection = ClientConnection(service, self._closed)
         self._limit = service.config.outbox_size
         self.dropped = 0
-        """How many tells were dropped."""
+        """Number of dropped tells."""
         self._reported_at = float("-inf")
         self.ask = self._connection.ask
         self._task = service.loop.create_task(self._open(host, port))
@@ -518,7 +519,7 @@ class Peer:
                     sock.connect(str(path))
                     check_peer_is_us(sock)
                     return sock
-                except BlockingIOError:  # its backlog is full; asyncio's sock_connect would take that for success
+                except BlockingIOError:  # its backlog is full; asyncio's sock_connect would report success
                     await asyncio.sleep(CONNECT_RETRY_S)
         except BaseException:
             sock.close()
@@ -526,7 +527,7 @@ class Peer:
 
     async def _connect_tcp(self, host: str, port: int) -> socket.socket:
         loop = self._service.loop
-        try:  # a number needs no thread to look it up
+        try:  # a numeric address needs no look-up in a thread
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except socket.gaierror:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -547,11 +548,11 @@ class Peer:
 
     @property
     def unsent(self) -> int:
-        """How many bytes wait for the other process."""
+        """Number of bytes that wait for the other process."""
         return self._connection.unsent
 
     def check_room(self) -> None:
-        """Raise `RecipientUnreachable` when as many bytes wait for the other process as may."""
+        """Raise `RecipientUnreachable` when more bytes wait for the other process than ``outbox_size``."""
         if self._connection.unsent > self._limit:
             host, port = self._key
             raise RecipientUnreachable(
@@ -560,7 +561,7 @@ class Peer:
             )
 
     def tell(self, frame: bytes) -> None:
-        """Send a TELL, or drop it when too much waits already: that is counted and logged, at most once a minute."""
+        """Send a TELL; when too many bytes wait already, drop and count it, and log that at most once a minute."""
         if self._connection.unsent <= self._limit:
             self._connection.send(frame)
             return
@@ -581,7 +582,7 @@ class Peer:
         self._service.forget_peer(self._key, self)
 
     def close(self) -> None:
-        """Close the connection, or give up making it."""
+        """Close the connection, or stop opening it."""
         self._task.cancel()
         self._connection.close()
 
@@ -596,7 +597,7 @@ def _copy_outcome(outer: concurrent.futures.Future[Any], inner: asyncio.Future[A
         return
     error = inner.exception()
     if not outer.set_running_or_notify_cancel():
-        return  # its asker has given up waiting (a cancelled await in another loop); there is nobody to tell
+        return  # the asker has stopped waiting (a cancelled await in another loop)
     if error is not None:
         outer.set_exception(error)
     else:

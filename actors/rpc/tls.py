@@ -1,11 +1,11 @@
 """Optional TLS under the RPC protocol: both sides show a certificate of the cluster's own authority.
 
-TLS encrypts, and keeps a man in the middle from adding frames to a connection that has been authenticated; the
-challenge over the cluster secret (`actors.rpc.security`) is made inside it all the same. Names in certificates are not
-looked at: the authority signs for this cluster only, and whoever has a certificate of it is a process of the cluster.
-It is what Flink calls internal SSL.
+TLS encrypts the connection. It also keeps a man in the middle from adding frames to an authenticated connection. The
+challenge over the cluster secret (`actors.rpc.security`) still runs inside TLS. Names in certificates do not matter:
+the authority signs for this cluster only, so its certificates identify processes of the cluster. Flink calls this
+internal SSL.
 
-A Unix socket is this user's alone and is never encrypted.
+A Unix socket is accessible only to this user, and is never encrypted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _REMEDY = "each process needs a certificate that the authority in security.ssl.i
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """Where the certificates are; plain data, so that it can be told to a process that is started.
+    """Paths of the certificates; plain data, which can be passed to a new process.
 
     Args:
-        certificate: PEM file with this process's certificate, and those between it and the authority's, if any. It has
-            to be good for clients and for servers, for a process is both.
+        certificate: PEM file with this process's certificate, and any intermediate certificates. It must be valid for
+            clients and for servers, because a process is both.
         key: PEM file with its private key, without a password, of mode 0600 or less.
-        ca: PEM file with the certificates of the authorities that peers may come from; no others are trusted.
+        ca: PEM file with the certificates of the trusted authorities.
     """
 
     certificate: Path
@@ -37,10 +37,10 @@ class TlsConfig:
     ca: Path
 
     def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """The contexts for accepting and for connecting: TLS 1.3, certificates of both sides required.
+        """Return the contexts for accepting and for connecting: TLS 1.3, with certificates of both sides required.
 
-        They are tried on each other, so that what would keep every peer away (a certificate that has expired, or is of
-        another authority) is said now, by the process whose mistake it is.
+        It tests them against each other. So this process reports a mistake that would make every peer reject it, such
+        as a certificate that has expired or is of another authority.
 
         Raises:
             ActorSystemError: a file is missing, cannot be read, or does not fit the others.
@@ -72,7 +72,7 @@ class TlsConfig:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         if side == ssl.PROTOCOL_TLS_SERVER:
-            context.num_tickets = 0  # a connection is never resumed: each one shows its certificate
+            context.num_tickets = 0  # no resumption: each connection shows its certificate
         try:
             context.load_verify_locations(self.ca)
         except ssl.SSLError as error:
@@ -114,16 +114,16 @@ def _reason(error: BaseException | None) -> str:
 
 
 class TlsStream:
-    """TLS as a transformation of bytes, sans I/O: what came from the socket goes in, what goes to it comes out.
+    """TLS as a transformation of bytes, sans I/O: it takes the socket's input, and returns its output.
 
     Args:
-        context: of `TlsConfig.contexts`, the one of the side that this is.
+        context: the context of this side, from `TlsConfig.contexts`.
         server_side: whether this side has accepted the connection.
 
     Attributes:
-        established: the peer has shown a certificate that is accepted. (Whether it accepts ours is not known before it
-            says something: with TLS 1.3 a client is done before the server has seen its certificate.)
-        closed: the peer will send no more.
+        established: whether this side has accepted the peer's certificate. (Only data from the peer shows that it has
+            accepted ours: in TLS 1.3 a client is done before the server has seen its certificate.)
+        closed: whether the peer has ended the stream.
     """
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
@@ -136,11 +136,11 @@ class TlsStream:
             self._shake_hands()
 
     def receive(self, data: bytes) -> bytes:
-        """Take what came from the socket and return what could be decrypted; `outgoing` may have something after it.
+        """Take bytes from the socket and return the decrypted ones. Send the bytes of `outgoing` afterwards.
 
         Raises:
             AuthenticationError: one side does not accept the other's certificate.
-            WireError: the peer does not speak TLS 1.3. After either, send what `outgoing` has and close.
+            WireError: the peer does not speak TLS 1.3. After either error, send the bytes of `outgoing` and close.
         """
         self._incoming.write(data)
         if not self.established and not self._shake_hands():
@@ -151,7 +151,7 @@ class TlsStream:
                 plain += chunk
             self.closed = True
         except ssl.SSLWantReadError:
-            pass  # the usual end of what can be read now
+            pass  # no more complete data
         except ssl.SSLZeroReturnError:
             self.closed = True
         except ssl.SSLError as error:
@@ -159,7 +159,7 @@ class TlsStream:
         return bytes(plain)
 
     def send(self, data: bytes) -> None:
-        """Encrypt *data*; `outgoing` then has it. What is sent before TLS is established waits for that."""
+        """Encrypt *data* for `outgoing`. Data that is sent before TLS is established waits for that."""
         if self.established:
             self._object.write(data)
         else:

@@ -1,6 +1,6 @@
 """Bytes of a connection: frames, and on TCP the tagged records that carry them. Sans I/O.
 
-A frame is a four-byte big-endian length and a body of MessagePack. Of the RPC protocol a body is one array:
+A frame is a four-byte big-endian length and a body of MessagePack. In the RPC protocol a body is one array:
 
     ASK    [0, correlation id, actor path, method, [argument, ...], fencing token | nil]
     TELL   [1, actor path, method, [argument, ...], fencing token | nil]
@@ -8,24 +8,24 @@ A frame is a four-byte big-endian length and a body of MessagePack. Of the RPC p
     ERROR  [3, correlation id, error type, message, remote traceback]
     OFFLOADED  [4, correlation id, key, size]
 
-An ERROR with correlation id 0 (asks count from 1) is about the connection: the server's last word before it closes it.
-OFFLOADED is a REPLY whose value is elsewhere (`actors.rpc.offload`); from a client, with correlation id 0, it says that
-the client can fetch such. An ASK whose arguments are elsewhere has the text of their key in place of the list.
-A fencing token is ``[epoch, session]`` of the leadership that a call is meant for. In a call of a leader it is
-``[epoch | nil, session | nil, component, epoch, session]``: the second half is the leadership that it acts under.
-Nothing here is ever unpickled; MessagePack extension types are refused; its own timestamp arrives as a float (seconds
-since 1970).
+An ERROR with correlation id 0 (asks count from 1) concerns the connection: the server sends it before it closes the
+connection. OFFLOADED is a REPLY with an offloaded value (`actors.rpc.offload`). A client sends it with correlation id 0
+to announce that it can fetch such values. An ASK with offloaded arguments has their key (a text) instead of the list.
+A fencing token is ``[epoch, session]`` of the leadership that a call addresses. In a call of a leader it is
+``[epoch | nil, session | nil, component, epoch, session]``: the second half is the leadership under which it acts.
+This module unpickles nothing, and rejects MessagePack extension types. MessagePack's own timestamp arrives as a float
+(seconds since 1970).
 
-Records carry tags, so that nobody can add to a connection, change, repeat or cut it unseen after its handshake. A TCP
-connection carries records, whatever frames or parts of frames are in them:
+Records carry tags. So no attacker can add, change, repeat or cut data unnoticed after the handshake. A TCP connection
+carries records, which contain frames or parts of frames:
 
     RECORD  length(4) payload(length) tag(16)
 
-A tag is the keyed BLAKE2b of everything that was tagged in its direction so far, so it vouches for content and place.
-Each direction has its own key, made of the cluster secret and of this very connection's handshake: a record of another
-connection, or of the other direction, has no good tag here. All that is sent at once goes into one record, as with TLS.
-The tag of a large payload is over its SHA-256, which processors compute several times as fast.
-A Unix socket and a connection with TLS carry no records: the kernel, and TLS, protect those already.
+A tag is the keyed BLAKE2b of all data tagged in its direction so far, so it proves content and position. Each direction
+has its own key, derived from the cluster secret and this connection's handshake. So a record of another connection, or
+of the other direction, has no valid tag here. Data that is sent at once goes into one record, as with TLS. The tag of a
+large payload covers its SHA-256, which processors compute several times as fast.
+A Unix socket and a connection with TLS carry no records, because the kernel and TLS protect them already.
 """
 
 from __future__ import annotations
@@ -46,14 +46,17 @@ _FIELDS = {ASK: 6, TELL: 5, REPLY: 3, ERROR: 5, OFFLOADED: 4}
 _LENGTH = struct.Struct(">I")
 HEADER_SIZE = _LENGTH.size
 LARGE = 4096
-"""From so many bytes on a body is walked through once before anything is built from it: nested lists that announce more
-elements than follow would otherwise have memory set aside for them all (80 GB for a frame of 10 MB)."""
+"""Bytes of a body above which it is checked before it is decoded.
+
+Nested lists may announce more elements than follow. Without the check, the decoder would allocate memory for all of
+them (80 GB for a frame of 10 MB).
+"""
 
 TAG_SIZE = 16
 RECORD_SIZE = 256 * 1024
-"""Largest payload: so much may be held of which nobody has vouched yet."""
+"""Largest payload in bytes, which bounds the unchecked data in memory."""
 _DIRECT = 1024
-"""Payloads of up to so many bytes are tagged as they are, larger ones by their digest."""
+"""Largest payload in bytes that is tagged directly; larger ones are tagged by their digest."""
 
 # ---------------------------------------------------------------------- frames
 
@@ -64,10 +67,10 @@ def frame(body: bytes) -> bytes:
 
 
 def frame_end(data: bytes | bytearray, position: int, maximum: int) -> int:
-    """Return where the frame that begins at *position* ends, by its header, which has to be there.
+    """Return the end of the frame at *position*, from its header, which must be complete.
 
     Raises:
-        FrameTooLarge: it announces a body of more than *maximum* bytes.
+        FrameTooLarge: the header announces a body of more than *maximum* bytes.
     """
     (size,) = _LENGTH.unpack_from(data, position)
     if size > maximum:
@@ -77,7 +80,7 @@ def frame_end(data: bytes | bytearray, position: int, maximum: int) -> int:
 
 
 class FrameEncoder:
-    """Turns messages into frames; one per connection or service (it reuses its buffer, so one thread at a time).
+    """Turns messages into frames; one per connection or service. It reuses its buffer: one thread at a time.
 
     Args:
         maximum: largest body in bytes (``rpc.frame-size``).
@@ -92,7 +95,7 @@ class FrameEncoder:
 
         Raises:
             FrameTooLarge: the body exceeds the maximum.
-            WireError: the message holds something that MessagePack cannot carry.
+            WireError: the message contains a value that MessagePack cannot encode.
         """
         try:
             body: bytes = self._packer.pack(message)
@@ -104,7 +107,7 @@ class FrameEncoder:
                 f"a message of {len(body)} bytes exceeds rpc.frame-size ({self._maximum} bytes); "
                 "send it as a blob, or raise rpc.frame-size on every process of the cluster"
             )
-        return _LENGTH.pack(len(body)) + body  # as `frame`: a call less for each message
+        return _LENGTH.pack(len(body)) + body  # like `frame`, but saves a call for each message
 
 
 def parse(body: bytes | bytearray) -> list[Any]:
@@ -113,7 +116,7 @@ def parse(body: bytes | bytearray) -> list[Any]:
     if not isinstance(message, list) or not message:
         raise WireError("malformed frame: not a message array")
     kind = message[0]
-    if type(kind) is not int:  # and is not shown: it may be megabytes, or too deep for its repr
+    if type(kind) is not int:  # not shown: it may be megabytes, or too deep for its repr
         raise WireError(f"malformed frame: the kind is no integer but {type(kind).__name__}")
     if len(message) != _FIELDS.get(kind):
         raise WireError(f"malformed frame: unknown kind {kind} or wrong number of fields")
@@ -125,12 +128,12 @@ def parse(body: bytes | bytearray) -> list[Any]:
 class FrameDecoder:
     """Cuts a byte stream into messages.
 
-    It holds at most one incomplete frame. A decoded message may take more memory than its bytes: 64 bytes for each of
-    a body of empty lists is the worst that MessagePack allows.
+    It holds at most one incomplete frame. A decoded message may take more memory than its encoded form: at worst 64
+    bytes per byte, for a body of empty lists.
 
     Args:
-        maximum: largest body in bytes that is accepted; the check is made on the header, before anything is buffered.
-        parse: makes a message of a body, or raises `WireError`; default: one of the RPC protocol.
+        maximum: largest accepted body in bytes; checked on the header, before the body is buffered.
+        parse: returns the message of a body, or raises `WireError`; default: that of the RPC protocol.
     """
 
     def __init__(self, maximum: int, parse: Callable[[bytes | bytearray], Any] = parse) -> None:
@@ -142,7 +145,7 @@ class FrameDecoder:
     def feed(self, data: bytes) -> Iterator[Any]:
         """Add received bytes and yield each complete message.
 
-        The first error is the end of the stream: whatever comes after it is refused as well.
+        The first error ends the stream: all later bytes are rejected too.
 
         Raises:
             FrameTooLarge: the next frame announces more than the maximum.
@@ -184,19 +187,19 @@ def pack_value(value: Any) -> bytes:
 
 
 def unpack_value(body: bytes | bytearray) -> Any:
-    """Return the plain value of a body, or of what traveled apart; raises `WireError` when it is malformed."""
+    """Return the plain value of a body or of an offloaded value; raises `WireError` when it is malformed."""
     try:
         if len(body) > LARGE:
             walk_through(body)
         return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_refuse_extension, timestamp=1)
     except WireError:
         raise
-    except Exception as error:  # msgpack raises several unrelated types on malformed input; all mean the same here
+    except Exception as error:  # msgpack raises several unrelated types on malformed input
         raise WireError(f"malformed frame: {type(error).__name__}: {error}") from error
 
 
 def walk_through(body: bytes | bytearray) -> None:
-    """Raise what msgpack makes of a malformed body, before memory is set aside for what it announces."""
+    """Raise msgpack's error for a malformed body, before memory is allocated for the elements that it announces."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(body))
     unpacker.feed(body)
     unpacker.skip()
@@ -213,7 +216,7 @@ class Tags:
     """The tags of one direction of one connection, one after another.
 
     Args:
-        key: of 32 bytes, which both ends have made of their handshake.
+        key: key of 32 bytes, which both ends have derived from their handshake.
     """
 
     __slots__ = ("_state",)
@@ -222,7 +225,7 @@ class Tags:
         self._state = hashlib.blake2b(key=key, digest_size=TAG_SIZE)
 
     def next(self, data: bytes) -> bytes:
-        """Return the tag of *data*, which comes after all that was tagged before."""
+        """Return the tag of *data*, which follows all data that was tagged before."""
         self._state.update(data)
         return self._state.digest()
 
@@ -233,14 +236,14 @@ class Tags:
         return compare_digest(state.digest(), tag)
 
     def copy(self) -> Tags:
-        """Return a copy that goes on from here by itself."""
+        """Return an independent copy in the present state."""
         other = object.__new__(Tags)
         other._state = self._state.copy()
         return other
 
 
 def seal(tags: Tags, data: bytes) -> bytes:
-    """Return the records that carry *data*, which is not empty; *tags* goes on."""
+    """Return the records that carry *data*, which is not empty; this advances *tags*."""
     size = len(data)
     if size <= _DIRECT:
         record = _LENGTH.pack(size) + data
@@ -255,14 +258,14 @@ def seal(tags: Tags, data: bytes) -> bytes:
 
 
 def unseal(tags: Tags, data: bytes) -> tuple[list[bytes], int, int]:
-    """Check the whole records at the beginning of *data*; *tags* goes on.
+    """Check the complete records at the beginning of *data*; this advances *tags*.
 
     Returns:
-        Their payloads, how many bytes of *data* they took, and how many the record after them has at least.
+        Their payloads, their size in bytes, and the least size of the next record.
 
     Raises:
-        RecipientUnreachable: a tag is wrong. The connection is over: what was said on it last is not known.
-        WireError: a length that no record has.
+        RecipientUnreachable: a tag is wrong. The connection has ended, and its last data is unknown.
+        WireError: a length is invalid.
     """
     payloads: list[bytes] = []
     position, end = 0, len(data)
@@ -290,10 +293,10 @@ def _digest(payload: bytes | memoryview) -> bytes | memoryview:
 
 
 class RecordReader:
-    """Cuts a byte stream into records, and holds at most one that is incomplete.
+    """Cuts a byte stream into records, and holds at most one incomplete record.
 
     Args:
-        tags: of the direction that is read.
+        tags: tags of the direction that is read.
     """
 
     def __init__(self, tags: Tags) -> None:
@@ -303,7 +306,7 @@ class RecordReader:
         self._needed = HEADER_SIZE
 
     def feed(self, data: bytes) -> bytes:
-        """Add received bytes and return what of them is vouched for; raises as `unseal`, and is of no use then."""
+        """Add received bytes and return the payloads of the valid records; raises as `unseal`, and is unusable then."""
         if self._held:
             self._held.append(data)
             self._held_size += len(data)

@@ -1,9 +1,9 @@
-"""An actor system in the test's own thread, under virtual time: the same code as the real one, and no waiting.
+"""An actor system in the test's own thread, under virtual time: the same code as the real system, without waiting.
 
-`DeterministicSystem` is the system. Its nodes are joined by a `MemoryNetwork`: what they send to each other is encoded,
-queued, delayed, and lost on order. All of it runs on a `VirtualLoop` (Akka's `ExplicitlyTriggeredScheduler`): asyncio
-asks the selector to wait until the next timer, and instead of waiting it puts the clock forward, or stops the loop when
-that is further than it is to go. Threads (`run_in_executor`) are really waited for.
+`DeterministicSystem` is the system. A `MemoryNetwork` connects its nodes: it encodes and queues their messages, and
+delays or loses them as the test says. Everything runs on a `VirtualLoop` (Akka's `ExplicitlyTriggeredScheduler`).
+asyncio asks the selector to wait until the next timer. The selector moves the clock forward instead, or stops the loop
+when the timer is due after the time that the test lets pass. It really waits for threads (`run_in_executor`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 THREADS_DEADLINE_S = 10.0
-"""How long the clock stands still for threads that are at work, in real seconds."""
+"""Real seconds for which the clock stands still while threads work."""
 
 _START = 1000.0
 
@@ -64,7 +64,7 @@ class _VirtualSelector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop with a clock of its own, driven by `drive`; also usable as any other loop: then time just flies."""
+    """An event loop with a virtual clock, driven by `drive`. Run like any other loop, it jumps from timer to timer."""
 
     def __init__(self) -> None:
         selector = _VirtualSelector()
@@ -79,13 +79,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector.loop = self
 
     def time(self) -> float:
-        """The virtual time, in seconds."""
+        """Return the virtual time, in seconds."""
         return self._virtual_time
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """As any loop's; the clock stands still while the thread is at work."""
+        """Run a function in a thread, like any loop; the clock stands still while the thread works."""
         future = super().run_in_executor(executor, func, *args)
         self._jobs += 1
         future.add_done_callback(self._job_done)
@@ -95,7 +95,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jobs -= 1
 
     def drive(self, seconds: float = 0.0, done: Callable[[], bool] | None = None) -> None:
-        """Run for *seconds* of virtual time, then until nothing is ready any more, or until *done*.
+        """Run for *seconds* of virtual time, then until nothing is ready any more; stop early when *done* is true.
 
         Raises:
             RuntimeError: called from within the loop.
@@ -113,10 +113,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._driven = False
 
     def nothing_ready(self, timeout: float | None) -> float:
-        """Called by the selector: move the clock, or stop. Returns for how many real seconds to wait.
+        """Move the clock or stop the loop; return the real seconds to wait. The selector calls this.
 
         Args:
-            timeout: virtual seconds until the next timer; None when there is none; 0 when something is ready.
+            timeout: virtual seconds until the next timer; None without a timer; 0 when a callback is ready.
         """
         if self._driven and self._done is not None and self._done():
             self._stop()
@@ -150,27 +150,27 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class MemoryNode(Node):
-    """A node that can be killed: it then does nothing any more, as a process after SIGKILL."""
+    """A node that can be killed: it then does nothing more, like a process after SIGKILL."""
 
     is_dead = False
 
     def schedule(self, cell: Cell) -> None:
-        """Have the cell take a turn soon, if the node lives."""
+        """Queue the cell for a turn if the node lives."""
         if not self.is_dead:
             super().schedule(cell)
 
 
 class MemoryNetwork:
-    """Joins the nodes of one or more deterministic systems.
+    """Connects the nodes of one or more deterministic systems.
 
     Args:
-        loop: the loop that all of them run on.
+        loop: the loop on which all of them run.
     """
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.drop: Drop | None = None
-        """Called with recipient and message of all that is sent between nodes: what it says True to is lost."""
+        """Called with recipient and message for each message between nodes; returns True to lose it."""
         self._systems: dict[Origin, list[MemoryNode]] = {}
         self._routes: dict[tuple[Origin, str], MemoryNode] = {}
         self._delays: dict[tuple[Node, Node], float] = {}
@@ -181,13 +181,13 @@ class MemoryNetwork:
     # ------------------------------------------------------------------ nodes
 
     def new_address(self, system: str) -> ActorAddress:
-        """The address of another system of this network."""
+        """Return the address for a new system of this network."""
         return ActorAddress(system, HOST, FIRST_PORT + len(self._systems), "/")
 
     def add_node(
         self, address: ActorAddress, number: int, rng: random.Random, settings: CoreSettings, remote: bool
     ) -> Node:
-        """One node more; number 0 is its system's root."""
+        """Add a node; number 0 is its system's root."""
         node = MemoryNode(
             self.loop,
             address.system,
@@ -208,7 +208,7 @@ class MemoryNetwork:
         return node
 
     def _subscriptions_changed(self, origin: Origin, _table: Table) -> None:
-        """Every node knows at once whom the others' subscriptions are for."""
+        """Give every node the subscriptions of the other nodes at once."""
         nodes = self._systems[origin]
         for node in nodes:
             table: dict[ActorRef, tuple[str, ...]] = {}
@@ -220,7 +220,7 @@ class MemoryNetwork:
             node.event_stream.replace(table)
 
     def find(self, ref: ActorRef) -> MemoryNode | None:
-        """The node where *ref* lives, or would live; None when there is no such system."""
+        """Return the node that hosts *ref*, or would host it; None when there is no such system."""
         nodes = self._systems.get(ref.origin)
         if nodes is None:
             return None
@@ -233,11 +233,13 @@ class MemoryNetwork:
         return nodes[0]
 
     def place(self, order: CreateOrder, origin: Origin) -> MemoryNode:
-        """The node where an actor is to live: the root for local ones, the first other for shared ones, else by turns.
+        """Return the node for a new actor.
+
+        Local actors go to the root, shared ones to the first other node. All others take turns over the other nodes.
 
         Raises:
             RecipientUnreachable: there is no such system.
-            ActorSystemError: no node is left for it.
+            ActorSystemError: no node is left for the actor.
         """
         nodes = self._systems.get(origin)
         if nodes is None:
@@ -254,25 +256,25 @@ class MemoryNetwork:
         return hosts[turn % len(hosts)]
 
     def route(self, ref: ActorRef, node: MemoryNode) -> None:
-        """From now on what is sent to *ref*, and to all below it, goes to *node*."""
+        """Send messages to *ref*, and to all actors below it, to *node* from now on."""
         self._routes[ref.origin, ref.path] = node
 
-    # ------------------------------------------------------------------ what may go wrong
+    # ------------------------------------------------------------------ faults
 
     def delay(self, sender: Node, recipient: Node, seconds: float) -> None:
-        """From now on what goes from one node to the other takes so long; it stays in order."""
+        """Delay messages from one node to the other by *seconds* from now on; they stay in order."""
         self._delays[sender, recipient] = seconds
 
     def cut(self, one: Node, other: Node) -> None:
-        """From now on all that goes between the two nodes is lost."""
+        """Lose all messages between the two nodes from now on."""
         self._cuts |= {(one, other), (other, one)}
 
     def heal(self, one: Node, other: Node) -> None:
-        """They are joined again."""
+        """Connect the two nodes again."""
         self._cuts -= {(one, other), (other, one)}
 
     def kill(self, victim: Node) -> None:
-        """End a node at once, as SIGKILL does a process, and let all others know."""
+        """End a node at once, as SIGKILL ends a process, and inform all other nodes."""
         assert isinstance(victim, MemoryNode)
         victim.is_dead = True
         if victim.root is not None:
@@ -284,13 +286,13 @@ class MemoryNetwork:
                     node.remote.learn_of_deaths()
 
     def transmit(self, sender: MemoryNode, recipient: MemoryNode, arrive: Callable[[], None]) -> None:
-        """Have *arrive* called when what *sender* sends now is at *recipient*, if it ever is."""
+        """Call *arrive* when a message that *sender* sends now reaches *recipient*, unless it is lost."""
         if sender.is_dead or (sender, recipient) in self._cuts:
             return
         queue = self._queues.setdefault((sender, recipient), deque())
         due = self.loop.time() + self._delays.get((sender, recipient), 0.0)
         if queue:
-            due = max(due, queue[-1][0])  # a delay that was shortened lets nothing overtake
+            due = max(due, queue[-1][0])  # a shorter delay must not reorder messages
         queue.append((due, arrive))
         if due > self.loop.time():
             self.loop.call_at(due, self._arrive, queue, recipient)
@@ -356,7 +358,7 @@ class MemoryLink:
             self._network.transmit(self._node, there, arrive)
 
     def create(self, order: CreateOrder, ref: ActorRef, on_failed: Callable[[Exception], None]) -> None:
-        """Have an actor made in another node."""
+        """Create an actor in another node."""
         payload = self._node.serializer.dumps(order)
         try:
             there = self._network.place(order, ref.origin)
@@ -374,19 +376,19 @@ class MemoryLink:
         self._network.transmit(self._node, there, arrive)
 
     def watching(self, ref: ActorRef) -> None:
-        """Say it when the node of *ref* dies."""
+        """Watch the node of *ref*, and call `Node.process_ended` when it dies."""
         self._watched.add(ref)
 
     def unwatching(self, ref: ActorRef) -> None:
-        """Watch the process of *ref* no more."""
+        """Stop watching the node of *ref*."""
         self._watched.discard(ref)
 
     def closed(self) -> None:
-        """The node has ended."""
+        """Stop watching, because the node has ended."""
         self._watched.clear()
 
     def learn_of_deaths(self) -> None:
-        """Some node has died: those who waited for actors there are told, and actors whose parents lived there stop."""
+        """Handle the death of a node: notify watchers, fail asks to its actors, and stop children of its actors."""
         node = self._node
         for ref in [ref for ref in self._watched if self._is_dead(ref)]:
             node.process_ended(ref)
@@ -404,14 +406,15 @@ class MemoryLink:
 
 
 class DrivenAsk(Ask[T]):
-    """An ask of the test's: to wait for it is to drive the loop."""
+    """An ask made by the test; waiting for its reply drives the loop."""
 
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> T:
-        """Let virtual time pass until the reply is there, at most *timeout* seconds of it (default: the ask's own).
+        """Let virtual time pass until the reply comes, at most *timeout* seconds (default: the ask's own timeout).
 
         Raises:
+            AskTimeout: no reply came in that time.
             RuntimeError: called by an actor, which would wait for itself.
         """
         loop = self._loop
@@ -421,25 +424,26 @@ class DrivenAsk(Ask[T]):
         if not self._future.done():
             loop.drive(self._deadline_s + 1.0 if timeout is None else timeout, self._future.done)
         if not self._future.done():
-            self._future.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody waits now
+            self._future.add_done_callback(lambda future: future.cancelled() or future.exception())  # read it
             raise AskTimeout(f"no reply within {self._deadline_s if timeout is None else timeout:g} s")
         return self._future.result()
 
 
 class DeterministicSystem(ActorSystemBase):
-    """An actor system without processes or threads. Nothing happens but in `advance`, `run_until_idle`, and while an
-    `Ask` or a `TestProbe` is waited for; then everything happens in the same order each time.
+    """An actor system without processes or threads, which runs in the same order each time.
 
-    With one node all placements mean this node. With more, pinned actors live in the others by turns and shared ones in
-    the first of those; what they are sent is encoded and decoded as between processes. The `network` can lose and delay
-    it, and kill nodes.
+    It runs only in `advance`, in `run_until_idle`, and while the test waits for an `Ask` or a `TestProbe`.
+
+    With one node, all placements mean this node. With more, pinned actors take turns over the other nodes, and shared
+    ones run in the first of these. Messages to them are encoded and decoded as between processes. The `network` can
+    lose and delay messages, and kill nodes.
 
     Args:
         name: the system's name.
-        nodes: how many nodes it has.
-        seed: of uids and jitter.
-        settings: how the actors behave.
-        network: that of another system, to which this one is to be connected; then they share loop and time.
+        nodes: number of nodes.
+        seed: seed of uids and jitter.
+        settings: settings of the actors.
+        network: the network of another system, to connect this one with it; both then share loop and time.
     """
 
     def __init__(
@@ -454,7 +458,7 @@ class DeterministicSystem(ActorSystemBase):
         self.network = network or MemoryNetwork(VirtualLoop())
         self.loop = self.network.loop
         address = self.network.new_address(name)
-        rng = random.Random(seed)  # noqa: S311  # the same each time, that is the point
+        rng = random.Random(seed)  # noqa: S311  # must be the same each time
         self.nodes: list[Node] = [
             self.network.add_node(
                 address, number, rng, settings or CoreSettings(), remote=nodes > 1 or network is not None
@@ -474,18 +478,18 @@ class DeterministicSystem(ActorSystemBase):
         return self.loop.time()
 
     def advance(self, seconds: float) -> None:
-        """Let virtual time pass, and everything happen that is due within it."""
+        """Let *seconds* of virtual time pass, and run all work that is due in them."""
         self.loop.drive(seconds)
 
     def run_until_idle(self) -> None:
-        """Let everything happen that needs no time."""
+        """Run all work that is ready, without letting time pass."""
         self.loop.drive()
 
     def terminate(self, timeout_s: float = 10.0) -> None:
-        """Stop all actors, children first; what does not stop within *timeout_s* virtual seconds is cancelled."""
+        """Stop all actors, children first; cancel those that still run after *timeout_s* virtual seconds."""
         node = self.node
         assert node.root is not None
-        if self.loop.is_running():  # by an actor: it cannot be waited for here
+        if self.loop.is_running():  # an actor calls this: waiting here would block it
             node.root.terminate(timeout_s)
             return
         if self._terminated:
@@ -501,7 +505,7 @@ class DeterministicSystem(ActorSystemBase):
             each.close()
         if self._owns_loop:
             self.run_until_idle()
-            for task in asyncio.all_tasks(self.loop):  # of killed nodes, and what does not stop
+            for task in asyncio.all_tasks(self.loop):  # tasks of killed nodes, and those that do not stop
                 task.cancel()
             self.run_until_idle()
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -513,7 +517,7 @@ class DeterministicSystem(ActorSystemBase):
 
 
 class _NodeView(ActorSystemBase):
-    """The system as the actors of a node other than the root see it."""
+    """The system as actors of a node other than the root see it."""
 
     def __init__(self, node: Node, whole: DeterministicSystem) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""A probe: an actor that a test looks into (Akka's `TestProbe`). It works with any actor system."""
+"""A probe: an actor whose messages a test inspects (Akka's `TestProbe`). It works with any actor system."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _Received = tuple[Any, "ActorRef | None"]
 
 
 class _ProbeActor(Actor):
-    """Keeps what it gets.
+    """Puts its messages into a queue.
 
     Args:
-        received: where to.
+        received: the queue.
     """
 
     def __init__(self, received: queue.SimpleQueue[_Received]) -> None:
@@ -39,16 +39,16 @@ class _ProbeActor(Actor):
 
 
 class TestProbe:
-    """An actor below ``/system`` whose messages the test looks at, one after the other.
+    """An actor below ``/system`` whose messages the test inspects, one after the other.
 
-    With a `DeterministicSystem` waiting lets virtual time pass; with a system of processes it is waiting.
+    With a `DeterministicSystem` waiting takes virtual time; with a system of processes it takes real time.
 
     Args:
         system: the actor system.
         name: its name; default: ``testProbe-1`` and so on.
     """
 
-    __test__ = False  # it is no test, whatever pytest thinks of its name
+    __test__ = False  # pytest takes it for a test class by its name
 
     def __init__(self, system: ActorSystemBase, name: str | None = None) -> None:
         self._system = system
@@ -64,16 +64,16 @@ class TestProbe:
 
     @property
     def last_sender(self) -> ActorRef:
-        """The sender of the message that was looked at last; dead letters when it had none, or there was no message."""
+        """Sender of the last message inspected; dead letters when it had none, or no message was inspected."""
         return self._last_sender or self._system.dead_letters
 
     # ------------------------------------------------------------------ looking
 
     def receive_one(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Any:
-        """The next message, whatever it is.
+        """Return the next message of any type.
 
         Raises:
-            AssertionError: none has come within *timeout_s* seconds.
+            AssertionError: no message came within *timeout_s* seconds.
         """
         received = self._next(timeout_s)
         if received is None:
@@ -93,30 +93,30 @@ class TestProbe:
             return None
 
     def expect_msg(self, expected: M, timeout_s: float = DEFAULT_TIMEOUT_S) -> M:
-        """The next message, which has to equal *expected*."""
+        """Return the next message; assert that it equals *expected*."""
         message: M = self.receive_one(timeout_s)
         assert message == expected, f"expected {expected!r}, got {message!r}"
         return message
 
     def expect_msg_type(self, expected: type[M], timeout_s: float = DEFAULT_TIMEOUT_S) -> M:
-        """The next message, which has to be of that type."""
+        """Return the next message; assert that it has that type."""
         message = self.receive_one(timeout_s)
         assert isinstance(message, expected), f"expected a {expected.__name__}, got {message!r}"
         return message
 
     def expect_no_msg(self, seconds: float = DEFAULT_SILENCE_S) -> None:
-        """For so many seconds there has to be no message."""
+        """Assert that no message comes for *seconds*."""
         received = self._next(seconds)
         assert received is None, f"expected no message, got {received[0]!r}" if received else ""
 
     def expect_terminated(self, ref: ActorRef, timeout_s: float = DEFAULT_TIMEOUT_S) -> Terminated:
-        """The next message, which has to be the `Terminated` of *ref*."""
+        """Return the next message; assert that it is the `Terminated` of *ref*."""
         terminated = self.expect_msg_type(Terminated, timeout_s)
         assert terminated.actor == ref, f"expected the end of {ref}, got that of {terminated.actor}"
         return terminated
 
     def receive_n(self, number: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[Any]:
-        """The next so many messages, all within *timeout_s* seconds."""
+        """Return the next *number* messages; all have to come within *timeout_s* seconds."""
         deadline = self._now() + timeout_s
         return [self.receive_one(max(deadline - self._now(), 0.0)) for _ in range(number)]
 
@@ -126,25 +126,25 @@ class TestProbe:
     # ------------------------------------------------------------------ acting
 
     def watch(self, ref: ActorRef) -> ActorRef:
-        """Get a `Terminated` when *ref* stops."""
+        """Receive a `Terminated` when *ref* stops."""
         self._system.on_loop(self._cell.watch, ref)
         return ref
 
     def unwatch(self, ref: ActorRef) -> ActorRef:
-        """Get none any more."""
+        """Stop watching *ref*."""
         self._system.on_loop(self._cell.unwatch, ref)
         return ref
 
     def send(self, ref: ActorRef, message: Any) -> None:
-        """Send *message* in the probe's name."""
+        """Send *message* with the probe as its sender."""
         ref.tell(message, self.ref)
 
     def reply(self, message: Any) -> None:
-        """Answer the message that was looked at last."""
+        """Reply to the last message inspected."""
         self.last_sender.tell(message, self.ref)
 
     def forward(self, ref: ActorRef, message: Any) -> None:
-        """Send *message* in the name of the sender of the message that was looked at last."""
+        """Send *message* with the sender of the last message inspected as its sender."""
         ref.tell(message, self._last_sender)
 
     def __repr__(self) -> str:

@@ -88,7 +88,7 @@ class Area:
 
     @property
     def description(self) -> str:
-        """What the area is about: the class's docstring."""
+        """Description of the area: the class's docstring."""
         return " ".join((self.options.__doc__ or "").split())
 
     def __iter__(self) -> Iterator[ConfigOption[Any]]:
@@ -134,10 +134,10 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
         CheckpointingOptions.RETENTION,
     )
 )
-"""What one job may set for itself, beside Spark's own settings; see `conf.registry.is_job_setting`."""
+"""Options that a job may set for itself, besides Spark's own settings; see `conf.registry.is_job_setting`."""
 
 
 def all_options() -> Iterator[ConfigOption[Any]]:
-    """Every declared option, in the order of the reference."""
+    """Yield every declared option, in the order of the reference."""
     for area in AREAS:
         yield from area

@@ -11,7 +11,7 @@ from conf.values import Duration, Integer, MemorySize, SecretUrl
 
 
 class _StoreUrl(SecretUrl):
-    """A URL of whatever scheme; which ones there are is known only where fsspec is."""
+    """A URL of any scheme; only fsspec knows the supported schemes."""
 
     expected = "a URL with its scheme, such as s3:// or ftp://"
 
@@ -26,7 +26,7 @@ class _StoreUrl(SecretUrl):
 
 
 class BlobOptions:
-    """The service through which code, job graphs, large messages and logs travel."""
+    """The blob service transfers code, job graphs, large messages and logs."""
 
     SERVER_PORT = option(
         "blob.server.port",
@@ -38,77 +38,77 @@ class BlobOptions:
         "blob.fetch.num-concurrent",
         Integer(1, 10000, example="50"),
         "50",
-        "How many connections the BlobServer serves at once; more wait.",
+        "Number of connections that the BlobServer serves at once; further ones wait.",
         fallback_keys=("blob.service.max-connections",),
     )
     SERVER_SOCKET_TIMEOUT = option(
         "blob.server.socket.timeout",
         Duration("30 s", minimum=0.001),
         "30 s",
-        "How long a client of the BlobServer may send or take no byte, or keep a connection without asking for "
-        "anything, before it is dropped.",
+        "Time after which the BlobServer drops a client that sends or takes no byte, or sends no request.",
     )
     SERVER_MAX_SIZE = option(
         "blob.server.max-size",
         MemorySize("100 g", minimum=1),
         None,
-        "The most that the BlobServer holds in all; uploads beyond are refused. Without a value the disk is the limit.",
+        "Most bytes that the BlobServer holds in total; it rejects further uploads. Unset: only the disk limits it.",
     )
     JOB_MAX_SIZE = option(
         "blob.job.max-size",
         MemorySize("10 g", minimum=1),
         None,
-        "The most that the BlobServer holds of one job; uploads beyond are refused. The blobs of no job count as one.",
+        "Most bytes that the BlobServer holds of one job; it rejects further uploads. All blobs without a job count as "
+        "one job.",
     )
     STORE_URL = option(
         "blob.store.url",
         _StoreUrl("s3://bucket/understudy"),
         None,
-        "Where permanent blobs are kept beside the BlobServer, so that they outlive it: a directory of any file system "
-        "that fsspec knows (`ftp://`, `hdfs://`, `s3://`, ...; its plug-in has to be installed on every machine). "
-        "Without a value: `high-availability.storageDir`, below the cluster's id.",
+        "URL of the store that keeps permanent blobs beyond the life of the BlobServer. It is a directory of any file "
+        "system that fsspec knows (`ftp://`, `hdfs://`, `s3://`, ...); its plug-in must be installed on every machine. "
+        "Unset: `high-availability.storageDir`, below the cluster's id.",
     )
     CACHE_MAX_SIZE = option(
         "blob.cache.max-size",
         MemorySize("10 g", minimum=1),
         None,
-        "The most that a TaskExecutor keeps of copies of blobs: beyond, those that no job uses go, the least recently "
-        "used first. Without a value they stay until their job ends.",
+        "Most bytes of blob copies that a TaskExecutor keeps. Beyond it the TaskExecutor deletes copies that no job "
+        "uses, the least recently used first. Unset: copies stay until their job ends.",
     )
     FETCH_RETRIES = option(
         "blob.fetch.retries",
         Integer(0, 100, example="5"),
         "5",
-        "How often a transfer whose connection broke is tried again; it goes on where it broke.",
+        "Number of retries of a transfer whose connection broke; each resumes where it broke.",
     )
     SOCKET_TIMEOUT = option(
         "blob.client.socket.timeout",
         Duration("5 min", minimum=0.001),
         "5 min",
-        "How long a transfer may stand still before it is given up.",
+        "Time after which a client gives up a transfer that stands still.",
     )
     OFFLOAD_MINSIZE = option(
         "blob.offload.minsize",
         MemorySize("1 mb", minimum=1),
         "1 mb",
-        "The parts of a deployment that are larger than this travel as a blob, uploaded once and fetched by every "
-        "receiver. Not larger than `rpc.frame-size`.",
+        "Larger parts of a deployment travel as a blob, uploaded once and fetched by every receiver. At most "
+        "`rpc.frame-size`.",
     )
     CLEANUP_INTERVAL = option(
         "blob.service.cleanup.interval",
         Duration("1 h", minimum=0.001),
         "1 h",
-        "The time between two clean-ups of blobs that have outlived their use.",
+        "Time between two clean-ups of expired blobs.",
     )
     CLEANUP_TTL = option(
         "blob.service.cleanup.ttl",
         Duration("1 h"),
         "1 h",
-        "How long a transient blob, or a permanent one whose job is gone, stays after it was last used.",
+        "Time after its last use when the BlobServer deletes a transient blob, or a permanent blob of an unknown job.",
     )
     DISK_RESERVE = option(
         "blob.disk-reserve",
         MemorySize("512 mb"),
         "512 mb",
-        "Uploads are refused when they would leave less than this free on the disk.",
+        "The BlobServer rejects uploads that would leave less than this free on the disk.",
     )

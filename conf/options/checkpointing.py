@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class StateBackend(Enum):
-    """What keeps the state of stateful operators while a query runs."""
+    """Store of the state of stateful operators while a query runs."""
 
     HASHMAP = "hashmap"
     ROCKSDB = "rocksdb"
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """What becomes of a job's completed checkpoints at its end (Flink's enumeration of that name)."""
+    """Treatment of a job's completed checkpoints at its end (Flink's enumeration of that name)."""
 
     NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
     DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
@@ -38,62 +38,66 @@ def _savepoints_dir(configuration: Configuration) -> Path:
 
 
 class CheckpointingOptions:
-    """Checkpoints and savepoints of streaming queries. A checkpoint that fails costs a running query nothing: its live
-    state is whole without it; so, unlike in Flink, no number of failed ones fails a job unless that is set."""
+    """Checkpoints and savepoints of streaming queries.
+
+    A failed checkpoint does not affect a running query, whose live state is complete without it. So, unlike in Flink,
+    failed checkpoints do not fail a job by default.
+    """
 
     INTERVAL = option(
         "execution.checkpointing.interval",
         Duration("30 s", minimum=0.1),
         None,
-        "How often a job with streaming queries is checkpointed; unset: only when somebody asks for it.",
+        "Time between two periodic checkpoints of a job with streaming queries. Unset: checkpoints only on request.",
     )
     MIN_PAUSE = option(
         "execution.checkpointing.min-pause",
         Duration("5 s"),
         "0 s",
-        "The least time from the end of a checkpoint to the beginning of the next periodic one; where it is not 0, one "
-        "checkpoint is under way at a time.",
+        "Least time from the end of a checkpoint to the start of the next periodic one. Unless it is 0, only one "
+        "checkpoint runs at a time.",
     )
     TIMEOUT = option(
         "execution.checkpointing.timeout",
         Duration("10 min", minimum=0.1),
         "10 min",
-        "A checkpoint or savepoint that is not complete after this time is given up.",
+        "Time after which an incomplete checkpoint or savepoint fails.",
     )
     MAX_CONCURRENT = option(
         "execution.checkpointing.max-concurrent-checkpoints",
         Integer(1, 100, example="1"),
         "1",
-        "How many checkpoints of a job may be under way at once; savepoints are not counted.",
+        "Most checkpoints of a job that run at once, not counting savepoints.",
     )
     TOLERABLE_FAILURES = option(
         "execution.checkpointing.tolerable-failed-checkpoints",
         Integer(0, example="3"),
         None,
-        "How many checkpoints in a row may fail before the job fails; unset: any number (Flink's default is 0).",
+        "Number of successive checkpoints that may fail before the job fails. Unset: any number (Flink's default is "
+        "0).",
     )
     NUM_RETAINED = option(
         "execution.checkpointing.num-retained",
         Integer(1, 1000, example="3"),
         "1",
-        "How many completed checkpoints of a job are kept; beyond it the oldest are removed.",
+        "Number of completed checkpoints to keep for each job; older ones are removed.",
         fallback_keys=("state.checkpoints.num-retained",),
     )
     RETENTION = option(
         "execution.checkpointing.externalized-checkpoint-retention",
         Choice(ExternalizedCheckpointRetention),
         "NO_EXTERNALIZED_CHECKPOINTS",
-        "Which completed checkpoints outlive their job, for `understudy job run --from`: with `RETAIN_ON_CANCELLATION` "
-        "those of a job that was cancelled or failed, with `DELETE_ON_CANCELLATION` of one that failed, otherwise "
-        "none. Those of a job that finished are removed.",
+        "Completed checkpoints to keep after the end of their job, for `understudy job run --from`. "
+        "`RETAIN_ON_CANCELLATION` keeps those of cancelled and failed jobs, `DELETE_ON_CANCELLATION` those of failed "
+        "jobs, `NO_EXTERNALIZED_CHECKPOINTS` none. Checkpoints of finished jobs are always removed.",
     )
     CHECKPOINTS_DIR = computed_option(
         "execution.checkpointing.dir",
         FilePath("/data/checkpoints"),
         _checkpoints_dir,
         "<cluster.shared-dir>/checkpoints",
-        "Where checkpoints are. On the file system of the queries' checkpointLocations they are hard links and cost no "
-        "room; elsewhere they are copies.",
+        "Directory of checkpoints. On the file system of the queries' checkpointLocations they are hard links, which "
+        "take no space; elsewhere they are copies.",
         fallback_keys=("state.checkpoints.dir",),
     )
     SAVEPOINT_DIR = computed_option(
@@ -101,15 +105,15 @@ class CheckpointingOptions:
         FilePath("/data/savepoints"),
         _savepoints_dir,
         "<cluster.shared-dir>/savepoints",
-        "Where savepoints are made that are asked for without a directory.",
+        "Directory of savepoints that are requested without a directory.",
         fallback_keys=("state.savepoints.dir",),
     )
     STATE_BACKEND = option(
         "state.backend.type",
         Choice(StateBackend),
         "hashmap",
-        "What keeps the state of streaming queries: `hashmap`, in the driver's heap (Spark's "
-        "`HDFSBackedStateStoreProvider`), or `rocksdb`, on its disk, with changelogs as incremental checkpoints "
-        "(`RocksDBStateStoreProvider`). Settings under `spark.sql.streaming.stateStore` come first.",
+        "Store of the state of streaming queries. `hashmap` keeps it in the driver's heap (Spark's "
+        "`HDFSBackedStateStoreProvider`). `rocksdb` keeps it on the driver's disk, with changelogs as incremental "
+        "checkpoints (`RocksDBStateStoreProvider`). Settings under `spark.sql.streaming.stateStore` take precedence.",
         deprecated_keys=("state.backend",),
     )

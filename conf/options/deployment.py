@@ -1,4 +1,4 @@
-"""Options of how a job comes to a cluster."""
+"""Options of the deployment of jobs to clusters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conf.values import Choice
 
 
 class ExecutionTarget(Enum):
-    """Where a job runs (Flink's ``execution.target``)."""
+    """Cluster that runs a job (Flink's ``execution.target``)."""
 
     SESSION = "session"
     PER_JOB = "per-job"
@@ -17,13 +17,13 @@ class ExecutionTarget(Enum):
 
 
 class DeploymentOptions:
-    """Which cluster a job is for: one that runs, or one of its own."""
+    """The cluster of a job: a running one, or one of its own."""
 
     TARGET = option(
         "execution.target",
         Choice(ExecutionTarget),
         "session",
-        "Where `understudy job run` runs a job: `session`: in the cluster that runs; `per-job`: in a cluster for this "
-        "job alone, which ends with it; `application`: in a cluster for this program, whose main() runs there and "
-        "whose jobs are one application. `understudy job run --target` says the same for one command.",
+        "Cluster in which `understudy job run` runs a job. `session`: the running cluster. `per-job`: a new cluster "
+        "for this job, which stops afterwards. `application`: a new cluster for this program, whose main() runs there "
+        "and whose jobs form one application. `understudy job run --target` sets it for one command.",
     )

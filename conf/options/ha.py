@@ -19,22 +19,22 @@ def _storage_dir(configuration: Configuration) -> Path:
 
 
 class HighAvailabilityMode(Enum):
-    """Who keeps leader latches and handles (Flink's ``HighAvailabilityMode``)."""
+    """Store of leader latches and handles (Flink's ``HighAvailabilityMode``)."""
 
     REDIS = "redis"
     NONE = "none"
 
 
 class HighAvailabilityOptions:
-    """Leader latches and the recovery of jobs. Redis holds latches, handles and small states; others lie in files."""
+    """Leader latches and the recovery of jobs. Redis keeps latches, handles and small states; files keep the others."""
 
     TYPE = option(
         "high-availability.type",
         Choice(HighAvailabilityMode),
         "redis",
-        "`redis`: latches and handles are in Redis, and outlive every process of the cluster. `none`: no Redis at all, "
-        "the master keeps them in memory; any other process is still replaced without its jobs noticing, but with the "
-        "master all jobs are lost, and there can be only one master.",
+        "`redis`: latches and handles are in Redis, and outlive every process of the cluster. `none`: the master keeps "
+        "them in memory, without Redis. Any other process is still replaced transparently for its jobs. But if the "
+        "master fails, all jobs are lost, and the cluster can have only one master.",
     )
 
     REDIS_URL = option(
@@ -43,29 +43,29 @@ class HighAvailabilityOptions:
             ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"), "redis://:password@127.0.0.1:6379/0"
         ),
         None,
-        "The Redis to use. Unset: the cluster starts a redis-server of its own, reachable only by its user. With "
-        "Sentinel: `redis+sentinel://:password@host:26379,other:26379/service/0`; the Sentinels' own password, if they "
-        "have one, is `?sentinel-password=...`. A password "
-        "in it is never shown; give it in a file of mode 0600, not with `-D`, which every user of the machine can see.",
+        "URL of the Redis to use. Unset: the cluster starts its own redis-server, which only its user can reach. With "
+        "Sentinel: `redis+sentinel://:password@host:26379,other:26379/service/0`. A password of the Sentinels "
+        "themselves is `?sentinel-password=...`. Understudy never shows a password in it. Set it in a file of mode "
+        "0600, not with `-D`, which every user of the machine can see.",
     )
     STORAGE_DIR = computed_option(
         "high-availability.storageDir",
         FilePath("/mnt/shared/understudy/ha"),
         _storage_dir,
         "<cluster.shared-dir>/ha",
-        "The directory for the state whose handles are in Redis. Masters on several machines need a shared one.",
+        "Directory of the states whose handles are in Redis. Masters on several machines need a shared directory.",
     )
     MEMORY_THRESHOLD = option(
         "high-availability.memory-threshold",
         MemorySize("20 kb", maximum=1 << 20),
         "20 kb",
-        "Job graphs, execution states and checkpoints of at most this size are kept in Redis with their handles, which "
-        "takes one flush of a disk where a file takes three (as Flink's `state.storage.fs.memory-threshold`). `0 b`: "
-        "all are in files below `high-availability.storageDir`.",
+        "Largest job graphs, execution states and checkpoints that Redis keeps with their handles. That takes one disk "
+        "flush, where a file takes three (as with Flink's `state.storage.fs.memory-threshold`). `0 b`: all are in "
+        "files below `high-availability.storageDir`.",
     )
     LEASE = option(
         "high-availability.lease",
         Duration("3 s", minimum=0.1),
         "3 s",
-        "How long a leader's latch holds without being renewed: how long it takes at most to replace a dead one.",
+        "Time after which an unrenewed leader latch expires. It takes at most this time to replace a dead leader.",
     )

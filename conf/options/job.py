@@ -9,7 +9,7 @@ from conf.values import Choice, Duration, FilePath, Integer, MemorySize, Number,
 
 
 class RestartStrategyType(Enum):
-    """What to do with a job whose task failed."""
+    """Reaction to the failure of a task."""
 
     NONE = "none"
     FIXED_DELAY = "fixed-delay"
@@ -18,7 +18,7 @@ class RestartStrategyType(Enum):
 
 
 class SparkDriverChoice(Enum):
-    """Which Spark driver a script runs on."""
+    """Spark driver of a script."""
 
     AUTO = "auto"
     SHARED = "shared"
@@ -32,170 +32,173 @@ class JobOptions:
         "jobmanager.job-masters.concurrent-starts",
         Integer(1, 1000, example="4"),
         "4",
-        "How many JobMasters, each of them a process, are started at once, however many jobs are recovered. Where it "
-        "is more than 1, recovered jobs leave one to those that are submitted meanwhile.",
+        "Most JobMasters, each a process, that start at the same time, also while many jobs are recovered. If it is "
+        "more than 1, recovered jobs leave one start to newly submitted jobs.",
     )
     SLOT_REQUEST_TIMEOUT = option(
         "slot.request.timeout",
         Duration("5 min"),
         "5 min",
-        "How long a job waits for the slots it asked for before it fails.",
+        "Time for which a job waits for requested slots before it fails.",
     )
     SLOT_IDLE_TIMEOUT = option(
         "slot.idle.timeout",
         Duration("50 s"),
         "50 s",
-        "How long a job keeps a slot that it does not use.",
+        "Time for which a job keeps an unused slot.",
     )
     CANCELLATION_TIMEOUT = option(
         "task.cancellation.timeout",
         Duration("30 s"),
         "30 s",
-        "How long a cancelled task may take to end before its process is killed (Flink's default is 180 s).",
+        "Time after which the process of a cancelled task is killed if it has not ended (Flink's default is 180 s).",
     )
     SPARK_DRIVER = option(
         "task.spark-driver",
         Choice(SparkDriverChoice),
         "auto",
-        "Which Spark driver a script runs on. `shared`: its TaskExecutor's, with the other tasks there. `own`: one "
-        "that is started for it, which takes some seconds and `spark.driver.memory` more, and ends with it. `auto`: "
-        "its own where its text shows that it needs one (docs/isolation.md), or the job has settings that Spark takes "
-        "only at its start (docs/scripts.md), else the shared one. A script with jars always gets its own. A job may "
-        "set it for itself; `understudy job run --own-driver` does.",
+        "Spark driver of a script. `shared`: the driver of its TaskExecutor, together with the other tasks there. "
+        "`own`: a new driver, which takes some seconds and additional `spark.driver.memory`, and stops afterwards. "
+        "`auto`: `own` if the script's text shows that it needs that (docs/isolation.md), or the job has settings that "
+        "Spark reads only at its start (docs/scripts.md); otherwise `shared`. A script with jars always gets its own. "
+        "A job may set this option for itself; `understudy job run --own-driver` does.",
     )
     LOGS_RETENTION = option(
         "job.logs.retention",
         Duration("7 d"),
         "7 d",
-        "How long a TaskExecutor keeps the files of a finished job's logs; what the cluster keeps of them goes with "
+        "Time for which a TaskExecutor keeps the log files of a finished job. The cluster deletes its own copy with "
         "the job (`jobstore.expiration-time`).",
     )
     LOGS_MAX_SIZE = option(
         "job.logs.max-size",
         MemorySize("1 mb", minimum=4096, maximum=128 << 20),
         "4 mb",
-        "How much is kept of each log of a finished task; of a longer one the head and the tail are.",
+        "Size to keep of each log of a finished task; of a longer log the head and the tail are kept.",
     )
 
 
 class RestartStrategyOptions:
-    """What happens when a task fails. Flink restarts nothing unless checkpointing is on. Here, by default, a task whose
-    process, Spark driver or TaskExecutor was lost is restarted up to three times; an exception of the job's own code
-    fails the job at once, for the same code on the same data fails again. Once a strategy is set, for the cluster or
-    by the job itself, it holds for both."""
+    """Reaction to the failure of a task.
+
+    Flink restarts a job only if checkpointing is on. Here, by default, a task whose process, Spark driver or
+    TaskExecutor was lost is restarted up to three times. An exception of the job's own code fails the job at once,
+    because the same code would fail again on the same data. A strategy that is set, for the cluster or by the job
+    itself, applies to both cases.
+    """
 
     TYPE = option(
         "restart-strategy.type",
         Choice(RestartStrategyType),
         "fixed-delay",
-        "`none`: the job fails. `fixed-delay`: a number of attempts, a pause before each. `failure-rate`: restarts as "
-        "long as failures do not come too often. `exponential-delay`: restarts after pauses that grow.",
+        "`none`: the job fails. `fixed-delay`: a limited number of restarts, each after the same delay. "
+        "`failure-rate`: restarts until failures are too frequent. `exponential-delay`: restarts after growing delays.",
         deprecated_keys=("restart-strategy",),
     )
     FIXED_DELAY_ATTEMPTS = option(
         "restart-strategy.fixed-delay.attempts",
         Integer(0, example="3"),
         "3",
-        "How often a job is restarted before it fails (Flink's default is 1).",
+        "Number of restarts before the job fails (Flink's default is 1).",
     )
     FIXED_DELAY_DELAY = option(
         "restart-strategy.fixed-delay.delay",
         Duration("1 s"),
         "1 s",
-        "The pause before a restart.",
+        "Delay before a restart.",
     )
     FAILURE_RATE_MAX_FAILURES = option(
         "restart-strategy.failure-rate.max-failures-per-interval",
         Integer(1, example="3"),
         "1",
-        "The job fails when more failures than this come within the interval.",
+        "The job fails when more failures than this occur within the interval.",
     )
     FAILURE_RATE_INTERVAL = option(
         "restart-strategy.failure-rate.failure-rate-interval",
         Duration("1 min", minimum=0.001),
         "1 min",
-        "The interval in which failures are counted.",
+        "Interval in which failures are counted.",
     )
     FAILURE_RATE_DELAY = option(
         "restart-strategy.failure-rate.delay",
         Duration("1 s"),
         "1 s",
-        "The pause before a restart.",
+        "Delay before a restart.",
     )
     EXPONENTIAL_INITIAL_BACKOFF = option(
         "restart-strategy.exponential-delay.initial-backoff",
         Duration("1 s", minimum=0.001),
         "1 s",
-        "The first pause.",
+        "First delay.",
     )
     EXPONENTIAL_MAX_BACKOFF = option(
         "restart-strategy.exponential-delay.max-backoff",
         Duration("1 min", minimum=0.001),
         "1 min",
-        "The longest pause.",
+        "Longest delay.",
     )
     EXPONENTIAL_MULTIPLIER = option(
         "restart-strategy.exponential-delay.backoff-multiplier",
         Number(1.0, 100.0, "1.5"),
         "1.5",
-        "Each pause is this many times as long as the one before.",
+        "Factor by which each delay is longer than the one before.",
     )
     EXPONENTIAL_RESET_THRESHOLD = option(
         "restart-strategy.exponential-delay.reset-backoff-threshold",
         Duration("1 h", minimum=0.001),
         "1 h",
-        "A job that ran this long without a failure begins with the first pause again.",
+        "Time without a failure after which a job starts again with the first delay.",
     )
     EXPONENTIAL_JITTER = option(
         "restart-strategy.exponential-delay.jitter-factor",
         Number(0.0, 1.0, "0.1"),
         "0.1",
-        "The part of a pause by which it is lengthened or shortened at random.",
+        "Largest fraction of a delay by which it is randomly longer or shorter.",
     )
 
 
 class JobStoreType(Enum):
-    """Where finished jobs are kept."""
+    """Store of finished jobs."""
 
     FILE = "File"
     MEMORY = "Memory"
 
 
 class JobStoreOptions:
-    """The finished jobs that can still be listed."""
+    """Finished jobs that can still be listed."""
 
     TYPE = option(
         "jobstore.type",
         Choice(JobStoreType),
         "File",
-        "Where finished jobs are kept: `File`, where the next Dispatcher finds them again, or `Memory`, which goes "
-        "with the Dispatcher (Flink's files go with it, too).",
+        "Store of finished jobs. `File`: the next Dispatcher finds them again. `Memory`: they are lost with the "
+        "Dispatcher (as Flink's files are, too).",
     )
     CACHE_SIZE = option(
         "jobstore.cache-size",
         MemorySize("50 mb"),
         "50 mb",
-        "How much room finished jobs may take, where they are kept; beyond it the oldest go first, but not the one "
-        "that ended last (Flink bounds its memory, not its files).",
+        "Most space for finished jobs in their store. Beyond it the oldest are deleted first, but never the one that "
+        "ended last (Flink limits its memory, not its files).",
     )
     MAX_CAPACITY = option(
         "jobstore.max-capacity",
         Integer(0, example="1000"),
         "1000",
-        "How many finished jobs are kept; beyond it the oldest go first (Flink keeps all until they expire).",
+        "Number of finished jobs to keep; beyond it the oldest are deleted first (Flink keeps all until they expire).",
     )
     EXPIRATION_TIME = option(
         "jobstore.expiration-time",
         Duration("1 h"),
         "1 h",
-        "How long a finished job is kept.",
+        "Time for which a finished job is kept.",
     )
     LOG_SIZE = option(
         "jobstore.log-size",
         MemorySize("256 mb"),
         "256 mb",
-        "How much room the JobMasters' logs of finished jobs may take on each machine. They go with their jobs; beyond "
-        "this size the oldest go first, but not those of the job that ended last.",
+        "Most space for the JobMasters' logs of finished jobs on each machine. They are deleted with their jobs. "
+        "Beyond this size the oldest are deleted first, but never those of the job that ended last.",
     )
 
 
@@ -206,49 +209,48 @@ class ClientOptions:
         "client.working-dir.max-size",
         MemorySize("100 mb"),
         "100 mb",
-        "How much the files of a directory that a job ships may have together: one of `understudy job run "
-        "--working-dir` or `--py-files`. What its `.gitignore` files name is not counted.",
+        "Largest total size of the files of a directory that a job ships, with `understudy job run --working-dir` or "
+        "`--py-files`. Files that its `.gitignore` files name do not count.",
     )
 
     TIMEOUT = option(
         "client.timeout",
         Duration("60 s", minimum=0.001),
         "60 s",
-        "How long a command waits for the cluster's answer.",
+        "Time for which a command waits for the cluster's answer.",
     )
     URL = option(
         "client.url",
         Text("https://spark.example.org:8081"),
         None,
-        "The web endpoint that clients reach the cluster by, in place of its secret and its RPC ports; several with "
-        "commas between them. `http://` only on loopback, or with `rest.allow-insecure`. The environment's "
-        "`UNDERSTUDY_URL` where this is not set. Commands that start, stop or look after processes of this machine "
-        "take no notice of it.",
+        "URL of the web endpoint by which clients reach the cluster, instead of its secret and its RPC ports; separate "
+        "several URLs with commas. `http://` works only on loopback, or with `rest.allow-insecure`. Unset: the "
+        "environment variable `UNDERSTUDY_URL`. Commands that start, stop or check processes of this machine ignore "
+        "it.",
     )
     TOKEN_FILE = option(
         "client.token-file",
         FilePath("/home/me/.understudy/token"),
         None,
-        "The file, of mode 0600, with the token that `client.url` asks for (`rest.authentication.token-file` there). "
-        "The token itself may be in the environment, as `UNDERSTUDY_TOKEN`, which comes first.",
+        "The file, of mode 0600, with the token for `client.url` (`rest.authentication.token-file` there). The "
+        "environment variable `UNDERSTUDY_TOKEN`, which contains the token itself, takes precedence.",
     )
     CA_FILE = option(
         "client.ca-file",
         FilePath("/etc/understudy/ca.pem"),
         None,
-        "The PEM file with the authorities that the certificate of `client.url` may be signed by; those of the system "
-        "unless it is set.",
+        "The PEM file with the authorities that may sign the certificate of `client.url`. Unset: those of the system.",
     )
     HEARTBEAT_INTERVAL = option(
         "client.heartbeat.interval",
         Duration("30 s", minimum=0.001),
         "30 s",
-        "How often an attached `understudy job run` tells the cluster that it is there.",
+        "Time between two heartbeats of an attached `understudy job run`.",
     )
     HEARTBEAT_TIMEOUT = option(
         "client.heartbeat.timeout",
         Duration("180 s", minimum=0.001),
         "180 s",
-        "How long the cluster hears nothing of an attached `understudy job run` before it cancels the job. It does not "
-        "apply to `understudy job run --detach`, nor after a second Ctrl-C.",
+        "Time without a heartbeat of an attached `understudy job run` after which the cluster cancels the job. It does "
+        "not apply to `understudy job run --detach`, nor after a second Ctrl-C.",
     )

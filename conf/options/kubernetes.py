@@ -11,7 +11,7 @@ NAME = Text("understudy", r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "lower-case l
 
 
 class ImagePullPolicy(Enum):
-    """When a node fetches the image."""
+    """Policy of a node for fetching the image."""
 
     IF_NOT_PRESENT = "IfNotPresent"
     ALWAYS = "Always"
@@ -19,7 +19,7 @@ class ImagePullPolicy(Enum):
 
 
 class KubernetesOptions:
-    """TaskExecutors as pods, by Flink's names. What is not said here stands in a pod template."""
+    """TaskExecutors as pods, with Flink's names of options. A pod template sets everything else."""
 
     NAMESPACE = option(
         "kubernetes.namespace",
@@ -31,8 +31,8 @@ class KubernetesOptions:
         "kubernetes.config.file",
         FilePath("/home/me/.kube/config"),
         None,
-        "The kubeconfig by which the API server is reached. Unset: in a pod its service account, otherwise "
-        "`$KUBECONFIG` or `~/.kube/config`.",
+        "The kubeconfig for access to the API server. Unset: the service account in a pod, otherwise `$KUBECONFIG` or "
+        "`~/.kube/config`.",
     )
     CONTEXT = option(
         "kubernetes.context",
@@ -51,13 +51,13 @@ class KubernetesOptions:
         "kubernetes.container.image.pull-policy",
         Choice(ImagePullPolicy),
         "IfNotPresent",
-        "When a node fetches the image.",
+        "Policy of a node for fetching the image.",
     )
     IMAGE_PULL_SECRETS = option(
         "kubernetes.container.image.pull-secrets",
         TextList("registry-key"),
         "",
-        "The secrets by which a node may fetch the image.",
+        "The secrets with which a node may fetch the image.",
     )
     SERVICE_ACCOUNT = option(
         "kubernetes.taskmanager.service-account",
@@ -70,21 +70,21 @@ class KubernetesOptions:
         "kubernetes.taskmanager.cpu.amount",
         Number(0.01, 1024.0, "2.0"),
         "1.0",
-        "The cores that a TaskExecutor's pod asks for.",
+        "The cores that a TaskExecutor's pod requests.",
         fallback_keys=("kubernetes.taskmanager.cpu",),
     )
     MEMORY = option(
         "kubernetes.taskmanager.memory",
         MemorySize("4 gb", minimum=256 << 20),
         "4 gb",
-        "The memory of a TaskExecutor's pod, asked for and its limit. It is to hold the Spark driver "
+        "The memory request and limit of a TaskExecutor's pod. It has to suffice for the Spark driver "
         "(`spark.driver.memory`), its Python workers and the task processes.",
     )
     LABELS = option(
         "kubernetes.taskmanager.labels",
         TextList("team=data"),
         "",
-        "More labels of the pods, as `key=value`.",
+        "Additional labels of the pods, as `key=value`.",
     )
     ANNOTATIONS = option(
         "kubernetes.taskmanager.annotations",
@@ -108,19 +108,20 @@ class KubernetesOptions:
         "kubernetes.pod-template-file.taskmanager",
         FilePath("/etc/understudy/taskmanager-pod.yaml"),
         None,
-        "A pod as YAML to begin with: volumes, tolerations, sidecars. The container named `task-executor` is the "
-        "TaskExecutor's. What the options here say is put over it.",
+        "A YAML file with the pod on which the TaskExecutors' pods are based: volumes, tolerations, sidecars. Its "
+        "container named `task-executor` is the TaskExecutor's. The options here override it.",
         fallback_keys=("kubernetes.pod-template-file",),
     )
     OWNER = option(
         "kubernetes.jobmanager.deployment",
         NAME,
         None,
-        "The deployment of the masters: it owns the pods, so that they go with it. Unset: nothing owns them.",
+        "The deployment of the masters. It owns the pods, so that Kubernetes deletes them with it. Unset: the pods "
+        "have no owner.",
     )
     REQUEST_TIMEOUT = option(
         "kubernetes.client.request-timeout",
         Duration("10 s", minimum=0.1),
         "10 s",
-        "How long the API server may take to answer.",
+        "Timeout of requests to the API server.",
     )

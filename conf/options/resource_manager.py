@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ResourceManagerDriverType(Enum):
-    """Where workers come from."""
+    """Way to start TaskExecutors."""
 
     STANDALONE = "standalone"
     PROCESS = "process"
@@ -25,35 +25,34 @@ def _idle_timeout(configuration: Configuration) -> float:
 
 
 class ResourceManagerOptions:
-    """Where workers come from, how the ResourceManager deals with requests that it cannot serve, and with workers that
-    nobody uses."""
+    """Start and stop of TaskExecutors, and the treatment of slot requests that cannot be served yet."""
 
     DRIVER = option(
         "resourcemanager.driver",
         Choice(ResourceManagerDriverType),
         "standalone",
-        "Where workers come from. `standalone`: those that `understudy start` starts (`taskmanager.count`). `process`: "
-        "the ResourceManager starts processes on its own machine when requests wait for slots, and stops those that "
-        "nobody uses. `kubernetes`: it does the same with pods.",
+        "Way to start TaskExecutors. `standalone`: `understudy start` starts them (`taskmanager.count`). `process`: "
+        "the ResourceManager starts processes on its own machine when requests wait for slots, and stops unused ones. "
+        "`kubernetes`: it does the same with pods.",
     )
     MIN_SLOTS = option(
         "slotmanager.number-of-slots.min",
         Integer(0, example="4"),
         "0",
-        "How many slots there are always to be, used or not. Not with `resourcemanager.driver: standalone`.",
+        "Least number of slots, used or not. It has no effect with `resourcemanager.driver: standalone`.",
     )
     MAX_SLOTS = option(
         "slotmanager.number-of-slots.max",
         Integer(1, example="16"),
         None,
-        "How many slots there may be; requests beyond them wait. Unset: with `resourcemanager.driver: process` those "
-        "of as many TaskExecutors as the machine has cores, otherwise no limit.",
+        "Most slots; further requests wait. Unset, with `resourcemanager.driver: process`: the slots of as many "
+        "TaskExecutors as the machine has cores. Unset, with other drivers: no limit.",
     )
     REDUNDANT_TASK_MANAGERS = option(
         "slotmanager.redundant-taskmanager-num",
         Integer(0, 1024),
         "0",
-        "How many TaskExecutors more than are asked for are kept, so that a lost one is replaced at once. Not with "
+        "Number of additional TaskExecutors to keep, so that a lost one is replaced at once. It has no effect with "
         "`resourcemanager.driver: standalone`.",
     )
     TASK_MANAGER_TIMEOUT = computed_option(
@@ -61,42 +60,42 @@ class ResourceManagerOptions:
         Duration("5 min"),
         _idle_timeout,
         "30 s, or never with `resourcemanager.driver: standalone`",
-        "How long nobody may use any slot of a TaskExecutor before its worker is stopped, with its Spark driver; it is "
-        "started again when requests wait for slots. `0 s`: never.",
+        "Time after which an unused TaskExecutor is stopped with its Spark driver. It starts again when requests wait "
+        "for slots. `0 s`: never.",
     )
     REGISTRATION_TIMEOUT = option(
         "resourcemanager.taskmanager-registration.timeout",
         Duration("5 min", minimum=1.0),
         "5 min",
-        "How long a worker that was asked for may take until its TaskExecutor registers; after that it is stopped, and "
-        "another one is asked for if it is still needed.",
+        "Time within which a started TaskExecutor has to register. After that the ResourceManager stops it, and starts "
+        "another one if it is still needed.",
     )
     START_WORKER_MAX_FAILURE_RATE = option(
         "resourcemanager.start-worker.max-failure-rate",
         Number(0.0, 1e6, "10.0"),
         "10.0",
-        "How many workers may fail to start within a minute; with more of them, the next one is asked for after "
-        "`resourcemanager.start-worker.retry-interval`.",
+        "Number of TaskExecutors that may fail to start within a minute. After more failures, the ResourceManager "
+        "waits for `resourcemanager.start-worker.retry-interval` before it starts the next one.",
     )
     START_WORKER_RETRY_INTERVAL = option(
         "resourcemanager.start-worker.retry-interval",
         Duration("3 s", minimum=0.1),
         "3 s",
-        "How long no worker is asked for after too many have failed to start.",
+        "Time for which the ResourceManager starts no TaskExecutor after too many have failed to start.",
     )
     PREVIOUS_WORKER_RECOVERY_TIMEOUT = option(
         "resourcemanager.previous-worker.recovery.timeout",
         Duration("30 s"),
         "30 s",
-        "How long after a change of the leader the workers of the former one count as coming, so that none is asked "
-        "for in their place (Flink's default is 0 s).",
+        "Time for which a new leader expects the TaskExecutors of the former one, and starts no replacements for them "
+        "(Flink's default is 0 s).",
     )
     START_UP_TIME = option(
         "resourcemanager.standalone.start-up-time",
         Duration("1 min"),
         "0 s",
-        "How long after it began to lead the ResourceManager waits for TaskExecutors to come: from then on a request "
-        "for a slot fails at once while there is no slot in the whole cluster. `0 s`: it always waits for "
-        "`slot.request.timeout`, since a worker that is replaced is away for some seconds (Flink's default is that "
-        "time), and so it does where workers are stopped (`resourcemanager.taskmanager-timeout`).",
+        "Time for which a new leading ResourceManager waits for TaskExecutors. After it a slot request fails at once "
+        "while the whole cluster has no slot. `0 s`: a slot request always waits for `slot.request.timeout`, because "
+        "the replacement of a TaskExecutor takes some seconds (Flink's default is that timeout). The same holds if "
+        "unused TaskExecutors are stopped (`resourcemanager.taskmanager-timeout`).",
     )

@@ -21,7 +21,7 @@ def _cds_cache_dir(_configuration: Configuration) -> Path:
 
 
 class SparkOptions:
-    """The Spark driver of a TaskManager. Every other key that starts with `spark.` goes to Spark as it is."""
+    """The Spark driver of a TaskExecutor. All other keys that start with `spark.` go to Spark unchanged."""
 
     MASTER = option(
         "spark.master",
@@ -31,17 +31,17 @@ class SparkOptions:
             "local[N], local[*], spark://HOST:PORT, yarn or k8s://URL",
         ),
         "local[*]",
-        "Where Spark's work is done: `local[*]` in the driver itself on all cores of the machine, `local[N]` on N of "
-        "them, `spark://HOST:PORT` on a standalone Spark cluster, `yarn`, `k8s://https://HOST:PORT`. See "
+        "Spark's master. `local[*]`: the driver itself on all cores of the machine. `local[N]`: the same on N cores. "
+        "`spark://HOST:PORT`: a standalone Spark cluster. Or `yarn` or `k8s://https://HOST:PORT`. See "
         "[spark-anywhere.md](spark-anywhere.md).",
     )
     REMOTE = option(
         "spark.remote",
         SparkConnectUrl(),
         None,
-        "An existing Spark Connect endpoint, `sc://HOST:PORT/;use_ssl=true;token=...`, in the place of Spark drivers "
-        "of the cluster's own, and of `spark.master`. It takes pipelines without streaming queries. What follows the "
-        "port is never shown; give it in a file of mode 0600. See [spark-anywhere.md](spark-anywhere.md).",
+        "An existing Spark Connect endpoint, `sc://HOST:PORT/;use_ssl=true;token=...`, instead of the cluster's own "
+        "Spark drivers and `spark.master`. It runs pipelines without streaming queries. Understudy never shows the "
+        "part after the port; set it in a file of mode 0600. See [spark-anywhere.md](spark-anywhere.md).",
     )
     DRIVER_MEMORY = option(
         "spark.driver.memory",
@@ -53,34 +53,34 @@ class SparkOptions:
         "taskmanager.spark.start-timeout",
         Duration("2 min", minimum=1.0),
         "2 min",
-        "How long a driver JVM may take until it answers.",
+        "Time within which a new driver JVM has to answer.",
     )
     WARM_UP = option(
         "taskmanager.spark.warm-up",
         Boolean(),
         "true",
-        "Run some small jobs in a new driver JVM, before the first job or beside it: Spark loads what nearly every job "
-        "needs. Turn it off for a cluster that runs one short job, which then has the cores to itself. A driver that "
-        "is not warmed makes no archive of classes (`spark.cds.enabled`), and starts from one that another has made.",
+        "Whether a new driver JVM runs some small jobs before or during the first job. They make Spark load classes "
+        "that nearly every job needs. Turn it off for a cluster that runs one short job, which then has all cores. A "
+        "driver without warm-up creates no archive of classes (`spark.cds.enabled`), but uses an existing one.",
     )
     WARM_UP_QUERIES = option(
         "taskmanager.spark.warm-up-queries",
         Integer(0, 10_000),
         "150",
-        "How many small queries a new driver JVM runs while it has no task, half of the time, after those of "
-        "`taskmanager.spark.warm-up`: Java compiles what it meets often, and after 150 a small job costs half the "
-        "work. They take some 40 s of one core. None are run on a Spark cluster, nor in a driver of your own.",
+        "Number of small queries that a new driver JVM runs after those of `taskmanager.spark.warm-up`, during half of "
+        "the time without a task. Java compiles frequent code, so after 150 queries a small job costs half the work. "
+        "They take some 40 s of one core. They do not run on a Spark cluster, nor in an embedded program's driver.",
     )
     CDS_ENABLED = option(
         "spark.cds.enabled",
         Boolean(),
         "true",
-        "Keep an archive of Spark's loaded classes, which halves the time that a driver takes to start (some 200 MB).",
+        "Whether to keep an archive of Spark's loaded classes (some 200 MB), which halves the start time of a driver.",
     )
     CDS_CACHE_DIR = computed_option(
         "spark.cds.cache-dir",
         FilePath("/var/cache/understudy/cds"),
         _cds_cache_dir,
         "~/.cache/understudy/cds",
-        "The directory of those archives; one is made for each Java and Spark, and shared by all clusters of a user.",
+        "The directory of these archives. All clusters of a user share one archive for each version of Java and Spark.",
     )

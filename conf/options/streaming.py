@@ -13,11 +13,11 @@ class StreamingOptions:
         "task.streaming.failure-grace",
         Duration("10 s"),
         "10 s",
-        "How long the code of a task may leave a streaming query alone that has failed, before the task fails of it.",
+        "Time for which the code of a task may ignore a failed streaming query before the task fails.",
     )
     NO_PROGRESS_TIMEOUT = option(
         "task.streaming.no-progress-timeout",
         Duration("10 min", minimum=0.001),
         None,
-        "How long a streaming query may be in one batch, before its task fails and is restarted; unset: any time.",
+        "Longest time of one batch of a streaming query, after which its task fails and is restarted. Unset: no limit.",
     )

@@ -273,4 +273,4 @@ def test_a_stopped_system_is_held_for_dead_and_stays_in_quarantine(
         until(lambda: "restart this actor system" in other.errors(), what="the word to the one in quarantine")
         with pytest.raises(RecipientUnreachable):
             parent.ask("x", 2.0).result()
-        assert "not talked to again before it is started anew" in caplog.text
+        assert "it stays unreachable until it is restarted" in caplog.text

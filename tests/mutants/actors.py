@@ -627,7 +627,7 @@ MUTANTS = (
         "stashed-tick-lost",
         "A stashed message of a timer is received again.",
         _CELL,
-        "            envelope = Envelope(*envelope)  # from now on a message like any other, which may be stashed\n",
+        "            envelope = Envelope(*envelope)  # from here it is an ordinary message, which may be stashed\n",
         "",
         ("contract/test_actor_become_stash.py::test_terminated_and_ticks_are_stashed",),
     ),

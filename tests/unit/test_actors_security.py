@@ -452,7 +452,7 @@ def test_a_secret_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     load_or_create_secret(path)
     owner = path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    with pytest.raises(AuthenticationError, match=f"belongs to user {owner}.*as user {owner + 1}: chown it"):
+    with pytest.raises(AuthenticationError, match=f"belongs to user {owner}.*as user {owner + 1}; chown it"):
         load_or_create_secret(path)
 
 

@@ -183,7 +183,7 @@ def test_override_without_key_or_value(override: str) -> None:
         ("a: [1\nb: 2\n", "not valid YAML"),
         ("a: 1\n\tb: 2\n", "f:2: not valid YAML"),
         ("a: 1\n---\nb: 2\n", "not valid YAML"),
-        ("rpc.frame-size: 1m\nrpc:\n  frame-size: 2m\n", "f:3: 'rpc.frame-size' stands here again, first at f:1"),
+        ("rpc.frame-size: 1m\nrpc:\n  frame-size: 2m\n", "f:3: 'rpc.frame-size' is set again, first at f:1"),
         ("a: &x\n  b: *x\n", "aliases"),
         ("a: &x\n  c: 1\nb: *x\n", "aliases"),
         ("? [a, b]\n: 1\n", "a key must be a text"),
