@@ -61,7 +61,8 @@ def _render_option(option: ConfigOption[Any]) -> str:
     value_type = option.value_type
     notes = [option.description]
     if value_type.name in ("Enum", "Integer", "Double"):
-        notes.append(f"({value_type.expected.capitalize()}.)")
+        expected = value_type.expected
+        notes.append(f"({expected[:1].upper()}{expected[1:]}.)")
     if option.fallback_keys:
         notes.append("Also: " + ", ".join(f"`{key}`" for key in option.fallback_keys) + ".")
     if option.deprecated_keys:
