@@ -1,6 +1,6 @@
 """Checkpoints and savepoints of a job: their figures, and requests for them (trigger, stop, roll back, dispose).
 
-A request for what takes its time returns a trigger id, under which its status is asked for afterwards.
+A request that takes long returns a trigger id, with which the client then polls its status.
 """
 
 from __future__ import annotations
@@ -382,12 +382,11 @@ async def get_details_of_task(rest: Rest, request: Request) -> Response:
 def directory_of(configuration: Configuration, text: str) -> Path:
     """Return the directory that a request names: an absolute local path, or a URI of the form ``file:/...`` of one.
 
-    It may be any but those of the cluster itself: what the runtime directory and the directory of the checkpoints hold
-    is no place for what others make, save for the directory of the savepoints. Links are followed before that is
-    looked at. Blocks.
+    The directory must not be in one of the cluster's own: the runtime directory, the shared directory, or that of the
+    checkpoints. The directory of the savepoints is allowed. Symbolic links are resolved before this check. Blocks.
 
     Raises:
-        RestError: of status 400, if it is none, or not allowed.
+        RestError: of status 400, if the text names no directory, or one that is not allowed.
     """
     shown = repr(text[:100])
     parts = urlsplit(text) if text.startswith("file:") else None

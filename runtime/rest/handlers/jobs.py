@@ -27,12 +27,12 @@ from runtime.rest.routing import FROM_OFFSET, JSON, TEXT, WHOLE_NUMBER, Paramete
 from runtime.rest.serialized_throwable import serialized_throwable
 
 SCHEDULER = "Default"
-"""Flink's `SchedulerType` of a scheduler that gives a job the slots that it asks for, or none."""
+"""Flink's `SchedulerType` of a scheduler that gives a job either all the slots that it requests or none."""
 MAX_EXCEPTIONS = 20
-"""Failures that `exceptions` shows when nobody asks for another number (Flink's default)."""
+"""How many failures `exceptions` shows by default (as Flink)."""
 MOST_EXCEPTIONS = 1000
 COMPLETE = "x-log-complete"
-"""The header of a task's log that says whether nothing will be added after this answer."""
+"""The header of a task's log that says whether the log is complete after this answer."""
 
 
 def ids_with_status(jobs: Iterable[JobDetails]) -> Json:
@@ -68,7 +68,7 @@ def job_type(job: ArchivedExecutionGraph | JobDetails) -> str:
 
 
 def kind_of(job: ArchivedExecutionGraph | JobDetails) -> str:
-    """What was submitted: ``script``, ``function`` or ``pipeline``."""
+    """Return the kind of a job: ``script``, ``function`` or ``pipeline``."""
     return "function" if job.is_function else job.kind.value
 
 
@@ -449,7 +449,7 @@ async def get_task_manager_log_url(rest: Rest, request: Request) -> Response:
 
 @RestRoute("GET", f"{_JOB}/yarn-cancel", "Begin to cancel a job, as Flink's page does", status=202).on(ROUTES)
 async def cancel(rest: Rest, request: Request) -> Response:
-    """Begin to cancel; the state is asked for afterwards. As in Flink a CANCELED job may be cancelled again."""
+    """Begin to cancel; the client polls the state. As in Flink, a CANCELED job may be cancelled again."""
     job_id = job_id_of(request)
     rest.snapshots.forget()
     try:
@@ -462,7 +462,7 @@ async def cancel(rest: Rest, request: Request) -> Response:
             reason = f"the job has already reached another terminal state ({status.value})"
             raise RestError(409, f"Job cancellation failed because {reason}: {error}") from error
     finally:
-        rest.snapshots.forget()  # also what was asked for while the cancellation was under way
+        rest.snapshots.forget()  # also answers to requests from during the cancellation
     return answer({}, 202)
 
 

@@ -224,7 +224,7 @@ async def get_logs(rest: Rest, request: Request) -> Response:
     query=(FROM_OFFSET,),
 ).on(ROUTES)
 async def get_log_file(rest: Rest, request: Request) -> Response:
-    """The head and the tail of a log, as Flink has it; from a byte on where that is asked for."""
+    """Return the head and the tail of a log, as Flink does; with an offset, return the log from there on."""
     if FROM_OFFSET.name in request.query_params:
         resource_id, name = resource_id_of(request), request.path_params["filename"]
         offset = offset_of(request)
