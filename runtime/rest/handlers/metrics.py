@@ -93,13 +93,13 @@ def _among(name: str, what: str) -> tuple[Parameter, ...]:
 
 
 async def _store(rest: Rest) -> MetricStore:
-    """The metrics as they were a moment ago: all who ask share one question to the cluster."""
+    """Return the metrics, from a recent answer of the cluster: concurrent requests share one (`Snapshots`)."""
     found: MetricStore = await rest.snapshots.get("metrics", rest.backend.metrics)
     return found
 
 
 def _listed(request: Request, name: str) -> list[str]:
-    """A parameter that is a list with commas."""
+    """Return the items of a parameter that is a list with commas."""
     return [part for part in request.query_params.get(name, "").split(",") if part]
 
 
