@@ -1,1 +1,1 @@
-"""Checkpoints and savepoints of Structured Streaming queries: what is kept of their files, and how it comes back."""
+"""Checkpoints and savepoints of Structured Streaming queries: which files are kept, and how they are restored."""

@@ -1,7 +1,8 @@
-"""Whether a job's queries can go on from the state in a savepoint. Pure.
+"""Compare a job's queries with the state in a savepoint: which of them can continue from it? Pure.
 
-What Spark checks when a query starts (``OperatorStateMetadataValidator``, ``StateSchemaCompatibilityChecker``), and
-what it does without a word: told before anything runs, query by query. (Flink's ``TypeSerializerSchemaCompatibility``.)
+Spark checks a part of this when a query starts (``OperatorStateMetadataValidator``,
+``StateSchemaCompatibilityChecker``), and drops or keeps the rest silently. This module reports both before anything
+runs, query by query. (Flink's ``TypeSerializerSchemaCompatibility``.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _KEPT = (
     "spark.sql.streaming.stateStore.providerClass",
     "spark.sql.streaming.stateStore.compression.codec",
 )
-"""Settings that a query keeps from its first batch on, whatever the session says."""
+"""Settings that a query keeps from its first batch on; those of the session have no effect on it."""
 
 
 class Fit(StrEnum):
@@ -40,10 +41,10 @@ class Verdict:
 
     Args:
         query: its name.
-        fit: the worst of what was found.
-        reasons: why it does not fit.
-        losses: what is lost.
-        notes: what is different and no harm, but good to know.
+        fit: the worst finding.
+        reasons: differences because of which the query does not fit.
+        losses: state and positions that the query loses.
+        notes: harmless differences that users should know.
     """
 
     query: str
@@ -72,7 +73,7 @@ def check_job(kept: Iterable[QueryDescription], job: Iterable[QueryDescription])
         job: the queries as the job has them now.
 
     Returns:
-        a verdict for each query of the job, in their order, then for each that only the savepoint has.
+        a verdict for each query of the job, in their order, then one for each query that only the savepoint has.
     """
     by_name = {query.name: query for query in kept}
     verdicts = []
@@ -91,7 +92,7 @@ def check_job(kept: Iterable[QueryDescription], job: Iterable[QueryDescription])
 def check_query(kept: QueryDescription, query: QueryDescription) -> Verdict:
     """Compare a query of a savepoint with the query as it is now."""
     found = _Findings()
-    if kept.sources:  # else no batch was begun: there is nothing to go on from
+    if kept.sources:  # without them the query never began a batch, and has no state to continue from
         _check_sources(kept.sources, query.sources, found)
         _check_operators(kept, query, found)
         for key in _KEPT:
@@ -157,7 +158,7 @@ def _check_families(
     where: str, kept: StoreDescription, now: StoreDescription, found: _Findings, *, is_evolving: bool
 ) -> None:
     if not kept.families or not now.families:
-        return  # Spark has not written their schemas
+        return  # Spark has not written the schemas of one of them
     new = {family.name: family for family in now.families}
     for family in kept.families:
         if family.name not in new:
@@ -187,7 +188,7 @@ def _check_family(where: str, kept: ColumnFamily, now: ColumnFamily, found: _Fin
 
 
 def _check_evolution(what: str, old: list[Any], new: list[Any], found: _Findings) -> None:
-    """Values in Avro may get and lose columns, which are known by their names."""
+    """Compare values in Avro: they may gain and lose columns, which Spark finds by their names."""
     after = {field["name"]: field for field in new}
     for field in old:
         if field["name"] not in after:
@@ -199,7 +200,7 @@ def _check_evolution(what: str, old: list[Any], new: list[Any], found: _Findings
 
 
 def _difference(old: Any, new: Any) -> str:
-    """How a column changed that Spark would not take; empty if it would. Names of nested fields do not count."""
+    """Return why Spark would reject a changed column; empty if it accepts it. Names of nested fields do not count."""
     if _bare(old["type"]) != _bare(new["type"]):
         return f"was {type_name(old['type'])} and is {type_name(new['type'])}"
     if new["nullable"] and not old["nullable"]:
@@ -208,7 +209,7 @@ def _difference(old: Any, new: Any) -> str:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without names and metadata."""
+    """Return a type without names and metadata."""
     if not isinstance(kind, dict):
         return kind
     if kind["type"] == "struct":

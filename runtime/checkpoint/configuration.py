@@ -1,4 +1,4 @@
-"""How a job is checkpointed (Flink's `CheckpointCoordinatorConfiguration`)."""
+"""Settings of a job's checkpoints (Flink's `CheckpointCoordinatorConfiguration`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runtime.protocol.execution_state import JobStatus
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCoordinatorConfiguration:
-    """Durations are in seconds.
+    """Settings of a job's checkpoints; durations are in seconds.
 
     Args:
-        interval_s: between the beginnings of two periodic checkpoints; None for none.
+        interval_s: time between the beginnings of two periodic checkpoints; None for no periodic checkpoints.
         min_pause_s: the least time from the end of a checkpoint to the next periodic one.
-        timeout_s: what is not complete after it is aborted.
-        max_concurrent: how many checkpoints may be under way; savepoints are not counted.
+        timeout_s: a checkpoint that takes longer is aborted.
+        max_concurrent: how many checkpoints may be in progress at a time; savepoints are not counted.
         tolerable_failures: how many checkpoints may fail in a row before the job fails; None for any number.
         retention: which completed checkpoints outlive the job.
     """
@@ -32,7 +32,7 @@ class CheckpointCoordinatorConfiguration:
 
     @classmethod
     def of(cls, configuration: Configuration) -> CheckpointCoordinatorConfiguration:
-        """As the cluster's configuration says."""
+        """Read the settings from the cluster's configuration."""
         get = configuration.get
         interval_s = get(CheckpointingOptions.INTERVAL)
         min_pause_s = get(CheckpointingOptions.MIN_PAUSE)
@@ -47,7 +47,7 @@ class CheckpointCoordinatorConfiguration:
         )
 
     def retains(self, status: JobStatus) -> bool:
-        """Whether completed checkpoints outlive a job that has come to this end (Flink's `CheckpointProperties`)."""
+        """Return whether completed checkpoints outlive a job that ends so (Flink's `CheckpointProperties`)."""
         if status is JobStatus.CANCELED:
             return self.retention is ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
         return (

@@ -1,12 +1,12 @@
-"""When a job is checkpointed, and when a checkpoint is complete (Flink's `CheckpointCoordinator`).
+"""Decide when a job is checkpointed, and when a checkpoint is complete (Flink's `CheckpointCoordinator`).
 
-Pure: events in, instructions out, the time an argument. A checkpoint is complete when every task that runs has
-acknowledged it and it has been stored; only then are the tasks told (the second phase), and only then do those that it
-subsumes lose their files. Savepoints are checkpoints that the user owns: they wait for no pause, are not counted among
-those under way, and fail no job.
+Pure: events in, instructions out; the time is an argument. A checkpoint is complete when every running task has
+acknowledged it and it has been stored. Only then are the tasks notified (the second phase), and only then do the
+checkpoints that it subsumes lose their files. Savepoints are checkpoints that the user owns. They wait for no pause, do
+not count against the limit of concurrent checkpoints, and never fail the job.
 
-One event, `advance`, brings the time and the tasks that run; whatever follows from either (a timeout, a task that has
-gone, a periodic checkpoint that is due) follows there.
+One event, `advance`, carries the time and the running tasks. It does everything that follows from either: it aborts
+checkpoints that time out or lose a task, and requests a periodic checkpoint that is due.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from runtime.protocol.execution_state import Instant
 from runtime.protocol.query_snapshot import QuerySnapshot
 
 OPERATIONS_KEPT = 64
-"""How many requests that are done are remembered."""
+"""How many finished requests are remembered."""
 
 
 class Operations:
-    """The requests of clients by their trigger ids, and what became of them (Flink's `CompletedOperationCache`).
+    """The requests of clients by their trigger ids, with their status (Flink's `CompletedOperationCache`).
 
-    A repeated trigger id is one request.
+    Requests with the same trigger id are one request.
     """
 
     def __init__(self) -> None:
@@ -51,17 +51,17 @@ class Operations:
         self._joined: dict[TriggerID, TriggerID] = {}
 
     def find(self, trigger_id: TriggerID) -> OperationStatus | None:
-        """Return what became of a request so far; None where it is not known."""
+        """Return the status of a request; None if it is unknown."""
         known = self._known.get(self._joined.get(trigger_id, trigger_id))
         return None if known is None else replace(known, trigger_id=trigger_id)
 
     def all(self) -> tuple[OperationStatus, ...]:
-        """Return all that are remembered: in the order in which they came, then those that have joined one of them."""
+        """Return the status of all remembered requests in the order of their arrival, then of those that joined one."""
         joined = (replace(self._known[first], trigger_id=later) for later, first in self._joined.items())
         return (*self._known.values(), *joined)
 
     def join(self, trigger_id: TriggerID, first: TriggerID) -> OperationStatus:
-        """Add a request for what *first* asks for: it shares the outcome of that one."""
+        """Add a request that asks for the same as *first*, and shares its outcome."""
         self._joined[trigger_id] = first
         return replace(self._known[first], trigger_id=trigger_id)
 
@@ -76,11 +76,11 @@ class Operations:
         return status
 
     def numbered(self, trigger_id: TriggerID, checkpoint_id: int) -> None:
-        """Its checkpoint has a number."""
+        """Note the number of its checkpoint."""
         self._change(trigger_id, checkpoint_id=checkpoint_id)
 
     def completed(self, trigger_id: TriggerID, path: str, notes: tuple[str, ...] = (), *, drained: bool = True) -> None:
-        """It is done."""
+        """Note its success."""
         self._change(trigger_id, state=OperationState.COMPLETED, path=path, notes=notes, drained=drained)
 
     def failed(self, trigger_id: TriggerID, error: str) -> None:
@@ -88,7 +88,7 @@ class Operations:
         self._change(trigger_id, state=OperationState.FAILED, error=error)
 
     def undone(self, trigger_id: TriggerID, error: str) -> None:
-        """It was done, and does not hold any more."""
+        """Turn a completed request into a failed one: its outcome no longer holds."""
         self._known[trigger_id] = replace(self._known[trigger_id], state=OperationState.FAILED, error=error)
 
     def _change(self, trigger_id: TriggerID, **changes: object) -> None:
@@ -99,10 +99,10 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTask:
-    """A task that runs and takes part in checkpoints.
+    """A running task that takes part in checkpoints.
 
     Args:
-        attempt_id: its present attempt.
+        attempt_id: its current attempt.
         key: of the task.
         name: of the task.
         resource_id: the TaskExecutor where it runs.
@@ -119,9 +119,9 @@ class RunningTasks:
     """The tasks of a job at one moment.
 
     Args:
-        tasks: those that run.
-        are_ready: whether all that are deployed run; a checkpoint has to include them all.
-        are_stateful: whether one of them has a streaming query, so that there is something to checkpoint.
+        tasks: the running ones.
+        are_ready: whether all deployed tasks run; a checkpoint has to include them all.
+        are_stateful: whether one of them has a streaming query, so that there is state to checkpoint.
     """
 
     tasks: tuple[CheckpointTask, ...] = ()
@@ -136,7 +136,7 @@ class PendingCheckpoint:
         job_id: of the job.
         checkpoint_id: its number.
         trigger: the request.
-        tasks: who has to acknowledge it.
+        tasks: the tasks that have to acknowledge it.
         directory: where its snapshots go.
         at: when it was triggered.
         since: when it was requested.
@@ -166,43 +166,43 @@ class PendingCheckpoint:
 
     @property
     def tasks(self) -> tuple[CheckpointTask, ...]:
-        """Who takes part."""
+        """The tasks that take part."""
         return tuple(self._tasks.values())
 
     @property
     def is_fully_acknowledged(self) -> bool:
-        """Whether all have acknowledged it."""
+        """True if all tasks have acknowledged it."""
         return len(self._acknowledged) == len(self._tasks)
 
     @property
     def queries(self) -> tuple[QuerySnapshot, ...]:
-        """What has been acknowledged so far."""
+        """The snapshots that tasks have acknowledged so far."""
         return tuple(query for queries in self._acknowledged.values() for query in queries)
 
     def expects(self, attempt_id: ExecutionAttemptID) -> bool:
-        """Whether that attempt takes part and has not acknowledged it yet."""
+        """Return whether an attempt takes part and has not acknowledged it yet."""
         return attempt_id in self._tasks and attempt_id not in self._acknowledged
 
     def takes_part(self, attempt_id: ExecutionAttemptID) -> bool:
-        """Whether that attempt takes part."""
+        """Return whether an attempt takes part."""
         return attempt_id in self._tasks
 
     def key_of(self, attempt_id: ExecutionAttemptID) -> JobVertexID:
-        """The task of an attempt that takes part."""
+        """Return the key of the task of an attempt that takes part."""
         return self._tasks[attempt_id].key
 
     def missing_of(self, running: Collection[ExecutionAttemptID]) -> list[CheckpointTask]:
-        """Those who have not acknowledged it and are not among *running* any more."""
+        """Return the tasks that have not acknowledged it and are no longer among *running*."""
         return [task for key, task in self._tasks.items() if key not in self._acknowledged and key not in running]
 
     def acknowledge(self, ack: AcknowledgeCheckpoint) -> None:
-        """One has done its part."""
+        """Add the part of one task."""
         self._acknowledged[ack.attempt_id] = ack.queries
         self.notes += ack.notes
         self.drained = self.drained and ack.drained
 
     def problem(self) -> str:
-        """Why it cannot be completed although all have acknowledged it; empty where it can."""
+        """Return why it cannot be completed although all tasks have acknowledged it; empty if it can."""
         names = [query.name for query in self.queries]
         twice = sorted({name for name in names if names.count(name) > 1})
         if not names:
@@ -215,7 +215,7 @@ class PendingCheckpoint:
         return ""
 
     def metadata(self, completed_ms: int) -> CheckpointMetadata:
-        """It as it is stored; to be called when all have acknowledged it."""
+        """Return the metadata to store; call it when all tasks have acknowledged the checkpoint."""
         tasks = tuple(
             TaskSnapshot(task.key, task.name, self._acknowledged[attempt]) for attempt, task in self._tasks.items()
         )
@@ -231,7 +231,7 @@ class AllocateCheckpointID:
 
 @dataclass(frozen=True, slots=True)
 class TriggerTasks:
-    """Have the tasks take part; one that cannot be reached is answered with `declined`."""
+    """Trigger the checkpoint in the tasks; answer with `declined` for a task that cannot be reached."""
 
     checkpoint_id: int
     trigger: CheckpointTrigger
@@ -241,9 +241,9 @@ class TriggerTasks:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """All have acknowledged it: make it last; answer with `stored` or `store_failed`.
+    """Store a checkpoint that all tasks have acknowledged; answer with `stored` or `store_failed`.
 
-    A savepoint is written to the trigger's target, a checkpoint is added to the store.
+    Write a savepoint to the trigger's target, and add a checkpoint to the store.
     """
 
     trigger: CheckpointTrigger
@@ -252,7 +252,7 @@ class StoreCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class NotifyComplete:
-    """Second phase: tell the tasks that the checkpoint is complete."""
+    """Tell the tasks that the checkpoint is complete: the second phase."""
 
     checkpoint_id: int
     tasks: tuple[CheckpointTask, ...]
@@ -260,7 +260,7 @@ class NotifyComplete:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Tell the tasks that the checkpoint came to nothing."""
+    """Tell the tasks that the checkpoint was aborted."""
 
     checkpoint_id: int
     tasks: tuple[CheckpointTask, ...]
@@ -268,7 +268,7 @@ class NotifyAborted:
 
 @dataclass(frozen=True, slots=True)
 class DiscardSnapshots:
-    """Remove the files of a checkpoint that nobody will restore."""
+    """Remove the files of a checkpoint that no task will restore."""
 
     checkpoint_id: int
     directory: str
@@ -277,7 +277,7 @@ class DiscardSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class FailJob:
-    """Too many checkpoints have failed in a row."""
+    """Fail the job: too many checkpoints have failed in a row."""
 
     reason: str
 
@@ -288,7 +288,7 @@ CheckpointInstruction = (
 
 
 REMEMBERED = 1000
-"""Of how many checkpoints that are over it is remembered what became of them."""
+"""How many outcomes of ended checkpoints are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +302,10 @@ class CheckpointCoordinator:
     """The checkpoints of one job, under one leadership of its JobMaster.
 
     Args:
-        configuration: when there are checkpoints.
+        configuration: the settings of its checkpoints.
         job_id: the job.
         directory: where the job's checkpoints are; each is a directory ``chk-<number>`` in it.
-        at: now.
+        at: the current time.
         new_trigger_id: source of fresh ids.
     """
 
@@ -338,43 +338,49 @@ class CheckpointCoordinator:
 
     @property
     def latest(self) -> CheckpointMetadata | None:
-        """The completed checkpoint to go back to."""
+        """The latest completed checkpoint, from which tasks are restored; None if there is none."""
         return next(reversed(self._completed.values()), None)
 
     @property
     def earlier(self) -> tuple[CheckpointMetadata, ...]:
-        """The completed checkpoints before the latest one that are still kept, the newest first."""
+        """The completed checkpoints before the latest one that are still kept, newest first."""
         return tuple(self._completed.values())[-2::-1]
 
     def needed_beside(self, metadata: CheckpointMetadata) -> frozenset[int]:
-        """The numbers of the checkpoints that a new one must not subsume: the last one that is known to load."""
+        """Return the numbers of the checkpoints that a new one must not subsume.
+
+        That is the last checkpoint that is known to load; none if the new one is known to load as well.
+        """
         if metadata.is_proven:
             return frozenset()
         return frozenset([number for number, item in self._completed.items() if item.is_proven][-1:])
 
     @property
     def completed(self) -> frozenset[str]:
-        """The names of the directories of the checkpoints that are complete, as far as they are remembered."""
+        """The directory names of the completed checkpoints that are still remembered."""
         done = (number for number, outcome in self._outcomes.items() if outcome is CheckpointOutcome.COMPLETED)
         return frozenset(posixpath.basename(self._checkpoint_directory(number)) for number in done)
 
     @property
     def last_number(self) -> int:
-        """The highest number of all checkpoints that were triggered, as far as is known; 0 for none."""
+        """The highest number of all triggered checkpoints that are remembered; 0 if there are none."""
         return max((*self._outcomes, *self._pending), default=0)
 
     @property
     def pending(self) -> tuple[PendingCheckpoint, ...]:
-        """The checkpoints under way."""
+        """The checkpoints in progress."""
         return tuple(self._pending.values())
 
     @property
     def is_idle(self) -> bool:
-        """Whether neither time nor tasks make a difference: no checkpoint is requested, under way, or due some time."""
+        """True if `advance` has nothing to do: no checkpoint is requested or in progress, and none is periodic."""
         return self._configuration.interval_s is None and not (self._requests or self._allocating or self._pending)
 
     def next_deadline(self) -> float | None:
-        """When `advance` could next do something by the passing of time alone, in monotonic seconds; None: never."""
+        """Return the monotonic time in seconds at which `advance` has to be called next; None for never.
+
+        Events may make an earlier call necessary.
+        """
         begun = [item.triggered for item in self._pending.values() if not item.is_being_stored]
         begun += [request.since for request in self._requests]
         moments = [at.monotonic_s + self._configuration.timeout_s for at in begun]
@@ -383,19 +389,19 @@ class CheckpointCoordinator:
 
     @property
     def stop_operation(self) -> OperationStatus | None:
-        """The stop-with-savepoint that is under way or done; None where there is none."""
+        """The stop-with-savepoint that is in progress or has ended; None if none was requested."""
         return None if self._stop is None else self._operations.find(self._stop.trigger_id)
 
     def statistics(self, at: Instant) -> CheckpointStatsSnapshot:
-        """The figures now."""
+        """Return the current figures."""
         return self._stats.snapshot(at.epoch_ms, self._operations.all())
 
     def operation(self, trigger_id: TriggerID) -> OperationStatus | None:
-        """What became of a request; None where it is not known here."""
+        """Return the status of a request; None if this coordinator does not know it."""
         return self._operations.find(trigger_id)
 
     def outcome(self, checkpoint_id: int) -> CheckpointOutcome | None:
-        """What became of a checkpoint; None where it is not known here."""
+        """Return the outcome of a checkpoint; None if this coordinator does not know it."""
         if checkpoint_id in self._pending:
             return CheckpointOutcome.PENDING
         return self._outcomes.get(checkpoint_id)
@@ -404,23 +410,23 @@ class CheckpointCoordinator:
 
     @property
     def totals(self) -> CheckpointTotals:
-        """The counters that a successor goes on from."""
+        """The counters that the next JobMaster continues from."""
         return self._stats.totals
 
     def counted(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
-        """A checkpoint that is about to be stored, with the counters as they are when it is."""
+        """Return a checkpoint that is about to be stored, with the counters as they will be once it is stored."""
         totals = self._stats.totals
         return replace(metadata, totals=replace(totals, completed=totals.completed + 1))
 
     def recovered(
         self, completed: Sequence[CheckpointMetadata], totals: CheckpointTotals = NO_TOTALS, abandoned: int = 0
     ) -> None:
-        """Take over from former JobMasters; to be called once, before all else.
+        """Take over from former JobMasters; call it once, before all other events.
 
         Args:
-            completed: what the store holds, the oldest first.
-            totals: the counters, as they were written down beside it.
-            abandoned: how many checkpoints were under way when the former JobMaster was lost: they have failed.
+            completed: the checkpoints in the store, oldest first.
+            totals: the counters that were stored with them.
+            abandoned: how many checkpoints were in progress when the former JobMaster was lost; they count as failed.
         """
         totals = totals.at_least(CheckpointTotals(completed=len(completed)))
         for metadata in completed:
@@ -431,11 +437,11 @@ class CheckpointCoordinator:
         self._stats.recovered_totals(replace(totals, failed=totals.failed + abandoned))
 
     def restored(self, checkpoint_id: int, path: str, at: Instant) -> None:
-        """A task is given a checkpoint to go on from, or a savepoint (number 0) to begin from."""
+        """Count a task that restores a checkpoint, or starts from a savepoint (number 0)."""
         self._stats.restored(checkpoint_id, path, at.epoch_ms, is_savepoint=checkpoint_id == 0)
 
     def trigger(self, trigger: CheckpointTrigger, at: Instant) -> OperationStatus:
-        """Somebody requests a checkpoint; the request waits until the job's tasks run. Followed by `advance`."""
+        """Queue a client's request for a checkpoint until the job's tasks run. Call `advance` next."""
         known = self._operations.find(trigger.trigger_id)
         if known is not None:
             return known
@@ -444,7 +450,7 @@ class CheckpointCoordinator:
         begun = self._operations.begin(trigger)
         if self._is_stopping():
             self._operations.failed(
-                trigger.trigger_id, "the job is being stopped with a savepoint, and takes no other meanwhile"
+                trigger.trigger_id, "the job is being stopped with a savepoint, and accepts no other request"
             )
             return self._operations.find(trigger.trigger_id) or begun
         if trigger.type.ends_the_job:
@@ -453,7 +459,7 @@ class CheckpointCoordinator:
         return begun
 
     def already_there(self, trigger: CheckpointTrigger, path: str) -> OperationStatus:
-        """A former JobMaster has completed this request."""
+        """Note that a former JobMaster has completed this request."""
         begun = self._operations.find(trigger.trigger_id) or self._operations.begin(trigger)
         self._operations.completed(trigger.trigger_id, path)
         if trigger.type.ends_the_job:
@@ -461,7 +467,7 @@ class CheckpointCoordinator:
         return self._operations.find(trigger.trigger_id) or begun
 
     def advance(self, running: RunningTasks, at: Instant) -> list[CheckpointInstruction]:
-        """The time has passed, and these tasks run."""
+        """Return the next instructions, given the running tasks and the time."""
         self._running = running
         instructions = self._expire(at)
         instructions += self._without_the_gone(running, at)
@@ -473,13 +479,13 @@ class CheckpointCoordinator:
         return instructions + self._start_next()
 
     def id_allocated(self, checkpoint_id: int, at: Instant) -> list[CheckpointInstruction]:
-        """The number that an `AllocateCheckpointID` asked for."""
+        """Trigger the checkpoint for which `AllocateCheckpointID` asked for a number."""
         request, self._allocating = self._allocating, None
         if request is None:
-            return []  # the coordinator was closed meanwhile
+            return []  # the coordinator was closed before the number came
         trigger = request.trigger
         if not self._running.are_ready:
-            self._requests.appendleft(request)  # a number has been left out, which costs nothing
+            self._requests.appendleft(request)  # this number is skipped, which costs nothing
             return []
         self._operations.numbered(trigger.trigger_id, checkpoint_id)
         directory = self._checkpoint_directory(checkpoint_id)
@@ -495,7 +501,7 @@ class CheckpointCoordinator:
     def acknowledged(
         self, ack: AcknowledgeCheckpoint, at: Instant
     ) -> tuple[CheckpointOutcome, list[CheckpointInstruction]]:
-        """A task has done its part; the answer says what has become of the checkpoint. What comes late is removed."""
+        """Add a task's part and return the outcome of the checkpoint; a part that comes too late is discarded."""
         pending = self._pending.get(ack.checkpoint_id)
         if pending is None:
             outcome = self._outcomes.get(ack.checkpoint_id, CheckpointOutcome.ABORTED)
@@ -504,7 +510,7 @@ class CheckpointCoordinator:
             directory = self._checkpoint_directory(ack.checkpoint_id)
             return outcome, [DiscardSnapshots(ack.checkpoint_id, directory, ack.queries)]
         if not pending.takes_part(ack.attempt_id):
-            return CheckpointOutcome.ABORTED, []  # of an attempt that was not asked; the directory goes as a whole
+            return CheckpointOutcome.ABORTED, []  # this attempt was not triggered; the directory is removed as a whole
         if not pending.expects(ack.attempt_id):
             return CheckpointOutcome.PENDING, []
         pending.acknowledge(ack)
@@ -519,7 +525,7 @@ class CheckpointCoordinator:
         return CheckpointOutcome.PENDING, [StoreCheckpoint(pending.trigger, pending.metadata(at.epoch_ms))]
 
     def declined(self, decline: DeclineCheckpoint, at: Instant) -> list[CheckpointInstruction]:
-        """A task cannot do its part, or was not reached."""
+        """Abort a checkpoint: a task cannot do its part, or was not reached."""
         pending = self._pending.get(decline.checkpoint_id)
         if pending is None or not pending.expects(decline.attempt_id):
             return []
@@ -528,14 +534,14 @@ class CheckpointCoordinator:
     def stored(
         self, checkpoint_id: int, path: str, subsumed: Sequence[CheckpointMetadata], at: Instant
     ) -> list[CheckpointInstruction]:
-        """A `StoreCheckpoint` was carried out; *subsumed* are in the store no more."""
+        """Complete a checkpoint: `StoreCheckpoint` was carried out; *subsumed* are no longer in the store."""
         pending = self._pending.pop(checkpoint_id)
         self._remember(checkpoint_id, CheckpointOutcome.COMPLETED)
         self._stats.completed(checkpoint_id, path, at.epoch_ms)
         self._operations.completed(pending.trigger.trigger_id, path, tuple(pending.notes), drained=pending.drained)
         instructions: list[CheckpointInstruction] = [NotifyComplete(checkpoint_id, pending.tasks)]
         if pending.trigger.type.is_savepoint:
-            # What the savepoint was copied from.
+            # The savepoint was copied from these.
             instructions.append(DiscardSnapshots(checkpoint_id, pending.directory, pending.queries))
         else:
             self._failures_in_a_row = 0
@@ -549,11 +555,11 @@ class CheckpointCoordinator:
         return instructions + self._start_next()
 
     def store_failed(self, checkpoint_id: int, reason: str, at: Instant) -> list[CheckpointInstruction]:
-        """A `StoreCheckpoint` could not be carried out; nothing of it is in the store."""
+        """Abort a checkpoint: `StoreCheckpoint` failed, and nothing of it is in the store."""
         return [*self._abort(self._pending[checkpoint_id], reason, at, counts=True), *self._start_next()]
 
     def stop_undone(self) -> None:
-        """A task is about to run again: a job that was stopped with a savepoint goes on, which is told.
+        """Report a stop-with-savepoint as failed, because a task is about to run again and the job continues.
 
         As Flink's `StopWithSavepointStoppingException`: the savepoint was made, and a task was lost before it ended.
         """
@@ -562,11 +568,11 @@ class CheckpointCoordinator:
             self._stop = None
             self._operations.undone(
                 stop.trigger_id,
-                f"the savepoint {stop.path} was made, but a task was lost before it had ended, and the job goes on",
+                f"the savepoint {stop.path} was made, but a task was lost before it had ended: the job continues",
             )
 
     def close(self, reason: str, at: Instant) -> list[CheckpointInstruction]:
-        """The job is over: whatever is under way and not being stored is aborted."""
+        """Abort all requests and checkpoints that are not being stored, at the end of the job."""
         instructions: list[CheckpointInstruction] = []
         for pending in [item for item in self._pending.values() if not item.is_being_stored]:
             instructions += self._abort(pending, reason, at)
@@ -584,7 +590,7 @@ class CheckpointCoordinator:
         return operation is not None and operation.state is not OperationState.FAILED
 
     def _due_at(self, running: RunningTasks) -> float | None:
-        """When the next periodic checkpoint is due, in monotonic seconds; None: not as things are."""
+        """Return the monotonic time in seconds at which the next periodic checkpoint is due; None if none is now."""
         configuration = self._configuration
         if configuration.interval_s is None or not (running.are_ready and running.are_stateful):
             return None
@@ -616,7 +622,7 @@ class CheckpointCoordinator:
         timeout_s = self._configuration.timeout_s
         for request in [item for item in self._requests if at.monotonic_s >= item.since.monotonic_s + timeout_s]:
             self._requests.remove(request)
-            self._request_failed(request, f"not all tasks of the job ran for {timeout_s:g} s; ask again when they do")
+            self._request_failed(request, f"not all tasks of the job ran for {timeout_s:g} s; retry when they do")
 
     def _request_failed(self, request: _Request, reason: str) -> None:
         self._operations.failed(request.trigger.trigger_id, reason)
@@ -639,14 +645,14 @@ class CheckpointCoordinator:
             if not missing:
                 continue
             operation = self._operations.find(pending.trigger.trigger_id)
-            if operation is not None:  # somebody waits for it: it is begun anew when the tasks run again
+            if operation is not None:  # a client waits for it: it is triggered again when the tasks run again
                 self._requests.append(_Request(pending.trigger, pending.since))
             reason = f"task {missing[0].name!r} has ended before its part was done"
             instructions += self._abort(pending, reason, at, is_over=operation is None)
         return instructions
 
     def _drop_subsumed(self, checkpoint_id: int, at: Instant) -> list[CheckpointInstruction]:
-        """Older checkpoints that are still under way are of no use any more."""
+        """Abort older checkpoints that are still in progress: they are useless now."""
         older = [
             item
             for number, item in self._pending.items()
@@ -658,9 +664,14 @@ class CheckpointCoordinator:
     def _abort(
         self, pending: PendingCheckpoint, reason: str, at: Instant, *, counts: bool = False, is_over: bool = True
     ) -> list[CheckpointInstruction]:
-        """End a checkpoint; where it *counts*, too many in a row fail the job (Flink's `CheckpointFailureManager`).
+        """Abort a checkpoint (Flink's `CheckpointFailureManager`).
 
-        *is_over*: whether the request for it has failed with it.
+        Args:
+            pending: the checkpoint.
+            reason: shown to users.
+            at: the current time.
+            counts: whether this is a failure, of which too many in a row fail the job.
+            is_over: whether its request fails with it; else the request waits for another checkpoint.
         """
         checkpoint_id, trigger = pending.checkpoint_id, pending.trigger
         del self._pending[checkpoint_id]
@@ -694,5 +705,5 @@ class CheckpointCoordinator:
 
 
 def _asks_for_the_same(trigger: CheckpointTrigger, stop: CheckpointTrigger) -> bool:
-    """Return whether somebody asks once more for a stop that is under way or done."""
+    """Return whether a request repeats the stop that is in progress or has ended."""
     return trigger.type is stop.type and trigger.target in ("", stop.target)

@@ -1,4 +1,4 @@
-"""What a query's state is: its sources, its stateful operators, their stores, keys and values. Pure."""
+"""Descriptions of a query's state: its sources, its stateful operators, their stores, keys and values. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runtime.checkpoint.state_schema import ColumnFamily, read_schemas
 
 @dataclass(frozen=True, slots=True)
 class StoreDescription:
-    """A store of an operator; `families` is empty where Spark has not written down the schemas."""
+    """A store of an operator; `families` is empty if Spark has not written the schemas."""
 
     name: str
     partitions: int
@@ -23,7 +23,7 @@ class StoreDescription:
 
 @dataclass(frozen=True, slots=True)
 class OperatorDescription:
-    """A stateful operator: its place among those of the query, and Spark's name for what it does."""
+    """A stateful operator: its number within the query, and Spark's name for its kind."""
 
     id: int
     name: str
@@ -32,11 +32,11 @@ class OperatorDescription:
 
 @dataclass(frozen=True, slots=True)
 class QueryDescription:
-    """What decides whether a query can go on from a state.
+    """Properties of a query that decide whether it can continue from a state.
 
     Args:
-        name: as `QueryLocation`.
-        sources: what each source is, as `source_kind`; empty where no batch was begun.
+        name: as in `QueryLocation`.
+        sources: the kind of each source, as `source_kind` returns it; empty if the query never began a batch.
         operators: the stateful ones.
         conf: the settings of Spark that the query keeps from its first batch on.
     """
@@ -48,7 +48,10 @@ class QueryDescription:
 
 
 def source_kind(offset: str | None) -> str:
-    """What a source is, as far as its offset tells: ``file``, ``kafka:<topics>``, ``rate``, ``other``; ``unknown``."""
+    """Return the kind of a source by its offset: ``file``, ``kafka:<topics>``, ``rate`` or ``other``.
+
+    A source without an offset is ``unknown``.
+    """
     if offset is None:
         return "unknown"
     try:
@@ -63,7 +66,7 @@ def source_kind(offset: str | None) -> str:
 
 
 def describe(name: str, batch: BatchFiles, read: Callable[[str], bytes]) -> QueryDescription:
-    """The description of a query, from its checkpointLocation or a snapshot of it.
+    """Return the description of a query, from its checkpointLocation or a snapshot of it.
 
     Args:
         name: of the query.
@@ -94,7 +97,11 @@ def _operator(operator: OperatorInfo, files: Collection[str], read: Callable[[st
 
 
 def _schema_file(operator: OperatorInfo, store: StoreInfo, files: Collection[str]) -> str | None:
-    """Newer operators' metadata name it by an absolute path, of which the end counts; others' is in a known place."""
+    """Return the path of a store's schema file; None if it is not there.
+
+    Newer operators' metadata name it by an absolute path, of which only the end counts. That of other operators has a
+    fixed path.
+    """
     if store.schemas:
         path = "/".join(("state", *store.schemas[-1].split("/")[-4:]))
     else:

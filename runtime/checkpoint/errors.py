@@ -1,9 +1,11 @@
 """The exception tree of checkpoints and savepoints.
 
-CheckpointError
-├── SnapshotError              a snapshot cannot be taken, is not whole, or cannot be put back
-│   └── SnapshotLostError      what it needs is gone: no repetition helps
-└── SavepointError             a directory is no savepoint, or not one that can be used
+All of them are `ClusterError`, and RPC carries them unchanged:
+
+    CheckpointError
+    ├── SnapshotError              a snapshot cannot be taken, is not whole, or cannot be restored
+    │   └── SnapshotLostError      files of a snapshot are missing or damaged: a retry does not help
+    └── SavepointError             a directory is not a savepoint, or not one that can be used
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ class CheckpointError(ClusterError):
     """Base of the errors of checkpoints and savepoints.
 
     Args:
-        message: what is wrong, on one line.
-        remedy: what to do about it, on one line; empty where the message says it.
+        message: the problem, on one line.
+        remedy: the advice to users, on one line; empty if the message contains it.
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
@@ -27,14 +29,14 @@ class CheckpointError(ClusterError):
 
 @wire_error
 class SnapshotError(CheckpointError):
-    """A snapshot cannot be taken, is not whole, or cannot be put back."""
+    """A snapshot cannot be taken, is not whole, or cannot be restored."""
 
 
 @wire_error
 class SnapshotLostError(SnapshotError):
-    """What a snapshot needs is gone: no repetition helps."""
+    """Files that a snapshot needs are missing or damaged: a retry does not help."""
 
 
 @wire_error
 class SavepointError(CheckpointError):
-    """A directory is no savepoint, or not one that can be used."""
+    """A directory is not a savepoint, or not one that can be used."""

@@ -21,10 +21,10 @@ _UNQUOTED = "/~!$&'()*+,;=:@"
 
 
 def list_files(directory: Path) -> list[str]:
-    """All files below a directory, as relative paths.
+    """Return all files below a directory, as relative paths.
 
     Raises:
-        FileNotFoundError: it is not there, or a directory below it went while it was listed.
+        FileNotFoundError: it is not there, or a directory below it disappeared while it was listed.
     """
     found: list[str] = []
     pending = [""]
@@ -40,10 +40,10 @@ def list_files(directory: Path) -> list[str]:
 
 
 def list_sizes(directory: Path) -> dict[str, int]:
-    """All files below a directory by their relative paths, with their sizes in bytes.
+    """Return all files below a directory by their relative paths, with their sizes in bytes.
 
     Raises:
-        FileNotFoundError: it is not there, or a file or directory below it went while it was listed.
+        FileNotFoundError: it is not there, or a file or directory below it disappeared while it was listed.
     """
     return {path: os.stat(f"{directory}/{path}").st_size for path in list_files(directory)}  # noqa: PTH116
 
@@ -51,18 +51,18 @@ def list_sizes(directory: Path) -> dict[str, int]:
 def record_files(
     directory: Path, names: Iterable[str], known: Mapping[str, FileRecord] | None = None, *, durable: bool = False
 ) -> dict[str, FileRecord]:
-    """Read files and return what they are; each is compared with Hadoop's checksums where these are there.
+    """Read files and return their records; a file with Hadoop's checksums beside it is compared with them.
 
     Args:
         directory: the directory that they are in.
         names: their paths below it.
-        known: files that were read before. One whose size and time of change are the same is not read again.
-        durable: whether what is read is on the disk when this returns: Spark does not see to that.
+        known: records of an earlier call. A file whose size and time of change are the same is not read again.
+        durable: whether to sync the files that are read to disk: Spark does not.
 
     Raises:
-        IncompleteError: a file is not what its checksums say.
-        FileNotFoundError: one of them is gone.
-        OSError: one cannot be read.
+        IncompleteError: the content of a file differs from its checksums.
+        FileNotFoundError: a file is missing.
+        OSError: a file cannot be read.
     """
     found = {}
     for name in names:
@@ -82,10 +82,10 @@ def record_files(
 
 
 def read_checked(directory: Path, name: str) -> bytes:
-    """Read a file whole, and compare it with Hadoop's checksums where these are there.
+    """Return the content of a file, and compare it with Hadoop's checksums if there are any.
 
     Raises:
-        IncompleteError: it is not what its checksums say.
+        IncompleteError: the content differs from its checksums.
         OSError: it cannot be read.
     """
     content = (directory / name).read_bytes()
@@ -98,7 +98,7 @@ def _is_recorded(record: FileRecord, now: os.stat_result) -> bool:
 
 
 def _check(directory: Path, name: str, chunks: Iterable[bytes]) -> tuple[int, str]:
-    """Size and digest of a file's content, which is what its checksums say; raises IncompleteError where it is not."""
+    """Return size and digest of a file's content; raise IncompleteError if it differs from its checksums."""
     try:
         checksums: bytes | None = (directory / checksum_file(name)).read_bytes()
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def _check(directory: Path, name: str, chunks: Iterable[bytes]) -> tuple[int, st
 
 
 def list_names(directory: Path) -> list[str]:
-    """The names in a directory; none if it is not there."""
+    """Return the names in a directory; none if it is not there."""
     try:
         return [path.name for path in directory.iterdir()]
     except FileNotFoundError:
@@ -122,18 +122,18 @@ def list_names(directory: Path) -> list[str]:
 
 
 def path_of(uri: str) -> Path:
-    """The local path that Spark writes as a URI (``file:/a%20b``) or as a plain path."""
+    """Return the local path that Spark writes as a URI (``file:/a%20b``) or as a plain path."""
     return Path(unquote(urlsplit(uri).path)) if uri.startswith("file:") else Path(uri)
 
 
 def uri_of(path: Path) -> str:
-    """A local path as Spark writes it in a file sink's log."""
+    """Return a local path as Spark writes it in a file sink's log."""
     return "file://" + quote(str(path), safe=_UNQUOTED)
 
 
 @dataclass(slots=True)
 class Taken:
-    """What was put into a directory: files, their bytes, and the bytes that *previous* did not hold."""
+    """Figures of `take_files`: how many files, their bytes, and the bytes that *previous* did not hold."""
 
     files: int = 0
     bytes: int = 0
@@ -143,22 +143,25 @@ class Taken:
 def take_files(
     source: Path, names: Iterable[str], target: Path, previous: Path | None = None, *, copy: bool = False
 ) -> Taken:
-    """Put files of one directory, which nobody changes any more, into another one under the same names.
+    """Link or copy files of one directory, which do not change any more, into another one under the same names.
 
-    Hard links, where they can be had. Where not (another device, a foreign owner), the file is linked from *previous*,
-    if that holds the same one (by size and time of change), so that only the first copy costs anything. What was copied
-    is on the disk when this returns; the names are when the caller has synced the directories.
+    1. Each file is linked, if the file system allows it.
+    2. Otherwise (another device, a foreign owner) it is linked from *previous*, if that holds the same file by size and
+       time of change. So only the first copy costs anything.
+    3. Otherwise it is copied, and synced to disk.
+
+    The caller syncs the directories, which makes the names durable.
 
     Args:
         source: the directory that they are in.
         names: their paths below it.
         target: where they go; directories are made (0700).
-        previous: where an earlier call put what there was then.
-        copy: whether files are copied in any case.
+        previous: the target of an earlier call; None if there was none.
+        copy: whether to copy all files, and link none.
 
     Raises:
-        FileNotFoundError: one of them is gone.
-        OSError: one cannot be read, or nothing can be written.
+        FileNotFoundError: a file is missing.
+        OSError: a file cannot be read, or the target cannot be written.
     """
     taken = Taken()
     linking = not copy
@@ -201,7 +204,7 @@ def _copy(file: str, new: str) -> None:
 
 
 def _is_same(now: os.stat_result, older: str) -> bool:
-    """Whether *older* is the same file, or a copy of it."""
+    """Return whether *older* is the same file, or a copy of it, by size and time of change."""
     try:
         before = os.stat(older)  # noqa: PTH116
     except FileNotFoundError:

@@ -1,8 +1,10 @@
-"""Tells whether the content of a file is what was written. Pure.
+"""Detects files whose content has changed since it was written. Pure.
 
-Two witnesses are asked. Hadoop's local file system writes ``.<name>.crc`` beside each file: a header and the CRC-32 of
-each block. Spark compares them whenever it reads, so a file that differs cannot be loaded. And each snapshot keeps the
-size and the SHA-256 digest of its files (`FileRecord`).
+Two records are compared with the content:
+
+- Hadoop's local file system writes ``.<name>.crc`` beside each file: a header and the CRC-32 of each block. Spark
+  compares them whenever it reads, so it cannot load a file that differs.
+- Each snapshot keeps the size and the SHA-256 digest of its files (`FileRecord`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _MAX_BLOCK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A file as it was when a snapshot was taken.
+    """Record of a file at the time of a snapshot.
 
     Args:
         size: in bytes.
@@ -40,8 +42,7 @@ class ContentCheck:
     """Takes the digest of a file's content, and compares the content with Hadoop's checksums on the way.
 
     Args:
-        checksums: content of the file's ``.crc``; None where there is none. One without Hadoop's header is passed over,
-            as Hadoop does.
+        checksums: content of the file's ``.crc``; None if there is none. Like Hadoop, ignore one without its header.
     """
 
     def __init__(self, checksums: bytes | None) -> None:
@@ -70,7 +71,7 @@ class ContentCheck:
         self._rest = bytes(data[whole:])
 
     def end(self) -> tuple[str, bool]:
-        """Return the digest in hexadecimal digits, and whether the checksums are those of the content."""
+        """Return the digest in hexadecimal digits, and whether the content agrees with the checksums."""
         if self._rest:
             self._compare(memoryview(self._rest))
         return self._digest.hexdigest(), self._is_same and self._at == len(self._sums)
@@ -82,26 +83,26 @@ class ContentCheck:
 
 
 def checksum_file(path: str) -> str:
-    """The path of the file in which Hadoop keeps the checksums of another one."""
+    """Return the path of the file in which Hadoop keeps the checksums of another one."""
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}.{name}.crc"
 
 
 def encode_records(records: Mapping[str, FileRecord]) -> bytes:
-    """The content of a snapshot's list of files."""
+    """Return the content of a snapshot's list of files."""
     plain = {path: [record.size, record.mtime_ns, record.sha256] for path, record in sorted(records.items())}
     return json.dumps({"files": plain}, separators=(",", ":")).encode()
 
 
 def decode_records(content: bytes, digest: str) -> dict[str, FileRecord]:
-    """A snapshot's list of files.
+    """Return a snapshot's list of files.
 
     Args:
         content: as `encode_records` made it.
-        digest: its SHA-256 digest, which is kept elsewhere.
+        digest: the SHA-256 digest of the content, which the snapshot's description holds.
 
     Raises:
-        IncompleteError: it is another one.
+        IncompleteError: the content has another digest.
     """
     if hashlib.sha256(content).hexdigest() != digest:
         raise IncompleteError("the list of its files is damaged: its digest is another one")
@@ -109,14 +110,14 @@ def decode_records(content: bytes, digest: str) -> dict[str, FileRecord]:
 
 
 def check_sizes(records: Mapping[str, FileRecord], sizes: Mapping[str, int]) -> None:
-    """See that recorded files are there with their sizes.
+    """Check that recorded files are there with their sizes.
 
     Args:
-        records: what was recorded.
-        sizes: of the files that are there, in bytes.
+        records: the recorded files.
+        sizes: sizes of the files that are there, in bytes.
 
     Raises:
-        IncompleteError: one is missing, or has another size.
+        IncompleteError: a file is missing, or has another size.
     """
     for path, record in records.items():
         size = sizes.get(path)
@@ -127,15 +128,15 @@ def check_sizes(records: Mapping[str, FileRecord], sizes: Mapping[str, int]) -> 
 
 
 def check_unchanged(path: str, now: FileRecord, before: FileRecord | None) -> None:
-    """See that a file of a committed batch is what an earlier snapshot recorded.
+    """Check that a file of a committed batch is the same as in an earlier snapshot.
 
     Args:
         path: below the checkpointLocation or the sink's log.
-        now: what it is.
-        before: what it was; None where it is new.
+        now: its record now.
+        before: its record in the earlier snapshot; None if it is new.
 
     Raises:
-        IncompleteError: it has changed, and is none of the files that Spark may write again.
+        IncompleteError: it has changed, and is none of the files that may be written again.
     """
     if before is None or before.sha256 == now.sha256 or _may_be_rewritten(path):
         return
@@ -143,6 +144,9 @@ def check_unchanged(path: str, now: FileRecord, before: FileRecord | None) -> No
 
 
 def _may_be_rewritten(path: str) -> bool:
-    """Whether a file may be written again: whole state by Spark's maintenance, descriptions of operators by each run,
-    the query's id by a rollback."""
+    """Return whether a file may be written again.
+
+    Spark's maintenance writes whole state files again, each run the descriptions of operators, and a rollback the
+    query's id.
+    """
     return path.endswith((".zip", ".snapshot", ".crc", "checkpoint/metadata")) or "/_metadata/" in path

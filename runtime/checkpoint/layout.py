@@ -1,9 +1,15 @@
-"""Which files of a checkpointLocation make batch N of a query. Pure: the listing and a reader are arguments.
+"""Choose the files of a checkpointLocation that make batch N of a query. Pure: the listing and a reader are arguments.
 
-What a restart at N reads: ``metadata``; the offsets and commits of N and of the batch before; of each file source's
-log the entries up to N's offset; of every store of every operator version N + 1; of the file sink's log the entries up
-to N. What is newer is left out, so that a restored query divides its input into batches as it did before. What is not
-known (of other sources, of later versions of Spark) is kept whole.
+A restart at N reads:
+
+- ``metadata``;
+- the offsets and commits of N and of the batch before;
+- the entries of each file source's log up to N's offset;
+- version N + 1 of every store of every operator;
+- the entries of the file sink's log up to N.
+
+Newer files are left out, so that a restored query divides its input into the same batches as before. Unknown files (of
+other sources, or of later versions of Spark) are all kept.
 """
 
 from __future__ import annotations
@@ -48,11 +54,11 @@ Read = Callable[[str], bytes]
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """What makes one batch of a query.
+    """The files and offsets of one batch of a query.
 
     Args:
         batch_id: of the batch; `NOTHING_COMMITTED` if there is none.
-        query_id: Spark's id of the query; empty where it has none yet.
+        query_id: Spark's id of the query; empty if it has none yet.
         files: paths below the checkpointLocation, with their checksum files.
         offsets: at the end of that batch.
         operators: the stateful ones.
@@ -66,7 +72,7 @@ class BatchFiles:
 
 
 def last_commit(files: Iterable[str]) -> int:
-    """The last batch that was committed, by the listing of a checkpointLocation; `NOTHING_COMMITTED` if none was."""
+    """Return the last committed batch in the listing of a checkpointLocation; `NOTHING_COMMITTED` if there is none."""
     names = (path.removeprefix("commits/") for path in files if path.startswith("commits/"))
     return max(entries(names), default=NOTHING_COMMITTED)
 
@@ -81,15 +87,15 @@ def files_of_batch(listing: Mapping[str, int], batch_id: int, read: Read, *, new
         newest: see `files_of_version`.
 
     Raises:
-        IncompleteError: they are not all there, or one is empty or cut short.
-        FileNotFoundError: what was listed is gone by now.
+        IncompleteError: a file is missing, empty or truncated.
+        FileNotFoundError: a listed file has disappeared.
     """
     tree = _Tree(listing, read)
     offsets = BatchOffsets(())
     operators: tuple[OperatorInfo, ...] = ()
     query_id = read_query_id(read("metadata")) if "metadata" in tree.files else ""
     if batch_id == NOTHING_COMMITTED:
-        # The first entry is what a source like Kafka's begins at; those of a file source do no harm.
+        # A source like Kafka's begins at its first entry; that of a file source does no harm.
         chosen = [path for path in tree.below("sources") if path.rsplit("/", 1)[-1] == "0"]
     else:
         if not query_id:
@@ -104,7 +110,7 @@ def files_of_batch(listing: Mapping[str, int], batch_id: int, read: Read, *, new
         states, operators = _states(tree, batch_id, newest=newest)
         chosen += states
     chosen += ["metadata"] * bool(query_id)
-    # What other sources than Spark's write is theirs.
+    # Files of other sources than Spark's may be empty.
     empty = sorted(path for path in chosen if not tree.files[path] and not _is_foreign(path))
     if empty:
         raise IncompleteError(f"{empty[0]} is empty")
@@ -124,8 +130,8 @@ def files_of_restart(listing: Mapping[str, int], sink_log: Collection[str] | Non
         read: reads a file of the location.
 
     Raises:
-        IncompleteError: they are not all there, or one is empty or cut short.
-        FileNotFoundError: what was listed is gone by now.
+        IncompleteError: a file is missing, empty or truncated.
+        FileNotFoundError: a listed file has disappeared.
     """
     batch_id = last_commit(listing)
     batch = files_of_batch(listing, batch_id, read, newest=True)
@@ -134,7 +140,7 @@ def files_of_restart(listing: Mapping[str, int], sink_log: Collection[str] | Non
     if sink_log is not None:
         written = last_entry(sink_log)
         if written > max(planned, batch_id):
-            # The sink would pass over the batch that is planned anew under this number, and its rows would be lost.
+            # The sink would skip the batch that Spark plans again under this number, and its rows would be lost.
             raise IncompleteError(f"offsets/{written} is missing, a batch that the file sink has in its log")
     if planned > batch_id:
         if planned > batch_id + 1:
@@ -150,22 +156,22 @@ def files_of_restart(listing: Mapping[str, int], sink_log: Collection[str] | Non
 
 
 def sink_files(names: Collection[str], batch_id: int) -> tuple[str, ...]:
-    """The files of a file sink's log (names in ``_spark_metadata``) that make a batch, with their checksum files.
+    """Return the files of a file sink's log (names in ``_spark_metadata``) up to a batch, with their checksum files.
 
     Raises:
-        IncompleteError: they are not all there.
+        IncompleteError: one is missing.
     """
     return _Tree(dict.fromkeys(names, 0), lambda name: b"").with_checksums(chain(names, batch_id))
 
 
 def abandoned_sink_files(names: Collection[str], batch_id: int) -> list[str]:
-    """The files of a file sink's log that tell of batches after *batch_id*."""
+    """Return the files of a file sink's log that hold entries of batches after *batch_id*."""
     numbered = [*entries(names).items(), *compacted(names).items()]
     return [name for number, name in sorted(numbered) if number > batch_id]
 
 
 class _Tree:
-    """A listing by directory; checksums and temporary files apart."""
+    """The files of a listing, with their checksum files held separately, and without temporary files."""
 
     def __init__(self, listing: Mapping[str, int], read: Read) -> None:
         self.read = read
@@ -180,7 +186,7 @@ class _Tree:
 
     @property
     def with_leftovers(self) -> set[str]:
-        """The files, and those of which only the checksums are left."""
+        """The files, and the paths of which only the checksum files are left."""
         return self.files.keys() | self._checksums.keys()
 
     def below(self, directory: str) -> list[str]:
@@ -201,17 +207,17 @@ class _Tree:
 
 
 def _check_leftovers(tree: _Tree) -> None:
-    """See that no checksums are in the way of a file that Spark will write without overwriting.
+    """Check that no old checksums are in the way of a file that Spark will write without overwriting.
 
-    Hadoop moves a file into its place, then its checksums; where others are there already the query fails, and leaves a
-    file behind that does not agree with its checksums. Those of purged entries do no harm.
+    Hadoop renames a file to its final name, then its checksums. If there are checksums already, the query fails and
+    leaves a file that does not agree with them. Checksums of purged entries do no harm.
     """
     for path in sorted(tree.with_leftovers - tree.files.keys()):
         top, (directory, _, name) = path.split("/", 1)[0], path.rpartition("/")
         if top not in (*_KNOWN, SINK_LOG) or _is_foreign(path) or name.startswith("."):
             continue
         if top == "state" and "/_" not in directory:
-            continue  # versions of a state are overwritten
+            continue  # Spark overwrites versions of a state
         number = last_entry([name])
         if number == NOTHING_COMMITTED or number > last_entry(
             file.rpartition("/")[2] for file in tree.below(directory)
@@ -225,7 +231,7 @@ def _is_foreign(path: str) -> bool:
 
 
 def _grouped(paths: Iterable[str], depth: int) -> Mapping[str, list[str]]:
-    """Paths by their first *depth* components; the values are relative to these."""
+    """Group paths by their first *depth* components; the values are relative to these."""
     groups: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         parts = path.split("/")
@@ -277,7 +283,7 @@ def _states(tree: _Tree, batch_id: int, *, newest: bool) -> tuple[list[str], tup
 
 
 def _committed_ids(tree: _Tree, batch_id: int) -> dict[int, dict[tuple[int, int], Collection[str]]]:
-    """The ids that commits name, by version, operator and partition; nothing in the first form of state files."""
+    """Return the ids that commits name, by version, operator and partition; none in the first form of state files."""
     last = read_unique_ids(tree.read(f"commits/{batch_id}"))
     if not last:
         return {}
@@ -294,7 +300,10 @@ def _committed_ids(tree: _Tree, batch_id: int) -> dict[int, dict[tuple[int, int]
 
 
 def _check_schemas(tree: _Tree, directory: str, operator: OperatorInfo) -> None:
-    """See that the schemas are there that newer operators' metadata name, by absolute paths of which the end counts."""
+    """Check that the schema files of an operator are there.
+
+    Newer operators' metadata name them by absolute paths, of which only the end counts.
+    """
     for store in operator.stores:
         for schema in store.schemas:
             path = "/".join((directory, *schema.split("/")[-3:]))
@@ -307,10 +316,10 @@ def _partitions(operator: OperatorInfo) -> int:
 
 
 def _is_single(tree: _Tree, directory: str, operator: OperatorInfo, partitions: Collection[str]) -> bool:
-    """Whether all its rows are in partition 0, as those of a limit or of an aggregation without keys are.
+    """Return whether all rows of an operator are in partition 0, as for a limit or an aggregation without keys.
 
-    Its metadata do not tell: Spark writes the number of shuffle partitions there all the same. But its keys are empty
-    then, and every batch writes all partitions that there are, so others would be there too.
+    Its metadata do not say so, since Spark always writes the number of shuffle partitions there. But such an operator
+    has empty keys. And every batch writes all partitions of an operator, so others would exist as well.
     """
     if any(str(number) in partitions for number in range(1, _partitions(operator))):
         return False
@@ -329,7 +338,7 @@ def _version(
     needs_whole: bool,
     newest: bool,
 ) -> list[str]:
-    """The files of one version of one store, whose directory *place* ends with a slash."""
+    """Return the files of one version of one store, whose directory *place* ends with a slash."""
 
     def read(path: str) -> bytes:
         return tree.read(place + path)

@@ -1,11 +1,11 @@
-"""One location, one writer: who has the lease of a checkpointLocation, and what whoever wants it has to do.
+"""Leases of checkpointLocations: only one Spark driver at a time commits to a location.
 
-The lease is a file lock beside the location, held by the Spark driver that commits there: nothing else lives exactly as
-long as something can commit. An entry in the high-availability store would have to be renewed by somebody who may be
-alive while the driver is not, and the other way round; and a driver asks no store before it commits. The file says who
-the holder is; the kernel says whether it still holds, and which process that is.
+The lease is a file lock beside the location, held by the Spark driver that commits there. Only such a lock lasts
+exactly as long as the process that can commit. An entry in the high-availability store would need another process to
+renew it, which may outlive the driver or die before it. And a driver asks no store before it commits. The file names
+the holder; the kernel knows whether the lock is still held, and by which process.
 
-The decisions are pure; `read_holder`, `lock_holder` and `may_be_written_to` look at the file.
+The decisions are pure; `read_holder`, `lock_holder` and `may_be_written_to` read the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from runtime.checkpoint.errors import CheckpointError
 
 SETTLE_S = 5.0
-"""Seconds that another job's lease is waited for: its holder may be about to end."""
+"""Seconds to wait for another job's lease: its holder may be about to end."""
 
 
 _FLOCK = "hhqqi0q"
@@ -33,12 +33,12 @@ class LocationInUseError(CheckpointError):
 
 
 class LeaseUnknownError(CheckpointError):
-    """Whether somebody else writes to a checkpointLocation could not be found out."""
+    """Another process may write to a checkpointLocation: reading its lease has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """An attempt that has, or wants, a lease.
+    """An attempt that holds or wants a lease.
 
     Args:
         job_id: its job.
@@ -46,8 +46,8 @@ class LeaseHolder:
         task_key: its task.
         attempt_id: its id.
         attempt_number: of the attempt, from 0.
-        driver_pid: process of its Spark driver.
-        host: address of its machine; empty in files of former versions.
+        driver_pid: process id of its Spark driver.
+        host: address of its machine; empty in files of earlier versions.
     """
 
     job_id: str
@@ -59,12 +59,12 @@ class LeaseHolder:
     host: str = ""
 
     def encode(self) -> bytes:
-        """As it is in the file."""
+        """Return the content of the lease's file."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> LeaseHolder | None:
-        """Whom a file names; None where it names nobody, or is being written."""
+        """Return the holder that a file names; None if it names none, or is being written."""
         try:
             return cls(**json.loads(content))
         except (ValueError, TypeError):
@@ -72,7 +72,7 @@ class LeaseHolder:
 
 
 class LeaseDecision(Enum):
-    """What is to be done about a lease that another one has."""
+    """Answer to an attempt that wants a lease: take it, wait, end the holder's driver first, or give up."""
 
     GRANTED = "GRANTED"
     WAIT = "WAIT"
@@ -83,25 +83,26 @@ class LeaseDecision(Enum):
 def decide(
     wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int | None, waited_s: float, patience_s: float
 ) -> LeaseDecision:
-    """What an attempt that wants a lease does.
+    """Decide how an attempt that wants a lease proceeds.
 
-    An earlier attempt of the same task is over, as far as the JobMaster knows. So its driver is given time to see that
-    too, and is ended then (FENCE): one that comes back from wherever it was must not commit. Another job's is never
-    touched. Nor is one on another machine, whose processes cannot be ended from here: it ends its tasks itself when it
-    is cut off, and its file system gives the lock back.
+    - An earlier attempt of the same task has ended, as far as the JobMaster knows. Its driver gets *patience_s* to end
+      by itself. After that it has to be ended (FENCE), so that it cannot commit when it wakes up again.
+    - A driver of another job is never ended.
+    - Nor is a driver on another machine, whose processes cannot be ended from here. Its TaskExecutor ends its tasks
+      when it is cut off, and its file system then releases the lock.
 
     Args:
-        wanted: who wants it.
-        named: whom the file names.
-        locked_by: the process that has it; None where nobody has.
-        waited_s: seconds for which it has been wanted.
+        wanted: the attempt that wants the lease.
+        named: the holder that the file names; None if it names none.
+        locked_by: the process that holds the lock; None if no process does.
+        waited_s: seconds that the attempt has waited.
         patience_s: seconds that an earlier attempt has to end.
     """
     if locked_by is None or (named is not None and named.attempt_id == wanted.attempt_id):
         return LeaseDecision.GRANTED
     ours = named is not None and (named.job_id, named.task_key) == (wanted.job_id, wanted.task_key)
     is_remote = named is not None and named.host != wanted.host
-    # What the kernel says of a lock that another machine holds is no process of this one.
+    # For a lock that another machine holds, the kernel's process id is none of this machine.
     if named is None or not ours or (named.driver_pid != locked_by and not is_remote):
         return LeaseDecision.WAIT if waited_s < SETTLE_S else LeaseDecision.REFUSED
     if named.attempt_number > wanted.attempt_number:
@@ -110,12 +111,12 @@ def decide(
         return LeaseDecision.WAIT
     if is_remote:
         return LeaseDecision.REFUSED
-    # Of one's own driver the rest of the earlier attempt is ended by the TaskExecutor, or the driver with it.
+    # If the attempt's own driver holds it, the TaskExecutor ends the rest of the earlier attempt, or that driver too.
     return LeaseDecision.REFUSED if locked_by == wanted.driver_pid else LeaseDecision.FENCE
 
 
 def refusal(location: str, wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int) -> LocationInUseError:
-    """The error of a lease that is not to be had."""
+    """Return the error for a lease that another driver holds."""
     is_remote = named is not None and named.host != wanted.host
     place = f" on {named.host}" if named is not None and is_remote else ""
     if named is None or (named.driver_pid != locked_by and not is_remote):
@@ -130,18 +131,18 @@ def refusal(location: str, wanted: LeaseHolder, named: LeaseHolder | None, locke
 
 
 def lease_file(location: str) -> Path:
-    """The file whose lock is the lease: beside the location, which may be exchanged as a whole by a restore."""
+    """Return the file whose lock is the lease: beside the location, since a restore exchanges the whole location."""
     resolved = Path(location).resolve()
     return resolved.with_name(f".{resolved.name}.lease")
 
 
 def read_holder(path: Path) -> LeaseHolder | None:
-    """Return whom a lease's file names; raises OSError."""
+    """Return the holder that a lease's file names; raises OSError."""
     return LeaseHolder.decode(path.read_bytes())
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the process that has a file locked, if it is not this one; None where none has. Raises OSError."""
+    """Return the other process that has a file locked; None if there is none. Raises OSError."""
     with path.open("rb") as file:
         asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
@@ -149,10 +150,10 @@ def lock_holder(path: Path) -> int | None:
 
 
 def may_be_written_to(location: str) -> bool:
-    """Return whether another process holds the lease of a location; True also where that cannot be found out."""
+    """Return whether another process holds the lease of a location; True also if that cannot be determined."""
     try:
         return lock_holder(lease_file(location)) is not None
     except FileNotFoundError:
-        return False  # no job of Understudy has ever written there, or what it wrote is gone
+        return False  # no job of Understudy has ever written there, or its files were removed
     except OSError:
         return True

@@ -1,4 +1,4 @@
-"""What a savepoint is, and its manifest: JSON with a digest of itself. Pure."""
+"""Savepoints as values, and their manifest: JSON that holds a digest of itself. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class SavepointJob:
-    """Whose savepoint it is: the job's id (32 hexadecimal digits) and name."""
+    """The job of a savepoint: its id (32 hexadecimal digits) and name."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class SavepointQuery:
 
     Args:
         snapshot: its state handle; the path is relative in the manifest, and absolute in what `read_savepoint` returns.
-        description: what its state is.
+        description: of its state.
         watermark_ms: the event-time watermark, in milliseconds since the epoch; 0 if it has none.
     """
 
@@ -53,12 +53,12 @@ class Savepoint:
     """A savepoint.
 
     Args:
-        job: whose it is.
+        job: the job that it belongs to.
         created_ms: when it was written, in milliseconds since the epoch.
         queries: of the job.
-        files: all files but the manifest, by their path below the savepoint.
-        spark_version: that the state was written by.
-        version: of Understudy.
+        files: all files except the manifest, by their path below the savepoint.
+        spark_version: version of Spark that wrote the state.
+        version: version of Understudy that wrote the savepoint.
         format_version: of the manifest.
         path: where it is now; not part of the manifest.
     """
@@ -74,31 +74,31 @@ class Savepoint:
 
     @property
     def bytes(self) -> int:
-        """How large its files are together."""
+        """Total size of its files, in bytes."""
         return sum(file.size for file in self.files.values())
 
 
 def digest_of(manifest: dict[str, Any]) -> str:
-    """The digest that a manifest has of itself, without its ``digest``."""
+    """Return the digest that a manifest has of itself, without its ``digest``."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def to_manifest(savepoint: Savepoint) -> bytes:
-    """The content of a savepoint's manifest."""
+    """Return the content of a savepoint's manifest."""
     manifest = to_plain(savepoint)
     del manifest["path"]
     return json.dumps({**manifest, "digest": digest_of(manifest)}, indent=1).encode()
 
 
 def from_manifest(path: Path, content: bytes) -> Savepoint:
-    """The savepoint of a manifest, with paths as they stand there.
+    """Return the savepoint of a manifest, with its relative paths.
 
     Args:
         path: of the savepoint, for the errors.
         content: of the manifest.
 
     Raises:
-        SavepointError: it is damaged, of a later form, or names files outside of the savepoint.
+        SavepointError: the manifest is damaged, has a later format, or names files outside of the savepoint.
     """
     try:
         manifest = json.loads(content)

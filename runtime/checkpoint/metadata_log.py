@@ -1,8 +1,10 @@
-"""What Spark writes into the logs of a streaming query: offsets, commits, and the logs that are compacted. Pure.
+"""Reads the logs that Spark writes for a streaming query: offsets, commits, and the compacted logs. Pure.
 
-Spark's ``HDFSMetadataLog``: a directory with a file for each batch, named by its number, never changed once it is
-there; the first line is the version of the form. ``CompactibleFileStreamLog`` (a file source's and a file sink's log)
-writes every tenth time (by default) ``<n>.compact``, which holds all entries up to n, and deletes what it holds later.
+Spark's ``HDFSMetadataLog`` is a directory with a file for each batch, named by its number. A file never changes. Its
+first line is the version of its format.
+
+``CompactibleFileStreamLog`` is the log of a file source or a file sink. Every tenth time (by default) it writes
+``<n>.compact``, which holds all entries up to n. It deletes the files of these entries later.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _ENTRY = re.compile(r"(\d+)(\.compact)?")
 
 
 class IncompleteError(Exception):
-    """What a batch needs is not all there: it was purged, it is not written yet, or it is lost."""
+    """A file that a batch needs is not there, or damaged: it was purged, is not written yet, or is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,8 @@ class BatchOffsets:
     Args:
         sources: each source's offset as Spark's JSON text; None for a source that had none yet.
         conf: the settings of Spark that the query keeps from its first batch on.
-        watermark_ms: the event-time watermark of the batch.
-        is_positional: whether sources are known by their position (they are by name in Spark's later form).
+        watermark_ms: the event-time watermark of the batch, in milliseconds since the epoch; 0 if it has none.
+        is_positional: whether sources are identified by their position; Spark's later format uses names.
     """
 
     sources: tuple[str | None, ...]
@@ -40,22 +42,22 @@ class BatchOffsets:
 
 
 def entries(names: Iterable[str]) -> dict[int, str]:
-    """The numbered files of a log directory, without compacted ones; other names are passed over."""
+    """Return the numbered files of a log directory, without compacted ones; other names are ignored."""
     return {int(match[1]): name for name in names if (match := _ENTRY.fullmatch(name)) and not match[2]}
 
 
 def compacted(names: Iterable[str]) -> dict[int, str]:
-    """The compacted files of a log directory by the last number that they hold."""
+    """Return the compacted files of a log directory by the last number that they hold."""
     return {int(match[1]): name for name in names if (match := _ENTRY.fullmatch(name)) and match[2]}
 
 
 def last_entry(names: Iterable[str]) -> int:
-    """The last number of a log directory's files; `NOTHING_COMMITTED` if none has a number."""
+    """Return the last number of a log directory's files; `NOTHING_COMMITTED` if none has a number."""
     return max((int(match[1]) for name in names if (match := _ENTRY.fullmatch(name))), default=NOTHING_COMMITTED)
 
 
 def chain(names: Iterable[str], last: int) -> list[str]:
-    """The files that hold all entries of a compacted log up to and including *last*.
+    """Return the files that hold all entries of a compacted log up to and including *last*.
 
     Raises:
         IncompleteError: some of them are missing.
@@ -71,11 +73,11 @@ def chain(names: Iterable[str], last: int) -> list[str]:
 
 
 def source_chain(names: Iterable[str], previous: int, last: int) -> list[str]:
-    """The files of a file source's log for a query whose last batch ends at *last* and began after *previous*.
+    """Return the files of a file source's log for a query whose last batch ends at *last* and began after *previous*.
 
-    Entries of that batch are kept one by one as well: Spark asks for them when it starts. Where those up to *last* are
-    only held by a later compacted file, that is taken: it lets the source know more files than it has read, which it
-    then reads in one batch.
+    The single files of that batch's entries are included as well, since Spark reads them when it starts. If only a
+    later compacted file holds the entries up to *last*, that file is returned. The source then knows more files than it
+    has read, and reads them in one batch.
 
     Raises:
         IncompleteError: some of them are missing.
@@ -94,10 +96,10 @@ def source_chain(names: Iterable[str], previous: int, last: int) -> list[str]:
 
 
 def read_offsets(content: bytes) -> BatchOffsets:
-    """One file of the offset log.
+    """Parse one file of the offset log.
 
     Raises:
-        IncompleteError: it is none, or cut short.
+        IncompleteError: the content is not such a file, or is truncated.
     """
     try:
         version, metadata, *sources = content.decode().splitlines()
@@ -113,7 +115,7 @@ def read_offsets(content: bytes) -> BatchOffsets:
 
 
 def log_offset(offset: str | None) -> int | None:
-    """The number of a file source's log entry that an offset names; None for the offset of any other source."""
+    """Return the number of a file source's log entry that an offset names; None for the offset of any other source."""
     if offset is None:
         return None
     try:
@@ -126,10 +128,12 @@ def log_offset(offset: str | None) -> int | None:
 
 
 def read_unique_ids(content: bytes) -> dict[int, list[list[str]]]:
-    """The ids of the state files that a commit names, by operator, partition and store; empty in Spark's first form.
+    """Return the ids of the state files that a commit names, by operator, partition and store.
+
+    It is empty in Spark's first format.
 
     Raises:
-        IncompleteError: it is no file of the commit log, or cut short.
+        IncompleteError: the content is not a file of the commit log, or is truncated.
     """
     try:
         _, text = content.decode().split("\n", 1)
@@ -140,7 +144,7 @@ def read_unique_ids(content: bytes) -> dict[int, list[list[str]]]:
 
 
 def read_query_id(content: bytes) -> str:
-    """The query's id, from the file ``metadata``.
+    """Return the query's id, from the file ``metadata``.
 
     Raises:
         IncompleteError: it has none.

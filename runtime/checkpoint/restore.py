@@ -1,14 +1,19 @@
-"""Puts a snapshot back: a query goes on from it, in its own place (a rollback) or in another one.
+"""Restores a snapshot: a query continues from it, in its own location (a rollback) or in another one.
 
-Two places change, the checkpointLocation and the file sink's log, and a process may be killed at any moment. So all is
-prepared beside them first; then a journal says that they are to be exchanged, which is done, and done again by whoever
-finds the journal (`finish_restore`), until the journal is gone. Before the journal says so nothing has changed; from
-then on the snapshot is not needed any more.
+Two directories change: the checkpointLocation and the file sink's log. A process may be killed at any moment, so a
+restore has three phases, which a journal records:
 
-    <parent>/.<location>.restore/      journal.json, location/ (prepared), old-<n>/ (what was there)
-    <sink>/_understudy_restore/        log/ (prepared), old-<n>/ (what was there)
+1. Both directories are prepared beside the live ones. A restore that is interrupted here has changed nothing.
+2. They are exchanged. From here on the snapshot is not needed any more. `finish_restore` completes a restore that is
+   interrupted here or later; it runs before each start of a query.
+3. The former directories are removed, and the journal last.
 
-No query may run on the location meanwhile. All functions block.
+Files:
+
+    <parent>/.<location>.restore/      journal.json, location/ (prepared), old-<n>/ (former)
+    <sink>/_understudy_restore/        log/ (prepared), old-<n>/ (former)
+
+No query may run on the location during a restore. All functions block.
 """
 
 from __future__ import annotations
@@ -31,8 +36,8 @@ from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
 def files_in_log(contents: Iterable[bytes]) -> set[Path]:
     """Return the files that entries of a file sink's log (``_spark_metadata``) name: those that its readers see.
 
-    A query that goes back to batch N needs the log to go back with it: the sink passes over every batch that its log
-    has, and with it that batch's changes of state are lost. The files that only later batches named are orphans then.
+    When a query goes back to batch N, the log has to go back with it. Otherwise the sink skips every batch that its log
+    has, and the state changes of that batch are lost. The files that only later batches named become orphans.
 
     Raises:
         ValueError: an entry is damaged.
@@ -48,14 +53,14 @@ def files_in_log(contents: Iterable[bytes]) -> set[Path]:
 
 
 def moved(path: Path, old: Path, new: Path) -> Path:
-    """Where a file is that was below *old*, and moved with it to *new*; *path* itself if it was not."""
+    """Return the new path of a file below *old*, a directory that was moved to *new*; *path* itself for other files."""
     return new / path.relative_to(old) if path.is_relative_to(old) else path
 
 
 def relocated(content: bytes, old: Path, new: Path, exists: Callable[[Path], bool]) -> bytes:
-    """An entry of the log for a sink that was moved from *old* to *new*: names what is there by its new place.
+    """Return an entry of the log, adapted to a sink that was moved from *old* to *new*.
 
-    Files that *exists* does not find in the new place keep their name: readers find them where they are.
+    Files keep their path if *exists* does not find them below *new*, so that readers find them in the old place.
 
     Raises:
         ValueError: the entry is damaged.
@@ -74,7 +79,7 @@ def relocated(content: bytes, old: Path, new: Path, exists: Callable[[Path], boo
 
 
 def orphans(abandoned: Iterable[bytes], kept: Iterable[bytes], sink: Path) -> set[Path]:
-    """The files of the sink that only abandoned batches named; never one outside of the sink's directory.
+    """Return the files of the sink that only abandoned batches named; never one outside of the sink's directory.
 
     Raises:
         ValueError: an entry is damaged.
@@ -87,20 +92,20 @@ _JOURNAL = "journal.json"
 _SINK_WORKSPACE = "_understudy_restore"  # Spark does not read names that begin with an underscore
 
 _PREPARING = "preparing"  # nothing has changed
-_EXCHANGING = "exchanging"  # all is prepared: some of it may be in its place
-_REMOVING = "removing"  # all is in its place: what was there before remains to be removed
+_EXCHANGING = "exchanging"  # all is prepared, and one or both directories may be exchanged
+_REMOVING = "removing"  # both are exchanged, and the former directories remain to be removed
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Journal:
-    """What is to be finished.
+    """A restore that is to be finished.
 
     Args:
-        batch_id: that is restored.
+        batch_id: the batch that is restored.
         sink: the sink's directory, if its log is exchanged.
-        phase: how far it is.
+        phase: how far the restore is.
     """
 
     batch_id: int
@@ -111,23 +116,23 @@ class _Journal:
 def restore_snapshot(
     snapshot: QuerySnapshot, location: Path, sink: Path | None, *, new_query_id: bool = False, copy: bool = False
 ) -> None:
-    """Put a snapshot into a checkpointLocation, and the file sink's log back to the same batch.
+    """Restore a snapshot into a checkpointLocation, and set the file sink's log back to the same batch.
 
-    What was there is replaced. Files of the sink that only later batches named are removed. May be repeated, and is to
-    be, when it was interrupted; `finish_restore` does as well.
+    Both are replaced as a whole. Files of the sink that only later batches named are removed. After an interruption
+    call this or `finish_restore` again.
 
     Args:
-        snapshot: where to go back to.
+        snapshot: the snapshot to restore.
         location: the checkpointLocation from now on.
-        sink: directory of the file sink from now on; None if there is none, and then no sink is touched. If it is
-            not the one of the snapshot, files that were moved there along are named by their new place.
+        sink: directory of the file sink from now on; None if there is none, and then no sink is changed. If it differs
+            from the one of the snapshot, the log names files that were moved along by their new path.
         new_query_id: whether the query gets a new id. With the old one, sinks that remember batches by query and batch
-            pass over those that they have; with a new one they take them again.
-        copy: whether nothing is linked: what is restored shares no file with the snapshot.
+            skip those that they have; with a new one they write them again.
+        copy: whether all files are copied, so that the location shares no file with the snapshot.
 
     Raises:
-        SnapshotLostError: the snapshot is not whole, or files of the sink are gone that it counts on: those of batches
-            that were abandoned by a rollback behind it, for one. Nothing was changed.
+        SnapshotLostError: the snapshot is not whole, or files are missing in the sink that its log names. A rollback to
+            an earlier batch removes such files, for example. Nothing was changed.
         SnapshotError: a file cannot be read or written.
     """
     finish_restore(location)
@@ -143,21 +148,21 @@ def restore_snapshot(
         take_files(Path(snapshot.path) / CHECKPOINT, files, workspace / "location", copy=copy)
         _adapt(workspace / "location", files, location, new_query_id=new_query_id)
         if sink is not None and keeps_log:
-            remove_tree(sink / _SINK_WORKSPACE)  # of a location that somebody has removed in the middle of a restore
+            remove_tree(sink / _SINK_WORKSPACE)  # left by a restore whose location a user has removed
             _prepare_log(snapshot, sink / _SINK_WORKSPACE / "log", sink, copy=copy)
             sync_directories(sink / _SINK_WORKSPACE)
         sync_directories(workspace)
-        _write(workspace, replace(journal, phase=_EXCHANGING))  # all that it counts on is on the disk
+        _write(workspace, replace(journal, phase=_EXCHANGING))  # all prepared files are on the disk
     except OSError as error:
         raise SnapshotError(f"query {snapshot.name!r} cannot be restored to {location}: {error}") from error
     finish_restore(location)
 
 
 def finish_restore(location: Path) -> bool:
-    """Finish a restore that was interrupted; to be called before a query starts on a location.
+    """Finish a restore that was interrupted; call it before a query starts on a location.
 
     Returns:
-        whether there was one that had changed something already. One that had only prepared is given up.
+        whether there was one that had begun to exchange directories. One that had only prepared them is given up.
 
     Raises:
         SnapshotError: a file cannot be read or written.
@@ -193,7 +198,7 @@ def _read(workspace: Path) -> _Journal | None:
 
 
 def _adapt(stage: Path, files: Iterable[str], location: Path, *, new_query_id: bool) -> None:
-    """Change what in a prepared checkpointLocation depends on the place that it goes to, or on the query's id."""
+    """Change the files of a prepared checkpointLocation that contain its path or the query's id."""
     for path in files:
         if path == "metadata" and new_query_id:
             _rewrite(stage / path, json.dumps({"id": str(uuid.uuid4())}).encode())
@@ -202,7 +207,7 @@ def _adapt(stage: Path, files: Iterable[str], location: Path, *, new_query_id: b
 
 
 def _with_schemas_at(location: Path, content: bytes) -> bytes:
-    """The metadata of a transformWithState, which name their schemas by absolute paths, for a location."""
+    """Return the metadata of a transformWithState with the absolute paths of its schemas in *location*."""
     version, text = content.decode().split("\n", 1)
     metadata = json.loads(text)
     for store in metadata["stateStoreInfo"]:
@@ -212,22 +217,22 @@ def _with_schemas_at(location: Path, content: bytes) -> bytes:
 
 
 def _log_of(snapshot: QuerySnapshot) -> tuple[str, ...]:
-    """The files of the sink's log in a snapshot."""
+    """Return the files of the sink's log in a snapshot."""
     if snapshot.batch_id == NOTHING_COMMITTED:
         return ()
     return sink_files(list_names(Path(snapshot.path) / SINK), snapshot.batch_id)
 
 
 def check_sink(snapshot: QuerySnapshot, old: Path, new: Path) -> None:
-    """See that the sink still has what the log of a snapshot names: Spark passes over missing files in silence.
+    """Check that the sink still has the files that the log of a snapshot names: Spark ignores missing ones silently.
 
     Args:
-        snapshot: that is to be restored.
+        snapshot: the snapshot to restore.
         old: directory of its file sink.
-        new: directory of the file sink from then on.
+        new: directory of the file sink after the restore.
 
     Raises:
-        SnapshotLostError: files are gone.
+        SnapshotLostError: files are missing.
     """
     log = Path(snapshot.path) / SINK
     try:
@@ -256,11 +261,11 @@ def _prepare_log(snapshot: QuerySnapshot, stage: Path, sink: Path, *, copy: bool
             _rewrite(stage / name, relocated(content, Path(snapshot.sink), sink, Path.exists))
         if copy:
             (stage / name).chmod(mode & 0o666)
-    stage.chmod(mode)  # whoever reads the sink reads its log
+    stage.chmod(mode)  # users who may read the sink may read its log
 
 
 def _rewrite(path: Path, content: bytes) -> None:
-    """Replace a file (never what it is linked to); its checksum, which would be wrong now, goes first."""
+    """Replace a file, never the one it is hard-linked to; first remove its checksums, which would be wrong then."""
     if content == path.read_bytes():
         return
     mode = path.stat().st_mode & 0o777
@@ -270,7 +275,7 @@ def _rewrite(path: Path, content: bytes) -> None:
 
 
 def _exchange(workspace: Path, journal: _Journal, location: Path) -> None:
-    """Put what is prepared into its place, as far as it is not there yet."""
+    """Exchange the prepared directories that are not exchanged yet."""
     if journal.sink is not None:
         _replace(Path(journal.sink) / SINK_LOG, Path(journal.sink) / _SINK_WORKSPACE / "log")
     _replace(location, workspace / "location")
@@ -278,7 +283,7 @@ def _exchange(workspace: Path, journal: _Journal, location: Path) -> None:
 
 
 def _remove(workspace: Path, journal: _Journal) -> None:
-    """Remove what was there before, or what was prepared in vain; the journal goes last, since it leads here again."""
+    """Remove the former directories, or those prepared in vain. The caller removes the journal last, to repeat this."""
     if journal.sink is not None:
         _sweep(Path(journal.sink), journal.batch_id)
         remove_tree(Path(journal.sink) / _SINK_WORKSPACE)
@@ -288,14 +293,14 @@ def _remove(workspace: Path, journal: _Journal) -> None:
 
 
 def _replace(place: Path, prepared: Path) -> None:
-    """Put a directory into its place, unless it is there already; what was there goes beside the prepared one."""
+    """Move a prepared directory to *place*, unless that was done; the former one is kept in the workspace."""
     if not prepared.exists():
         return
     if place.exists():
         old = sum(name.startswith("old-") for name in list_names(prepared.parent))
         place.rename(prepared.with_name(f"old-{old}"))
     make_private(place.parent, durable=True)
-    rename_durably(prepared, place)  # before the journal says so
+    rename_durably(prepared, place)  # durable before the journal records it
 
 
 def _sweep(sink: Path, batch_id: int) -> None:
@@ -311,5 +316,5 @@ def _sweep(sink: Path, batch_id: int) -> None:
                     path.unlink(missing_ok=True)
                     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             except ValueError as error:
-                # Readers of the sink go by the log, so what stays of the abandoned batches is a waste and no error.
+                # Readers of the sink follow its log, so files of abandoned batches only waste space.
                 logger.warning("files of abandoned batches stay in %s: %s", sink, error)

@@ -1,7 +1,7 @@
-"""Checkpoints that outlive their job: a directory ``chk-<number>`` with ``_metadata``, which a later job begins from.
+"""Checkpoints that outlive their job: a directory ``chk-<number>`` with ``_metadata``; a later job can start from it.
 
-As Flink's externalized checkpoints: each checkpoint has its metadata beside its files, so that the directory tells by
-itself what it is. All functions block.
+As Flink's externalized checkpoints: the metadata of each checkpoint are beside its files, so that the directory is
+complete by itself. All functions block.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def write_metadata(metadata: CheckpointMetadata) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a directory is a checkpoint that was completed, or is about to be."""
+    """Return whether a directory is a checkpoint that was completed, or is about to be."""
     return (path / METADATA).is_file()
 
 
 def read_checkpoint(path: Path) -> CheckpointMetadata:
-    """The checkpoint in a directory, with paths as they are where it is now; its files are not looked at.
+    """Return the checkpoint in a directory, with paths adapted to where it is now; its files are not checked.
 
     Raises:
-        SnapshotLostError: there is none, its metadata are damaged, or of another form.
+        SnapshotLostError: there is none, or its metadata are damaged or have another format.
     """
     root = path.absolute()
     try:
@@ -78,10 +78,10 @@ def _moved(query: QuerySnapshot, old: Path, new: Path) -> QuerySnapshot:
 
 
 def open_checkpoint(path: Path) -> CheckpointMetadata:
-    """A checkpoint whose snapshots were just seen to be whole: what a restore begins with.
+    """Return a checkpoint to restore, after checking that its snapshots are whole.
 
     Raises:
-        SnapshotLostError: as `read_checkpoint`, or a file of it is missing.
+        SnapshotLostError: as `read_checkpoint`, or one of its files is missing or damaged.
     """
     metadata = read_checkpoint(path)
     for query in metadata.queries:
@@ -90,7 +90,7 @@ def open_checkpoint(path: Path) -> CheckpointMetadata:
 
 
 def verify_state(path: Path) -> list[str]:
-    """Return what is wrong with a savepoint or a checkpoint, by its digests; nothing if it can be restored."""
+    """Return the problems of a savepoint or a checkpoint, by its digests; none if it can be restored."""
     if not is_checkpoint(path):
         return verify_savepoint(path)
     problems = []
@@ -107,15 +107,15 @@ def verify_state(path: Path) -> list[str]:
 
 
 def read_state(path: Path) -> CheckpointMetadata | Savepoint:
-    """What a job may begin from, a checkpoint or a savepoint; its files are not looked at. Raises CheckpointError."""
+    """Return the checkpoint or savepoint in a directory; its files are not checked. Raises CheckpointError."""
     return read_checkpoint(path) if is_checkpoint(path) else read_savepoint(path)
 
 
 def describe_state(path: Path) -> list[QueryDescription]:
-    """What the state of each query of a checkpoint or savepoint is, which is verified first.
+    """Verify a checkpoint or savepoint, and describe the state of each of its queries.
 
     Raises:
-        CheckpointError: it is none, or not whole.
+        CheckpointError: it is neither, or not whole.
     """
     if not is_checkpoint(path):
         return [query.description for query in open_savepoint(path).queries]
@@ -131,10 +131,10 @@ def _describe(query: QuerySnapshot) -> QueryDescription:
 
 
 def find_state(name: str, checkpoints_dir: Path) -> Path:
-    """The directory that a user means: a path, ``<job id>/chk-<number>``, or a job's id for its latest checkpoint.
+    """Return the directory that a user names.
 
     Args:
-        name: what was given.
+        name: a path, ``<job id>/chk-<number>``, or a job's id for its latest checkpoint.
         checkpoints_dir: where the cluster's checkpoints are.
 
     Raises:

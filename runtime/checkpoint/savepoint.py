@@ -1,11 +1,11 @@
 """Savepoints: self-contained snapshots of all queries of a job, which can be moved, copied and restored elsewhere.
 
     savepoint-<first 6 of the job's id>-<random>/
-      manifest.json                 what `Savepoint` says, with a digest of itself
+      manifest.json                 the fields of `Savepoint`, with a digest of itself
       queries/<n>-<name>/           as a snapshot: checkpoint/, sink/
 
-All files are copies, with their digests in the manifest. The directory has another name until it is whole, so a
-half-written one is never found. Nothing in it depends on where it is. (Flink's savepoints in the canonical form.)
+All files are copies, with their digests in the manifest. The directory has another name until it is complete, so an
+incomplete one is never found. Nothing in it depends on its path. (Flink's savepoints in the canonical format.)
 
 All functions block.
 """
@@ -60,7 +60,7 @@ _CHUNK = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ListedSavepoint:
-    """A savepoint that was found, or a directory that is named like one: `savepoint` is None if it cannot be read."""
+    """A savepoint, or a directory that is named like one: then `savepoint` is None, and `problems` say why."""
 
     path: str
     savepoint: Savepoint | None
@@ -72,12 +72,12 @@ def write_savepoint(directory: Path, job: SavepointJob, snapshots: Sequence[Quer
 
     Args:
         directory: where the savepoint's own directory is made.
-        job: whose queries they are.
-        snapshots: of all queries of the job.
+        job: the job of the queries.
+        snapshots: one of each query of the job.
 
     Raises:
         SnapshotError: a snapshot is not whole.
-        SavepointError: something cannot be read or written. Nothing is left behind.
+        SavepointError: a file cannot be read or written. Nothing is left behind.
     """
     name = f"{PREFIX}{job.id[:6]}-{secrets.token_hex(6)}"
     part = directory / f".{name}.part"
@@ -98,17 +98,17 @@ def write_savepoint(directory: Path, job: SavepointJob, snapshots: Sequence[Quer
 
 
 def read_savepoint(path: Path) -> Savepoint:
-    """The savepoint in a directory, by its manifest; its files are not looked at.
+    """Return the savepoint in a directory, by its manifest; its files are not checked.
 
     Raises:
-        SavepointError: it is no savepoint, its manifest is damaged, or of a later form.
+        SavepointError: it is no savepoint, or its manifest is damaged or has a later format.
     """
     try:
         content = (path / MANIFEST).read_bytes()
     except OSError as error:
         raise SavepointError(
             f"{path} is no savepoint: {path / MANIFEST} cannot be read: {error.strerror}",
-            "`understudy savepoint list DIR` shows what there is",
+            "`understudy savepoint list DIR` shows the savepoints in a directory",
         ) from error
     savepoint = from_manifest(path, content)
     root = path.absolute()
@@ -120,7 +120,7 @@ def read_savepoint(path: Path) -> Savepoint:
 
 
 def verify_savepoint(path: Path) -> list[str]:
-    """What is wrong with a savepoint, by the digests of all files; nothing if it is as it was written."""
+    """Return the problems of a savepoint, by the digests of all files; none if it is as it was written."""
     try:
         savepoint = read_savepoint(path)
         found = set(list_files(path)) - {MANIFEST}
@@ -145,16 +145,16 @@ def verify_savepoint(path: Path) -> list[str]:
         for query in savepoint.queries:
             try:
                 check_snapshot(query.snapshot)
-            except SnapshotError as error:  # it was written of what cannot be restored
+            except SnapshotError as error:  # it was already damaged when the savepoint was written
                 problems.append(str(error))
     return problems
 
 
 def open_savepoint(path: Path) -> Savepoint:
-    """A savepoint that was verified just now: what a restore begins with.
+    """Verify a savepoint, and return it for a restore.
 
     Raises:
-        SavepointError: something is wrong with it.
+        SavepointError: it has problems.
     """
     problems = verify_savepoint(path)
     if problems:
@@ -166,7 +166,7 @@ def open_savepoint(path: Path) -> Savepoint:
 
 
 def list_savepoints(directory: Path) -> list[ListedSavepoint]:
-    """The savepoints in a directory, the newest first, each verified; damaged ones come last, with what is wrong.
+    """Verify and return the savepoints in a directory, newest first; those that cannot be read come last.
 
     Raises:
         SavepointError: the directory cannot be read.
@@ -188,7 +188,7 @@ def list_savepoints(directory: Path) -> list[ListedSavepoint]:
 
 
 def dispose_savepoint(path: Path) -> bool:
-    """Remove a savepoint, damaged or not; never a directory that is none.
+    """Remove a savepoint, even a damaged one; never another directory.
 
     Returns:
         whether there was one.
@@ -204,7 +204,7 @@ def dispose_savepoint(path: Path) -> bool:
             if foreign or not (path.name.startswith(PREFIX) or (path / MANIFEST).is_file()):
                 raise SavepointError(f"{path} is no savepoint: it is left alone")
             remove_tree(part)
-            rename_durably(path, part)  # so that half of it is never taken for a savepoint
+            rename_durably(path, part)  # so that a half-removed one is never found
             was_begun = True
         remove_tree(part)
     except OSError as error:
@@ -213,7 +213,7 @@ def dispose_savepoint(path: Path) -> bool:
 
 
 def _write_query(part: Path, number: int, snapshot: QuerySnapshot, files: dict[str, SavepointFile]) -> SavepointQuery:
-    batch = check_snapshot(snapshot, contents=False)  # which is compared as it is copied
+    batch = check_snapshot(snapshot, contents=False)  # contents are compared while they are copied
     records = read_records(snapshot)
     source = Path(snapshot.path)
     place = f"queries/{number}-{re.sub(r'[^A-Za-z0-9_.-]', '_', snapshot.name)[:64]}"

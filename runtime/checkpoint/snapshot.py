@@ -1,12 +1,15 @@
 """Snapshots of streaming queries, taken while they run.
 
-The files of a committed batch are immutable and stay for ``spark.sql.streaming.minBatchesToRetain`` batches, so a
-snapshot is: look what the last commit is, choose what its batch needs (`runtime.checkpoint.layout`), link that, and
-read what is new of it. The query is neither asked nor stopped. What Spark purged meanwhile means that a newer batch is
-there: choose anew. What is damaged makes no snapshot.
+The files of a committed batch are immutable, and Spark keeps them for ``spark.sql.streaming.minBatchesToRetain``
+batches. So a snapshot needs neither a request to the query nor a pause:
 
-Since hard links are counted by the file system, a file of several snapshots is stored once, and goes with the last of
-them (Flink's ``SharedStateRegistry``, without a registry).
+1. Find the last commit.
+2. Choose the files that its batch needs (`runtime.checkpoint.layout`).
+3. Link them. If Spark has purged one of them, there is a newer batch: start again.
+4. Read the new ones, and compare them with their checksums. Damaged files make the snapshot fail.
+
+The file system counts hard links. So a file of several snapshots is stored once, and is removed with the last of them
+(Flink's ``SharedStateRegistry``, without a registry).
 
 All functions block.
 """
@@ -65,7 +68,7 @@ __all__ = [
 ]
 
 _ATTEMPTS = 10
-"""How often a snapshot is begun anew because files that it needs went away; each begins at a newer commit."""
+"""How often a snapshot is tried when files that it needs disappear; each attempt takes the newest commit."""
 
 
 def take_snapshot(
@@ -79,15 +82,15 @@ def take_snapshot(
 
     Args:
         query: the query, running or not.
-        target: directory that is made, and is on the disk with all its files when this returns; if it holds a
-            snapshot of the query already, that is returned.
-        previous: an earlier snapshot of the query: where links to the query's files cannot be had, what is in both is
-            linked from there, and what is in both must be the same. Files that it has are not read again unless their
-            size or time of change is another one. It may be gone by now.
-        loaded: the batch from which the query's run began; see `QuerySnapshot.is_proven`.
+        target: directory that is created, and synced to disk with all its files. If it already holds a snapshot of the
+            query, that is returned.
+        previous: an earlier snapshot of the query, which may have been removed. Files that both have must be the same.
+            They are read again only if size or time of change differ. They are linked from there if the query's own
+            files cannot be linked.
+        loaded: the batch from which the query's run started; see `QuerySnapshot.is_proven`.
 
     Raises:
-        SnapshotError: the files of no committed batch are whole, or something cannot be read or written. Nothing is
+        SnapshotError: no committed batch has all its files undamaged, or a file cannot be read or written. Nothing is
             left behind at *target*.
     """
     if target.exists():
@@ -116,16 +119,16 @@ def take_snapshot(
 
 
 def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None) -> int:
-    """See that a query could go on from its own files as they are; return the last batch that it has committed.
+    """Check that a query can continue from its own files; return the last batch that it has committed.
 
-    All files that Spark reads when it starts are read here.
+    This reads all files that Spark reads when the query starts.
 
     Args:
         query: the query, which does not run.
-        previous: a snapshot of it, with which the files are compared that are in both.
+        previous: a snapshot of it; files that both have are compared.
 
     Raises:
-        SnapshotError: they are damaged, or not all there.
+        SnapshotError: a file is damaged or missing.
     """
     location = Path(query.location)
     try:
@@ -135,35 +138,35 @@ def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None
         before = _records_of(previous, query)
         _compare(CHECKPOINT, record_files(location, batch.files), before)
         if query.sink is not None and names is not None:
-            # What it has of a planned batch counts as well.
+            # The log may have an entry of a batch that was planned but not committed.
             log = sink_files(names, max(batch.batch_id, last_entry(names)))
             _compare(SINK, record_files(Path(query.sink) / SINK_LOG, log), before)
     except (IncompleteError, OSError) as error:
-        raise SnapshotError(f"query {query.name!r} cannot go on from {query.location}: {error}") from error
+        raise SnapshotError(f"query {query.name!r} cannot continue from {query.location}: {error}") from error
     return batch.batch_id
 
 
 def committed_batch(query: QueryLocation) -> int:
-    """The last batch that a query has committed; `NOTHING_COMMITTED` if there is none."""
+    """Return the last batch that a query has committed; `NOTHING_COMMITTED` if there is none."""
     return last_commit(f"commits/{name}" for name in list_names(Path(query.location) / "commits"))
 
 
 def describe_query(query: QueryLocation) -> QueryDescription:
-    """What the state of a query is, from its own files.
+    """Return the description of a query's state, from its own files.
 
     Raises:
-        SnapshotError: they are damaged, or not all there.
+        SnapshotError: a file is damaged or missing.
     """
     try:
         return describe(query.name, _choose(query), lambda path: (Path(query.location) / path).read_bytes())
     except (IncompleteError, OSError) as error:
-        raise SnapshotError(f"what query {query.name!r} at {query.location} is cannot be told: {error}") from error
+        raise SnapshotError(f"the state of query {query.name!r} at {query.location} cannot be read: {error}") from error
 
 
 def _choose(query: QueryLocation) -> BatchFiles:
-    """The files of the last committed batch."""
+    """Return the files of the last committed batch."""
     location = Path(query.location)
-    # The commits are looked at before all else: what the last of them needs was there before it.
+    # Read the commits first: Spark writes the files that a commit needs before the commit.
     batch_id = committed_batch(query)
     listing = list_sizes(location) if location.exists() else {}
     return files_of_batch(listing, batch_id, partial(read_checked, location))
@@ -207,7 +210,7 @@ def _take(query: QueryLocation, part: Path, target: Path, previous: QuerySnapsho
 
 
 def _records_of(snapshot: QuerySnapshot | None, query: QueryLocation) -> dict[str, FileRecord]:
-    """Return an earlier snapshot's record of a query's files; nothing where it is gone, or was of another place."""
+    """Return an earlier snapshot's records of a query's files; none if it was removed, or is of another location."""
     if snapshot is None or (snapshot.location, snapshot.sink) != (query.location, query.sink):
         return {}
     try:
@@ -217,14 +220,14 @@ def _records_of(snapshot: QuerySnapshot | None, query: QueryLocation) -> dict[st
 
 
 def _recorded(place: str, part: Path, names: Iterable[str], known: Mapping[str, FileRecord]) -> dict[str, FileRecord]:
-    """Read what was taken, as far as it is new, and see that it is on the disk."""
+    """Return records of the files that were taken; read the new ones, and sync them to disk."""
     before = {name: record for name in names if (record := known.get(f"{place}/{name}")) is not None}
     found = record_files(part / place, names, before, durable=True)
     return _compare(place, found, known)
 
 
 def _compare(place: str, found: Mapping[str, FileRecord], known: Mapping[str, FileRecord]) -> dict[str, FileRecord]:
-    """See that files are what they were; return them by their paths below a snapshot."""
+    """Check that files have not changed; return their records by their paths below a snapshot."""
     for name, now in found.items():
         check_unchanged(f"{place}/{name}", now, known.get(f"{place}/{name}"))
     return {f"{place}/{name}": record for name, record in found.items()}

@@ -1,4 +1,4 @@
-"""Which part of a savepoint's state is meant: a query's, an operator's, a store's, a state variable's. Pure."""
+"""Choose a part of a savepoint's state by query, operator, store and state variable. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StateChoice:
-    """What is to be read: one map of keys to values.
+    """A part of a savepoint's state: one map of keys to values.
 
     Args:
-        query: whose.
+        query: the query that it belongs to.
         operator: the operator's id.
         store: the store's name.
         variable: the state variable of a transformWithState; None for all other operators.
@@ -30,10 +30,10 @@ class StateChoice:
 
 
 def choose_query(savepoint: Savepoint, query: str | None = None) -> SavepointQuery:
-    """A query of a savepoint by its name, or the only one.
+    """Return a query of a savepoint by its name, or the only one.
 
     Raises:
-        SavepointError: there is none such, or several; the remedy names them.
+        SavepointError: there is no such query, or several; the remedy names them.
     """
     return _one("query", {one.snapshot.name: one for one in savepoint.queries}, query, "--query")
 
@@ -45,10 +45,17 @@ def choose_state(
     store: str | None = None,
     variable: str | None = None,
 ) -> StateChoice:
-    """Find what is meant; what is not said must not be in doubt, but for the operator and the store: the first.
+    """Return the chosen state.
+
+    Args:
+        savepoint: the savepoint.
+        query: name of the query; None for the only one with state.
+        operator: id of the operator; None for the first one.
+        store: name of the store; None for the first one.
+        variable: name of the state variable of a transformWithState; None for the only one.
 
     Raises:
-        SavepointError: there is none such, or several; the remedy names them.
+        SavepointError: there is no such part, or several; the remedy names them.
     """
     queries = {one.snapshot.name: one for one in savepoint.queries if one.description.operators}
     chosen = _one("query with state", queries, query, "--query")

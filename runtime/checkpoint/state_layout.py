@@ -1,4 +1,4 @@
-"""Which files make a version of an operator's state. Pure.
+"""Choose the files that make a version of an operator's state. Pure.
 
 Batch N of a query reads version N of the state and writes version N + 1, in every partition of every store:
 
@@ -7,11 +7,10 @@ Batch N of a query reads version N of the state and writes version N + 1, in eve
 | HDFS-backed | ``<v>.delta`` for each version, ``<v>.snapshot`` now and then |
 | RocksDB | ``<v>.zip`` for each version, which names files in ``SSTs/`` |
 | RocksDB with changelog | ``<v>.changelog`` for each version, ``<v>.zip`` now and then |
-| RocksDB, second form | the same with ``<v>_<unique id>``; the commit log says which of them count |
+| RocksDB, second form | the same with ``<v>_<unique id>``; the commit log names those that count |
 
-So a version is the latest whole file before it and all changes since. All of them are immutable. Of a store with column
-families (transformWithState) the changes alone are no state, from the first version on: Spark writes the families into
-whole files only.
+So a version consists of the latest whole file up to it, and of all later changes up to it. All files are immutable. A
+store with column families (transformWithState) always needs a whole file, since only whole files contain the families.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ DEFAULT_STORE = "default"
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """A store of an operator: its name, how many partitions it has, where its schemas are (of newer operators)."""
+    """A store of an operator: its name, its number of partitions, and the paths of its schemas (newer operators)."""
 
     name: str
     partitions: int
@@ -44,7 +43,7 @@ class StoreInfo:
 
 @dataclass(frozen=True, slots=True)
 class OperatorInfo:
-    """What Spark's operator metadata say."""
+    """Spark's metadata of a stateful operator."""
 
     id: int
     name: str
@@ -59,10 +58,10 @@ class _Store:
 
 
 def read_operator(content: bytes) -> OperatorInfo:
-    """Spark's operator metadata, of either form.
+    """Parse Spark's operator metadata of either format.
 
     Raises:
-        IncompleteError: it is none, or cut short.
+        IncompleteError: the content is not such metadata, or is truncated.
     """
     try:
         _, text = content.decode().split("\n", 1)
@@ -82,7 +81,7 @@ def read_operator(content: bytes) -> OperatorInfo:
 
 
 def operator_metadata(files: Collection[str], batch_id: int) -> str | None:
-    """The file below ``state/<operator>/`` that describes the operator as of a batch; None if there is none."""
+    """Return the file below ``state/<operator>/`` that describes the operator as of a batch; None if there is none."""
     if "_metadata/metadata" in files:
         return "_metadata/metadata"
     second = (path.removeprefix("_metadata/v2/") for path in files if path.startswith("_metadata/v2/"))
@@ -91,7 +90,7 @@ def operator_metadata(files: Collection[str], batch_id: int) -> str | None:
 
 
 def described(files: Collection[str], batch_id: int) -> Iterator[str]:
-    """The metadata and schemas below ``state/<operator>/``, without those of later batches."""
+    """Yield the metadata and schemas below ``state/<operator>/``, without those of later batches."""
     for path in files:
         *directories, name = path.split("/")
         if any(part.startswith("_") for part in directories):
@@ -109,22 +108,20 @@ def files_of_version(
     needs_whole: bool = False,
     newest: bool = False,
 ) -> list[str]:
-    """The files of one store (a directory) that make one version.
+    """Return the files of one store (a directory) that make one version.
 
     Args:
-        files: what is there, relative to the store, with sizes in bytes.
+        files: all files relative to the store, with sizes in bytes.
         version: of the state.
         read: reads a file of the store.
-        ids: in the second form the ids that were committed, by version (a partition's stores have one each), as far
-            as they are known.
-        needs_whole: whether changes alone make no state: Spark writes the column families of a store into whole files
-            only.
-        newest: whether the newest whole file has to be usable, since Spark begins with that one; else an older one
-            will do.
+        ids: the known committed ids by version, for the second form (a partition's stores have one each).
+        needs_whole: whether a whole file is necessary, since the store has column families.
+        newest: whether the newest whole file has to be usable, since Spark loads that one; otherwise an older one is
+            enough.
 
     Raises:
-        IncompleteError: there is no whole chain to that version.
-        FileNotFoundError: what was listed is gone.
+        IncompleteError: no complete chain of files leads to that version.
+        FileNotFoundError: a listed file has disappeared.
     """
     store = _sorted(files, ids or {})
     missing = ""
@@ -143,7 +140,7 @@ def files_of_version(
 
 
 def _sorted(files: Collection[str], ids: Mapping[int, Collection[str]]) -> _Store:
-    """The files of a store by version, without those of other runs where it is known which ids were committed."""
+    """Return the files of a store by version, without those of other runs if the committed ids are known."""
     store = _Store()
     for path in files:
         match = _VERSION.fullmatch(path)
@@ -173,7 +170,7 @@ def _with_ssts(paths: list[str], files: Mapping[str, int], read: Callable[[str],
 
 
 def _named_in_zip(path: str, content: bytes) -> list[tuple[str, int | None]]:
-    """The files that a RocksDB snapshot refers to, with their sizes: Spark's ``RocksDBCheckpointMetadata``."""
+    """Return the files that a RocksDB snapshot refers to, with their sizes: Spark's ``RocksDBCheckpointMetadata``."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _, text = archive.read("metadata").decode().split("\n", 1)

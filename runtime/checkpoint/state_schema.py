@@ -2,11 +2,11 @@
 
 | form | content |
 |---|---|
-| v1 | the key's schema, the value's |
-| v2 | the same, each in chunks, since a text of Java's has at most 64 KB |
-| v3 | for each column family its name, ids, both schemas, how the key is encoded, the user's key (transformWithState) |
+| v1 | the schemas of key and value |
+| v2 | the same, each in chunks, since a Java text has at most 64 KB |
+| v3 | for each column family: name, ids, both schemas, encoding of the key, the user's key (transformWithState) |
 
-Texts are Java's ``writeUTF``: two bytes of length, then UTF-8.
+Texts have the format of Java's ``writeUTF``: two bytes of length, then UTF-8.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ColumnFamily:
     """One map of keys to values in a store; most stores have one, ``default``.
 
     Args:
-        name: of the family: of transformWithState, the state variable's.
+        name: of the family; for a transformWithState, the name of the state variable.
         key: schema of its keys, as Spark's JSON of a struct.
-        value: of its values.
+        value: schema of its values, in the same form.
     """
 
     name: str
@@ -38,10 +38,10 @@ class ColumnFamily:
 
 
 def read_schemas(content: bytes) -> tuple[ColumnFamily, ...]:
-    """The column families of a schema file.
+    """Return the column families of a schema file.
 
     Raises:
-        IncompleteError: it is cut short, or of a form that is not known.
+        IncompleteError: the file is truncated, or has an unknown format.
     """
     reader = _Reader(content)
     try:
@@ -58,10 +58,10 @@ def read_schemas(content: bytes) -> tuple[ColumnFamily, ...]:
 
 
 def schema_fields(schema: str) -> Iterator[tuple[str, str]]:
-    """Name and type of each field of a struct in Spark's JSON, nested ones with dots: ``window.start: timestamp``.
+    """Yield name and type of each field of a struct in Spark's JSON; nested names have dots, as ``window.start``.
 
     Raises:
-        IncompleteError: it is no schema.
+        IncompleteError: the text is not a schema.
     """
     try:
         yield from _fields("", json.loads(schema))
@@ -79,7 +79,7 @@ def _fields(prefix: str, struct_type: Any) -> Iterator[tuple[str, str]]:
 
 
 def type_name(kind: Any) -> str:
-    """A type in Spark's JSON as SQL writes it."""
+    """Return the SQL name of a type in Spark's JSON."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "array":
@@ -114,10 +114,10 @@ class _Reader:
 
     def family(self) -> ColumnFamily:
         name = self.text()
-        self.number(">h")  # the id of the schema, which rises when it evolves
+        self.number(">h")  # the id of the schema, which increases when it evolves
         key = self.chunks()
         self.number(">h")
         value = self.chunks()
-        self.chunks()  # how the key is encoded
+        self.chunks()  # the encoding of the key
         self.chunks()  # the user's key
         return ColumnFamily(name, key, value)

@@ -35,14 +35,14 @@ class CheckpointStatsTracker:
         self._latest_restored: RestoredCheckpointStats | None = None
 
     def triggered(self, checkpoint_id: int, kind: SnapshotType, tasks: Sequence[JobVertexID], now_ms: int) -> None:
-        """A checkpoint has begun, in which these tasks take part."""
+        """Add a checkpoint in which these tasks take part."""
         status, parts = CheckpointStatsStatus.IN_PROGRESS, tuple(map(TaskStateStats, tasks))
         self._in_progress[checkpoint_id] = CheckpointStats(
             checkpoint_id, status, kind, now_ms, None, len(parts), 0, 0, 0, 0, tasks=parts
         )
 
     def acknowledged(self, checkpoint_id: int, part: TaskStateStats, now_ms: int) -> None:
-        """A task has done its part."""
+        """Add a task's part to a checkpoint."""
         stats = self._in_progress[checkpoint_id]
         self._in_progress[checkpoint_id] = replace(
             stats,
@@ -55,7 +55,7 @@ class CheckpointStatsTracker:
         )
 
     def completed(self, checkpoint_id: int, path: str, now_ms: int) -> None:
-        """It is complete."""
+        """Count a checkpoint as completed."""
         stats = self._in_progress.pop(checkpoint_id)
         duration = now_ms - stats.trigger_timestamp
         done = replace(stats, status=CheckpointStatsStatus.COMPLETED, external_path=path, end_to_end_duration=duration)
@@ -67,7 +67,7 @@ class CheckpointStatsTracker:
             self._latest_completed = done
 
     def failed(self, checkpoint_id: int, reason: str, now_ms: int) -> None:
-        """It came to nothing."""
+        """Count a checkpoint as failed."""
         stats = self._in_progress.pop(checkpoint_id)
         failed = replace(
             stats,
@@ -81,7 +81,7 @@ class CheckpointStatsTracker:
         self._latest_failed = failed
 
     def recovered(self, metadata: CheckpointMetadata) -> None:
-        """A former JobMaster has completed it: it is shown; `recovered_totals` counts it."""
+        """Show a checkpoint that a former JobMaster has completed; `recovered_totals` counts it."""
         tasks, at = len(metadata.tasks), metadata.completed_ms
         self._latest_completed = CheckpointStats(
             id=metadata.checkpoint_id,
@@ -101,7 +101,7 @@ class CheckpointStatsTracker:
 
     @property
     def totals(self) -> CheckpointTotals:
-        """The counters that outlive a JobMaster."""
+        """The counters, which outlive a JobMaster."""
         return self._totals
 
     def recovered_totals(self, totals: CheckpointTotals) -> None:
@@ -109,18 +109,18 @@ class CheckpointStatsTracker:
         self._totals = self._totals.at_least(totals)
 
     def subsumed(self, checkpoint_id: int) -> None:
-        """Its files are removed: there are newer ones."""
+        """Mark a checkpoint as discarded: a newer one has replaced it."""
         for index, stats in enumerate(self._ended):
             if stats.id == checkpoint_id:
                 self._ended[index] = replace(stats, discarded=True)
 
     def restored(self, checkpoint_id: int, path: str, now_ms: int, *, is_savepoint: bool) -> None:
-        """A job's state has been restored."""
+        """Count a restore of the job's state."""
         self._totals = replace(self._totals, restored=self._totals.restored + 1)
         self._latest_restored = RestoredCheckpointStats(checkpoint_id, now_ms, is_savepoint, path)
 
     def snapshot(self, now_ms: int, operations: Sequence[OperationStatus] = ()) -> CheckpointStatsSnapshot:
-        """The figures now."""
+        """Return the current figures."""
         done = [stats for stats in self._ended if stats.status is CheckpointStatsStatus.COMPLETED]
         running = [
             replace(stats, end_to_end_duration=now_ms - stats.trigger_timestamp) for stats in self._in_progress.values()

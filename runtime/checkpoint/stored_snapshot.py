@@ -1,7 +1,7 @@
-"""A snapshot as it is kept: a directory that is there when it is whole, and not before.
+"""Stored snapshots: directories, which have their final name only when they are complete.
 
-It has ``checkpoint/`` (as the checkpointLocation), ``sink/`` (the file sink's log), ``files.json`` (sizes and digests
-of these files) and ``snapshot.json``.
+A snapshot has ``checkpoint/`` (as the checkpointLocation), ``sink/`` (the file sink's log), ``files.json`` (sizes and
+digests of these files) and ``snapshot.json`` (a `QuerySnapshot`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FILES = "files.json"
 
 
 def load_snapshot(path: Path) -> QuerySnapshot:
-    """The snapshot in a directory.
+    """Return the snapshot in a directory.
 
     Raises:
-        SnapshotLostError: there is none.
+        SnapshotLostError: there is none, or its description is damaged.
     """
     try:
         snapshot: QuerySnapshot = from_plain(json.loads((path / DESCRIPTION).read_bytes()), QuerySnapshot)
@@ -42,7 +42,7 @@ def load_snapshot(path: Path) -> QuerySnapshot:
 
 
 def read_records(snapshot: QuerySnapshot) -> dict[str, FileRecord]:
-    """The records of a snapshot's files, of when it was taken, by their paths below it; none where it has no list.
+    """Return the records of a snapshot's files by their paths below it; none if it has no list of files.
 
     Raises:
         IncompleteError: the list is damaged.
@@ -52,15 +52,15 @@ def read_records(snapshot: QuerySnapshot) -> dict[str, FileRecord]:
 
 
 def check_snapshot(snapshot: QuerySnapshot, *, contents: bool = True) -> BatchFiles:
-    """See that a snapshot is whole, and return its files.
+    """Check that a snapshot is whole, and return its files.
 
     Args:
         snapshot: the snapshot.
-        contents: whether all files are read and compared with their digests, and with Hadoop's checksums. Names, sizes
-            and what can be concluded from them are looked at in any case.
+        contents: whether to read all files and compare them with their digests and with Hadoop's checksums. Without,
+            only names and sizes are checked, and the few files that name others are read.
 
     Raises:
-        SnapshotLostError: it is not.
+        SnapshotLostError: it is not whole.
     """
     root = Path(snapshot.path)
     checkpoint = root / CHECKPOINT
@@ -80,7 +80,7 @@ def check_snapshot(snapshot: QuerySnapshot, *, contents: bool = True) -> BatchFi
 
 
 def discard_snapshot(snapshot: QuerySnapshot) -> None:
-    """Remove a snapshot; one that is not there, or only partly, is fine.
+    """Remove a snapshot, also one that is removed in part; do nothing if there is none.
 
     Raises:
         SnapshotError: it cannot be removed.
@@ -90,12 +90,12 @@ def discard_snapshot(snapshot: QuerySnapshot) -> None:
     try:
         remove_tree(part)
         if target.exists():
-            target.rename(part)  # so that half of it is never taken for a snapshot
+            target.rename(part)  # so that a half-removed one is never found
             remove_tree(part)
     except OSError as error:
         raise SnapshotError(f"the snapshot in {target} cannot be removed: {error}") from error
 
 
 def part_of(target: Path) -> Path:
-    """Where a snapshot is made before it gets its name, and what it is renamed to before it is removed."""
+    """Return the path of an incomplete snapshot: before it gets its final name, and while it is removed."""
     return target.with_name(f".{target.name}.part")

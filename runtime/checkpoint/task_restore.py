@@ -1,9 +1,12 @@
-"""What a streaming query begins with: its live location, a checkpoint, or a savepoint. Runs before the query starts.
+"""Choose the state that a streaming query starts from: its live location, a checkpoint, or a savepoint.
 
-After a failure the live location is used, for nothing that was committed is done again then. A checkpoint is put back
-where the live location is behind it, is damaged, or where Spark twice could not load its state. The newest checkpoint
-that is whole is taken. A savepoint that the job was begun from is put back once, whatever lies there; a mark in the
-job's own directory says that this has been done.
+This runs before the query starts.
+
+- After a failure the query uses its live location, so that it does not repeat a committed batch.
+- The newest whole checkpoint is restored if the live location is behind the latest checkpoint, or damaged. The same
+  happens if Spark failed twice in a row to load its state.
+- If the job was started from a savepoint, that is restored once, and replaces what is in the live location. A mark in
+  the job's own directory records it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 
 LOAD_FAILURES = 2
-"""After how many failures in a row to load one state a query goes back: the first may have had a passing cause."""
+"""How many failures in a row to load one state send a query back: a single failure may have a passing cause."""
 
 _LOAD_FAILURE = re.compile(
     r"\[(?:CANNOT_LOAD_STATE_STORE(?!\.\w*OUT_OF_MEMORY|\.UNRELEASED_THREAD_ERROR)"
@@ -39,7 +42,7 @@ class TaskRestore:
 
     Args:
         directory: of the task, in the job's own directory.
-        restore: what there is; None for a task that begins without.
+        restore: the state to restore; None for a task that starts without state.
     """
 
     def __init__(self, directory: Path, restore: JobManagerTaskRestore | None) -> None:
@@ -50,17 +53,17 @@ class TaskRestore:
 
     @property
     def unclaimed(self) -> list[str]:
-        """Queries of which there is state, and which have not started."""
+        """Queries with state that have not started."""
         return sorted(self._states.keys() - self._claimed)
 
     def prepare(self, query: QueryLocation) -> str:
-        """Put the state in place that a query is to begin with; returns what was done, empty for nothing.
+        """Restore the state that a query starts from; return a note of it, empty if nothing was restored.
 
         Raises:
-            SavepointError: there is no state of it in the savepoint, but of others that nobody claims.
-            SnapshotError: the state cannot be put back.
+            SavepointError: the savepoint has no state of this query, but of others that have not started.
+            SnapshotError: the state cannot be restored.
         """
-        finish_restore(Path(query.location))  # one that an earlier attempt was killed in
+        finish_restore(Path(query.location))  # in case an earlier attempt was killed during a restore
         restore = self._restore
         if restore is None:
             return ""
@@ -78,11 +81,11 @@ class TaskRestore:
 
     @staticmethod
     def began_at(query: QueryLocation) -> int:
-        """The last batch that a query has committed, now that it is prepared."""
+        """Return the last batch that a query has committed; call it after `prepare`."""
         return committed_batch(query)
 
     def failed(self, query: QueryLocation, began_at: int, message: str) -> str:
-        """Note that a query has failed; returns what is to be said of it, empty for nothing.
+        """Note that a query has failed; return a note for the log, empty if it is no failure to load state.
 
         Args:
             query: the query.
@@ -97,14 +100,14 @@ class TaskRestore:
         make_private(mark.parent, durable=True)
         write_private(mark, json.dumps({"batch_id": began_at, "count": count}).encode())
         if count < LOAD_FAILURES:
-            return f"query {query.name} could not load its state as of batch {began_at}; it is tried once more"
+            return f"query {query.name} could not load its state as of batch {began_at}; its next start tries once more"
         return (
             f"query {query.name} could not load its state as of batch {began_at}, {count} times in a row; "
             "its next start goes back to the last checkpoint that can be restored, if there is one"
         )
 
     def _why_not_live(self, query: QueryLocation, state: QuerySnapshot) -> str:
-        """Why the live location is not to be used; empty where it is."""
+        """Return why the query must not start from its live location; empty if it may."""
         mark = self._load_failures(query.name)
         try:
             live = inspect_location(query, state)
@@ -120,7 +123,7 @@ class TaskRestore:
     def _put_back_any(
         self, query: QueryLocation, restore: JobManagerTaskRestore, state: QuerySnapshot, why: str
     ) -> str:
-        """Put back the newest checkpoint that is whole; where the state did not load, one that has been loaded."""
+        """Restore the newest whole checkpoint; after failures to load, prefer one that Spark has loaded before."""
         found = [(restore.checkpoint_id, state)]
         for checkpoint in restore.earlier:
             found += [(checkpoint.checkpoint_id, kept) for kept in checkpoint.queries if kept.name == query.name]
@@ -135,10 +138,10 @@ class TaskRestore:
                 problems.append(f"checkpoint {checkpoint_id} cannot be restored: {error}")
                 continue
             mark.unlink(missing_ok=True)
-            note = f"query {query.name} goes on from checkpoint {checkpoint_id}, batch {kept.batch_id}: {why}"
+            note = f"query {query.name} continues from checkpoint {checkpoint_id}, batch {kept.batch_id}: {why}"
             return "; ".join([note, *problems])
         raise SnapshotLostError(
-            f"query {query.name!r} can go on neither from its own files nor from a checkpoint: "
+            f"query {query.name!r} can continue neither from its own files nor from a checkpoint: "
             + "; ".join([why, *problems]),
             "start the job from a savepoint with `understudy job run --from`; without its checkpointLocation it loses "
             "its state",
@@ -165,11 +168,11 @@ class TaskRestore:
             why = self._why_not_live(query, state)
             if not why:
                 return ""
-            new_query_id = done.get("new_query_id", new_query_id)  # once more as the first time
-        if new_query_id is None:  # two that run must not be one query, to Spark nor to a sink that remembers batches
+            new_query_id = done.get("new_query_id", new_query_id)  # the same as the first time
+        if new_query_id is None:  # two running queries need two ids, for Spark and for sinks that remember batches
             elsewhere = lease_file(state.location) != lease_file(query.location)
             new_query_id = elsewhere and may_be_written_to(state.location)
-        _put_back(query, state, copy=True, new_query_id=new_query_id)  # the savepoint is the user's
+        _put_back(query, state, copy=True, new_query_id=new_query_id)  # share no file with the user's savepoint
         make_private(mark.parent, durable=True)
         done = {
             "savepoint": savepoint,
@@ -185,7 +188,7 @@ class TaskRestore:
 
 
 def is_load_failure(message: str) -> bool:
-    """Whether a query's exception says that its state or its logs cannot be read, so that a repetition may not help."""
+    """Return whether a query's exception says that its state or its logs cannot be read: then a retry may not help."""
     return _LOAD_FAILURE.search(message) is not None
 
 

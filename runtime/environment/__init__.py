@@ -1,1 +1,1 @@
-"""What surrounds a component: the runtime directory, the configuration, the high-availability services."""
+"""The environment of a component: the runtime directory, the configuration, the high-availability services."""

@@ -1,7 +1,8 @@
-"""Who of several masters looks after which process of this machine: one file lock for each.
+"""Claims of masters on the processes of this machine: one file lock for each process.
 
-A lock is free the moment its holder ends, however that comes, so that a living master takes over what a killed one
-looked after. The file says which process it is about: the successor finds that one running, and does not start another.
+A master supervises the processes that it has claimed. The kernel frees a lock when its holder ends, so another master
+takes over the processes of a killed one. The file names the process: the new master finds it running, and does not
+start another.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from runtime.environment.descriptor import ProcessRecord
 
 
 class Claim:
-    """The right to look after one process.
+    """The right to supervise one process.
 
-    A forked child of the holder does not keep it, and neither does a spawned one.
+    Neither forked nor spawned children of the holder inherit it.
 
     Args:
-        path: the file; made where it is missing.
+        path: the lock file; `try_acquire` creates it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,11 +32,11 @@ class Claim:
 
     @property
     def held(self) -> bool:
-        """Whether this process has it."""
+        """True if this process holds the claim."""
         return self._descriptor is not None
 
     def try_acquire(self) -> bool:
-        """Take it unless another process has it; returns whether it is ours now. Raises OSError."""
+        """Take the claim unless another process holds it; return whether this process holds it. Raises OSError."""
         if self._descriptor is not None:
             return True
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -48,7 +49,7 @@ class Claim:
         return True
 
     def note(self, process: ProcessRecord, address: str = "") -> None:
-        """Write down which process it is about, and where that is reached. Raises OSError."""
+        """Write the claimed process and its address into the file. Raises OSError."""
         if self._descriptor is None:
             raise RuntimeError(f"{self.path} is not held by this process")
         data = json.dumps({"process": asdict(process), "address": address}).encode()
@@ -56,7 +57,7 @@ class Claim:
         os.pwrite(self._descriptor, data, 0)
 
     def living(self) -> tuple[ProcessRecord, str] | None:
-        """The process that it is about, and its address; None where that does not run."""
+        """Return the claimed process and its address; None if it does not run."""
         try:
             values = json.loads(self.path.read_bytes())
             record = ProcessRecord(**values["process"])
@@ -65,13 +66,13 @@ class Claim:
             return None
 
     def forget(self) -> None:
-        """Write down that there is no such process any more, and give it up."""
+        """Empty the file, since the process has ended, and release the claim."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
         self.release()
 
     def release(self) -> None:
-        """Give it up; doing it twice does nothing."""
+        """Release the claim; idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""What every component of the cluster is made with: configuration, directory, high-availability services."""
+"""The environment of every component of the cluster: configuration, directory, high-availability services."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from conf.options import (
 from conf.secret import SecretStr
 from runtime.environment.directory import ClusterDirectory
 
-if TYPE_CHECKING:  # a client has no use for Thespian and Redis, whose import is a third of its start
+if TYPE_CHECKING:  # clients do not need Thespian and Redis, whose import takes a third of their start
     from actors.process.host import HostSpec
     from runtime.ha.services import HighAvailabilityServices, RedisHaServices
 
@@ -46,11 +46,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ComponentContext:
-    """The surroundings of a component.
+    """The environment of a component.
 
     Args:
         configuration: the cluster's effective configuration.
-        directory: its runtime directory.
+        directory: the cluster's runtime directory.
         system: address of the system's receptionist.
     """
 
@@ -60,22 +60,22 @@ class ComponentContext:
 
     @classmethod
     def read(cls, runtime_dir: str, system: str) -> ComponentContext:
-        """From what a component is told at its start: the runtime directory and the system's address."""
+        """Read the environment, given the two arguments of a component's start: runtime directory and address."""
         directory = ClusterDirectory(Path(runtime_dir))
         return cls(Configuration.read(directory.configuration_file), directory, ActorAddress.parse(system))
 
     @property
     def results(self) -> Path:
-        """Where jobs materialise their results: every TaskExecutor reads there."""
+        """Directory of the materialised results of jobs, which every TaskExecutor reads."""
         return self.configuration.get(ClusterOptions.SHARED_DIR) / "jobs"
 
     @property
     def archive(self) -> Path:
-        """Where finished jobs are kept: every Dispatcher reads there."""
+        """Directory of finished jobs, which every Dispatcher reads."""
         return self.configuration.get(ClusterOptions.SHARED_DIR) / "archive"
 
     def arguments(self) -> dict[str, Any]:
-        """What `read` needs, as plain arguments of a component's factory."""
+        """Return the arguments of `read`, for a component's factory."""
         return {"runtime_dir": str(self.directory.root), "system": str(self.system)}
 
     async def ha_services(self, service: RpcService) -> HighAvailabilityServices:
@@ -94,11 +94,11 @@ class ComponentContext:
         return open_redis_services(self.configuration)
 
     def offload_large_calls(self, service: RpcService, blob: BlobAddress) -> None:
-        """See `offload_large_calls`; *blob* is where this master's BlobServer listens."""
+        """Call `offload_large_calls` with *blob*, the address of this master's BlobServer."""
         offload_large_calls(service, self.configuration, lambda: (blob.host, blob.port))
 
     def host_spec(self, name: str, factory: str, **arguments: Any) -> HostSpec:
-        """How to host an actor of this cluster in a process of its own."""
+        """Return the settings of a process that hosts an actor of this cluster."""
         from actors.process.host import HostSpec
 
         return HostSpec(
@@ -112,12 +112,12 @@ class ComponentContext:
 
 
 def has_redis(configuration: Configuration) -> bool:
-    """Whether Redis keeps the latches and handles, not the master (``high-availability.type``)."""
+    """Return whether Redis keeps the latches and handles, and not the master (``high-availability.type``)."""
     return configuration.get(HighAvailabilityOptions.TYPE) is HighAvailabilityMode.REDIS
 
 
 def open_redis_services(configuration: Configuration) -> RedisHaServices:
-    """The high-availability services on Redis (its URL must be set by now)."""
+    """Return the high-availability services on Redis. Raises RuntimeError if its URL is not set yet."""
     from runtime.ha.services import RedisHaServices
 
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
@@ -133,7 +133,7 @@ def open_redis_services(configuration: Configuration) -> RedisHaServices:
 
 
 def log_config(configuration: Configuration, directory: ClusterDirectory, name: str) -> LogConfig:
-    """How the process *name* logs."""
+    """Return the log settings of the process *name*."""
     return LogConfig(
         directory.log / f"{name}.log",
         configuration.get(EnvironmentOptions.LOG_LEVEL).value,
@@ -145,10 +145,11 @@ def log_config(configuration: Configuration, directory: ClusterDirectory, name: 
 
 
 async def bound_outputs(context: ComponentContext, interval_s: float = OUTPUTS_INTERVAL_S) -> None:
-    """Keep what the processes of this machine print (``log/*.out``) from filling the disk, as long as the task runs.
+    """Limit the output files of this machine's processes (``log/*.out``), as long as this task runs.
 
-    The processes have the files open and append to them, so a file is cut, not replaced: beyond `env.log.max-size` its
-    end goes to a file beside it, ``NAME.out.1``, and it begins anew. What is printed at that moment may be lost.
+    The processes have the files open and append to them, so a file cannot be replaced. If it is larger than
+    `env.log.max-size`, its end is copied to ``NAME.out.1`` beside it, and the file is emptied. Output that a process
+    prints at that moment may be lost.
     """
     largest = context.configuration.get(EnvironmentOptions.LOG_MAX_SIZE)
     while True:
@@ -156,17 +157,17 @@ async def bound_outputs(context: ComponentContext, interval_s: float = OUTPUTS_I
         try:
             cut = await asyncio.to_thread(cut_outputs, context.directory.log, largest)
         except OSError as error:
-            logger.warning("what processes print is not kept within env.log.max-size: %s", error)
+            logger.warning("output files cannot be kept within env.log.max-size: %s", error)
             continue
         for name in cut:
-            logger.info("%s was longer than env.log.max-size: its end was put aside as %s.1", name, name)
+            logger.info("%s was larger than env.log.max-size: its end is now in %s.1", name, name)
 
 
 def cut_outputs(directory: Path, largest: int) -> list[str]:
-    """Put aside the end of each ``.out`` file of more than *largest* bytes, and empty it; return their names."""
+    """Copy the end of each ``.out`` file of more than *largest* bytes, and empty the file; return the names."""
     cut = []
     for path in directory.glob("*.out"):
-        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # another process of this machine is at it
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # another process of this machine does it
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,12 +185,12 @@ def cut_outputs(directory: Path, largest: int) -> list[str]:
 
 
 def rpc_config(configuration: Configuration, directory: ClusterDirectory, *, port: int = 0) -> RpcConfig:
-    """Settings of the RPC service of a process."""
+    """Return the settings of the RPC service of a process."""
     return RpcConfig(
         bind_host=configuration.get(ClusterOptions.HOST),
         port=port,
         socket_dir=directory.socket_dir(),
-        # Of several hosts one machine may have both roles, each with a directory of its own at the same address.
+        # In a cluster of several hosts, one machine may have both roles, with two directories at one address.
         shares_host=configuration.is_set(ClusterOptions.HOST),
         frame_size=configuration.get(RpcOptions.FRAME_SIZE),
         ask_timeout_s=configuration.get(RpcOptions.ASK_TIMEOUT),
@@ -199,17 +200,17 @@ def rpc_config(configuration: Configuration, directory: ClusterDirectory, *, por
 
 
 def tls_config(configuration: Configuration) -> TlsConfig | None:
-    """The certificates for TLS between processes; None where it is off."""
+    """Return the certificates for TLS between processes; None if it is off."""
     certificate = configuration.get(SecurityOptions.SSL_CERTIFICATE)
     key = configuration.get(SecurityOptions.SSL_KEY)
     ca = configuration.get(SecurityOptions.SSL_CA)
     if not configuration.get(SecurityOptions.SSL_ENABLED) or certificate is None or key is None or ca is None:
-        return None  # on without its files it cannot be: the configuration does not allow that
+        return None  # the configuration does not allow TLS without these files
     return TlsConfig(certificate, key, ca)
 
 
 def blob_store_url(configuration: Configuration) -> SecretStr:
-    """Where permanent blobs are kept beside the BlobServer: a URL, or a path."""
+    """Return the URL or path of the store of permanent blobs, which outlives the BlobServer."""
     get = configuration.get
     path = get(HighAvailabilityOptions.STORAGE_DIR) / get(ClusterOptions.ID) / "blob"
     return get(BlobOptions.STORE_URL) or SecretStr(str(path), str(path))
@@ -218,7 +219,7 @@ def blob_store_url(configuration: Configuration) -> SecretStr:
 def blob_client(
     configuration: Configuration, address: BlobAddress | Callable[[], tuple[str, int]], secret: bytes
 ) -> BlobClient:
-    """A client of the cluster's BlobServer, with the patience that the configuration gives it."""
+    """Return a client of the cluster's BlobServer, with timeout and retries by the configuration."""
     tls = tls_config(configuration)
     return BlobClient(
         (address.host, address.port) if isinstance(address, BlobAddress) else address,
@@ -232,24 +233,24 @@ def blob_client(
 def offload_large_calls(
     service: RpcService, configuration: Configuration, address: Callable[[], tuple[str, int]]
 ) -> None:
-    """Let a component's arguments and results over `rpc.frame-size` travel by the BlobServer; before its first call."""
+    """Send a component's arguments and results over `rpc.frame-size` by the BlobServer; use before its first call."""
     service.use_offloader(
         BlobOffloader(
             lambda location: blob_client(configuration, BlobAddress(*location), service.secret),
             address,
-            # A value is fetched at once; what a killed process has put goes with the server's time to live.
+            # A value is fetched at once; that of a killed process is removed after the server's time to live.
             lifetime_s=max(1.0, min(configuration.get(BlobOptions.CLEANUP_TTL), 3600.0)),
         )
     )
 
 
 def system_address(configuration: Configuration, port: int) -> ActorAddress:
-    """The address by which users know the system: that of its receptionist."""
+    """Return the address of the system for users: that of its receptionist."""
     return ActorAddress("understudy", configuration.get(ClusterOptions.HOST), port, RECEPTIONIST_PATH)
 
 
 async def wait_for_process(pid: int) -> None:
-    """Wait until a process has ended, by pidfd; it may be anybody's child."""
+    """Wait by pidfd until a process has ended; it need not be a child of this one."""
     try:
         descriptor = os.pidfd_open(pid)
     except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped

@@ -1,4 +1,4 @@
-"""``cluster.json``: what a running cluster says of itself, and which processes are its own."""
+"""``cluster.json``: the description of a running cluster and of its processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """One process, named so that its number cannot be mistaken for that of a later one.
+    """One process, identified so that a later process with the same number is not mistaken for it.
 
     Attributes:
-        role: what it is in the cluster: ``master``, ``taskmanager-0``, ``redis``, ...
-        pid: its number.
-        start_ticks: when it started, in clock ticks since the machine did (field 22 of ``/proc/<pid>/stat``).
-        boot_id: which start of the machine that was.
+        role: in the cluster: ``master``, ``taskmanager-0``, ``redis``, ...
+        pid: its process id.
+        start_ticks: when it started, in clock ticks since the start of the machine (field 22 of ``/proc/<pid>/stat``).
+        boot_id: id of that start of the machine.
     """
 
     role: str
@@ -30,32 +30,32 @@ class ProcessRecord:
 
     @classmethod
     def of(cls, role: str, pid: int) -> ProcessRecord:
-        """The record of a process that runs now. Raises ProcessLookupError when there is none."""
+        """Return the record of a running process. Raises ProcessLookupError if there is none."""
         ticks = _start_ticks(pid)
         if ticks is None:
             raise ProcessLookupError(f"no process {pid}")
         return cls(role, pid, ticks, _boot_id())
 
     def is_alive(self) -> bool:
-        """Whether this very process still runs; one that is dead but not yet waited for does not."""
+        """Return whether exactly this process still runs; a zombie does not."""
         return self.boot_id == _boot_id() and _start_ticks(self.pid) == self.start_ticks
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescriptor:
-    """Where everything of a running cluster is. Holds no secret.
+    """Addresses, directories and processes of a running cluster. Holds no secret.
 
     Attributes:
         cluster_id: ``cluster.id``.
         system_address: the master's actor system, ``akka.tcp://<system>@<host>:<port>``.
         started_ms: when it started, in milliseconds since 1970.
-        runtime_dir: its directory.
-        log_dir: where the logs are.
-        socket_dir: where the Unix sockets are; outside the runtime directory when that one's path is too long.
-        processes: the master first, then those that it started, as far as they were known at the time of writing.
+        runtime_dir: its runtime directory.
+        log_dir: directory of the logs.
+        socket_dir: directory of the Unix sockets; outside the runtime directory if that has too long a path.
+        processes: the master first, then the processes that it had started when this was written.
         versions: versions by name: ``understudy``, ``python``, ``spark``, ``java``, ``redis``.
         addresses: further addresses by name: ``blob``, ``redis``, ...
-        masters: the addresses of all masters' systems, that of `system_address` among them.
+        masters: the addresses of all masters' systems, including `system_address`.
     """
 
     cluster_id: str
@@ -70,12 +70,12 @@ class ClusterDescriptor:
     masters: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
-        """Replaces the file atomically, with mode 0600. Raises OSError."""
+        """Replace the file atomically, with mode 0600. Raises OSError."""
         write_private(path, json.dumps({"format": FORMAT, **asdict(self)}, indent=2).encode() + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> ClusterDescriptor:
-        """What the file says.
+        """Return the content of the file.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -101,9 +101,9 @@ def _start_ticks(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # the second field is the command in parentheses and may hold anything, so count from its end
+    # The second field is the command in parentheses, which may contain any text: so count from its end.
     fields = stat.rpartition(b")")[2].split()
-    # a process is a zombie as soon as its first thread has ended; it has ended with the last one
+    # A process becomes a zombie when its first thread ends, but it has ended only when its last thread has.
     return None if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1 else int(fields[19])
 
 

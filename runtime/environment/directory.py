@@ -1,16 +1,18 @@
 """The runtime directory of a cluster: its paths, its lock, its sockets.
 
-cluster.json    where everything is (0600)           log/       logs of every process
-cluster.lock    held while the cluster runs          blob/      blobs of the BlobServer
-secret          the cluster's secret (0600)          ha/        state whose handles are in Redis
-run/            sockets and process numbers          redis/     files of the embedded redis-server
-archive/        finished jobs                        jobs/      materialised results of running jobs
-claims/         which master looks after what        rest-token the token of the REST API (0600)
-checkpoints/    of running jobs, with their queries' live state
-savepoints/     savepoints (the user's)
-warehouse/      data of managed tables          tables/     definitions of the tables: `runtime.spark.driver.tables`
-hive/           metastore and warehouse of jobs with Hive's catalog
-tm-<n>/         a TaskManager's own               application/  the program of an application cluster
+It contains:
+
+    cluster.json    addresses and processes (0600)       log/       logs of every process
+    cluster.lock    held while the cluster runs          blob/      blobs of the BlobServer
+    secret          the cluster's secret (0600)          ha/        state whose handles are in Redis
+    run/            sockets and process numbers          redis/     files of the embedded redis-server
+    archive/        finished jobs                        jobs/      materialised results of running jobs
+    claims/         which master supervises what         rest-token the token of the REST API (0600)
+    checkpoints/    of running jobs, with their queries' live state
+    savepoints/     savepoints (the user's)
+    warehouse/      data of managed tables          tables/     definitions of the tables: `runtime.spark.driver.tables`
+    hive/           metastore and warehouse of jobs with Hive's catalog
+    tm-<n>/         files of a TaskManager               application/  the program of an application cluster
 """
 
 from __future__ import annotations
@@ -32,17 +34,17 @@ from runtime.environment.descriptor import ClusterDescriptor
 from runtime.errors import ClusterAlreadyRunning, ClusterNotRunning, RuntimeDirectoryError
 
 CLUSTER_DIR_VARIABLE = "UNDERSTUDY_CLUSTER_DIR"
-"""In the environment of every process of a cluster: by it `stop` finds those that a killed parent left behind."""
+"""Environment variable of every process of a cluster: `stop` finds the orphans of a killed process by it."""
 
-SOCKET_PATH_LIMIT = 90  # bytes; the kernel's sun_path takes 108 with the closing NUL
-SOCKET_NAME_ROOM = 40  # bytes kept for the longest name of a socket
+SOCKET_PATH_LIMIT = 90  # bytes; the kernel's sun_path has 108, including the final NUL
+SOCKET_NAME_ROOM = 40  # bytes reserved for the longest name of a socket
 
-_MEMBERS, _GATE = 0, 1  # bytes of the lock file: the lock itself, and the turn of those who give it up
+_MEMBERS, _GATE = 0, 1  # bytes of the lock file: the lock itself, and one that `ClusterLock.leave` takes
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 
 class ClusterDirectory:
-    """The runtime directory of one cluster (``cluster.runtime-dir``). Making the object touches nothing.
+    """The runtime directory of one cluster (``cluster.runtime-dir``). The constructor changes no file.
 
     Attributes:
         root: the directory.
@@ -67,14 +69,14 @@ class ClusterDirectory:
         self.application = root / "application"
 
     def taskmanager(self, index: int) -> Path:
-        """The directory of a TaskManager of this machine, counted from 0."""
+        """Return the directory of a TaskManager of this machine, counted from 0."""
         return self.root / f"tm-{index}"
 
     def create(self) -> None:
-        """Makes the directory and its parts with mode 0700, and tightens those that are already there.
+        """Create the directory and its parts with mode 0700, and restrict existing ones to that mode.
 
         Raises:
-            RuntimeDirectoryError: it cannot be made, is a link or a file, or belongs to another user.
+            RuntimeDirectoryError: it cannot be created, is a link or a file, or belongs to another user.
         """
         parts = (self.run, self.log, self.blob, self.ha, self.redis, self.archive, self.jobs, self.claims)
         self._make(self.root, *parts, *self.tables)
@@ -91,38 +93,38 @@ class ClusterDirectory:
             ) from error
 
     def claim(self, name: str) -> Claim:
-        """The claim of one process of this machine: ``redis``, ``taskmanager-0``, ``master-1``, ..."""
+        """Return the claim on one process of this machine: ``redis``, ``taskmanager-0``, ``master-1``, ..."""
         return Claim(self.claims / name)
 
     def client_claim(self) -> Claim:
-        """Held by the client for which a per-job or application cluster was started, while it needs the cluster."""
+        """Return the claim that the client of a per-job or application cluster holds while it needs the cluster."""
         return self.claim("client")
 
     def masters(self) -> dict[int, str]:
-        """The living masters that use this directory and serve: the address of each one's system, by its number."""
+        """Return the system addresses of the masters that use this directory and serve, by their numbers."""
         living = {path.name: Claim(path).living() for path in self.claims.glob("master-*")}
         found = {int(name.removeprefix("master-")): each[1] for name, each in living.items() if each and each[1]}
         return dict(sorted(found.items()))
 
     def heads(self, *, serving: bool = False) -> list[int]:
-        """The processes that everything here belongs to: masters, or that of a host's workers (``host``).
+        """Return the process ids of the masters here, and of the process that runs a host's workers (``host``).
 
         Args:
-            serving: whether those are left out that are being started.
+            serving: whether to leave out processes that are still starting.
         """
         claims = [Claim(path) for path in (*self.claims.glob("master-*"), *self.claims.glob("host"))]
         living = [found for claim in claims if (found := claim.living()) is not None]
         return [process.pid for process, address in living if address or not serving]
 
     def acquire(self) -> ClusterLock:
-        """Take the lock for oneself: to start a cluster here, or to clean up after one.
+        """Take the lock exclusively, to start a cluster here, or to clean up after one.
 
         It is held until it is released, or until this process and those that it was handed to have ended.
-        `ClusterLock.share` lets other masters `join`. The root directory is made where it is missing.
+        `ClusterLock.share` lets other masters `join`. The root directory is created if it is missing.
 
         Raises:
-            ClusterAlreadyRunning: a cluster runs here, or somebody starts one or cleans up.
-            RuntimeDirectoryError: the lock file cannot be made.
+            ClusterAlreadyRunning: a cluster runs here, or another command starts one or cleans up.
+            RuntimeDirectoryError: the lock file cannot be created.
         """
         self._make(self.root)
         descriptor = self._try_lock(fcntl.F_WRLCK)
@@ -133,10 +135,10 @@ class ClusterDirectory:
         return lock
 
     def join(self) -> ClusterLock:
-        """Take the lock together with the other masters of the cluster that runs here; see `acquire`.
+        """Share the lock with the other masters of the cluster that runs here; see `acquire`.
 
         Raises:
-            RuntimeDirectoryError: the lock file cannot be made, or somebody has it for himself.
+            RuntimeDirectoryError: the lock file cannot be created, or another process holds the lock exclusively.
         """
         descriptor = self._try_lock(fcntl.F_RDLCK)
         if descriptor is None:
@@ -157,11 +159,11 @@ class ClusterDirectory:
         )
 
     def is_running(self) -> bool:
-        """Whether some process holds the lock. Looking takes it from nobody."""
+        """Return whether a process holds the lock. The check does not take the lock."""
         return self._conflicts_with(fcntl.F_WRLCK)
 
     def is_held_alone(self) -> bool:
-        """Whether somebody has the lock for himself: a cluster is being started here, or ended, or cleaned up."""
+        """Return whether a process holds the lock exclusively: to start a cluster, to stop it or to clean up."""
         return self._conflicts_with(fcntl.F_RDLCK)
 
     def _conflicts_with(self, kind: int) -> bool:
@@ -175,20 +177,23 @@ class ClusterDirectory:
             os.close(descriptor)
 
     def incarnation(self) -> str | None:
-        """Which cluster the lock is, or was last, held for: each `acquire` makes another. None without a lock file."""
+        """Return the id of the cluster start for which the lock is or was held; None without a lock file.
+
+        Each `acquire` makes a new one.
+        """
         signature = self._signature()
         return None if signature is None else signature[1]
 
     def write_descriptor(self, descriptor: ClusterDescriptor) -> None:
-        """Says where everything is. Raises OSError."""
+        """Write ``cluster.json``. Raises OSError."""
         descriptor.write(self.cluster_json)
 
     def read_descriptor(self) -> ClusterDescriptor:
-        """Where everything of the cluster is; it may be that of a cluster that died: ``is_running`` knows.
+        """Return the content of ``cluster.json``, which a killed cluster may have left: ``is_running`` says whether.
 
         Raises:
-            ClusterNotRunning: no cluster says anything here.
-            RuntimeDirectoryError: what it says cannot be read.
+            ClusterNotRunning: there is no such file.
+            RuntimeDirectoryError: it cannot be read.
         """
         try:
             return ClusterDescriptor.read(self.cluster_json)
@@ -199,11 +204,13 @@ class ClusterDirectory:
             ) from error
 
     def socket_dir(self) -> Path:
-        """The directory for Unix sockets, with mode 0700: ``run/``, or a short one under the temporary directory when
-        the paths would exceed 90 bytes. The short one is written down in ``run/``, so that every process finds it.
+        """Return the directory for Unix sockets, with mode 0700.
+
+        It is ``run/``, or a short one in the temporary directory if paths in ``run/`` would exceed 90 bytes. A file in
+        ``run/`` then names the short one, so that every process finds it.
 
         Raises:
-            RuntimeDirectoryError: it cannot be made.
+            RuntimeDirectoryError: it cannot be created.
         """
         if len(os.fsencode(self.run)) + 1 + SOCKET_NAME_ROOM <= SOCKET_PATH_LIMIT:
             return self.run
@@ -228,12 +235,12 @@ class ClusterDirectory:
         )
 
     def clean(self) -> None:
-        """Removes what only a running cluster has: the descriptor, the handed-over configuration, the sockets.
+        """Remove the files that only a running cluster has: descriptor, configuration, sockets and claims.
 
-        Call it with the lock held and every process ended. Logs, archive, blobs and state stay.
+        Call it with the lock held, when every process has ended. Logs, archive, blobs and state stay.
 
         Raises:
-            OSError: something cannot be removed.
+            OSError: a file cannot be removed.
         """
         short = self._short_socket_dir()
         if short is not None:
@@ -246,12 +253,12 @@ class ClusterDirectory:
         self.cluster_json.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """After `clean`, removes what only a further start would need: secrets, blobs, state, the workers' own files.
+        """Remove the files that only a further start would need, after `clean`: secrets, blobs, state, workers' files.
 
         Logs, archive, checkpoints, savepoints and tables stay.
 
         Raises:
-            OSError: something cannot be removed.
+            OSError: a file cannot be removed.
         """
         for part in (
             self.ha,
@@ -274,7 +281,7 @@ class ClusterDirectory:
         return self.run / "socket-dir"
 
     def _short_socket_dir(self) -> Path | None:
-        """The short directory made earlier, unless it is gone or no longer ours alone."""
+        """Return the short directory that was created before, unless it is missing or others may access it."""
         try:
             noted = Path(os.fsdecode(self._socket_note.read_bytes()))
             status = noted.lstat()
@@ -284,7 +291,7 @@ class ClusterDirectory:
         return noted if private else None
 
     def _try_lock(self, kind: int) -> int | None:
-        """The open lock file, locked; None when another process has it."""
+        """Return the open lock file after locking it; None if another process holds a conflicting lock."""
         while True:
             try:
                 descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -300,7 +307,7 @@ class ClusterDirectory:
             except BlockingIOError:
                 os.close(descriptor)
                 return None
-            os.close(descriptor)  # its last holder removed the file between our open and our lock
+            os.close(descriptor)  # the last holder removed the file after it was opened here, before it was locked
 
     def _holder(self) -> str:
         signature = self._signature()
@@ -316,16 +323,18 @@ class ClusterDirectory:
 
 
 class ClusterLock:
-    """The held lock of a runtime directory: held alone, or shared by the masters of one cluster.
+    """The held lock of a runtime directory: exclusive, or shared by the masters of one cluster.
 
-    It is an open file description lock (fcntl(2)). A holder that shares it may ask to hold it alone, and keeps its
-    share where that is refused. A process that looks whether it is held does not take it. It can be handed to a started
-    process. Forked children do not keep it (their copy is closed), nor do other started ones, so it is free when its
-    holders end, in whatever way.
+    It is an open file description lock (fcntl(2)):
+
+    - A holder that shares it may request it exclusively, and keeps its share if that is refused.
+    - A process can check whether it is held without taking it.
+    - It can be handed to a started process. Other started processes and forked children do not inherit it.
+    - It is free when its holders have ended, also if they were killed.
 
     Attributes:
-        exclusive: whether it is held alone at present.
-        incarnation: which cluster it is held for; see `ClusterDirectory.incarnation`.
+        exclusive: whether this process holds it exclusively at present.
+        incarnation: the cluster start for which it is held; see `ClusterDirectory.incarnation`.
     """
 
     def __init__(self, path: Path, descriptor: int, *, exclusive: bool) -> None:
@@ -337,7 +346,7 @@ class ClusterLock:
 
     @classmethod
     def handed(cls, path: Path, descriptor: int, *, exclusive: bool) -> ClusterLock:
-        """The lock that the process which started this one has handed to it as *descriptor*."""
+        """Return the lock that the parent process has handed to this one as *descriptor*."""
         os.set_inheritable(descriptor, False)
         lock = cls(path, descriptor, exclusive=exclusive)
         if exclusive:
@@ -346,31 +355,31 @@ class ClusterLock:
 
     @property
     def held(self) -> bool:
-        """Whether this process has it."""
+        """True if this process holds the lock."""
         return self._descriptor is not None
 
     @property
     def descriptor(self) -> int:
-        """To be handed to a process. Raises RuntimeError where it is not held any more."""
+        """The descriptor to hand to another process. Raises RuntimeError if the lock is no longer held."""
         if self._descriptor is None:
             raise RuntimeError(f"{self._path} is not held")
         return self._descriptor
 
     def sign(self, incarnation: str) -> None:
-        """Write down who holds it, for messages, and for which cluster. Raises OSError."""
+        """Write this process's id, for messages, and the incarnation into the file. Raises OSError."""
         self.incarnation = incarnation
         text = f"{os.getpid()} {incarnation}\n".encode()
         os.pwrite(self.descriptor, text, 0)
         os.ftruncate(self.descriptor, len(text))
 
     def share(self) -> None:
-        """Let other masters of this cluster in; whoever wants to start another one is still refused."""
+        """Let other masters of this cluster join; starting another cluster is still refused."""
         if self._descriptor is not None:
             _lock(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, _MEMBERS)
             self.exclusive = False
 
     def is_alone(self) -> bool:
-        """Whether nobody else has it; then nobody can come in from here on."""
+        """Take the lock exclusively if no other process shares it, so that none can join; return whether it worked."""
         if self._descriptor is None:
             return False
         try:
@@ -381,9 +390,10 @@ class ClusterLock:
         return True
 
     def leave(self) -> bool:
-        """Give it up, unless nobody else has it; whether that is so, and it is held alone then.
+        """Release the share, unless this is the last holder: then take the lock exclusively.
 
-        Of several that leave at the same time exactly one is told that it was the last.
+        Returns:
+            whether this was the last holder. If several leave at the same time, exactly one of them gets True.
         """
         if self._descriptor is None:
             return False
@@ -397,14 +407,14 @@ class ClusterLock:
         return True
 
     def release(self) -> None:
-        """Give it up, and remove its file where nobody else has it. Doing it twice does nothing."""
+        """Release the lock, and remove its file if no other process holds it; idempotent."""
         if self._descriptor is not None:
             if self.is_alone():
                 self._path.unlink(missing_ok=True)
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Give it up here; the process that it was handed to has it still."""
+        """Close this process's copy; a process to which the lock was handed keeps it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -417,18 +427,18 @@ class ClusterLock:
     ) -> None:
         if kind is None:
             self.release()
-        else:  # the process that has handed it to this one holds it still, and cleans up under it: the file stays
+        else:  # the file stays: the process that handed over the lock still holds it, and cleans up
             self.hand_over()
 
 
 def _lock(descriptor: int, command: int, kind: int, byte: int) -> int:
-    """One call of fcntl(2) on a byte; the kind of lock that it answers with. Raises BlockingIOError."""
+    """Call fcntl(2) for one byte, and return the kind of lock in its answer. Raises BlockingIOError."""
     answer = fcntl.fcntl(descriptor, command, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
     return int(struct.unpack(_FLOCK, answer)[0])
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether an open file is the one that the path names now."""
+    """Return whether the path still names this open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Whether two machines see the same directory (``cluster.shared-dir``): by a mark that the first one leaves there."""
+"""Marks by which machines check that they see the same directory (``cluster.shared-dir``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _MARK = ".understudy-{}"
 
 
 def mark_shared_directory(directory: Path, cluster_id: str) -> None:
-    """Make the directory with mode 0700, and leave the cluster's mark there unless it has one. Raises OSError."""
+    """Create the directory with mode 0700, and write the cluster's mark, unless it has one. Raises OSError.
+
+    The first master writes the mark. A machine that reads the same mark sees the same directory.
+    """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / _MARK.format(cluster_id)
     with contextlib.suppress(FileExistsError):  # another master was first
@@ -20,7 +23,7 @@ def mark_shared_directory(directory: Path, cluster_id: str) -> None:
 
 
 def shared_directory_mark(directory: Path, cluster_id: str) -> str:
-    """The mark of the cluster in a directory; empty where there is none, or it cannot be read."""
+    """Return the mark of the cluster in a directory; empty if there is none, or it cannot be read."""
     try:
         return (directory / _MARK.format(cluster_id)).read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):

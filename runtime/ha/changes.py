@@ -1,7 +1,7 @@
-"""Being woken when a leader changes: one subscription per process, shared by all who wait.
+"""Notifications of leader changes: one subscription per process, shared by all waiters.
 
-Messages are lost when a connection breaks, so this only makes waiting shorter: everyone who uses it also looks at the
-latch by himself from time to time.
+Messages are lost when a connection breaks. So notifications only shorten the wait: each waiter also reads the latch
+from time to time.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from runtime.ha.tasks import cancel_and_wait
 logger = logging.getLogger(__name__)
 
 _SILENCE = 30.0
-"""Seconds without a message after which the subscription is made anew."""
+"""Seconds without a message after which the process subscribes again."""
 
 
 Wake = Callable[[str | None], None]
-"""Told which component's leader has changed; None: any may have."""
+"""Called with the component whose leader has changed; None: the leader of any component may have."""
 
 
 class ChangeSource(Protocol):
-    """Where the news come from."""
+    """Source of notifications."""
 
     async def listen(self, wake: Wake) -> None:
-        """Tell ``wake`` of changes until the connection is to be made anew; raises `HaError` when it broke."""
+        """Call ``wake`` for each change; return to be called again. Raises `HaError` when the connection broke."""
 
 
 class ChangeSubscription:
@@ -46,11 +46,11 @@ class ChangeSubscription:
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake the waiter, or the next one."""
+        """Wake the waiter; if there is none, let the next `wait` return at once."""
         self._changed.set()
 
     async def wait(self, timeout: float) -> bool:
-        """Wait for a change, at most ``timeout`` seconds; whether there was one."""
+        """Wait for a change, at most ``timeout`` seconds; return whether there was one."""
         try:
             async with asyncio.timeout(max(timeout, 0)):
                 await self._changed.wait()
@@ -70,27 +70,27 @@ class ChangeSubscription:
 
 
 class ChangeFeed:
-    """Listens to the changes of the cluster's leaders from the first subscription until `close`.
+    """Listens to changes of the cluster's leaders, from `start` or the first subscription until `close`.
 
     Args:
-        source: of the news.
+        source: of the notifications.
         retry: seconds between attempts to listen again after the connection broke.
     """
 
     def __init__(self, source: ChangeSource, *, retry: float = 0.5) -> None:
         self._source = source
         self._retry = retry
-        # By component: a thousand followers are not looked through for each leader that changes.
+        # By component: a change does not have to search a thousand followers.
         self._subscriptions: defaultdict[str, set[ChangeSubscription]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to listen, before there is a subscription."""
+        """Begin to listen even without a subscription."""
         if self._task is None:
             self._task = asyncio.create_task(self._listen(), name="ha-changes")
 
     def subscribe(self, component: str) -> ChangeSubscription:
-        """A subscription, to be entered as a context."""
+        """Return a subscription; enter it as a context."""
         return ChangeSubscription(self, component)
 
     def add(self, subscription: ChangeSubscription) -> None:
@@ -99,7 +99,7 @@ class ChangeFeed:
         self.start()
 
     def discard(self, subscription: ChangeSubscription) -> None:
-        """Wake it no more."""
+        """Stop waking ``subscription``."""
         waiting = self._subscriptions[subscription.component]
         waiting.discard(subscription)
         if not waiting:
@@ -130,7 +130,8 @@ class RedisChangeSource:
     """The cluster's pub/sub channel.
 
     Args:
-        connection: gives one of its connections to the subscription.
+        connection: provides the subscription's connection.
+        keys: names of the cluster's keys and of its channel.
     """
 
     def __init__(self, connection: RedisConnection, keys: ClusterKeys) -> None:
@@ -148,12 +149,12 @@ class RedisChangeSource:
         try:
             async with asyncio.timeout(self._connection.timeout):
                 await pubsub.subscribe(self._channel)
-            # What was published while nobody listened is lost: let everyone look.
+            # Messages published before the subscription are lost: wake all waiters.
             wake(None)
             while True:
                 message = await pubsub.get_message(timeout=_SILENCE)
                 if message is None:
-                    # Nothing for so long may mean a connection that is dead without knowing it: begin anew.
+                    # After such a silence the connection may be dead without an error: subscribe again.
                     return
                 if message["type"] == "message":
                     wake(str(message["data"]))

@@ -1,10 +1,10 @@
 """The completed checkpoints of one job (Flink's ``CompletedCheckpointStore``).
 
-A checkpoint is here a number, and bytes that mean something to the job's checkpoint coordinator. The bytes are in a
-file, the handle in a map of the job's own; every write is conditional on the term of the job's JobMaster.
+To this store, a checkpoint is a number and bytes that the job's checkpoint coordinator understands. The bytes are in a
+file, the handle in a map of the job's own. Every write is conditional on the term of the job's JobMaster.
 
-What is subsumed is given back to the caller after its handle is gone, so that whatever the bytes point to is deleted
-after the handle, never before it.
+The store returns a subsumed checkpoint only after its handle is removed. So the caller deletes the files to which its
+bytes refer after the handle, never before.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from runtime.protocol.leader import LeaderTerm
 logger = logging.getLogger(__name__)
 
 INITIAL_CHECKPOINT_ID = 1
-"""Flink's: the number of a job's first checkpoint."""
+"""The number of a job's first checkpoint, as in Flink."""
 
 
 class CheckpointIDCounter:
-    """The counter of one job, in a map of all (Flink: ``ZooKeeperCheckpointIDCounter``).
+    """The counter of one job, in a map of all counters (Flink: ``ZooKeeperCheckpointIDCounter``).
 
-    Every write demands the value that was there before, so that one that was delayed cannot undo a later one. With the
-    number goes the epoch of its writer: after a lost reply nobody takes a successor's write for his own.
+    Every write demands the value that was there before, so that a delayed write cannot undo a later one. The number is
+    stored with the epoch of its writer. So after a lost reply, a JobMaster does not mistake its successor's write for
+    its own.
 
     A write is refused (`LeadershipLostError`) when its term is over. After `StateWriteUnknownError` a write may be
-    repeated: then a number may have been left out, but none is given out twice. Every method may raise
-    `HaUnreachableError`; then nothing was changed.
+    repeated: a number may then be skipped, but none is returned twice. Every method may raise `HaUnreachableError`;
+    then nothing was changed.
     """
 
     def __init__(self, maps: FencedMaps, keys: ClusterKeys, job_id: str) -> None:
@@ -52,7 +53,7 @@ class CheckpointIDCounter:
         self._lock = asyncio.Lock()
 
     async def get_and_increment(self, term: LeaderTerm) -> int:
-        """The number of the next checkpoint; nobody else gets it."""
+        """Return the number of the next checkpoint; no other call returns it."""
         async with self._lock:
             before = await self._raw()
             count = _count(before)
@@ -60,11 +61,11 @@ class CheckpointIDCounter:
             return count
 
     async def get(self) -> int:
-        """The number that would be given out next."""
+        """Return the number that `get_and_increment` would return next."""
         return _count(await self._raw())
 
     async def set_count(self, count: int, term: LeaderTerm) -> None:
-        """Give out ``count`` next, for example one more than that of the checkpoint that was restored."""
+        """Let `get_and_increment` return ``count`` next, for example one more than the restored checkpoint's number."""
         check_count(count)
         async with self._lock:
             await self._write(await self._raw(), count, term)
@@ -80,7 +81,7 @@ class CheckpointIDCounter:
             raise self._unknown(error) from error
         if not write.done:
             raise StateHandleConflictError(
-                f"the checkpoint counter of job {self._job_id} was changed by somebody else; read it again"
+                f"another write has changed the checkpoint counter of job {self._job_id}; read it again"
             )
 
     async def _look(self, cause: HaUnreachableError) -> str | None:
@@ -91,7 +92,7 @@ class CheckpointIDCounter:
 
     def _unknown(self, cause: HaUnreachableError) -> StateWriteUnknownError:
         return StateWriteUnknownError(
-            f"whether the checkpoint counter of job {self._job_id} was changed is not known ({cause.cause}); repeat it"
+            f"the checkpoint counter of job {self._job_id} may or may not have changed ({cause.cause}); repeat the call"
         )
 
     async def _raw(self) -> str | None:
@@ -99,7 +100,7 @@ class CheckpointIDCounter:
 
 
 def check_count(count: int) -> None:
-    """Raise ValueError unless it can be the number of a checkpoint."""
+    """Raise ValueError unless *count* can be the number of a checkpoint."""
     if count < 0:
         raise ValueError(f"the number of a checkpoint is 0 or more, not {count}")
 
@@ -112,10 +113,10 @@ class CheckpointRecoveryFactory:
     """Stores and counters by job: handles in a map for each, files in a directory for each.
 
     Args:
-        maps: where the handles and the numbers are.
-        keys: their names.
+        maps: where the handles and the numbers are stored.
+        keys: names of their keys.
         directory: of the cluster's state files.
-        retry: seconds between the looks after a lost reply.
+        retry: seconds between attempts to read the outcome after a lost reply.
         memory_threshold: see `StateHandleStore`.
     """
 
@@ -129,21 +130,22 @@ class CheckpointRecoveryFactory:
         self._memory_threshold = memory_threshold
 
     def completed_checkpoint_store(self, job_id: str, max_retained: int) -> CompletedCheckpointStore:
-        """The store of a job, for its leading JobMaster.
+        """Return the store of a job, for its leading JobMaster.
 
         Args:
+            job_id: of the job.
             max_retained: how many checkpoints it keeps, 1 or more.
         """
         return CompletedCheckpointStore(job_id, self._handles(job_id), max_retained)
 
     def checkpoint_id_counter(self, job_id: str) -> CheckpointIDCounter:
-        """The counter of a job, for its leading JobMaster."""
+        """Return the counter of a job, for its leading JobMaster."""
         return CheckpointIDCounter(self._maps, self._keys, job_id)
 
     async def clean_up(self, job_id: str, term: LeaderTerm) -> None:
-        """Remove all of it, handles before files; to be called when the job is over and its JobMaster has ended.
+        """Remove the checkpoints and the counter of a job whose JobMaster has ended, handles before files.
 
-        May be repeated. Raises as the writes of a store do.
+        May be repeated. Raises the same errors as the writes of a store.
         """
         handles = self._handles(job_id)
         for name in await handles.names():
@@ -175,7 +177,7 @@ class CompletedCheckpoint:
 
     Args:
         checkpoint_id: 0 or more; a later checkpoint has a higher one.
-        data: what the coordinator wrote.
+        data: the bytes that the coordinator wrote.
     """
 
     checkpoint_id: int
@@ -183,7 +185,7 @@ class CompletedCheckpoint:
 
 
 class RetainedCheckpoints:
-    """Which checkpoints a store keeps, and which have to leave it. Pure.
+    """Decides which checkpoints a store keeps, and which have to leave it. Pure.
 
     Args:
         max_retained: how many are kept (Flink's ``execution.checkpointing.num-retained``), 1 or more.
@@ -197,11 +199,11 @@ class RetainedCheckpoints:
         self._leaving: dict[int, bytes] = {}
 
     def found(self, checkpoints: list[CompletedCheckpoint]) -> None:
-        """What the store was found to hold; what is to leave it stays so."""
+        """Replace the kept checkpoints by those found in the store, without those that have to leave it."""
         self._kept = {item.checkpoint_id: item.data for item in checkpoints if item.checkpoint_id not in self._leaving}
 
     def check_add(self, checkpoint_id: int, data: bytes) -> None:
-        """Raise what `CompletedCheckpointStore.add` raises; the same again may be added."""
+        """Raise the errors of `CompletedCheckpointStore.add`; the same checkpoint may be added twice."""
         if checkpoint_id < 0:
             raise ValueError(f"the number of a checkpoint is 0 or more, not {checkpoint_id}")
         same = self._kept.get(checkpoint_id)
@@ -214,7 +216,7 @@ class RetainedCheckpoints:
             raise StateHandleConflictError(f"checkpoint {checkpoint_id} comes after checkpoint {newest} was stored")
 
     def check_replace(self, checkpoint_id: int) -> None:
-        """Raise `StateHandleNotFoundError` where it is not kept."""
+        """Raise `StateHandleNotFoundError` if the checkpoint is not kept."""
         if checkpoint_id not in self._kept:
             raise StateHandleNotFoundError(f"checkpoint {checkpoint_id} is not in the store")
 
@@ -226,27 +228,29 @@ class RetainedCheckpoints:
                 self._leaving[oldest] = self._kept.pop(oldest)
 
     def leaving(self) -> list[int]:
-        """What has to leave the store, the oldest first."""
+        """Return the checkpoints that have to leave the store, oldest first."""
         return sorted(self._leaving)
 
     def left(self, checkpoint_id: int) -> CompletedCheckpoint | None:
-        """It is in the store no more; returns it where it was known."""
+        """Note that a checkpoint has left the store; return it if it was known."""
         data = self._leaving.pop(checkpoint_id, self._kept.pop(checkpoint_id, None))
         return None if data is None else CompletedCheckpoint(checkpoint_id, data)
 
     def kept(self) -> list[CompletedCheckpoint]:
-        """What is to stay, the oldest first."""
+        """Return the checkpoints that stay, oldest first."""
         return [CompletedCheckpoint(number, self._kept[number]) for number in sorted(self._kept)]
 
 
 class CompletedCheckpointStore:
     """The newest checkpoints of a job, at most a given number of them (Flink's ``DefaultCompletedCheckpointStore``).
 
-    Used by the leading JobMaster only. A write is refused (`LeadershipLostError`) when its term is over, and is to be
+    Only the leading JobMaster uses it. A write is refused (`LeadershipLostError`) when its term is over, and has to be
     repeated after `StateWriteUnknownError`. Every method may raise `HaUnreachableError`.
 
     Args:
-        handles: the handles of this job's checkpoints and of nothing else.
+        job_id: of the job.
+        handles: holds the handles of this job's checkpoints and no others.
+        max_retained: how many checkpoints it keeps, 1 or more.
     """
 
     def __init__(self, job_id: str, handles: StateHandleStore, max_retained: int) -> None:
@@ -257,10 +261,12 @@ class CompletedCheckpointStore:
         self._lock = asyncio.Lock()
 
     async def recover(self, term: LeaderTerm) -> list[CompletedCheckpoint]:
-        """Find what is stored, the oldest first, and delete what former terms left unfinished; to be called first.
+        """Return the stored checkpoints, oldest first, and delete files without a handle of former terms.
+
+        Call it before all other methods.
 
         Raises:
-            StateCorruptedError: a checkpoint is damaged; `release` it to go on without.
+            StateCorruptedError: a checkpoint is damaged; `release` it to continue without it.
         """
         async with self._lock:
             await self._handles.sweep(term)
@@ -270,18 +276,19 @@ class CompletedCheckpointStore:
     async def add(
         self, checkpoint_id: int, data: bytes, term: LeaderTerm, needed: Collection[int] = ()
     ) -> list[CompletedCheckpoint]:
-        """Store a checkpoint; returns those that it subsumes, which are in the store no more.
+        """Store a checkpoint; return those that it subsumes, which are no longer in the store.
 
-        One that could not be removed now, because nobody answered, is removed and returned by a later `add`.
+        If a subsumed checkpoint cannot be removed now, because of a missing reply, a later `add` removes and returns
+        it.
 
         Args:
             checkpoint_id: its number.
-            data: what the coordinator wrote.
+            data: the bytes that the coordinator wrote.
             term: the leadership.
             needed: the numbers of those that it must not subsume, however many are kept.
 
         Raises:
-            StateHandleConflictError: another one is stored under the number, or one with a higher number.
+            StateHandleConflictError: another checkpoint is stored under the number, or one with a higher number.
             OSError: the file cannot be written; nothing was changed.
         """
         async with self._lock:
@@ -291,25 +298,25 @@ class CompletedCheckpointStore:
             return await self._subsume(term)
 
     async def replace(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> None:
-        """Store other bytes for a checkpoint that is there; `StateHandleNotFoundError` where it is not."""
+        """Store other bytes for a stored checkpoint; raises `StateHandleNotFoundError` if it is not stored."""
         async with self._lock:
             await self._know()
             self._retained.check_replace(checkpoint_id)
             await self._put(checkpoint_id, data, term, [item.checkpoint_id for item in self._retained.kept()])
 
     async def get_all(self) -> list[CompletedCheckpoint]:
-        """What is stored, the oldest first; `StateCorruptedError` where one is damaged."""
+        """Return the stored checkpoints, oldest first; raises `StateCorruptedError` if one is damaged."""
         found = []
         for name, data in (await self._handles.get_all()).items():
             if isinstance(data, StateCorruptedError):
                 raise StateCorruptedError(
-                    f"checkpoint {name} of job {self._job_id} cannot be used: {data}. Release it to go on without it."
+                    f"checkpoint {name} of job {self._job_id} cannot be used: {data}. Release it to continue without."
                 ) from data
             found.append(CompletedCheckpoint(int(name), data))
         return sorted(found, key=lambda item: item.checkpoint_id)
 
     async def release(self, checkpoint_id: int, term: LeaderTerm) -> bool:
-        """Remove a checkpoint, damaged or not; whether it was there."""
+        """Remove a checkpoint, even a damaged one; return whether it was there."""
         async with self._lock:
             there = await self._handles.remove(str(checkpoint_id), term)
             self._retained.left(checkpoint_id)
@@ -324,7 +331,7 @@ class CompletedCheckpointStore:
             await self._read()
 
     async def _put(self, checkpoint_id: int, data: bytes, term: LeaderTerm, needed: Collection[int]) -> None:
-        self._known = False  # until it is known what came of it
+        self._known = False  # until the outcome of the write is known
         await self._handles.put(str(checkpoint_id), data, term)
         self._retained.stored(checkpoint_id, data, needed)
         self._known = True
@@ -333,7 +340,7 @@ class CompletedCheckpointStore:
         subsumed = []
         for checkpoint_id in self._retained.leaving():
             try:
-                # It may be gone already: removed by an earlier call that was not answered.
+                # An earlier call without a reply may have removed it already.
                 await self._handles.remove(str(checkpoint_id), term)
             except (HaUnreachableError, StateWriteUnknownError) as error:
                 logger.warning("checkpoint %d of job %s is subsumed later: %s", checkpoint_id, self._job_id, error)

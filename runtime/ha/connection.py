@@ -1,7 +1,7 @@
-"""A connection to Redis: by URL, with a time limit on every call, and never a password in a message.
+"""A connection to Redis: by URL, with a time limit on every call, and no password in any message.
 
-No call is repeated by this layer. Whoever makes a call knows whether repeating it is safe; a silent repetition is how a
-lost reply comes to be taken for a failure.
+This layer never retries a call: only the caller knows whether a retry is safe. A silent retry after a lost reply would
+report a write as failed that took effect.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _SENTINEL_FORM = "write redis+sentinel://[:password@]host:26379,other:26379/serv
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """A URL of the form for Sentinel, taken apart. It holds passwords: never to be shown.
+    """The parts of a Redis URL with Sentinels. It holds passwords: never show it.
 
-    The URLs of a Redis, a server of its own or a master that Sentinels name, are
+    The URLs of a Redis are as follows; with Sentinels, these name its master:
 
         redis://[[user]:password@]host[:port][/db]
         rediss://...                                                        the same over TLS
@@ -52,9 +52,9 @@ class SentinelUrl:
         redis+sentinel://[[user]:password@]host[:port][,host[:port]...]/service[/db][?sentinel-password=...]
         rediss+sentinel://...                                               the same over TLS, to the Sentinels too
 
-    The form for Sentinel is that of the ``redis-sentinel-url`` package. User and password before the ``@`` are Redis's;
-    those of the Sentinels, where they want any, are ``sentinel-username`` and ``sentinel-password`` in the query.
-    Whatever in the query begins with ``ssl_`` is given to redis-py, for Redis and Sentinels.
+    The form with Sentinels is that of the ``redis-sentinel-url`` package. User and password before the ``@`` are those
+    of Redis. If the Sentinels require credentials, these are ``sentinel-username`` and ``sentinel-password`` in the
+    query. Parameters of the query that begin with ``ssl_`` are passed to redis-py, for Redis and Sentinels.
 
     Args:
         hosts: of the Sentinels, with their ports.
@@ -62,7 +62,7 @@ class SentinelUrl:
         database: its number.
         credentials: for Redis: ``username`` and ``password``, as far as given.
         sentinel_credentials: the same for the Sentinels.
-        tls: arguments of redis-py for TLS to both; None without.
+        tls: arguments of redis-py for TLS to both; None without TLS.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -78,12 +78,12 @@ class SentinelUrl:
 
     @classmethod
     def parse(cls, url: str) -> SentinelUrl:
-        """The parts of a URL.
+        """Parse a URL.
 
         Raises:
             ValueError: it cannot be used; the message does not repeat it.
         """
-        # The text of urllib's own errors can hold a part of the password, hence `from None`.
+        # The text of urllib's own errors can hold a part of the password: so `from None`.
         try:
             authority, parts = split_url(url)
             user, _, hosts = authority.rpartition("@")
@@ -120,15 +120,15 @@ def _credentials(username: str, password: str) -> dict[str, str]:
 
 
 def is_sentinel(url: str) -> bool:
-    """Whether a URL names Sentinels."""
+    """Return whether a URL names Sentinels."""
     return url.startswith(tuple(f"{scheme}://" for scheme in SENTINEL_SCHEMES))
 
 
 def describe_url(url: str) -> str:
-    """Where a Redis URL leads, fit to be shown: ``host:port``, ``host:port/db`` or ``unix:/path``, no credential.
+    """Return the address in a Redis URL without credentials: ``host:port``, ``host:port/db`` or ``unix:/path``.
 
     Raises:
-        ValueError: the URL is not of a form that can be used; the message does not repeat it.
+        ValueError: the URL cannot be used; the message does not repeat it.
     """
     if is_sentinel(url):
         return str(SentinelUrl.parse(url))
@@ -153,7 +153,7 @@ def describe_url(url: str) -> str:
 
 
 class _Pool(SentinelConnectionPool, aioredis.BlockingConnectionPool):
-    """Asks the Sentinels for each new connection, and lets callers wait for a free one as any other pool here."""
+    """A pool that asks the Sentinels for each new connection; callers wait for a free one, as with other pools here."""
 
 
 class SentinelClient:
@@ -161,13 +161,13 @@ class SentinelClient:
 
     Args:
         url: names the Sentinels and the master.
-        timeout: seconds that a call may take, the look-up of the master included.
+        timeout: seconds that a call may take, including the look-up of the master.
         settings: for the connections to Redis.
     """
 
     def __init__(self, url: SentinelUrl, timeout: float, settings: dict[str, Any]) -> None:
         tls = {} if url.tls is None else {"ssl": True, **url.tls}
-        # There has to be time for the next one when one does not answer.
+        # When one Sentinel does not answer, there has to be time for the next one.
         limit = timeout / (len(url.hosts) + 1)
         self._sentinel = Sentinel(  # type: ignore[no-untyped-call, unused-ignore]
             list(url.hosts),
@@ -191,7 +191,7 @@ class SentinelClient:
 
 MINIMUM_VERSION = (6, 2)
 
-# Else each connection looks up the version of its library (4 ms) and tells it in two commands.
+# Without this, each connection looks up the version of its library (4 ms) and sends it in two commands.
 _ANONYMOUS: dict[str, None] = (
     {"driver_info": None}
     if "driver_info" in inspect.signature(AbstractConnection).parameters
@@ -203,7 +203,7 @@ Argument = str | int
 
 @dataclass(frozen=True, slots=True)
 class RedisCheck:
-    """What a look at the server found: one verdict for people, and what they should know."""
+    """Outcome of a check of the server: a verdict and warnings, both for users."""
 
     version: str
     persistent: bool
@@ -212,12 +212,12 @@ class RedisCheck:
 
 
 class RedisConnection:
-    """A small pool of connections to one server; to be used from one event loop.
+    """A small pool of connections to one server; use it from one event loop.
 
     Args:
-        url: see `runtime.ha.connection`; may hold user name and password.
-        timeout: seconds that any one call, or the making of a connection, may take.
-        max_connections: calls beyond that many wait for a free connection (at most ``timeout``).
+        url: see `SentinelUrl`; may hold user name and password.
+        timeout: seconds that each call, or a new connection, may take.
+        max_connections: further calls wait for a free connection (at most ``timeout``).
     """
 
     def __init__(self, url: str, *, timeout: float = 1.0, max_connections: int = 8) -> None:
@@ -252,7 +252,7 @@ class RedisConnection:
         """Send one command and return its reply.
 
         Args:
-            timeout: seconds, where this call may take less than the connection's own time limit.
+            timeout: seconds for this call, if less than the connection's own time limit.
 
         Raises:
             RedisUnreachableError: no connection or no reply in time; the outcome of the command is unknown.
@@ -268,14 +268,14 @@ class RedisConnection:
             raise
         except redis_errors.ResponseError as error:
             if "READONLY" in str(error):
-                # It was the master and is a replica now: who the master is, is found out by connecting anew.
+                # It was the master and is a replica now: new connections find the new master.
                 await self._pool.disconnect()
                 raise RedisUnreachableError(self.where, "it has become a read-only replica") from error
             raise RedisCommandError(
                 f"Redis at {self.where} refused {arguments[0]}: {_one_line(error)}. Look at the server's log and disk."
             ) from error
         except MasterNotFoundError:
-            # Its text names every Sentinel with all that redis-py knows of it.
+            # The text of this error contains all that redis-py knows of each Sentinel.
             raise RedisUnreachableError(
                 self.where, "no Sentinel that answers, and takes sentinel-password, knows its master"
             ) from None
@@ -285,8 +285,8 @@ class RedisConnection:
             raise RedisUnreachableError(self.where, _one_line(error)) from error
 
     async def _within(self, limit: float, arguments: tuple[Argument, ...]) -> Any:
-        # Not asyncio.timeout: while it deals with a broken connection the client may lose a cancellation, and a leader
-        # whose renewal hangs must be free at the deadline whatever the client does.
+        # Not asyncio.timeout: the client may lose a cancellation while it handles a broken connection. But a leader
+        # whose renewal hangs must be free at the deadline.
         reply = self._client.execute_command(*arguments)  # type: ignore[no-untyped-call, unused-ignore]
         task: asyncio.Task[Any] = asyncio.ensure_future(reply)
         try:
@@ -303,12 +303,12 @@ class RedisConnection:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._abandoned.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieved: its caller has been told that the outcome is unknown
+            task.exception()  # retrieved: its caller already has an error that the outcome is unknown
 
     async def run(
         self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, timeout: float | None = None
     ) -> Any:
-        """Run a script by its digest; a server that does not know it (it was restarted) is sent the source.
+        """Run a script by its digest; send the source to a server that does not know it (after a restart).
 
         Raises:
             RedisUnreachableError, RedisAuthenticationError, RedisCommandError: as `command`.
@@ -320,18 +320,18 @@ class RedisConnection:
             return await self.command("EVAL", script.source, *rest, timeout=timeout)
 
     async def warm_up(self, connections: int) -> None:
-        """Have so many connections ready for calls at the same time; raises as `command`."""
+        """Open *connections* for concurrent calls; raises the errors of `command`."""
         await asyncio.gather(*(self.command("PING") for _ in range(connections)))
 
     def pubsub(self) -> aioredis.client.PubSub:
-        """A subscription of its own connection; the caller closes it."""
+        """Return a subscription with a connection of its own; the caller closes it."""
         return self._client.pubsub()
 
     async def check(self) -> RedisCheck:
-        """Look whether the server may hold leaderships.
+        """Check that the server may hold leaderships, and log the outcome.
 
         Raises:
-            RedisRequirementError: older than 6.2, may evict keys, or is a read-only replica.
+            RedisRequirementError: it is older than 6.2, may evict keys, or is a read-only replica.
             RedisUnreachableError, RedisAuthenticationError, RedisCommandError: as `command`.
         """
         check = assess(self.where, await self.command("INFO"), has_sentinels=self.has_sentinels)
@@ -351,10 +351,10 @@ class RedisConnection:
 
 
 def assess(where: str, info: dict[str, Any], *, has_sentinels: bool = False) -> RedisCheck:
-    """Judge a server by its INFO (pure).
+    """Check a server by its INFO (pure).
 
     Raises:
-        RedisRequirementError: it is not fit to hold leaderships.
+        RedisRequirementError: it cannot hold leaderships.
     """
     version = str(info.get("redis_version", "0"))
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < MINIMUM_VERSION:
@@ -376,7 +376,7 @@ def assess(where: str, info: dict[str, Any], *, has_sentinels: bool = False) -> 
             f"Redis at {where} keeps no append-only file: jobs submitted since its last snapshot are lost if it dies. "
             "Set appendonly yes.",
         )
-    # Redis shows the number of its good replicas only where it demands any.
+    # Redis reports the number of its good replicas only if min-replicas-to-write is set.
     if has_sentinels and "min_slaves_good_slaves" not in info:
         warnings += (
             f"Redis at {where} takes writes while it is cut off from its replicas, and they are lost when one of those "
@@ -387,7 +387,7 @@ def assess(where: str, info: dict[str, Any], *, has_sentinels: bool = False) -> 
 
 
 def _is_about_credentials(error: BaseException | None) -> bool:
-    # The client wraps what happens while it connects into a ConnectionError.
+    # The client wraps errors of a new connection into a ConnectionError.
     while error is not None:
         if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
             return True

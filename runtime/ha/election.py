@@ -1,7 +1,7 @@
 """Leader election (Flink's ``LeaderElectionService``, ``LeaderContender``, ``LeaderElectionDriver``).
 
-A *driver* finds out who leads (in Redis, or in memory); the *service* stands between it and one contender: it hands
-over grants and revocations in order, and keeps a contender's exception from harming the driver.
+A *driver* determines the leader (in Redis, or in memory). The *service* connects it with one contender: it passes on
+grants and revocations in order, and protects the driver from a contender's exceptions.
 """
 
 from __future__ import annotations
@@ -21,73 +21,76 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderContender(Protocol):
-    """Who wants to lead. The methods are called on the event loop, one at a time, and must not block."""
+    """A component that contends for leadership.
+
+    The methods are called on the event loop, one at a time, and must not block.
+    """
 
     def grant_leadership(self, term: LeaderTerm) -> None:
-        """Begin to lead in ``term``; call `LeaderElectionService.confirm_leadership` when calls can be taken."""
+        """Begin to lead in ``term``; call `LeaderElectionService.confirm_leadership` when ready to receive calls."""
 
     def revoke_leadership(self) -> None:
-        """Stop leading at once; somebody else may lead a moment later."""
+        """Stop leading at once; another contender may lead a moment later."""
 
     def handle_error(self, error: Exception) -> None:
-        """The election cannot go on (a defect, or the contender's own exception); never mere unreachability."""
+        """Handle the end of the election: a defect, or the contender's own exception; never a missing reply."""
 
 
 class LeaderElectionListener(Protocol):
-    """Whom a driver tells."""
+    """Receiver of a driver's events."""
 
     def on_grant(self, term: LeaderTerm) -> None:
-        """The term begins."""
+        """Begin the term."""
 
     def on_revoke(self) -> None:
-        """The term is over."""
+        """End the term."""
 
     def on_error(self, error: Exception) -> None:
-        """The driver cannot go on."""
+        """Handle a defect that has ended the driver."""
 
 
 class LeaderElectionDriver(Protocol):
-    """Finds out who leads."""
+    """Determines the leader."""
 
     async def start(self, listener: LeaderElectionListener) -> None:
         """Begin to contend."""
 
     async def stop(self) -> None:
-        """Contend no more; a current term is revoked first and its latch released after."""
+        """Stop contending: revoke a current term, then release its latch."""
 
     def holds(self, term: LeaderTerm) -> bool:
-        """Whether ``term`` is the current one and its lease still runs."""
+        """Return whether ``term`` is the current one and its lease still runs."""
 
     async def publish(self, term: LeaderTerm, address: str) -> bool:
-        """Publish the leader's address; False where the term is over."""
+        """Publish the leader's address; return False if the term is over."""
 
     def observe_epoch(self, epoch: int) -> None:
-        """A receiver has seen ``epoch``: lead only with a higher one."""
+        """Lead only with an epoch above ``epoch``, which a receiver has seen."""
 
     def step_down(self, term: LeaderTerm, reason: str) -> None:
-        """Give ``term`` up (and contend again)."""
+        """Give up ``term`` and contend again."""
 
 
 class LeaderElectionService(Protocol):
-    """What a component uses to become leader."""
+    """The interface through which a component becomes leader."""
 
     async def start(self, contender: LeaderContender) -> None:
-        """Begin to contend for ``contender``; grants come when they come."""
+        """Begin to contend for ``contender``; grants may come at any later time."""
 
     async def stop(self) -> None:
-        """Contend no more. If leading: the contender is revoked, then the latch is released."""
+        """Stop contending. If leading: revoke the contender's leadership, then release the latch."""
 
     def has_leadership(self, term: LeaderTerm) -> bool:
-        """Whether ``term`` is current, by the clock of this very moment."""
+        """Return whether ``term`` is current now, by the clock."""
 
     async def confirm_leadership(self, term: LeaderTerm, address: str) -> bool:
-        """Publish ``address`` as the leader's; False where ``term`` is over by then."""
+        """Publish ``address`` as the leader's; return False if ``term`` is over by then."""
 
     def observe_epoch(self, epoch: int) -> None:
-        """Tell the highest epoch that a receiver reported; a leader below it steps down and contends for a higher."""
+        """Note an epoch that a receiver has seen; a leader of a lower one gives up and contends for a higher one."""
 
     def step_down(self, term: LeaderTerm, reason: str) -> None:
-        """Give ``term`` up because the contender cannot lead, and contend again."""
+        """Give up ``term`` because the contender cannot lead, and contend again."""
 
 
 class DefaultLeaderElectionService:
@@ -153,16 +156,17 @@ class DefaultLeaderElectionService:
 
 
 class LatchLeaderElectionDriver:
-    """Holds one latch for as long as it can: `LatchState` decides, this carries it out.
+    """Holds one latch as long as it can: `LatchState` decides, and this class carries out its steps.
 
-    Redis (or the master that keeps the latch) being away, or answering with errors, means standby: a leader steps down
-    before its lease ends and contends again; nobody is told of an error.
+    If Redis (or the master that keeps the latch) does not answer, or answers with errors, the contender becomes a
+    standby. A leader gives up before its lease ends, and contends again. The listener gets no error.
 
     Args:
+        component: the component that contends.
         latch: the latch to hold.
         feed: wakes a standby when the latch is released.
         timing: the lease.
-        clock: seconds; runs through suspend.
+        clock: seconds; also counts while the machine is suspended.
     """
 
     def __init__(
@@ -222,7 +226,7 @@ class LatchLeaderElectionDriver:
             with self._changes:
                 while True:
                     step = self._state.next_step(self._clock())
-                    # Stopping gives up a term before anything else, and begins none.
+                    # `stop` first gives up a current term, and begins none.
                     if self._stopping and not isinstance(step, StepDown):
                         return
                     await self._carry_out(step, listener)
@@ -286,7 +290,7 @@ class LatchLeaderElectionDriver:
         try:
             await self._latch.release(term)
         except HaError as error:
-            # Nothing is lost: the latch expires by itself.
+            # No harm: the latch expires by itself.
             self._failed(error)
 
     def _failed(self, error: HaError) -> None:

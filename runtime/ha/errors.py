@@ -1,23 +1,25 @@
 """The exception tree of high availability.
 
-HaError
-├── HaUnreachableError           whoever keeps the latches does not answer: the outcome of a write is unknown
-│   ├── RedisUnreachableError
-│   └── MasterUnreachableError
-├── RedisAuthenticationError     the server refuses the password
-├── RedisRequirementError        the server is there but may not hold leaderships (version, eviction, replica)
-├── RedisCommandError            the server answered with an error (disk full, wrong type, ...)
-├── RedisServerError             the embedded redis-server cannot be started or stopped
-│   ├── RedisBinaryNotFoundError
-│   ├── RedisSocketPathError     the path of its socket is too long
-│   └── RedisInUseError          another redis-server already runs there
-├── LeadershipLostError          a write was refused: its (owner, epoch) is not the leader's any more
-├── StateHandleError
-│   ├── StateHandleNotFoundError no such entry
-│   ├── StateHandleConflictError another write changed the entry in the meantime
-│   ├── StateCorruptedError      the file is missing or is not the one that was stored
-│   └── StateWriteUnknownError   whether the handle was written cannot be found out now
-└── JobAlreadyDoneError          the job has reached its end and must not run again
+All are ordinary exceptions; of them, only `LeadershipLostError` is sent over RPC:
+
+    HaError
+    ├── HaUnreachableError           Redis or the master does not answer: the outcome of a write is unknown
+    │   ├── RedisUnreachableError
+    │   └── MasterUnreachableError
+    ├── RedisAuthenticationError     the server refuses the credentials
+    ├── RedisRequirementError        the server answers but must not hold leaderships (version, eviction, replica)
+    ├── RedisCommandError            the server answered with an error (disk full, wrong type, ...)
+    ├── RedisServerError             the embedded redis-server cannot be started or stopped
+    │   ├── RedisBinaryNotFoundError
+    │   ├── RedisSocketPathError     the path of its socket is too long
+    │   └── RedisInUseError          another redis-server already runs there
+    ├── LeadershipLostError          a write was refused: its (owner, epoch) is not the leader's any more
+    ├── StateHandleError
+    │   ├── StateHandleNotFoundError no such entry
+    │   ├── StateHandleConflictError another write changed the entry at the same time
+    │   ├── StateCorruptedError      the file is missing or is not the one that was stored
+    │   └── StateWriteUnknownError   a write may or may not have taken effect
+    └── JobAlreadyDoneError          the job has ended and must not run again
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ class HaUnreachableError(HaError, ConnectionError):
     """No connection, or no reply in time; whether a write took effect is unknown.
 
     Args:
-        message: for people.
-        cause: what happened, in one line.
+        message: for users.
+        cause: the event, in one line.
     """
 
     def __init__(self, message: str, cause: str) -> None:
@@ -47,8 +49,8 @@ class RedisUnreachableError(HaUnreachableError):
     """Redis does not answer.
 
     Args:
-        where: the server, without any credential (``host:port`` or ``unix:/path``).
-        cause: what happened, in one line.
+        where: the server, without credentials (``host:port`` or ``unix:/path``).
+        cause: the event, in one line.
     """
 
     def __init__(self, where: str, cause: str) -> None:
@@ -61,17 +63,17 @@ class RedisUnreachableError(HaUnreachableError):
 
 
 class MasterUnreachableError(HaUnreachableError):
-    """The master, which keeps the latches where ``high-availability.type`` is ``none``, does not answer.
+    """The master does not answer, which keeps the latches if ``high-availability.type`` is ``none``.
 
     Args:
         where: its address.
-        cause: what happened, in one line.
+        cause: the event, in one line.
     """
 
     def __init__(self, where: str, cause: str) -> None:
         super().__init__(
-            f"the master at {where} does not answer: {cause}. Where it is gone for good, "
-            "`understudy stop` ends what it left and `start` begins anew.",
+            f"the master at {where} does not answer: {cause}. If it is lost, "
+            "`understudy stop` ends the processes that it left, and `understudy start` starts a new cluster.",
             cause,
         )
 
@@ -87,7 +89,7 @@ class RedisAuthenticationError(HaError):
 
 
 class RedisRequirementError(HaError):
-    """The server is reachable but not fit to hold leaderships and handles."""
+    """The server is reachable but cannot hold leaderships and handles."""
 
 
 class RedisCommandError(HaError):
@@ -103,7 +105,7 @@ class RedisBinaryNotFoundError(RedisServerError):
 
 
 class RedisSocketPathError(RedisServerError):
-    """The path of the Unix socket is longer than the operating system takes."""
+    """The path of the Unix socket is longer than the operating system allows."""
 
 
 class RedisInUseError(RedisServerError):

@@ -1,8 +1,8 @@
 """Writes that take effect only while the writer is the leader.
 
-Every durable write of a leader goes through here: one Lua step compares the latch of the writer's component with the
-(session, epoch) of its term and writes, or refuses. A leader that was paused beyond its lease can therefore change
-nothing, whatever it believes.
+Every durable write of a leader goes through here. One Lua script compares the latch of the writer's component with the
+(session, epoch) of its term, and writes or refuses. So a leader that was paused beyond its lease can change nothing,
+even if it still believes to lead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runtime.protocol.leader import LeaderTerm
 
 
 class Demand(Enum):
-    """What a conditional write demands of the field beside the leadership."""
+    """Condition of a write on the field that it changes, in addition to the leadership."""
 
     ANY = "any"
     ABSENT = "absent"
@@ -31,7 +31,7 @@ class HashWrite:
 
     Args:
         done: whether the field was as demanded and the write took effect.
-        found: where it was not: the value that the field has (None: it is absent).
+        found: if it was not: the value that the field has (None: it is absent).
     """
 
     done: bool
@@ -39,19 +39,19 @@ class HashWrite:
 
 
 class FencedMaps(Protocol):
-    """Maps of text to text, by key. Writes raise `LeadershipLostError` where the term is over.
+    """Maps of text to text, by key. Writes raise `LeadershipLostError` if the term is over.
 
-    Every method raises `HaUnreachableError` where it is not answered; the outcome of a write is not known then.
+    Every method raises `HaUnreachableError` if there is no reply; the outcome of a write is then unknown.
     """
 
     async def get(self, key: str, field: str) -> str | None:
-        """The value of ``field`` in the map ``key``; None where there is none."""
+        """Return the value of ``field`` in the map ``key``; None if there is none."""
 
     async def get_all(self, key: str) -> dict[str, str]:
-        """All of the map ``key``."""
+        """Return the whole map ``key``."""
 
     async def fields(self, key: str) -> list[str]:
-        """The fields of the map ``key``."""
+        """Return the fields of the map ``key``."""
 
     async def hset(self, key: str, field: str, value: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
         """Set ``field`` of the map ``key``, if it is as demanded (a str: if it equals that)."""
@@ -60,14 +60,14 @@ class FencedMaps(Protocol):
         """Delete ``field`` of the map ``key``, if it is as demanded (a str: if it equals that)."""
 
     async def depose(self, component: str, term: LeaderTerm) -> None:
-        """End the term of ``component``, whosever it is, in the name of ``term``: nothing that it wrote comes later."""
+        """End the current term of ``component`` on behalf of ``term``: writes of that term are refused from now on."""
 
 
 class FencedWriter:
     """`FencedMaps` in the hashes of Redis, and conditional writes of plain keys, for one cluster.
 
-    Every method raises `LeadershipLostError` where the term is over, and `RedisUnreachableError` where the outcome is
-    not known.
+    Every method with a term raises `LeadershipLostError` if the term is over. All raise `RedisUnreachableError` if the
+    outcome is unknown.
     """
 
     def __init__(self, connection: RedisConnection, keys: ClusterKeys) -> None:
@@ -89,7 +89,7 @@ class FencedWriter:
         await self._run(FENCED_SET, key, term, value)
 
     async def delete(self, key: str, term: LeaderTerm) -> bool:
-        """DEL ``key``; whether it was there."""
+        """DEL ``key``; return whether it was there."""
         reply = await self._run(FENCED_DEL, key, term)
         return bool(reply[0] == 1)
 
@@ -113,7 +113,7 @@ class FencedWriter:
 
 
 def refusal(what: str, term: LeaderTerm, epoch: str | int | None) -> LeadershipLostError:
-    """The error of a write whose term is over; ``epoch`` is that of the leader, if there is one."""
+    """Return the error of a write whose term is over; ``epoch`` is that of the leader, if there is one."""
     leader = f"epoch {epoch} leads now" if epoch else "nobody leads now"
     return LeadershipLostError(
         f"{what} by {term.component} of epoch {term.epoch} was refused: its leadership is over, {leader}"
@@ -121,7 +121,7 @@ def refusal(what: str, term: LeaderTerm, epoch: str | int | None) -> LeadershipL
 
 
 def in_words(demand: Demand | str) -> tuple[str, str]:
-    """A demand as two texts: its kind, and the value of ``equals``."""
+    """Return a demand as two texts: its kind, and the value of ``equals``."""
     return (demand.value, "") if isinstance(demand, Demand) else ("equals", demand)
 
 

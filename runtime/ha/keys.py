@@ -1,7 +1,7 @@
-"""The names of every key that a cluster has in Redis.
+"""The names of all keys that a cluster has in Redis.
 
-All of them carry the hash tag ``{understudy:<cluster-id>}``, so that Redis Cluster holds them in one slot and one
-script may touch several.
+All of them contain the hash tag ``{understudy:<cluster-id>}``. So Redis Cluster keeps them in one slot, and one script
+may use several.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class ClusterKeys:
 
     @property
     def prefix(self) -> str:
-        """What every key of the cluster starts with."""
+        """The beginning of every key of the cluster."""
         return f"{{understudy:{self.cluster_id}}}:"
 
     @property
     def epoch(self) -> str:
-        """The highest epoch handed out; one counter for the cluster, so that latches leave nothing behind."""
+        """The highest epoch granted; one counter for the whole cluster, so that latches leave nothing behind."""
         return self.prefix + "epoch"
 
     @property
     def incarnation(self) -> str:
-        """A hash: the incarnation of the server that was last asked for a latch, and from when on it may give one."""
+        """A hash: the incarnation of the server that last received a request for a latch, and when it may grant one."""
         return self.prefix + "incarnation"
 
     @property
@@ -55,9 +55,9 @@ class ClusterKeys:
         return self.prefix + "checkpoint-ids"
 
     def leader(self, component: str) -> str:
-        """The latch of a component: a hash of owner, epoch and address that expires with the lease."""
+        """Return the latch of a component: a hash of owner, epoch and address that expires with the lease."""
         return f"{self.prefix}leader:{checked_name('component', component)}"
 
     def handles(self, kind: str) -> str:
-        """A hash of entry name to state handle, for example of the job graphs."""
+        """Return the hash of entry name to state handle for one kind of states, for example job graphs."""
         return f"{self.prefix}handles:{checked_name('kind of handles', kind)}"

@@ -1,7 +1,7 @@
-"""The leader latch: `LatchState` decides, a `LeaderLatch` asks whoever keeps it, `RedisLeaderLatch` Redis.
+"""The leader latch: `LatchState` decides, and a `LeaderLatch` sends its requests to Redis or the master.
 
-A lease is counted from before its request was sent, so the leader's view of it always ends before the server's. The
-leader steps down a margin before that, which leaves the contender time to be told while nobody else can lead.
+The leader counts a lease from before it sent the request, so its view of the lease always ends before the server's. It
+gives up a margin before that. So the contender stops while no other one can lead.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from runtime.ha.tasks import cancel_and_wait
 from runtime.protocol.leader import LeaderInformation, LeaderTerm
 
 _AT_ONCE = 100
-"""Latches read by one script: Redis does nothing else meanwhile."""
+"""Latches that one script reads: Redis does nothing else while a script runs."""
 
 
 class LatchReader:
-    """Reads who leads, for all followers in a process: those who ask while a request is under way share the next one.
+    """Reads leaders for all followers in a process; calls during a request share the next one.
 
-    A Dispatcher follows a JobMaster for each of its jobs. A thousand followers that ask Redis one by one are in the way
-    of the leader's own renewals, and cost it its leadership; so they ask together.
+    A Dispatcher follows the JobMaster of each of its jobs. A thousand single requests would delay the leader's own
+    renewals, and cost it its leadership. So the followers share requests.
     """
 
     def __init__(self, connection: RedisConnection, keys: ClusterKeys) -> None:
@@ -36,7 +36,7 @@ class LatchReader:
         self._task: asyncio.Task[None] | None = None
 
     async def leader(self, component: str) -> LeaderInformation | None:
-        """The confirmed leader; None while there is none.
+        """Return the confirmed leader; None while there is none.
 
         Raises:
             RedisUnreachableError, RedisAuthenticationError, RedisCommandError: as `RedisConnection.command`.
@@ -48,7 +48,7 @@ class LatchReader:
         return await answer
 
     async def close(self) -> None:
-        """Stop a request that is under way; nobody waits for it any more."""
+        """Cancel the current request; call it when no caller waits for a reply."""
         if self._task is not None:
             await cancel_and_wait(self._task)
 
@@ -64,7 +64,7 @@ class LatchReader:
         try:
             replies = await self._connection.run(LEADERS, [self._keys.leader(name) for name in components], ())
             found = {name: _leader(name, reply) for name, reply in zip(components, replies, strict=True)}
-        except Exception as error:  # whoever asked deals with it
+        except Exception as error:  # the callers of `leader` handle it
             for _, answer in asked:
                 if not answer.done():
                     answer.set_exception(error)
@@ -82,7 +82,7 @@ def _leader(component: str, reply: list[str | None]) -> LeaderInformation | None
 
 
 _NO_EPOCH = 2**52
-"""Lua's numbers count whole ones up to 2**53: what is as high was never handed out, and would leave no room above."""
+"""Upper limit of epochs, below Lua's limit of 2**53 for exact numbers. No server grants so high an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +101,35 @@ class LatchTiming:
 
     @property
     def renew_every(self) -> float:
-        """From the sending of one renewal to the next."""
+        """Time from one renewal to the next."""
         return self.lease / 3
 
     @property
     def retry_every(self) -> float:
-        """Between attempts while Redis does not answer, and the longest a standby goes without looking."""
+        """Time between attempts while Redis does not answer, and the longest time between a standby's attempts."""
         return self.lease / 6
 
     @property
     def call_timeout(self) -> float:
-        """The longest that a call may take: there is time for another one within the lease."""
+        """The longest that a call may take; leaves time for another one within the lease."""
         return min(1.0, self.lease / 3)
 
     @property
     def margin(self) -> float:
-        """How long before the end of its lease a leader steps down: time to be told, and for clocks that drift."""
+        """Time before the end of its lease at which a leader gives up; it covers the revocation and clock drift."""
         return self.lease / 10
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before ``until`` (seconds on the clock that was passed in)."""
+    """Do nothing before ``until`` (seconds of the clock that was passed in)."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Ask for the latch as ``session``, for an epoch above ``floor``."""
+    """Request the latch as ``session``, with an epoch above ``floor``."""
 
     session: str
     floor: int
@@ -137,7 +137,7 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Ask for another lease; give up on the reply after ``timeout`` seconds, when the lease is over."""
+    """Request another lease; wait ``timeout`` seconds for the reply, until the lease is over."""
 
     term: LeaderTerm
     timeout: float
@@ -155,14 +155,14 @@ Step = Wait | Acquire | Renew | StepDown
 
 
 class LatchState:
-    """What one contender should do next about its latch. Pure: no clock, no I/O.
+    """Decides the next step of one contender for its latch. Pure: no clock, no I/O.
 
-    Every term has a session of its own; the same session asking twice is the same request (its reply was lost).
+    Every term has a session of its own. Two requests of one session count as one, since the first reply may be lost.
 
     Args:
-        component: whose latch it is.
-        timing: lease and what derives from it.
-        new_session: makes a name for the next term, never the same twice.
+        component: the component of the latch.
+        timing: the lease, and the times derived from it.
+        new_session: makes a unique name for the next term.
     """
 
     def __init__(self, component: str, timing: LatchTiming, new_session: Callable[[], str]) -> None:
@@ -179,15 +179,15 @@ class LatchState:
 
     @property
     def term(self) -> LeaderTerm | None:
-        """The term of office, until `stepped_down`; ask `leading` whether it is still good."""
+        """The term, until `stepped_down`; `leading` says whether it is still valid."""
         return self._term
 
     def leading(self, now: float) -> bool:
-        """Whether the latch is ours and its lease still runs."""
+        """Return whether this contender holds the latch and its lease still runs."""
         return self._term is not None and self._lost is None and now < self._deadline
 
     def next_step(self, now: float) -> Step:
-        """What is due at ``now``."""
+        """Return the step that is due at ``now``."""
         if self._term is None:
             if now < self._next_attempt:
                 return Wait(self._next_attempt)
@@ -201,11 +201,11 @@ class LatchState:
         return Renew(self._term, self._deadline - now)
 
     def granted(self, sent: float, now: float, session: str, epoch: int, expires_in: float) -> bool:
-        """Redis granted ``session`` the latch for ``expires_in`` seconds, by a request sent at ``sent``.
+        """Note that Redis granted ``session`` the latch for ``expires_in`` seconds, by a request sent at ``sent``.
 
         Returns:
-            whether the term may begin: not where the reply is so late that the lease is over, nor for a session that
-            was given up in the meantime.
+            whether the term may begin. It may not if the lease is already over, if the session was given up, or if a
+            receiver has seen such an epoch.
         """
         lease_began = sent + min(expires_in, self._timing.lease) - self._timing.lease
         deadline = lease_began + self._timing.lease - self._timing.margin
@@ -218,27 +218,27 @@ class LatchState:
         return True
 
     def held_by_other(self, now: float, expires_in: float) -> None:
-        """Another session has the latch for ``expires_in`` more seconds, unless renewed or released before."""
+        """Note that another session holds the latch for ``expires_in`` more seconds, if not renewed or released."""
         self._next_attempt = now + min(max(expires_in, 0.0) + 0.002, self._timing.retry_every)
 
     def renewed(self, sent: float) -> None:
-        """Redis granted another lease, by a request sent at ``sent``."""
+        """Note that Redis granted another lease, by a request sent at ``sent``."""
         self._deadline = sent + self._timing.lease - self._timing.margin
         self._next_attempt = sent + self._timing.renew_every
 
     def refused(self) -> None:
-        """Redis refused the renewal: the latch is not ours any more."""
+        """Note that Redis refused the renewal: this contender has lost the latch."""
         self._lost = "the latch was lost"
 
     def unreachable(self, now: float) -> None:
-        """No answer from Redis: a standby stays one, a leader has until its deadline."""
+        """Note that Redis did not answer: a standby stays one, a leader leads until its deadline."""
         self._next_attempt = self._not_before = now + self._timing.retry_every
 
     def observed(self, epoch: int) -> bool:
-        """A receiver has seen ``epoch``: a leader of a lower one gives up, the next term will be above it.
+        """Note that a receiver has seen ``epoch``: a leader of a lower one gives up, and the next term is above it.
 
         Returns:
-            whether that is news.
+            whether this epoch is higher than all noted before.
         """
         if not self._floor < epoch < _NO_EPOCH:
             return False
@@ -248,28 +248,32 @@ class LatchState:
         return True
 
     def abandon(self, reason: str) -> None:
-        """The contender cannot lead (or is being stopped): `StepDown` is the next step, if there is a term."""
+        """Make `StepDown` the next step, if there is a term: the contender cannot lead, or is being stopped."""
         if self._term is not None and self._lost is None:
             self._lost = reason
 
     def stepped_down(self, now: float) -> None:
-        """The contender was told; the next term is another session's, and others have the first try at it."""
+        """End the term after the contender's leadership was revoked; use a new session, and let others try first."""
         self._term = None
         self._lost = None
         self._session = self._new_session()
         self._next_attempt = self._not_before = now + self._timing.retry_every
 
     def changed(self) -> None:
-        """The latch has changed hands: a standby looks at once, unless it has just given up or failed itself."""
+        """Note a change of leader: a standby tries at once, unless it has just given up or failed itself."""
         if self._term is None:
             self._next_attempt = min(self._next_attempt, self._not_before)
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireReply:
-    """The answer: granted with this epoch, or held by the leader of this epoch; in ``expires_in`` s it expires.
+    """Reply to a request for the latch.
 
-    Epoch 0: nobody is known to hold it, but there may be a leader that the server has forgotten.
+    Args:
+        granted: whether the session holds the latch.
+        epoch: of the session, or of the leader that holds it. 0: no leader is known, but there may be one that the
+            server has forgotten.
+        expires_in: seconds until the latch expires.
     """
 
     granted: bool
@@ -278,30 +282,30 @@ class AcquireReply:
 
 
 class LeaderLatch(Protocol):
-    """The latch of one component. Every method raises `HaError` where it is not answered."""
+    """The latch of one component. Every method raises `HaError` if there is no reply."""
 
     async def acquire(self, session: str, floor: int) -> AcquireReply:
-        """Take the latch if it is free (or is this session's already), with an epoch above ``floor``."""
+        """Take the latch if it is free (or already held by this session), with an epoch above ``floor``."""
 
     async def renew(self, term: LeaderTerm, timeout: float) -> bool:
-        """Begin another lease; False where the latch is not the term's any more."""
+        """Begin another lease; return False if the term no longer holds the latch."""
 
     async def release(self, term: LeaderTerm) -> bool:
-        """Give the latch back and tell everyone who waits for it; False where it was not the term's any more."""
+        """Release the latch and notify all waiters; return False if the term no longer held it."""
 
     async def confirm(self, term: LeaderTerm, address: str) -> bool:
-        """Publish the leader's address; False where the latch is not the term's any more."""
+        """Publish the leader's address; return False if the term no longer holds the latch."""
 
 
 class LeaderReader(Protocol):
-    """Who leads, for all components. Every method raises `HaError` where it is not answered."""
+    """Reads the leaders of all components. Every method raises `HaError` if there is no reply."""
 
     async def leader(self, component: str) -> LeaderInformation | None:
-        """The confirmed leader; None while there is none."""
+        """Return the confirmed leader; None while there is none."""
 
 
 class RedisLeaderLatch:
-    """The latch of one component in Redis (Flink on ZooKeeper: Curator's ``LeaderLatch``); one script a request."""
+    """The latch of one component in Redis, one script per request (Flink on ZooKeeper: Curator's ``LeaderLatch``)."""
 
     def __init__(self, connection: RedisConnection, keys: ClusterKeys, component: str, lease: float) -> None:
         self._connection = connection

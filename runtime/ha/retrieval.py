@@ -17,30 +17,30 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderRetrievalListener(Protocol):
-    """Who follows a leader. Called on the event loop; must not block."""
+    """A follower of a leader. The methods are called on the event loop and must not block."""
 
     def notify_leader_address(self, leader: LeaderInformation | None) -> None:
-        """The leader is another one now, or (None) there is none that has confirmed its leadership."""
+        """Follow another leader; None: no leader has confirmed its leadership."""
 
     def handle_error(self, error: Exception) -> None:
-        """The retrieval cannot go on (a defect, or the listener's own exception); never mere unreachability."""
+        """Handle the end of the retrieval: a defect, or the listener's own exception; never a missing reply."""
 
 
 class LeaderRetrievalService(Protocol):
-    """Tells one listener who leads."""
+    """Notifies one listener of the leader."""
 
     async def start(self, listener: LeaderRetrievalListener) -> None:
-        """Begin; the listener is told of every change, and of the first leader found."""
+        """Notify the listener of the first leader found, and of every change."""
 
     async def stop(self) -> None:
-        """Tell no more."""
+        """Stop notifying."""
 
 
 class RetrievalState:
-    """What is known of a leader. Pure: no clock, no I/O.
+    """The known leader of a component. Pure: no clock, no I/O.
 
-    While the latch cannot be read, the last leader found is taken to lead until its lease must be over: it steps down
-    itself then.
+    While the latch cannot be read, the last known leader counts as leader until its lease must be over. By then it has
+    given up by itself.
 
     Args:
         lease: the lease of leaders, in seconds.
@@ -52,12 +52,12 @@ class RetrievalState:
         self.leader: LeaderInformation | None = None
 
     def read(self, now: float, leader: LeaderInformation | None) -> bool:
-        """It was read at ``now`` who leads; whether that is news."""
+        """Note the leader that was read at ``now``; return whether it differs from the last one."""
         self._known_at = now
         return self._set(leader)
 
     def unreachable(self, now: float) -> bool:
-        """The latch could not be read; whether the leader is given up for that."""
+        """Note that the latch could not be read; return whether the leader is dropped because of that."""
         return now - self._known_at >= self._lease and self._set(None)
 
     def _set(self, leader: LeaderInformation | None) -> bool:
@@ -67,21 +67,25 @@ class RetrievalState:
 
 
 def next_look(now: float, every: float, phase: float) -> float:
-    """Seconds until the next look of all that look every so often. Pure.
+    """Return the seconds until the next common moment of all services with this *phase*. Pure.
 
-    Never less than a tenth of *every*, since who is woken a moment too early would look twice.
+    Never less than a tenth of *every*, since a service that wakes a moment too early would read twice.
     """
     left = every - (now + phase) % every
     return left if left >= every / 10 else left + every
 
 
 class DefaultLeaderRetrievalService:
-    """Reads the latch when it is said to have changed, and every third of a lease in any case.
+    """Reads the latch after each notification of a change, and every third of a lease in any case.
 
     Args:
-        clock: seconds; runs through suspend.
-        phase: seconds; those of one process have the same, and look at the same moments, so that one request reads for
-            all of them. Those of other processes look at other moments.
+        component: the component whose leader it follows.
+        reader: reads the latch.
+        feed: notifies of changes.
+        timing: the lease.
+        clock: seconds; also counts while the machine is suspended.
+        phase: seconds. All services of a process have the same one, and so read at the same moments in one request.
+            Those of other processes read at other moments.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class DefaultLeaderRetrievalService:
     async def start(self, listener: LeaderRetrievalListener) -> None:
         if self._task is not None:
             raise ValueError(f"the retrieval of {self.component} already has a listener")
-        self._state = RetrievalState(self._timing.lease)  # a listener that begins anew is told of the leader once more
+        self._state = RetrievalState(self._timing.lease)  # so that a new listener is notified of the present leader
         self._task = asyncio.create_task(self._run(listener), name=f"ha-retrieval-{self.component}")
 
     async def stop(self) -> None:

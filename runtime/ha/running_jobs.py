@@ -1,7 +1,7 @@
-"""What is known of every job's run, and the results of finished ones.
+"""The scheduling status of every job, and the results of finished ones.
 
-Flink's ``RunningJobsRegistry`` and ``JobResultStore`` in one: a result is *dirty* until everything that its job left
-behind has been cleaned up. A job that has a result is never run again.
+Flink's ``RunningJobsRegistry`` and ``JobResultStore`` in one. A result is *dirty* until all files and entries of its
+job have been cleaned up. A job that has a result is never run again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JobResult = dict[str, Any]
 
 
 class JobSchedulingStatus(Enum):
-    """How far a job has come, as far as a failover is concerned (Flink's ``JobSchedulingStatus``)."""
+    """The progress of a job, for failovers (Flink's ``JobSchedulingStatus``)."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -36,9 +36,9 @@ class JobEntry:
     """One job in the registry.
 
     Args:
-        status: how far it has come.
-        result: where DONE: its result.
-        dirty: where DONE: whether something is still to be cleaned up after it.
+        status: its progress.
+        result: if DONE: its result.
+        dirty: if DONE: whether it is still to be cleaned up.
     """
 
     status: JobSchedulingStatus
@@ -46,12 +46,12 @@ class JobEntry:
     dirty: bool = False
 
     def to_json(self) -> str:
-        """The text that is kept."""
+        """Return the text to store."""
         return json.dumps({"status": self.status.value, "result": self.result, "dirty": self.dirty}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> JobEntry:
-        """The entry of such a text; `StateCorruptedError` where it is none."""
+        """Return the entry of such a text; raises `StateCorruptedError` for other texts."""
         try:
             raw = json.loads(text)
             return cls(JobSchedulingStatus(raw["status"]), raw["result"], bool(raw["dirty"]))
@@ -60,19 +60,19 @@ class JobEntry:
 
 
 def pending(job_id: str, found: JobEntry | None) -> JobEntry:
-    """The entry of a job that was accepted: one that is there stays as it is, unless the job is done."""
+    """Return the entry of an accepted job, which is *found* if there is one; raises `JobAlreadyDoneError`."""
     _not_done(job_id, found)
     return found or JobEntry(JobSchedulingStatus.PENDING)
 
 
 def running(job_id: str, found: JobEntry | None) -> JobEntry:
-    """The entry of a job that is being run."""
+    """Return the entry of a running job; raises `JobAlreadyDoneError`."""
     _not_done(job_id, found)
     return JobEntry(JobSchedulingStatus.RUNNING)
 
 
 def done(job_id: str, found: JobEntry | None, result: JobResult) -> JobEntry:
-    """The entry of a job that has ended; the first result stands."""
+    """Return the entry of a job that has ended; raises `JobAlreadyDoneError` if it has another result."""
     if found is not None and found.status is JobSchedulingStatus.DONE and found.result == result:
         return found
     _not_done(job_id, found)
@@ -80,7 +80,7 @@ def done(job_id: str, found: JobEntry | None, result: JobResult) -> JobEntry:
 
 
 def clean(job_id: str, found: JobEntry | None) -> JobEntry:
-    """The entry of an ended job after which everything was cleaned up."""
+    """Return the entry of an ended job that was cleaned up; raises ValueError for other jobs."""
     if found is None or found.status is not JobSchedulingStatus.DONE:
         raise ValueError(f"job {job_id} has no result that could be marked clean")
     return JobEntry(JobSchedulingStatus.DONE, found.result, dirty=False)
@@ -102,24 +102,28 @@ class RunningJobsRegistry:
         self._key = keys.running_jobs
 
     async def set_pending(self, job_id: str, term: LeaderTerm) -> None:
-        """The job was accepted. `JobAlreadyDoneError` where it has ended."""
+        """Note that the job was accepted; raises `JobAlreadyDoneError` if it has ended."""
         await self._change(job_id, term, lambda found: pending(job_id, found), None)
 
     async def set_running(self, job_id: str, term: LeaderTerm) -> bool:
-        """The job is about to run; whether it certainly has not run before, so that nothing is left of it.
+        """Note that the job is about to run.
 
-        `JobAlreadyDoneError` where it has ended: it must not run again.
+        Returns:
+            whether the job was still PENDING. If so, it has not run before and has left nothing behind.
+
+        Raises:
+            JobAlreadyDoneError: it has ended, and must not run again.
         """
         waiting = JobEntry(JobSchedulingStatus.PENDING)
         return await self._change(job_id, term, lambda found: running(job_id, found), waiting) == waiting
 
     async def set_done(self, job_id: str, result: JobResult, term: LeaderTerm) -> None:
-        """The job has ended; its result is dirty. `JobAlreadyDoneError` where it ended otherwise before."""
+        """Note the result of a job that has ended, as dirty; raises `JobAlreadyDoneError` if it has another result."""
         runs = JobEntry(JobSchedulingStatus.RUNNING)
         await self._change(job_id, term, lambda found: done(job_id, found, result), runs)
 
     async def mark_clean(self, job_id: str, term: LeaderTerm) -> None:
-        """Nothing of the ended job is left to clean up."""
+        """Note that the ended job was cleaned up."""
         found = await self.entry(job_id)
         await self._change(job_id, term, lambda found: clean(job_id, found), found)
 
@@ -128,43 +132,43 @@ class RunningJobsRegistry:
         await self._maps.hdel(self._key, job_id, term, demand=JobEntry(JobSchedulingStatus.PENDING).to_json())
 
     async def forget(self, job_id: str, term: LeaderTerm) -> None:
-        """Drop the entry, if there is one; from then on the id could run again."""
+        """Drop the entry, if there is one; the id may then run again."""
         await self._maps.hdel(self._key, job_id, term, demand=Demand.ANY)
 
     async def entry(self, job_id: str) -> JobEntry | None:
-        """What is known of a job; None: nothing."""
+        """Return the entry of a job; None if there is none."""
         text = await self._maps.get(self._key, job_id)
         return None if text is None else JobEntry.from_json(text)
 
     async def entries(self) -> dict[str, JobEntry]:
-        """Everything known."""
+        """Return the entries of all jobs, by job id."""
         texts = await self._maps.get_all(self._key)
         return {job_id: JobEntry.from_json(text) for job_id, text in texts.items()}
 
     async def dirty_results(self) -> dict[str, JobResult]:
-        """The results of ended jobs that are still to be cleaned up after, by job id."""
+        """Return the results of ended jobs that are still to be cleaned up, by job id."""
         entries = await self.entries()
         return {job_id: entry.result for job_id, entry in entries.items() if entry.dirty and entry.result is not None}
 
     async def _change(
         self, job_id: str, term: LeaderTerm, to: Callable[[JobEntry | None], JobEntry], guess: JobEntry | None
     ) -> JobEntry | None:
-        """Change an entry; what it was. A *guess* of that costs one request where it is right, as it mostly is."""
+        """Change an entry and return the former one; a right *guess* of it, the usual case, needs only one request."""
         unreachable: HaUnreachableError | None = None
         text = None if guess is None else guess.to_json()
         for _ in range(_ATTEMPTS):
             before = None if text is None else JobEntry.from_json(text)
             demand = Demand.ABSENT if text is None else text
             try:
-                # Also where nothing changes: whoever is told so must be the leader.
+                # Write even without a change: only the leader may get this answer.
                 write = await self._maps.hset(self._key, job_id, to(before).to_json(), term, demand=demand)
                 if write.done:
                     return before
                 text = write.found
             except HaUnreachableError as error:
-                # The outcome is unknown: read it, and try again where it did not take effect.
+                # The outcome is unknown: read it, and try again if the write did not take effect.
                 unreachable = error
                 text = await self._maps.get(self._key, job_id)
         if unreachable is not None:
             raise unreachable
-        raise StateHandleConflictError(f"the entry of job {job_id} keeps being changed by somebody else")
+        raise StateHandleConflictError(f"other writes keep changing the entry of job {job_id}")

@@ -1,15 +1,16 @@
-"""The Lua of high availability. Runs on Redis 6.2 and later; each script is one atomic step.
+"""The Lua scripts of high availability. They run on Redis 6.2 and later; each script is one atomic step.
 
-A term is valid as long as the latch hash holds its owner and epoch. The latch expires by itself with the lease, so an
-absent latch refuses everybody.
+A term is valid as long as the latch hash holds its owner and epoch. The latch expires by itself with the lease. If
+there is no latch, every write is refused.
 
-Epochs come from one counter of the cluster that is also never behind the server's clock in milliseconds: a Redis that
-lost its last writes (a lagging replica promoted, an append-only file cut short, a flushed database) still hands out an
-epoch above all that were handed out before.
+Epochs come from one counter of the cluster that is never behind the server's clock in milliseconds. A Redis may lose
+its last writes: a lagging replica is promoted, an append-only file is truncated, or the database is flushed. Even then
+it grants an epoch above all epochs that were granted before.
 
-Such a server may have forgotten a leader whose lease still runs. So the first one that asks it for a latch begins a
-pause of one lease, in which it gives none to anybody. It is known by its run id and replication id, which are new when
-it was restarted or promoted; a restart with an append-only file has lost nothing that was answered.
+Such a server may have forgotten a leader whose lease still runs. So the first request for a latch begins a pause of one
+lease, in which the server grants none. The script recognises such a server by its run id and replication id, which
+change when it is restarted or promoted. A restart with an append-only file needs no pause: it lost no write that was
+answered.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class Script:
     sha: str = field(init=False)
 
     def __post_init__(self) -> None:
-        # SHA-1 is what EVALSHA names scripts by; nothing rests on its strength.
+        # EVALSHA identifies scripts by SHA-1; security does not depend on it.
         object.__setattr__(self, "sha", hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest())
 
 
 # KEYS: latch, epoch counter, incarnation. ARGV: session, lease in ms, floor.
 # Reply: {granted, epoch, ms until the latch expires}; epoch 0 in the pause after a loss.
-# A session that already holds the latch gets the same epoch and what is left of its lease, not a new one: the reply to
-# its first request was lost, and a contender that hears no replies must not hold the latch for ever.
+# A session that already holds the latch gets the same epoch and the rest of its lease: the reply to its first request
+# was lost. It gets no new lease, since a contender that receives no replies must not hold the latch for ever.
 ACQUIRE = Script(
     "acquire",
     """
@@ -85,7 +86,7 @@ local held = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
 if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
 """
 
-# KEYS: latch. ARGV: session, epoch, lease in ms. Reply: 1 renewed, 0 the latch is not ours any more.
+# KEYS: latch. ARGV: session, epoch, lease in ms. Reply: 1 renewed, 0 the session no longer holds the latch.
 RENEW = Script(
     "renew",
     f"""{_IF_NOT_LEADER}
@@ -96,7 +97,7 @@ return 1
 """,
 )
 
-# KEYS: latch. ARGV: session, epoch, channel, component. Reply: 1 released, 0 it was not ours.
+# KEYS: latch. ARGV: session, epoch, channel, component. Reply: 1 released, 0 the session did not hold it.
 RELEASE = Script(
     "release",
     f"""{_IF_NOT_LEADER}
@@ -120,7 +121,7 @@ return 1
 """,
 )
 
-# KEYS: latches. Reply: {owner, epoch, address} of each, nothing in the place of what is not there.
+# KEYS: latches. Reply: {owner, epoch, address} of each; nil for a field that is absent.
 LEADERS = Script(
     "leaders",
     """
@@ -154,8 +155,8 @@ return {{redis.call('DEL', KEYS[2])}}
 """,
 )
 
-# The comparison shared by the two writes to a hash: ARGV[3] is the field, ARGV[4] what is demanded of it
-# ('any', 'absent', 'equals'), ARGV[5] the value for 'equals'. Reply: {0, value found} where it is not so.
+# The comparison shared by the two writes to a hash. ARGV[3] is the field, ARGV[4] the condition ('any', 'absent' or
+# 'equals'), and ARGV[5] the value for 'equals'. Reply if the condition does not hold: {0, value found}.
 _COMPARED = f"""{_FENCED}
 local found = redis.call('HGET', KEYS[2], ARGV[3])
 if (ARGV[4] == 'absent' and found) or (ARGV[4] == 'equals' and found ~= ARGV[5]) then

@@ -1,4 +1,4 @@
-"""Everything that survives the loss of a component, behind one door (Flink's ``HighAvailabilityServices``)."""
+"""One interface to all that survives the loss of a component (Flink's ``HighAvailabilityServices``)."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ logger = logging.getLogger(__name__)
 
 MEMORY_THRESHOLD = 20 * 1024
 LATCH_CONNECTIONS = 2
-"""That `RedisHaServices.warm_up` makes: an election and the followers of leaders ask at the same time."""
+"""How many connections `RedisHaServices.warm_up` opens for latches: elections and followers use them concurrently."""
 DATA_CONNECTIONS = 3
-"""That it makes for stores and registries."""
+"""How many connections it opens for stores and registries."""
 
 
 class HighAvailabilityServices(Protocol):
-    """The services of one process; to be used from one event loop."""
+    """The services of one process; use them from one event loop."""
 
     async def start(self) -> object:
-        """Find out whether the services can be had; raises what is wrong, with the remedy."""
+        """Check that the services are available; raises an error with a remedy if not."""
 
     async def warm_up(self) -> None:
-        """Make what will be needed: connections, and a subscription to changes. Raises `HaError`."""
+        """Open connections and a subscription to changes in advance. Raises `HaError`."""
 
     def leader_election(self, component: str) -> LeaderElectionService:
-        """A new election service for one contender of ``component``."""
+        """Return a new election service for one contender of ``component``."""
 
     def leader_retrieval(self, component: str) -> LeaderRetrievalService:
-        """A new retrieval service for one listener on ``component``."""
+        """Return a new retrieval service for one listener on ``component``."""
 
     async def current_leader(self, component: str) -> LeaderInformation | None:
-        """Who leads at this moment; None while nobody does. Raises `HaError`."""
+        """Return the present leader; None while there is none. Raises `HaError`."""
 
     async def depose(self, component: str, term: LeaderTerm) -> None:
-        """End the term of a component that has ended itself, so that nothing of what it wrote can still arrive.
+        """End the term of a component that has ended, so that its delayed writes are refused.
 
         Args:
-            component: whose term; ``job_master(job_id)``.
-            term: in whose name.
+            component: the component whose term ends; ``job_master(job_id)``.
+            term: the term of the caller's component.
 
         Raises:
             LeadershipLostError: ``term`` is over.
@@ -77,36 +77,38 @@ class HighAvailabilityServices(Protocol):
         """
 
     def job_graph_store(self) -> JobGraphStore:
-        """The graphs of accepted jobs."""
+        """Return the store of the graphs of accepted jobs."""
 
     def execution_store(self) -> ExecutionStore:
-        """How far the executions of running jobs have come."""
+        """Return the store of the progress of running jobs."""
 
     def running_jobs_registry(self) -> RunningJobsRegistry:
-        """Status and results of jobs."""
+        """Return the registry of the status and results of jobs."""
 
     def checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
-        """The completed checkpoints of jobs, and their counters."""
+        """Return the factory of the jobs' checkpoint stores and counters."""
 
     async def close(self) -> None:
-        """Give back leaderships and connections; what is stored stays."""
+        """Release leaderships and connections; stored data stay."""
 
     async def cleanup(self) -> None:
-        """Delete everything stored of the whole cluster; for its end, when no component runs any more."""
+        """Delete all stored data of the cluster; call it at its end, when no component runs any more."""
 
 
 class LatchedHaServices:
-    """High availability by latches, and by states in files, or in their handles, which are where the latches are.
+    """High availability by latches and state handles, both in Redis or in the master.
+
+    The states are in files, or in their handles if they are small.
 
     Args:
-        keys: names of everything that the cluster has there.
+        keys: names of all entries of the cluster.
         storage_dir: where state files go; all masters of the cluster must see it.
         timing: the lease.
-        retry: seconds between repetitions outside of the latch.
+        retry: seconds between retries of requests other than the latch's.
         maps: where the handles are.
-        reader: says who leads.
-        changes: tells of new leaders.
-        memory_threshold: states of at most so many bytes are where their handles are, and in no file.
+        reader: reads the leaders.
+        changes: notifies of new leaders.
+        memory_threshold: states of at most so many bytes are in their handles, and in no file.
     """
 
     def __init__(
@@ -136,11 +138,11 @@ class LatchedHaServices:
         self._checkpoints = CheckpointRecoveryFactory(
             maps, keys, self._directory, retry=retry, memory_threshold=memory_threshold
         )
-        # Weak: a service that runs is kept by its task, and one that was stopped and dropped need not be remembered.
+        # Weak: its task keeps a running service alive, and `close` does not need those that were stopped and dropped.
         self._opened: WeakSet[DefaultLeaderElectionService | DefaultLeaderRetrievalService] = WeakSet()
 
     def latch(self, component: str) -> LeaderLatch:
-        """The latch of a component."""
+        """Return the latch of a component."""
         raise NotImplementedError
 
     def leader_election(self, component: str) -> DefaultLeaderElectionService:
@@ -176,7 +178,7 @@ class LatchedHaServices:
         return self._checkpoints
 
     def state_handles(self, kind: str) -> StateHandleStore:
-        """The store of the states of one kind (``jobgraphs``, later checkpoints)."""
+        """Return the store of the states of one kind, for example ``jobgraphs``."""
         if kind not in self._handles:
             files = StateFiles(self._directory / kind)
             self._handles[kind] = StateHandleStore(
@@ -192,7 +194,7 @@ class LatchedHaServices:
         """Delete all latches and handles of the cluster, then all its state files.
 
         Raises:
-            HaUnreachableError: who keeps them does not answer; the files stay, since handles may point to them.
+            HaUnreachableError: Redis or the master does not answer; the files stay, since handles may point to them.
         """
         await self._forget()
         await asyncio.to_thread(delete_state_files, self._directory)
@@ -205,13 +207,13 @@ class RedisHaServices(LatchedHaServices):
     """High availability on one Redis.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``; may hold a password.
-        cluster_id: all keys and files of the cluster bear it.
+        url: see `runtime.ha.connection.SentinelUrl`; may hold a password.
+        cluster_id: part of the names of all keys and files of the cluster.
         storage_dir: where state files go; all masters of the cluster must see it.
         lease: seconds after which the leadership of a silent leader ends.
-        timeout: seconds that any call to Redis may take; by default 1 s, or a third of the lease where that is less and
-            the call is about leadership.
-        retry: seconds between repetitions outside of the latch; by default a sixth of the lease.
+        timeout: seconds that each call to Redis may take. By default 1 s; for calls about leadership at most a third of
+            the lease.
+        retry: seconds between retries of requests other than the latch's; by default a sixth of the lease.
         memory_threshold: states of at most so many bytes are in Redis, and in no file.
     """
 
@@ -230,7 +232,7 @@ class RedisHaServices(LatchedHaServices):
         limit = timing.call_timeout if timeout is None else timeout
         # Latches have connections of their own: a thousand waiting reads must not delay a renewal.
         self._latches = RedisConnection(url, timeout=limit)
-        # And more time: a slow reply to a reader or writer is no reason to give up a leadership.
+        # Other calls may take longer: a slow reply to them is no reason to give up a leadership.
         self._data = RedisConnection(url, timeout=1.0 if timeout is None else timeout)
         self._latch_reader = LatchReader(self._latches, keys)
         super().__init__(
@@ -252,7 +254,7 @@ class RedisHaServices(LatchedHaServices):
         """Check the server.
 
         Raises:
-            RedisUnreachableError, RedisAuthenticationError, RedisRequirementError: each with the remedy.
+            RedisUnreachableError, RedisAuthenticationError, RedisRequirementError: each with a remedy.
         """
         return await self._data.check()
 
@@ -277,14 +279,14 @@ class RedisHaServices(LatchedHaServices):
 
 
 class StandaloneHaServices(LatchedHaServices):
-    """Without Redis: the cluster's one master keeps latches and handles in memory (Flink's ``StandaloneHaServices``).
+    """Services without Redis: the single master keeps latches and handles in memory (Flink's ``StandaloneHaServices``).
 
-    Any component but the master may be lost and is replaced; with the master all jobs are lost.
+    A lost component is replaced, unless it is the master: with the master all jobs are lost.
 
     Args:
-        service: the RPC service of the process; not closed here.
+        service: the RPC service of the process; its owner closes it.
         system: any address at the master's port.
-        cluster_id: all files of the cluster bear it.
+        cluster_id: part of the path of all files of the cluster.
         storage_dir: where state files go.
         lease: seconds after which the leadership of a silent leader ends.
         memory_threshold: states of at most so many bytes are in the master's memory, and in no file.
@@ -314,7 +316,7 @@ class StandaloneHaServices(LatchedHaServices):
         )
 
     async def start(self) -> None:
-        """Ask the master for something; raises `MasterUnreachableError`."""
+        """Check that the master answers; raises `MasterUnreachableError`."""
         await self._maps.get(self._keys.running_jobs, "")
 
     def latch(self, component: str) -> MasterLeaderLatch:
@@ -325,10 +327,10 @@ class StandaloneHaServices(LatchedHaServices):
 
 
 def delete_state_files(directory: Path) -> None:
-    """Delete the state files of a cluster whose handles are gone.
+    """Delete the state files of a cluster whose handles are deleted.
 
     Args:
-        directory: ``high-availability.storageDir``, below it the cluster's id.
+        directory: the directory with the cluster's id as its name, below ``high-availability.storageDir``.
     """
     if directory.is_dir():
         for kind in list(directory.iterdir()):

@@ -1,4 +1,4 @@
-"""Latches and handles that the master keeps (``high-availability.type: none``), as a component uses them."""
+"""A component's access to latches and handles in the master (``high-availability.type: none``)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 class MasterConnection:
-    """Asks the master; a master that does not answer is a `MasterUnreachableError`.
+    """Calls the master; raises `MasterUnreachableError` if it does not answer.
 
     Args:
         service: the RPC service of the process.
         system: any address at the master's port.
-        timeout: seconds that any one call may take.
+        timeout: seconds that each call may take.
     """
 
     def __init__(self, service: RpcService, system: ActorAddress, timeout: float) -> None:
@@ -35,23 +35,23 @@ class MasterConnection:
 
     @property
     def where(self) -> str:
-        """Where the master is."""
+        """Host and port of the master."""
         return f"{self._address.host}:{self._address.port}"
 
     def within(self, timeout: float) -> HighAvailabilityGateway:
-        """The gateway with a time limit of its own."""
+        """Return the gateway with another time limit."""
         return self._service.gateway(self._address, HighAvailabilityGateway, timeout_s=timeout)
 
     def renewing(self, timeout: float) -> HighAvailabilityGateway:
-        """The gateway with at most the connection's own time limit."""
+        """Return the gateway with the shorter one of *timeout* and the connection's own time limit."""
         return self.within(max(min(timeout, self._timeout), 0.001))
 
     async def ask(self, answer: Awaitable[T]) -> T:
-        """The answer to an ask.
+        """Return the answer to an ask.
 
         Raises:
-            MasterUnreachableError: there is none; the outcome is unknown.
-            LeadershipLostError: it is that.
+            MasterUnreachableError: there is no answer; the outcome is unknown.
+            LeadershipLostError: the master refused a write.
         """
         try:
             return await answer
@@ -121,7 +121,7 @@ class MasterMaps:
 
 
 class MasterChangeSource:
-    """A `ChangeSource`: one ask to the master is always open, and answered when a leader changes."""
+    """A `ChangeSource` that always has an open ask to the master, which answers when a leader changes."""
 
     def __init__(self, connection: MasterConnection) -> None:
         self._connection = connection

@@ -28,12 +28,12 @@ class _Latch:
 class HaMemory:
     """Latches and maps of one cluster, in the memory of the master. Pure: no I/O.
 
-    It answers as the scripts in Redis do, so the rest is the same: components are replaced under leases and epochs, and
-    nothing that a former leader writes takes effect. What is lost with the master is lost.
+    It answers like the scripts in Redis. So components are replaced under leases and epochs, and writes of former
+    leaders are refused. Its contents are lost with the master.
 
     Args:
-        clock: seconds; runs through suspend.
-        milliseconds: since 1970; no epoch is below it, so that they rise from one master of a cluster to the next.
+        clock: seconds; also counts while the machine is suspended.
+        milliseconds: since 1970; no epoch is below it, so that a later master of the cluster grants higher epochs.
         on_change: called with a component whose leader has changed.
     """
 
@@ -54,9 +54,9 @@ class HaMemory:
     # ------------------------------------------------------------------ latches
 
     def acquire(self, component: str, session: str, lease: float, floor: int) -> AcquireReply:
-        """Give the latch to ``session`` for ``lease`` seconds, with an epoch above ``floor``, unless another has it.
+        """Grant ``session`` the latch for ``lease`` seconds, with an epoch above ``floor``, unless another holds it.
 
-        A session that has it already gets what is left of its lease: its first reply was lost.
+        A session that holds it already gets the rest of its lease, since the reply to its first request was lost.
         """
         held = self._held(component)
         if held is not None and (held.session != session or held.epoch > floor):
@@ -67,14 +67,14 @@ class HaMemory:
         return AcquireReply(True, self._epoch, lease)
 
     def renew(self, term: LeaderTerm, lease: float) -> bool:
-        """Begin another lease of ``lease`` seconds; False where the latch is not the term's any more."""
+        """Begin another lease of ``lease`` seconds; return False if the term no longer holds the latch."""
         held = self._of(term)
         if held is not None:
             held.expires = self._clock() + lease
         return held is not None
 
     def release(self, term: LeaderTerm) -> bool:
-        """Free the latch; False where it was not the term's any more."""
+        """Release the latch; return False if the term no longer held it."""
         if self._of(term) is None:
             return False
         del self._latches[term.component]
@@ -82,13 +82,13 @@ class HaMemory:
         return True
 
     def depose(self, component: str, term: LeaderTerm) -> None:
-        """End the term of ``component`` in the name of ``term``; raises `LeadershipLostError` where that is over."""
+        """End the current term of ``component`` on behalf of ``term``; raises `LeadershipLostError` if that is over."""
         self._demand_leadership(term)
         if self._latches.pop(component, None) is not None:
             self._on_change(component)
 
     def confirm(self, term: LeaderTerm, address: str) -> bool:
-        """Publish the leader's address; False where the latch is not the term's any more."""
+        """Publish the leader's address; return False if the term no longer holds the latch."""
         held = self._of(term)
         if held is None:
             return False
@@ -97,7 +97,7 @@ class HaMemory:
         return True
 
     def leader(self, component: str) -> LeaderInformation | None:
-        """The confirmed leader."""
+        """Return the confirmed leader; None while there is none."""
         held = self._held(component)
         if held is None or not held.address:
             return None
@@ -121,29 +121,29 @@ class HaMemory:
     # --------------------------------------------------------------------- maps
 
     def get(self, key: str, field: str) -> str | None:
-        """The value of a field."""
+        """Return the value of a field; None if there is none."""
         return self._maps.get(key, {}).get(field)
 
     def get_all(self, key: str) -> dict[str, str]:
-        """A whole map."""
+        """Return a whole map."""
         return dict(self._maps.get(key, {}))
 
     def hset(self, key: str, field: str, value: str, term: LeaderTerm, demand: Demand | str) -> HashWrite:
-        """Set a field, if it is as demanded; raises `LeadershipLostError` where the term is over."""
+        """Set a field, if it is as demanded; raises `LeadershipLostError` if the term is over."""
         write = self._compare(key, field, term, demand)
         if write.done:
             self._maps.setdefault(key, {})[field] = value
         return write
 
     def hdel(self, key: str, field: str, term: LeaderTerm, demand: Demand | str) -> HashWrite:
-        """Delete a field, if it is as demanded; raises `LeadershipLostError` where the term is over."""
+        """Delete a field, if it is as demanded; raises `LeadershipLostError` if the term is over."""
         write = self._compare(key, field, term, demand)
         if write.done:
             self._maps.get(key, {}).pop(field, None)
         return write
 
     def clear(self) -> None:
-        """Forget all but the last epoch."""
+        """Delete all latches and maps, and keep only the last epoch."""
         self._latches.clear()
         self._maps.clear()
 
@@ -165,19 +165,19 @@ _REMEMBERED = 1024
 
 
 class ChangeLog:
-    """Which leaders changed of late, in order. Pure."""
+    """The latest changes of leaders, in order. Pure."""
 
     def __init__(self) -> None:
         self.version = 0
         self._recent: deque[str] = deque(maxlen=_REMEMBERED)
 
     def add(self, component: str) -> None:
-        """The leader of ``component`` has changed."""
+        """Add a change of the leader of ``component``."""
         self.version += 1
         self._recent.append(component)
 
     def since(self, version: int) -> LeaderChanges:
-        """What changed after ``version``; None for a version that is forgotten, or of another master."""
+        """Return the changes after ``version``; without components if it is too old, or of another master."""
         missed = self.version - version
         if not 0 <= missed <= len(self._recent):
             return LeaderChanges(self.version, None)
@@ -185,7 +185,7 @@ class ChangeLog:
 
 
 class StandaloneHa(RpcEndpoint, HighAvailabilityGateway):
-    """`HaMemory` for the components of the cluster, which reach it with the cluster's secret.
+    """Endpoint of `HaMemory` for the components of the cluster, which need the cluster's secret.
 
     Args:
         service: the RPC service at the system's port.

@@ -1,4 +1,4 @@
-"""How the master is asked that keeps the latches and handles of a cluster without Redis."""
+"""The gateway to the latches and handles of a cluster without Redis, which its master keeps."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PATH = "/system/high-availability"
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanges:
-    """What has changed since the asker last asked.
+    """Changes of leaders since the caller's last call.
 
     Args:
-        version: to ask with the next time.
-        components: whose leaders have changed; None: that cannot be told, look at all.
+        version: argument for the next call.
+        components: components whose leaders have changed; None: unknown, so read all leaders.
     """
 
     version: int
@@ -27,11 +27,11 @@ class LeaderChanges:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a conditional write demands of the field that it changes.
+    """Condition of a write on the field that it changes.
 
     Args:
         kind: ``any``, ``absent`` or ``equals``.
-        value: where it is ``equals``: what it has to be.
+        value: the value that the field has to have, for ``equals``; else empty.
     """
 
     kind: str
@@ -46,43 +46,43 @@ class HighAvailabilityGateway(RpcGateway):
         raise NotImplementedError
 
     def renew(self, term: LeaderTerm, lease_s: float) -> Ask[bool]:
-        """Begin another lease; False where the latch is not the term's any more."""
+        """Begin another lease; return False if the term no longer holds the latch."""
         raise NotImplementedError
 
     def release(self, term: LeaderTerm) -> Ask[bool]:
-        """Give the latch back; False where it was not the term's any more."""
+        """Release the latch; return False if the term no longer held it."""
         raise NotImplementedError
 
     def confirm(self, term: LeaderTerm, address: str) -> Ask[bool]:
-        """Publish the leader's address; False where the latch is not the term's any more."""
+        """Publish the leader's address; return False if the term no longer holds the latch."""
         raise NotImplementedError
 
     def depose(self, component: str, term: LeaderTerm) -> Ask[None]:
-        """End the term of a component, whosever it is, in the name of *term*.
+        """End the current term of a component on behalf of *term*.
 
         Raises:
-            LeadershipLostError: that is over itself.
+            LeadershipLostError: *term* is over.
         """
         raise NotImplementedError
 
     @reads
     def find_leader(self, component: str) -> Ask[LeaderInformation | None]:
-        """The confirmed leader of a component; None while there is none."""
+        """Return the confirmed leader of a component; None while there is none."""
         raise NotImplementedError
 
     @reads
     def await_changes(self, version: int) -> Ask[LeaderChanges]:
-        """Answered when a leader has changed since *version*, or after `POLL_S` in any case."""
+        """Return the changes since *version*: when there is one, or after `POLL_S` at the latest."""
         raise NotImplementedError
 
     @reads
     def read_field(self, key: str, field: str) -> Ask[str | None]:
-        """The value of a field of a map."""
+        """Return the value of a field of a map; None if there is none."""
         raise NotImplementedError
 
     @reads
     def read_map(self, key: str) -> Ask[dict[str, str]]:
-        """A whole map."""
+        """Return a whole map."""
         raise NotImplementedError
 
     def write_field(self, key: str, field: str, value: str, term: LeaderTerm, wanted: Wanted) -> Ask[HashWrite]:
@@ -102,7 +102,7 @@ class HighAvailabilityGateway(RpcGateway):
         raise NotImplementedError
 
     def clear(self) -> Ask[None]:
-        """Forget all latches and maps; for the end of the cluster."""
+        """Delete all latches and maps; call it at the end of the cluster."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""State handles, and the files behind them: written whole or not at all, never changed, verified at every read."""
+"""State handles and their files: written completely or not at all, never changed, verified at every read."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _FILE = re.compile(r"(?P<name>[^@/]+)@(?P<component>[^@/]+)\.e(?P<epoch>\d+)\.[0
 
 @dataclass(frozen=True, slots=True)
 class StateHandle:
-    """What is kept in place of a state (Flink's ``RetrievableStateHandle``).
+    """Reference to a stored state (Flink's ``RetrievableStateHandle``).
 
     A small state is in its handle (Flink's ``ByteStreamStateHandle``).
 
     Args:
-        path: the file's name within the directory of its kind; no other handle ever has the same, also without a file.
+        path: name of the file, in the directory for states of one kind. It is unique to this handle, even if there is
+            no file.
         size: in bytes.
         sha256: hex digest of the content.
         created: seconds since 1970.
-        content: the state itself, base64; None where it is in the file.
+        content: the state itself, base64; None if it is in the file.
     """
 
     path: str
@@ -40,20 +41,20 @@ class StateHandle:
 
     @classmethod
     def of(cls, name: str, data: bytes, term: LeaderTerm, *, inline: bool) -> StateHandle:
-        """A new handle of a state.
+        """Return a new handle of a state.
 
         Args:
             name: of the state.
             data: the state.
             term: in which it is written.
-            inline: whether the state is to be in the handle.
+            inline: whether to store the state in the handle.
         """
         path = f"{checked_name('state', name)}@{term.component}.e{term.epoch}.{uuid4().hex}"
         content = base64.b64encode(data).decode() if inline else None
         return cls(path, len(data), hashlib.sha256(data).hexdigest(), time.time(), content)
 
     def to_json(self) -> str:
-        """The text that is kept."""
+        """Return the text to store."""
         fields = asdict(self)
         if self.content is None:
             del fields["content"]
@@ -61,7 +62,7 @@ class StateHandle:
 
     @classmethod
     def from_json(cls, text: str) -> StateHandle:
-        """The handle of such a text.
+        """Return the handle of such a text.
 
         Raises:
             StateCorruptedError: it is not the text of a handle.
@@ -77,11 +78,11 @@ class StateHandle:
         return handle
 
     def describes(self, data: bytes) -> bool:
-        """Whether it is the handle of ``data``."""
+        """Return whether this is the handle of ``data``."""
         return self.size == len(data) and self.sha256 == hashlib.sha256(data).hexdigest()
 
     def decode(self) -> bytes:
-        """The state that is in the handle.
+        """Return the state that is in the handle.
 
         Raises:
             StateCorruptedError: it is not what was stored.
@@ -98,10 +99,10 @@ class StateHandle:
 class StateFiles:
     """The state files of one kind (a directory). All methods block: call them on an executor.
 
-    A file's name holds the term in which it was written, so that a later leader can tell what is nobody's any more.
+    A file's name contains the term in which it was written, so that a later leader can find files without an owner.
 
     Args:
-        directory: made (0700) at the first write.
+        directory: created (0700) at the first write.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -111,7 +112,7 @@ class StateFiles:
         """Write a new file durably (0600).
 
         Raises:
-            OSError: the disk is full, the directory not writable; nothing is left behind.
+            OSError: the disk is full, or the directory is not writable; nothing is left behind.
         """
         make_private(self.directory, durable=True)
         handle = StateHandle.of(name, data, term, inline=False)
@@ -119,7 +120,7 @@ class StateFiles:
         return handle
 
     def read(self, handle: StateHandle) -> bytes:
-        """The content of the file.
+        """Return the content of the file.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -135,11 +136,11 @@ class StateFiles:
         return data
 
     def delete(self, handle: StateHandle) -> None:
-        """Delete the file; one that is not there is fine."""
+        """Delete the file; do nothing if it is not there."""
         (self.directory / handle.path).unlink(missing_ok=True)
 
     def older_than(self, term: LeaderTerm) -> list[str]:
-        """The names of all files written in earlier terms of the same component, half-written ones among them."""
+        """Return the names of all files written in earlier terms of the same component, including incomplete ones."""
         if not self.directory.is_dir():
             return []
         names = (entry.name for entry in self.directory.iterdir())
@@ -151,7 +152,7 @@ class StateFiles:
         )
 
     def of_name(self, name: str) -> list[str]:
-        """The names of all files of one state, half-written ones among them."""
+        """Return the names of all files of one state, including incomplete ones."""
         if not self.directory.is_dir():
             return []
         prefix = f"{checked_name('state', name)}@"
@@ -164,7 +165,7 @@ class StateFiles:
             (self.directory / name).unlink(missing_ok=True)
 
     def delete_all(self) -> None:
-        """Delete every file and the directory; foreign files stay, and the directory with them."""
+        """Delete all state files, and the directory unless other files are in it."""
         if not self.directory.is_dir():
             return
         for entry in self.directory.iterdir():

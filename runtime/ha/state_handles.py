@@ -1,15 +1,16 @@
-"""Named states by indirection: the bytes in a file, the handle in `FencedMaps` (Flink's ``StateHandleStore``).
+"""Named states: the bytes are in a file, and the handle is in `FencedMaps` (Flink's ``StateHandleStore``).
 
-A small state is in its handle: the file beside it would be two more flushes of the disk, and no more durable than the
-handle without which nobody finds it. For files, the order is everything:
+A small state is in its handle. A file would cost two more syncs of the disk, and would be no more durable than the
+handle that leads to it. With files, the order of writes matters:
 
-- to store: the file, then the handle; to remove: the handle, then the file. Nothing that a handle points to is deleted.
-- every write of a handle is conditional on the leadership *and* on the handle that was there before.
-- a lost reply is no failure: the store looks whether the handle was written. Where that cannot be seen for certain the
-  file stays, for a write that was delayed may still arrive. `sweep` deletes it in a later epoch, when it cannot.
+- To store a state, write the file, then the handle. To remove it, remove the handle, then the file. So a handle always
+  refers to a complete file.
+- Every write of a handle is conditional on the leadership *and* on the handle that was there before.
+- After a lost reply, the store reads whether the handle was written. If it cannot read it, the file stays, since a
+  delayed write may still arrive. In a later epoch such a write is refused, and `sweep` deletes the file.
 
-Flink's lock nodes and their ``release`` have no counterpart: what they protect from, the deletion by a former leader,
-is refused by the fence.
+Flink's lock nodes and their ``release`` have no counterpart here. They prevent a former leader from deleting a state;
+here such a deletion is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ JOB_GRAPHS = "jobgraphs"
 
 
 class JobGraphStore:
-    """Serialised job graphs by job id, by indirection through a `StateHandleStore`.
+    """Serialised job graphs by job id, in a `StateHandleStore`.
 
     A write is refused (`LeadershipLostError`) when its term is over.
     """
@@ -45,27 +46,27 @@ class JobGraphStore:
         self._handles = handles
 
     async def put(self, job_id: str, data: bytes, term: LeaderTerm) -> None:
-        """Store a graph; storing the same again changes nothing. Repeat it after `StateWriteUnknownError`."""
+        """Store a graph; storing the same again changes nothing. Repeat the call after `StateWriteUnknownError`."""
         await self._handles.put(job_id, data, term)
 
     async def get(self, job_id: str) -> bytes:
-        """A graph; `StateHandleNotFoundError` or `StateCorruptedError` where there is none or it is damaged."""
+        """Return a graph; raises `StateHandleNotFoundError`, or `StateCorruptedError` if it is damaged."""
         return await self._handles.get(job_id)
 
     async def get_all(self) -> dict[str, bytes | StateCorruptedError]:
-        """All graphs, for recovery; a damaged one by its error, so that it cannot stop the others."""
+        """Return all graphs, for recovery; an error for a damaged one, so that the others can be recovered."""
         return await self._handles.get_all()
 
     async def job_ids(self) -> list[str]:
-        """The ids of all stored jobs."""
+        """Return the ids of all stored jobs."""
         return await self._handles.names()
 
     async def remove(self, job_id: str, term: LeaderTerm) -> bool:
-        """Remove a graph; whether it was there."""
+        """Remove a graph; return whether it was there."""
         return await self._handles.remove(job_id, term)
 
     async def sweep(self, term: LeaderTerm) -> int:
-        """Delete what former leaders left unfinished; to be called by a new leader. Returns how many files."""
+        """Delete files of former leaders that have no handle; a new leader calls it. Returns how many files."""
         return await self._handles.sweep(term)
 
 
@@ -73,7 +74,7 @@ EXECUTIONS = "executions"
 
 
 class ExecutionStore:
-    """One state for each job, by indirection through a `StateHandleStore`.
+    """One state for each job, in a `StateHandleStore`.
 
     A write is refused (`LeadershipLostError`) when its term is over.
     """
@@ -82,23 +83,23 @@ class ExecutionStore:
         self._handles = handles
 
     async def put(self, job_id: str, data: bytes, term: LeaderTerm) -> None:
-        """Store a state in place of the one before. Repeat it after `StateWriteUnknownError`."""
+        """Store a state; it replaces the one before. Repeat the call after `StateWriteUnknownError`."""
         await self._handles.put(job_id, data, term)
 
     async def find(self, job_id: str) -> bytes | None:
-        """The state of a job, None where there is none; `StateCorruptedError` where it is damaged."""
+        """Return the state of a job, None if there is none; raises `StateCorruptedError` if it is damaged."""
         try:
             return await self._handles.get(job_id)
         except StateHandleNotFoundError:
             return None
 
     async def remove(self, job_id: str, term: LeaderTerm) -> None:
-        """Remove the state and whatever was left unfinished of it; to be called when the job's JobMaster has ended."""
+        """Remove the state and all its files without a handle; call it when the job's JobMaster has ended."""
         await self._handles.remove(job_id, term)
         await self._handles.delete_orphans(job_id)
 
     async def sweep(self, term: LeaderTerm) -> int:
-        """Delete what former JobMasters of the job left unfinished; returns how many files."""
+        """Delete files of the job's former JobMasters that have no handle; returns how many files."""
         return await self._handles.sweep(term)
 
 
@@ -111,10 +112,11 @@ class StateHandleStore:
 
     Args:
         maps: where the handles go.
-        kind: for example ``jobgraphs``; part of their key.
+        keys: names of the cluster's keys.
+        kind: for example ``jobgraphs``; part of the handles' key.
         files: where the bytes go.
-        retry: seconds between the looks after a lost reply.
-        memory_threshold: states of at most so many bytes are in their handles; 0 for none.
+        retry: seconds between attempts to read the outcome after a lost reply.
+        memory_threshold: states of at most so many bytes are in their handles; with 0, only empty ones.
     """
 
     def __init__(
@@ -134,22 +136,22 @@ class StateHandleStore:
         self._retry = retry
         self._memory_threshold = memory_threshold
         self._last: tuple[str, str] | None = None
-        """A name, and the text of the handle that was last written under it."""
+        """The name of the last write, and the text of its handle."""
 
     async def put(self, name: str, data: bytes, term: LeaderTerm) -> StateHandle:
-        """Store ``data`` as ``name``, in place of what was there; storing the same again changes nothing.
+        """Store ``data`` as ``name``, and replace the former state; storing the same again changes nothing.
 
         Raises:
             LeadershipLostError: the term is over; nothing was changed.
-            StateHandleConflictError: somebody else stored under the name at the same time.
-            StateWriteUnknownError: whoever keeps the handles went away in the middle; repeat it.
-            HaUnreachableError: they were away from the start; nothing was changed.
+            StateHandleConflictError: another write stored under the name at the same time.
+            StateWriteUnknownError: the reply to the write was lost; repeat the call.
+            HaUnreachableError: Redis or the master did not answer before the write; nothing was changed.
             OSError: the file cannot be written.
         """
         if len(data) > self._memory_threshold:
             handle, write = await self._put_over(await self._raw(name), name, data, term)
         else:
-            # A guess costs one request where it is right; to read first costs two.
+            # A right guess costs one request; to read first costs two.
             guess = self._last[1] if self._last is not None and self._last[0] == name else None
             handle, write = await self._put_over(guess, name, data, term)
             if not write.done:
@@ -162,7 +164,7 @@ class StateHandleStore:
         self, before: str | None, name: str, data: bytes, term: LeaderTerm
     ) -> tuple[StateHandle, HashWrite]:
         if before is not None and (handle := _readable(before)) is not None and handle.describes(data):
-            # Written again as it is: whoever is told that it is stored must be the leader.
+            # Write it again unchanged: only the leader may get the answer that it is stored.
             return handle, await self._maps.hset(self._key, name, before, term, demand=before)
         handle = await self._written(name, data, term)
         text = handle.to_json()
@@ -177,7 +179,7 @@ class StateHandleStore:
                 ) from error
             write = HashWrite(True)
         except HaError:
-            # An answer of the server: the handle was not written and never will be.
+            # The server answered: the handle was not written and never will be.
             await self._delete(handle)
             raise
         if not write.done:
@@ -187,12 +189,12 @@ class StateHandleStore:
         return handle, write
 
     async def get(self, name: str) -> bytes:
-        """The bytes stored as ``name``, verified.
+        """Return the bytes stored as ``name``, verified.
 
         Raises:
             StateHandleNotFoundError: there is no such entry.
-            StateCorruptedError: the file is missing or is not what was stored.
-            HaUnreachableError: whoever keeps the handles is away.
+            StateCorruptedError: the file is missing, or differs from what was stored.
+            HaUnreachableError: Redis or the master does not answer.
         """
         data = await self._get(name)
         if data is None:
@@ -200,7 +202,7 @@ class StateHandleStore:
         return data
 
     async def get_all(self) -> dict[str, bytes | StateCorruptedError]:
-        """Every entry, or what is wrong with it; a few files at a time."""
+        """Return every entry, or its error; read a few files at a time."""
         gate = asyncio.Semaphore(_READS_AT_ONCE)
 
         async def read(name: str) -> bytes | StateCorruptedError | None:
@@ -215,17 +217,17 @@ class StateHandleStore:
         return {name: state for name, state in zip(names, states, strict=True) if state is not None}
 
     async def names(self) -> list[str]:
-        """The names of all entries."""
+        """Return the names of all entries."""
         return await self._maps.fields(self._key)
 
     async def remove(self, name: str, term: LeaderTerm) -> bool:
-        """Remove an entry, then its file; whether it was there.
+        """Remove an entry, then its file; return whether it was there.
 
         Raises:
             LeadershipLostError: the term is over; nothing was changed.
-            StateHandleConflictError: somebody else stored under the name at the same time.
-            StateWriteUnknownError: whoever keeps the handles went away in the middle; repeat it.
-            HaUnreachableError: they were away from the start; nothing was changed.
+            StateHandleConflictError: another write stored under the name at the same time.
+            StateWriteUnknownError: the reply to the removal was lost; repeat the call.
+            HaUnreachableError: Redis or the master did not answer before the removal; nothing was changed.
         """
         before = await self._raw(name)
         if before is None:
@@ -240,7 +242,7 @@ class StateHandleStore:
             write = HashWrite(True)
         if write.found is not None:
             self._demand_done(name, write)
-        # A handle's text is never written twice: gone once, nothing can point to the file again.
+        # A handle's text is never written twice, so no entry can refer to the file again.
         if (handle := _readable(before)) is not None:
             await self._delete(handle)
         return True
@@ -248,7 +250,7 @@ class StateHandleStore:
     async def sweep(self, term: LeaderTerm) -> int:
         """Delete the files that earlier terms of the component left without a handle; returns how many.
 
-        Their writes are refused since ``term`` began, so what has no handle now will never have one.
+        Their writes are refused since ``term`` began, so a file without a handle will never get one.
         """
         old = await asyncio.to_thread(self._files.older_than, term)
         if not old:
@@ -261,7 +263,7 @@ class StateHandleStore:
         return len(orphans)
 
     async def delete_orphans(self, name: str) -> int:
-        """Delete the files of one name that have no handle; only once nobody writes under the name any more."""
+        """Delete the files of one name that have no handle; call it when no component writes under the name."""
         text = await self._raw(name)
         live = None if text is None else _readable(text)
         names = await asyncio.to_thread(self._files.of_name, name)
@@ -280,7 +282,7 @@ class StateHandleStore:
 
     def _demand_done(self, name: str, write: HashWrite) -> None:
         if not write.done:
-            raise StateHandleConflictError(f"{self._kind}/{name} was changed by somebody else; read it again")
+            raise StateHandleConflictError(f"another write has changed {self._kind}/{name}; read it again")
 
     async def _raw(self, name: str) -> str | None:
         return await self._maps.get(self._key, name)
@@ -294,7 +296,7 @@ class StateHandleStore:
             try:
                 return await asyncio.to_thread(self._files.read, handle)
             except FileNotFoundError:
-                # Replaced between the two reads? Then there is another handle by now.
+                # If the state was replaced between the two reads, there is another handle now.
                 again = await self._raw(name)
                 if again == text:
                     raise StateCorruptedError(
@@ -304,7 +306,7 @@ class StateHandleStore:
         return None
 
     async def _look(self, name: str) -> str | None:
-        """The handle after a write whose reply was lost; raises `StateWriteUnknownError` while nobody answers."""
+        """Return the handle after a write whose reply was lost; raises `StateWriteUnknownError` without a reply."""
         for attempt in range(_LOOKS):
             try:
                 return await self._raw(name)
@@ -318,7 +320,7 @@ class StateHandleStore:
 
 
 def _readable(text: str) -> StateHandle | None:
-    """The handle of a text, or None where it is none: such an entry can be replaced and removed, and owns no file."""
+    """Return the handle of a text; None for another text: such an entry can be replaced or removed, and has no file."""
     try:
         return StateHandle.from_json(text)
     except StateCorruptedError:

@@ -1,4 +1,4 @@
-"""Ending a background task for certain."""
+"""Reliable cancellation of background tasks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
     """Cancel ``task`` until it has ended.
 
-    Once is not enough where the task may be inside the Redis client: an error while a broken connection is being
-    closed takes the place of the cancellation, and the task goes on as after any other broken connection.
+    A single cancellation may be lost inside the Redis client. If closing a broken connection fails, that error replaces
+    the cancellation, and the task continues as after any other broken connection.
     """
     while not task.done():
         task.cancel()

@@ -1,1 +1,1 @@
-"""The JobGraph: what a user asks to have run, validated, serialisable and cut into tasks."""
+"""The JobGraph: a job of a user, validated, serialisable and cut into tasks."""

@@ -1,4 +1,4 @@
-"""Job graphs and descriptors as bytes: what is stored, and what travels as a blob when it is large."""
+"""Encoding of job graphs and descriptors as bytes, for storage and for blobs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """Any dataclass of the runtime as MessagePack."""
+    """Return any dataclass of the runtime as MessagePack."""
     packed: bytes = msgpack.packb(to_plain(value), use_bin_type=True)
     return packed
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """The value that `encode` was given.
+    """Return the value that `encode` was given.
 
     Raises:
         WireError: the bytes are not such a value.
@@ -31,14 +31,14 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def decode_job_graph(data: bytes) -> JobGraph:
-    """A stored or submitted job graph.
+    """Return a stored or submitted job graph.
 
     Raises:
-        WireError: the bytes are none.
+        WireError: the bytes are not a job graph.
         JobGraphVersionError: it was written in a format that this version does not read.
     """
     plain = _unpack(data, JobGraph)
-    # Before all else: what is in another format may well not look like a job graph of this one.
+    # First, since a job graph in another format may not look like one of this format.
     version = plain.get("format_version") if isinstance(plain, dict) else FORMAT_VERSION
     if version != FORMAT_VERSION:
         raise JobGraphVersionError(

@@ -1,23 +1,26 @@
 """The exception tree of job graphs and of the pipeline API that builds them.
 
-JobGraphError                   the job cannot be run as it is described
-├── EmptyJobGraphError          no vertices
-├── CyclicJobGraphError         an edge leads back
-├── UnknownVertexError          an edge or an input names a vertex that is not there
-├── DuplicateVertexError        two vertices have one name
-├── InvalidFunctionError        a vertex has no function, or one that a task process could not find or call
-├── InvalidVertexError          a vertex's role, inputs or settings do not fit
-├── InvalidEdgeError            an edge's settings do not fit
-├── InvalidParameterError       a parameter is not JSON-like, or declared wrongly
-│   └── ParameterUsageError     the command line's parameters are not those that were declared
-└── JobGraphVersionError        the graph was written in a format that this version does not read
+All of them are `ValueError`:
+
+    JobGraphError                   the job cannot be run as described
+    ├── EmptyJobGraphError          no vertices
+    ├── CyclicJobGraphError         an edge leads back
+    ├── UnknownVertexError          an edge or an input names a vertex that is not in the graph
+    ├── DuplicateVertexError        two vertices have the same name or id
+    ├── InvalidFunctionError        a vertex has no function, or one that a task process could not find or call
+    ├── InvalidVertexError          a vertex's role, inputs or settings do not fit
+    ├── InvalidEdgeError            an edge's settings do not fit
+    ├── InvalidParameterError       a parameter is not JSON-like, or declared wrongly
+    │   └── ParameterUsageError     the command line's parameters are not the declared ones
+    ├── InvalidConfigurationError   a job sets something that is no option of jobs, or a wrong value
+    └── JobGraphVersionError        the graph was written in a format that this version does not read
 """
 
 from __future__ import annotations
 
 
 class JobGraphError(ValueError):
-    """The job cannot be run as it is described."""
+    """The job cannot be run as described."""
 
 
 class EmptyJobGraphError(JobGraphError):
@@ -49,15 +52,15 @@ class InvalidEdgeError(JobGraphError):
 
 
 class InvalidParameterError(JobGraphError):
-    """A job parameter is not JSON-like, so it cannot travel, or it is declared wrongly."""
+    """A job parameter is not JSON-like, so it cannot be sent, or it is declared wrongly."""
 
 
 class InvalidConfigurationError(JobGraphError):
-    """What a job sets for itself is no option of jobs, or not a value of it."""
+    """A job sets something for itself that is no option of jobs, or a wrong value."""
 
 
 class ParameterUsageError(InvalidParameterError):
-    """The parameters on the command line are not those that the pipeline declares."""
+    """The parameters on the command line do not fit those that the pipeline declares."""
 
 
 class JobGraphVersionError(JobGraphError):

@@ -1,4 +1,4 @@
-"""A job graph to look at: as text, as data for programs (Flink's JSON plan) and for graphviz. Pure."""
+"""Job graphs for display: as text, as data for programs (Flink's JSON plan) and for graphviz. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from runtime.jobgraph.topology import Chain, chains
 
 
 def edge_label(edge: JobEdge) -> str:
-    """How an edge divides its rows and whether it is materialised, e.g. ``hash(carrier), blocking``."""
+    """Return an edge's distribution of rows and its exchange mode, e.g. ``hash(carrier), blocking``."""
     keys = f"({', '.join(edge.keys)})" if edge.keys else ""
     return f"{edge.ship_strategy.value}{keys}, {edge.exchange.value}"
 
 
 def vertex_settings(vertex: JobVertex) -> list[str]:
-    """What a vertex has beside the defaults, in words."""
+    """Return the settings of a vertex that differ from the defaults, as texts."""
     settings = []
     if vertex.parallelism:
         settings.append(f"parallelism {vertex.parallelism}")
@@ -29,7 +29,7 @@ def vertex_settings(vertex: JobVertex) -> list[str]:
 
 
 def explain_text(graph: JobGraph) -> str:
-    """The tasks in the order in which they may run, their vertices, and what each of these reads."""
+    """Return the graph as text: the tasks in an order in which they may run, their vertices, and each one's inputs."""
     tasks = chains(graph)
     number = {vertex: index for index, task in enumerate(tasks, 1) for vertex in task.vertices}
     lines = [
@@ -52,7 +52,7 @@ def explain_text(graph: JobGraph) -> str:
 
 
 def explain_plan(graph: JobGraph) -> dict[str, Any]:
-    """The graph as plain data, for programs."""
+    """Return the graph as plain data, for programs."""
     tasks = chains(graph)
     task_of = {vertex: task.key for task in tasks for vertex in task.vertices}
     return {
@@ -98,7 +98,7 @@ def explain_plan(graph: JobGraph) -> dict[str, Any]:
 
 
 def explain_dot(graph: JobGraph) -> str:
-    """The graph in graphviz's language: tasks are clusters, blocking edges bold."""
+    """Return the graph in graphviz's language: tasks are clusters, blocking edges bold."""
     lines = [
         f"digraph {_quoted(graph.name)} {{",
         "  rankdir=LR;",

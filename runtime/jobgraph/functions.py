@@ -1,4 +1,4 @@
-"""References to vertex functions: by module and name, for code never travels as a pickle."""
+"""References to vertex functions, by module and name: code is never sent as a pickle."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from runtime.jobgraph.errors import InvalidFunctionError
 
 TYPED_IN = "typed_in"
-"""In place of the module's name, where a function is of no file."""
+"""Stands for the module of a function that is in no file."""
 
 
 def function_reference(function: Callable[..., Any], vertex_name: str, inputs: int) -> str:
-    """``module:name`` of a vertex's function, once it is certain that a task process can find and call it.
+    """Return ``module:name`` of a vertex's function, after checking that a task process can find and call it.
 
-    A function of the main file that runs as ``__main__`` is referred to by the file's own module name, one that was
-    typed into a prompt or notebook by `TYPED_IN`: `runtime.notebook` makes a file of that name for it.
+    For a function of the main file, which runs as ``__main__``, this is the file's own module name. For one that was
+    typed into a prompt or notebook it is `TYPED_IN`: `runtime.notebook` makes a file of that name.
 
     Raises:
         InvalidFunctionError: it is a lambda, nested, a method, an object, a coroutine, or does not take

@@ -1,4 +1,4 @@
-"""The JobGraph: a job as the client submits it, plain data that travels and is kept (Flink's `JobGraph`)."""
+"""The JobGraph: a job as the client submits it; plain data that is sent and stored (Flink's `JobGraph`)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.working_directory import WorkingDirectory
 
 FORMAT_VERSION = 2
-"""Of the structure below. To be raised whenever it changes: readers refuse what they do not know."""
+"""Version of the structure below. Raise it with every change: readers refuse unknown versions."""
 DEFAULT_SLOT_SHARING_GROUP = "default"
 
 
 class JobKind(Enum):
-    """What the job's main file is."""
+    """Kind of the job's main file."""
 
     SCRIPT = "script"
     """An unchanged PySpark program, run as ``__main__`` in one task."""
@@ -26,7 +26,7 @@ class JobKind(Enum):
 
 
 class VertexRole(Enum):
-    """Where a vertex stands in the graph."""
+    """Role of a vertex in the graph."""
 
     SOURCE = "source"
     OPERATOR = "operator"
@@ -35,7 +35,7 @@ class VertexRole(Enum):
 
 
 class ShipStrategy(Enum):
-    """How rows are divided among the partitions of the consumer (Flink's stream partitioners)."""
+    """Distribution of rows among the partitions of the consumer (Flink's stream partitioners)."""
 
     FORWARD = "forward"
     HASH = "hash"
@@ -44,14 +44,14 @@ class ShipStrategy(Enum):
 
 
 class ExchangeMode(Enum):
-    """Whether producer and consumer share one lazy Spark plan, or the result is materialised between them."""
+    """Connection of producer and consumer: one lazy Spark plan, or a materialised result between them."""
 
     PIPELINED = "pipelined"
     BLOCKING = "blocking"
 
 
 class ArtifactRole(Enum):
-    """What an artifact of a job is for."""
+    """Purpose of an artifact of a job."""
 
     MAIN = "main"
     PY_FILE = "py-file"
@@ -64,19 +64,19 @@ class ArtifactRole(Enum):
     """A packed virtual environment, or an archive of modules, unpacked for the job."""
     JAR = "jar"
     WORKING_DIRECTORY = "working-directory"
-    """A directory that the job runs in a copy of, as a zip file."""
+    """A directory as a zip file; the job runs in a copy of it."""
     FILE = "file"
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file of the job: in the job graph itself where it is small, else a PERMANENT blob.
+    """A file of the job: in the job graph itself if it is small, else a PERMANENT blob.
 
     Args:
         name: its file name.
-        role: what it is for.
-        blob_key: the text of the blob's key; empty where there is none.
-        content: the file's bytes; None where they are in the blob.
+        role: its purpose.
+        blob_key: the text of the blob's key; empty if there is none.
+        content: the file's bytes; None if they are in the blob.
     """
 
     name: str
@@ -97,8 +97,8 @@ class JobVertex:
         parallelism: partitions that HASH and REBALANCE edges into this vertex make; 0 leaves it to Spark.
         slot_sharing_group: vertices of one group may share a slot; those of one chain are of one group.
         retries: how many failures of the vertex's own code, or losses of its process, restart its task before the job's
-            restart strategy is asked.
-        memory_bytes: how much its task process may take beyond what it begins with; 0 for no limit.
+            restart strategy decides.
+        memory_bytes: how much its task process may take in addition to its memory at the start; 0 for no limit.
     """
 
     id: JobVertexID
@@ -132,13 +132,13 @@ class JobEdge:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRestoreSettings:
-    """The savepoint, or another job's checkpoint, that a job begins from (Flink's `SavepointRestoreSettings`).
+    """The savepoint, or another job's checkpoint, from which a job starts (Flink's `SavepointRestoreSettings`).
 
     Args:
         path: its directory.
-        allow_non_restored_state: whether the job may begin although it does not claim all of the state.
-        new_query_id: whether its streaming queries get new ids. None: only those that begin in another place, while
-            the job that they are of runs, or their former place may still be written to.
+        allow_non_restored_state: whether the job may start although it does not use all of the state.
+        new_query_id: whether its streaming queries get new ids. None: only a query that starts in another
+            checkpointLocation while a Spark driver may still write to the former one.
     """
 
     path: str
@@ -151,7 +151,7 @@ class JobGraph:
     """A job to be run. Check it with `runtime.jobgraph.validation.validate`.
 
     Args:
-        job_id: chosen by the client: submission is idempotent by it.
+        job_id: chosen by the client; a second submission with the same id changes nothing.
         name: shown to the user; with the vertex names it determines the vertex ids.
         kind: script or pipeline.
         vertices: in the order in which the user named them.
@@ -161,16 +161,16 @@ class JobGraph:
         argv: arguments after the file on the command line; a script's ``sys.argv[1:]``.
         restart_strategy: None for the cluster's default.
         created_ms: when the client made it, in milliseconds since the epoch.
-        format_version: of this structure; readers refuse versions that they do not know.
-        priority: slots go to jobs of a higher one first.
-        savepoint: what its streaming queries begin from; None: they begin without state.
-        configuration: what it sets for itself, of `conf.options.JOB_OPTIONS`, by key.
-        submitter: name of the user who submitted it, as the client says; empty where that is not known.
+        format_version: of this structure; readers refuse unknown versions.
+        priority: jobs with a higher one get slots first.
+        savepoint: the state from which its streaming queries start; None: they start without state.
+        configuration: the job's own settings, by key: `conf.options.JOB_OPTIONS` and Spark's.
+        submitter: name of the user who submitted it, as the client reports it; empty if unknown.
         working_directory: where its code runs; None: in the private directory of each attempt.
         environment: environment variables of its task processes. Their values may be secrets: they are never shown.
-        client_heartbeat_timeout_s: of an attached job: it is cancelled when its client has not been heard of for so
-            many seconds (Flink's ``initialClientHeartbeatTimeout``). None: it needs no client.
-        is_function: whether the script was made of a function that a Python program submitted; only shown.
+        client_heartbeat_timeout_s: for an attached job: seconds without a heartbeat of its client after which it is
+            cancelled (Flink's ``initialClientHeartbeatTimeout``). None: it needs no client.
+        is_function: whether the script was made of a function that a Python program submitted; only for display.
     """
 
     job_id: JobID
@@ -203,7 +203,7 @@ class JobGraph:
         restart_strategy: RestartStrategyConfig | None = None,
         created_ms: int = 0,
     ) -> JobGraph:
-        """The graph of an unchanged PySpark script: one vertex that bears the job's name."""
+        """Return the graph of an unchanged PySpark script: one vertex with the job's name."""
         vertex = JobVertex(JobVertexID.of(name, name), name, None, VertexRole.SCRIPT)
         return cls(
             job_id or JobID.random(),
@@ -216,11 +216,11 @@ class JobGraph:
         )
 
     def with_artifacts(self, *artifacts: Artifact) -> JobGraph:
-        """A copy that carries *artifacts* in place of its own."""
+        """Return a copy with *artifacts* instead of its own."""
         return replace(self, artifacts=artifacts)
 
     def vertex(self, vertex_id: JobVertexID) -> JobVertex:
-        """The vertex of that id.
+        """Return the vertex of that id.
 
         Raises:
             UnknownVertexError: there is none.
@@ -231,9 +231,9 @@ class JobGraph:
         raise UnknownVertexError(f"job {self.name!r} has no vertex {vertex_id}")
 
     def inputs_of(self, vertex_id: JobVertexID) -> tuple[JobEdge, ...]:
-        """The edges into a vertex, in the order of its function's arguments."""
+        """Return the edges into a vertex, in the order of its function's arguments."""
         return tuple(edge for edge in self.edges if edge.target == vertex_id)
 
     def outputs_of(self, vertex_id: JobVertexID) -> tuple[JobEdge, ...]:
-        """The edges out of a vertex."""
+        """Return the edges out of a vertex."""
         return tuple(edge for edge in self.edges if edge.source == vertex_id)

@@ -1,4 +1,4 @@
-"""Job graphs as JSON, for those who submit them over HTTP. Pure, but for the id and the time of a job that has none."""
+"""Job graphs as JSON, for submissions over HTTP. Pure, except that a job without an id or a time gets a new one."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MAX_EDGES = 2000
 
 
 def to_json(graph: JobGraph) -> str:
-    """A job graph without its files, which are sent beside it."""
+    """Return a job graph as JSON, without its files, which are sent separately."""
     return json.dumps(to_plain(graph.with_artifacts()), ensure_ascii=False)
 
 
 def from_json(data: bytes) -> JobGraph:
-    """The valid job graph that the text describes; without ``job_id`` and ``created_ms`` it is a new one, made now.
+    """Parse and check a job graph; without ``job_id`` it gets a new id, without ``created_ms`` the present time.
 
     Raises:
-        JobGraphError: in its subclasses: it is too large, no JSON, of another version, or breaks a rule; the message
-            names the place.
+        JobGraphError: or a subclass: it is too large, no JSON, of another version, or breaks a rule; the message names
+            the place.
     """
     if len(data) > MAX_BYTES:
         raise JobGraphError(f"the job graph has more than {MAX_BYTES} bytes")

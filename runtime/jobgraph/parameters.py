@@ -1,6 +1,6 @@
-"""Parameters of a pipeline, declared once: types, defaults, how the command line gives them (Flink's `ParameterTool`).
+"""Parameters of a pipeline, declared once: types, defaults, and their form on the command line.
 
-Pure. Whatever is wrong is one line that names the parameter.
+As Flink's `ParameterTool`. Pure. Every error is one line that names the parameter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES: tuple[type, ...] = (str, int, float, bool)
 _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _EXPECTED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 REQUIRED: Any = object()
-"""The default of a parameter that has none."""
+"""Marks a parameter without a default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Parameter:
     Args:
         name: letters, digits, ``-`` and ``_``, beginning with a letter.
         type: `str`, `int`, `float` or `bool`; a bool is ``--name``, ``--no-name`` or ``--name=true``.
-        default: its value where the command line does not give one; without a default it must be given.
+        default: its value if the command line gives none; without a default it must be given.
         choices: the values that it may have; any, if empty.
         help: one line for ``--help``.
 
@@ -62,18 +62,18 @@ class Parameter:
 
     @property
     def is_required(self) -> bool:
-        """Whether it has no default."""
+        """True if it has no default."""
         return self.default is REQUIRED
 
     @property
     def usage(self) -> str:
-        """How it is written on the command line, e.g. ``--rows INT``."""
+        """Its form on the command line, e.g. ``--rows INT``."""
         if self.type is bool:
             return f"--{self.name} | --no-{self.name}"
         return f"--{self.name} {'|'.join(map(str, self.choices)) or self.type.__name__.upper()}"
 
     def parse(self, text: str) -> Any:
-        """The value of a text from the command line; raises `ParameterUsageError`."""
+        """Return the value of a text from the command line; raises `ParameterUsageError`."""
         value: Any = None
         try:
             value = _WORDS[text.lower()] if self.type is bool else self.type(text)
@@ -96,16 +96,16 @@ class Parameter:
 
 
 def parse_parameters(argv: Sequence[str], *declared: Parameter) -> dict[str, Any]:
-    """The values of declared parameters, for `runtime.api.Pipeline`: from the command line, or their defaults.
+    """Return the values of declared parameters, for `runtime.api.Pipeline`: from the command line, or their defaults.
 
     Args:
-        argv: what `pipeline` was given: ``--name value`` or ``--name=value``, in any order.
+        argv: the arguments of `pipeline`: ``--name value`` or ``--name=value``, in any order.
         declared: the pipeline's parameters.
 
     Raises:
-        ParameterUsageError: one that is unknown, missing, given twice, or of the wrong type.
+        ParameterUsageError: one is unknown, missing, given twice, or of the wrong type.
         InvalidParameterError: two of the same name are declared.
-        SystemExit: ``--help`` was asked for, and has been printed.
+        SystemExit: *argv* contained ``--help``, and the help has been printed.
     """
     known = {parameter.name: parameter for parameter in declared}
     if len(known) < len(declared):
@@ -145,7 +145,7 @@ def parse_parameters(argv: Sequence[str], *declared: Parameter) -> dict[str, Any
 
 
 def describe_parameters(declared: Sequence[Parameter]) -> str:
-    """What ``--help`` prints: a line for each parameter."""
+    """Return the text of ``--help``: a line for each parameter."""
     if not declared:
         return "This pipeline takes no parameters."
     width = max(len(parameter.usage) for parameter in declared)

@@ -1,4 +1,4 @@
-"""How a job wants to be restarted: configuration that travels in the JobGraph (Flink's `RestartStrategies`)."""
+"""Configuration of a job's restarts, as a part of the JobGraph (Flink's `RestartStrategies`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class RestartStrategyConfig:
         initial_backoff_s: exponential-delay: the first delay in seconds.
         max_backoff_s: exponential-delay: the delay never exceeds this.
         backoff_multiplier: exponential-delay: each failure multiplies the delay by this.
-        reset_backoff_threshold_s: exponential-delay: after so many seconds without failure the delay starts anew.
+        reset_backoff_threshold_s: exponential-delay: after so many seconds without failure the delay is the initial one
+            again.
         jitter_factor: exponential-delay: the delay varies at random by this share of itself, up and down.
 
     Raises:
@@ -90,7 +91,7 @@ class RestartStrategyConfig:
 
     @classmethod
     def none(cls) -> RestartStrategyConfig:
-        """The first failure fails the job."""
+        """Do not restart: the first failure fails the job."""
         return cls(RestartStrategyKind.NONE)
 
     @classmethod
@@ -119,7 +120,7 @@ class RestartStrategyConfig:
         reset_backoff_threshold_s: float = 3600.0,
         jitter_factor: float = 0.1,
     ) -> RestartStrategyConfig:
-        """Restart for ever, waiting longer each time, until it has run undisturbed for the threshold."""
+        """Restart any number of times; each delay is longer, until no failure has occurred for the threshold."""
         return cls(
             RestartStrategyKind.EXPONENTIAL_DELAY,
             initial_backoff_s=initial_backoff_s,

@@ -1,4 +1,4 @@
-"""A job graph as an SVG picture: a frame for each task, a box for each vertex, bold lines for blocking edges. Pure."""
+"""Job graphs as SVG pictures: a frame for each task, a box for each vertex, bold lines for blocking edges. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LANE_HEIGHT = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[K]):
-    """Where everything is; the origin is at the upper left.
+    """Positions of nodes and edges; the origin is at the upper left.
 
     Args:
         places: the upper left corner of each node.
         columns: the left and the right of each node's layer.
-        lanes: of an edge over several layers the points (left, right, height) at which it passes those in between.
+        lanes: for an edge over several layers, the pieces (left, right, height) on which it passes those in between.
         width, height: of the whole.
     """
 
@@ -53,10 +53,11 @@ def lay_out(
     gap_y: float,
     last: Collection[K] = (),
 ) -> Layout[K]:
-    """Place nodes so that every edge leads to the right and nothing overlaps (Sugiyama's method, in a small form).
+    """Place nodes so that every edge leads to the right and nothing overlaps (a simple form of Sugiyama's method).
 
-    Layers by longest path; edges over several layers get places of their own in between, so that they need not run
-    through anything; order within the layers by barycentres; each layer is centred.
+    - The longest path to a node determines its layer.
+    - An edge over several layers gets a place of its own in each layer in between, so that it crosses no node.
+    - Barycentres determine the order within the layers. Each layer is centred.
 
     Args:
         sizes: width and height of each node, in an order in which each comes after those that lead to it.
@@ -116,7 +117,7 @@ def _layers(
 
 
 def _sort(layers: list[list[K | _Passing]], ways: list[list[K | _Passing]]) -> None:
-    """Sort each layer by the mean position of its neighbours in the layer before, then behind, some times over."""
+    """Sort each layer by the mean position of its neighbours in the previous layer, then in the next; repeat this."""
     before: dict[K | _Passing, list[K | _Passing]] = {}
     after: dict[K | _Passing, list[K | _Passing]] = {}
     for way in ways:
@@ -137,7 +138,7 @@ def _sort(layers: list[list[K | _Passing]], ways: list[list[K | _Passing]]) -> N
 
 
 _MARGIN = 20.0
-_CHARACTER = 6.8  # the mean width of one in 12 px; texts are drawn at most as wide as that makes them
+_CHARACTER = 6.8  # the mean width of a character in 12 px, for the sizes of boxes
 _LINE = 16.0
 _PADDING = 14.0
 _HEADER = 20.0
@@ -170,7 +171,7 @@ Lane = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Where everything is drawn.
+    """Positions of all parts of the picture.
 
     Args:
         vertices: the box of each vertex.
@@ -187,7 +188,7 @@ class Picture:
 
 
 def picture_of(graph: JobGraph) -> Picture:
-    """Place the vertices within their tasks, and the tasks among each other."""
+    """Place the vertices within their tasks, and the tasks in the picture."""
     tasks = chains(graph)
     task_of = {vertex: task.key for task in tasks for vertex in task.vertices}
     gap_x = max([_MIN_GAP_X, *(_width(_label(edge)) * 0.85 + 2 * _PADDING for edge in graph.edges)])
@@ -244,7 +245,7 @@ def picture_of(graph: JobGraph) -> Picture:
 
 
 def explain_svg(graph: JobGraph) -> str:
-    """The picture as a document of its own."""
+    """Return the picture as an SVG document."""
     picture = picture_of(graph)
     tasks = chains(graph)
     lines = [
@@ -281,7 +282,7 @@ def _headline(graph: JobGraph) -> str:
 
 
 def _lay_out_task(graph: JobGraph, task: Chain, gap_x: float) -> Layout[str]:
-    """Place the vertices of a task, and where edges from and to others must pass some of them."""
+    """Place the vertices of a task, and the points where edges to and from other tasks pass them."""
     own = set(task.vertices)
     links: dict[tuple[str, str], None] = {}
     sizes: dict[str, tuple[float, float]] = {}
@@ -301,7 +302,7 @@ def _lay_out_task(graph: JobGraph, task: Chain, gap_x: float) -> Layout[str]:
             sizes[_exit(vertex_id)] = (0.0, LANE_HEIGHT)
             links[vertex_id, _exit(vertex_id)] = None
         elif readers - own:
-            last.append(vertex_id)  # or its edges would run through what is in the layers behind it
+            last.append(vertex_id)  # otherwise its edges would cross nodes in later layers
     return lay_out(sizes, list(links), gap_x, _GAP_Y, last)
 
 
@@ -322,7 +323,7 @@ def _moved(lanes: Sequence[Lane], x: float, y: float) -> list[Lane]:
 
 
 def _label(edge: JobEdge) -> str:
-    """What is written at an edge: nothing where the partitions stay as they are."""
+    """Return the label of an edge; empty if the partitions stay the same."""
     if edge.ship_strategy is ShipStrategy.FORWARD:
         return ""
     return _short(f"{edge.ship_strategy.value}({', '.join(edge.keys)})" if edge.keys else edge.ship_strategy.value)
@@ -339,7 +340,7 @@ def _size(graph: JobGraph, vertex: JobVertex) -> tuple[float, float]:
 
 
 def _ports(graph: JobGraph, box: Box, vertex_id: JobVertexID) -> list[float]:
-    """How high its inputs enter a vertex's box: in the order of the function's arguments, from above."""
+    """Return the heights at which inputs enter a vertex's box, from above in the order of the function's arguments."""
     inputs = len(graph.inputs_of(vertex_id))
     return [box.y + box.height * (position + 1) / (inputs + 1) for position in range(inputs)]
 

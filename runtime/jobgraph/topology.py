@@ -38,7 +38,7 @@ class Chain:
 
 
 def topological_order(graph: JobGraph) -> tuple[JobVertex, ...]:
-    """The vertices so that every edge leads forward; among equals the user's order is kept.
+    """Return the vertices in an order in which every edge leads forward; otherwise in the user's order.
 
     Raises:
         CyclicJobGraphError: there is no such order; the message names a cycle.
@@ -67,9 +67,9 @@ def topological_order(graph: JobGraph) -> tuple[JobVertex, ...]:
 def chains(graph: JobGraph) -> tuple[Chain, ...]:
     """Cut the graph into tasks, in an order in which each comes after those it reads from.
 
-    Vertices joined by pipelined edges belong together. Where that would make two regions wait for each other (a
-    blocking edge beside a pipelined path), they are merged into one, as Flink's `SchedulingPipelinedRegionComputeUtil`
-    does: the blocking edges inside it are still materialised, within the task, but its parts cannot be restarted apart.
+    Vertices joined by pipelined edges form a region, which becomes a task. Two regions that would wait for each other
+    (a blocking edge beside a pipelined path) are merged, as in Flink's `SchedulingPipelinedRegionComputeUtil`. Blocking
+    edges inside a merged region are still materialised, within the task, but its parts cannot be restarted separately.
 
     Raises:
         CyclicJobGraphError: the graph itself has a cycle.
@@ -114,7 +114,7 @@ def _adjacency(graph: JobGraph) -> tuple[dict[JobVertexID, list[JobVertexID]], d
 
 
 def _find_cycle(graph: JobGraph) -> list[JobVertexID]:
-    """A cycle of a graph that is known to have one, from any of its vertices, in the direction of the edges."""
+    """Return a cycle of a graph that has one, from any of its vertices, in the direction of the edges."""
     successors, _ = _adjacency(graph)
     largest = next(
         group for group in strongly_connected(successors) if len(group) > 1 or group[0] in successors[group[0]]
@@ -151,7 +151,7 @@ def _regions(order: Sequence[JobVertex], edges: Iterable[JobEdge]) -> dict[JobVe
 
 
 def strongly_connected(successors: Mapping[N, Sequence[N]]) -> list[list[N]]:
-    """The strongly connected components of a graph (Kosaraju's algorithm, without recursion)."""
+    """Return the strongly connected components of a graph (Kosaraju's algorithm, without recursion)."""
     finished: list[N] = []
     seen: set[N] = set()
     for root in successors:

@@ -1,4 +1,4 @@
-"""Whether a JobGraph can be run: every rule with a message that names the vertex and the remedy."""
+"""Check of JobGraphs: each rule has a message that names the vertex and the remedy."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ MAX_RETRIES = 100
 MIN_MEMORY_BYTES = 16 << 20
 MAX_ENVIRONMENT = 64 << 10
 RESERVED_VARIABLES = frozenset({"UNDERSTUDY_CLUSTER_DIR", "UNDERSTUDY_TASK"})
-"""By these the processes of a cluster, and Spark's workers of a job, are found again."""
+"""Variables by which the processes of a cluster, and a job's Spark workers, are found."""
 _MAX_DEPTH = 32
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _JOB_KEYS = frozenset(option.key for option in JOB_OPTIONS)
-"""What a job may set, to be named; Spark's settings come beside them."""
+"""Options that a job may set, for messages; it may also set Spark's settings."""
 
 
 def validate(graph: JobGraph) -> None:
-    """Check the whole graph; the client does before submitting, the Dispatcher again before accepting.
+    """Check the whole graph; the client calls this before it submits, the Dispatcher again before it accepts.
 
     Raises:
-        JobGraphError: in its subclasses, for the first rule that is broken.
+        JobGraphError: or a subclass, for the first broken rule.
     """
     if graph.format_version != FORMAT_VERSION:
         raise JobGraphVersionError(
@@ -84,7 +84,7 @@ def validate(graph: JobGraph) -> None:
 
 
 def check_configuration(configuration: dict[str, str]) -> None:
-    """Check what a job sets for itself."""
+    """Check the job's own settings; raises `InvalidConfigurationError`."""
     for key in configuration:
         if not is_job_setting(key):
             raise InvalidConfigurationError(
@@ -98,7 +98,7 @@ def check_configuration(configuration: dict[str, str]) -> None:
 
 
 def check_environment(environment: dict[str, str]) -> None:
-    """Check the variables that a job gives its processes; no message shows a value."""
+    """Check the environment variables of a job; raises `JobGraphError`, without any value in the message."""
     for name, value in environment.items():
         if not _VARIABLE.fullmatch(name):
             raise JobGraphError(f"{name[:40]!r} is no name of an environment variable")
@@ -216,13 +216,13 @@ def _check_vertex(graph: JobGraph, vertex: JobVertex) -> None:
 
 
 def _check_slot_sharing_groups(graph: JobGraph) -> None:
-    """A chain is one task and so needs one slot (Flink chains within a slot sharing group only)."""
+    """Check that each chain is in one group: it is one task and needs one slot (as in Flink)."""
     for chain in chains(graph):
         first, *others = (graph.vertex(vertex_id) for vertex_id in chain.vertices)
         for other in others:
             if other.slot_sharing_group != first.slot_sharing_group:
                 raise InvalidVertexError(
                     f"vertices {first.name!r} and {other.name!r} of job {graph.name!r} run as one task, but are in the "
-                    f"slot sharing groups {first.slot_sharing_group!r} and {other.slot_sharing_group!r}: "
+                    f"slot sharing groups {first.slot_sharing_group!r} and {other.slot_sharing_group!r}; "
                     "make an edge between them blocking, or put them into one group"
                 )

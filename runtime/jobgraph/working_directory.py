@@ -1,4 +1,4 @@
-"""Where a job's code runs: in its caller's current directory, or in a copy of a directory that the job ships."""
+"""The directory in which a job's code runs: its caller's current directory, or a copy of one that the job ships."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([
 
 @dataclass(frozen=True, slots=True)
 class CallerDirectory:
-    """A directory as its caller sees it, by which another process tells whether it sees the same one.
+    """A directory of the caller, described so that another process can check whether it sees the same one.
 
     Args:
         path: absolute, without symbolic links.
-        boot_id: the caller's machine: its kernel gives it at each start.
-        device: number of the file system there.
+        boot_id: identifies the caller's machine: its kernel chooses it at each start.
+        device: number of the file system on that machine.
         inode: number of the directory in its file system.
     """
 
@@ -40,10 +40,10 @@ class CallerDirectory:
         return cls(str(found), _boot_id(), stat.st_dev, stat.st_ino)
 
     def is_here(self) -> bool:
-        """Whether this process sees the directory, and may use it.
+        """Return whether this process sees the same directory, and may use it.
 
-        On the caller's machine device and inode name it. On another machine only a network file system can have it:
-        there the inode does. A directory that merely has the same path is another one.
+        On the caller's machine, device and inode have to be the same. On another machine, the inode has to be the same,
+        in a network file system. The same path alone is not enough.
         """
         try:
             here = CallerDirectory.of(Path(self.path))
@@ -61,11 +61,12 @@ class WorkingDirectory:
     """The directories of a job.
 
     Args:
-        caller: the current directory of whoever submitted the job; None: the job runs in a copy of what it ships.
-        script: the directory of the job's file there.
-        file: the job's file as it was named: ``sys.argv[0]``.
-        imports_beside: whether the file imports modules that lie beside it, which Spark's Python workers need, too.
-        shipped_file: the job's file in the directory that it ships; empty where that does not have it.
+        caller: the current directory of the client that submitted the job; None: the job runs in a copy of the
+            directory that it ships.
+        script: the directory of the job's file on the client's machine.
+        file: the job's file as the user named it: ``sys.argv[0]``.
+        imports_beside: whether the file imports modules beside it, which Spark's Python workers need, too.
+        shipped_file: the job's file in the directory that it ships; empty if it is not there.
     """
 
     caller: CallerDirectory | None
@@ -76,7 +77,7 @@ class WorkingDirectory:
 
     @classmethod
     def of_caller(cls, file: Path) -> WorkingDirectory:
-        """Describe this process's directory, if it still exists, for a job whose code is in *file*; raises OSError."""
+        """Describe this process's directory, if it exists, for a job whose code is in *file*; raises OSError."""
         caller = None
         with contextlib.suppress(FileNotFoundError):
             caller = CallerDirectory.of(Path())
@@ -84,7 +85,7 @@ class WorkingDirectory:
 
 
 def imports_beside(file: Path) -> bool:
-    """Whether a program imports a module that lies beside it, as far as its text shows."""
+    """Return whether a program imports a module beside it, as far as its text shows."""
     text = file.read_text("utf-8", "replace")
     names: set[str] = set()
     for found in _IMPORT.finditer(text):

@@ -1,4 +1,4 @@
-"""Carries out what the `WorkerAllocator` decides, by a driver (Flink's `ActiveResourceManager`)."""
+"""Carries out the decisions of the `WorkerAllocator` with a driver (Flink's `ActiveResourceManager`)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class ActiveResourceManager:
     """The workers of one term of leadership.
 
     Args:
-        endpoint: the ResourceManager, whose loop it works in.
-        driver: starts and stops workers; of all terms. None: workers are what they are, and nothing is done.
-        limits: what the configuration says.
-        slots: the book of slots of this term.
-        on_stopped: told the registration of a worker that was stopped.
-        carry_out: told what the book of slots has to be done.
-        may_act: whether the leadership holds, by the clock of this moment.
-        on_change: called when something has changed that `decide` may go on from.
+        endpoint: the ResourceManager, in whose event loop this works.
+        driver: starts and stops workers, in all terms; None if workers are neither started nor stopped.
+        limits: set by the configuration.
+        slots: the slots of this term.
+        on_stopped: called with the registration of a worker that was stopped, and the reason.
+        carry_out: called with instructions of *slots*.
+        may_act: returns whether the leadership still holds, by the clock.
+        on_change: called after a change that may lead to new decisions.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class ActiveResourceManager:
         self._ended = False
 
     def start(self) -> None:
-        """Look for the workers of an earlier leader, as often as it takes."""
+        """Begin to look for the workers of an earlier leader; retry until the driver answers."""
         if self._driver is not None:
             self._recovering = self._endpoint.spawn(self._recover(self._driver), "recovering workers")
 
     async def stop(self) -> None:
-        """Leave the workers to the next leader."""
+        """End this term; the workers keep running for the next leader."""
         self._ended = True
         if self._recovering is not None:
             self._recovering.cancel()
@@ -75,7 +75,7 @@ class ActiveResourceManager:
             await self._driver.stop()
 
     def refuse_all(self) -> None:
-        """The cluster is about to be shut down: nothing is started any more."""
+        """Start and stop no more workers, since the cluster is about to be shut down."""
         self._ended = True
 
     async def _recover(self, driver: ResourceManagerDriver) -> None:
@@ -83,7 +83,7 @@ class ActiveResourceManager:
             try:
                 workers = await driver.initialize(self._terminated)
             except DriverError as error:
-                logger.warning("the workers of an earlier leader cannot be known yet: %s", error)
+                logger.warning("the workers of an earlier leader are not known yet: %s", error)
                 self._allocator.recovery_failed(str(error))
                 self._on_change()
                 await asyncio.sleep(self._allocator.limits.retry_interval_s)
@@ -97,11 +97,11 @@ class ActiveResourceManager:
     # ------------------------------------------------------------------- events
 
     def registered(self, resource_id: ResourceID) -> None:
-        """A TaskExecutor has registered, with its slots."""
+        """Note a TaskExecutor that has registered, with its slots."""
         self._allocator.registered(resource_id)
 
     def unregistered(self, resource_id: ResourceID) -> None:
-        """A TaskExecutor is gone."""
+        """Note the end of a TaskExecutor's registration."""
         if resource_id in self._releasing:
             self._allocator.terminated(resource_id, "it was stopped", time.monotonic())
         else:
@@ -117,7 +117,7 @@ class ActiveResourceManager:
     # ---------------------------------------------------------------- decisions
 
     def decide(self) -> None:
-        """Start and stop what is due, and say what those who wait may hope for."""
+        """Start and stop workers as due, and set the outlook for waiting requests."""
         if self._ended or self._driver is None or not self._may_act():
             return
         now = time.monotonic()
@@ -136,7 +136,10 @@ class ActiveResourceManager:
         self._slots.outlook = "; ".join(filter(None, words))
 
     def next_deadline(self) -> float | None:
-        """When `decide` has to be called by the passing of time alone, in monotonic seconds; None: never."""
+        """Return the monotonic time in seconds at which `decide` has to be called next; None for never.
+
+        Events may make an earlier call necessary.
+        """
         if self._ended or self._driver is None:
             return None
         now = time.monotonic()
@@ -160,9 +163,9 @@ class ActiveResourceManager:
         self._releasing.add(name)
         try:
             if await self._release_by(driver, name):
-                logger.info("worker %s was stopped: nobody had used it for %g s", name, decision.idle_s)
-                self._on_stopped(decision.instance_id, "nobody used it")
-                self._allocator.terminated(name, "nobody used it", time.monotonic())
+                logger.info("worker %s was stopped: no job had used it for %g s", name, decision.idle_s)
+                self._on_stopped(decision.instance_id, "no job used it")
+                self._allocator.terminated(name, "no job used it", time.monotonic())
             elif not self._ended:
                 self._carry_out(self._slots.keep_task_manager(decision.instance_id))
         finally:

@@ -1,6 +1,6 @@
-"""Where a cluster's workers come from: the drivers that ask masters for processes, and which driver is configured.
+"""Drivers that start and stop workers: those that ask masters for processes, and the choice by the configuration.
 
-A worker belongs to whichever master looks after it; a ResourceManager asks the master of its own system.
+One master supervises each worker. A ResourceManager requests workers from the master of its own system.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ TIMEOUT_S = 120.0  # a worker is stopped with its Spark driver
 
 
 async def find_master(owner: RpcEndpoint, receptionist: ReceptionistGateway) -> MasterGateway:
-    """The master of a system; raises `ActorError`."""
+    """Return the master of a system; raises `ActorError`."""
     listing = await receptionist.find(MASTER)
     return owner.gateway(listing.address, MasterGateway, timeout_s=TIMEOUT_S)
 
 
 class StandaloneDriver(ResourceManagerDriver):
-    """The workers that `start` started (``standalone``): one that nobody uses is stopped, and started again.
+    """The workers of `understudy start` (``standalone``): an unused one is stopped, and started when needed.
 
-    Their number is fixed. Their master starts again those that end, so none is ever reported as terminated.
+    Their number is fixed. Their master restarts workers that end, so this driver reports none as terminated.
 
     Args:
-        owner: the ResourceManager, under whose leadership masters are asked.
+        owner: the ResourceManager, whose leadership is part of requests to masters.
         receptionist: the system's directory, which knows the master.
     """
 
@@ -50,7 +50,7 @@ class StandaloneDriver(ResourceManagerDriver):
         self._receptionist = receptionist
 
     async def initialize(self, on_terminated: OnTerminated) -> Sequence[ResourceID]:
-        """Those that run come by themselves."""
+        """Return none: running workers register by themselves."""
         return ()
 
     async def request_resource(self) -> ResourceID:
@@ -71,20 +71,20 @@ class StandaloneDriver(ResourceManagerDriver):
             raise DriverError(f"its master does not answer: {error}") from error
 
     async def stop(self) -> None:
-        """Nothing is watched."""
+        """Do nothing: this driver watches no process."""
 
 
 class ProcessDriver(ResourceManagerDriver):
     """Workers as processes of this machine, started when they are needed (``process``).
 
-    The masters of the runtime directory start and stop them, so that a worker outlives its ResourceManager, and its
-    master too: the next one finds it by its claim. Here they are watched by pidfd, whoever their parent is.
+    The masters of the runtime directory start and stop them. So a worker outlives its ResourceManager, and its master
+    too: the next master finds it by its claim. This driver watches them by pidfd, which does not need their parent.
 
     Args:
-        owner: the ResourceManager, under whose leadership masters are asked.
+        owner: the ResourceManager, whose leadership is part of requests to masters.
         receptionist: of the own system, whose master starts workers.
         system: the own system's address.
-        directory: tells the other masters, and holds what workers wrote when they ended.
+        directory: lists the other masters, and contains the workers' output files.
     """
 
     def __init__(
@@ -98,18 +98,18 @@ class ProcessDriver(ResourceManagerDriver):
         self._watches: dict[ResourceID, asyncio.Task[None]] = {}
 
     async def initialize(self, on_terminated: OnTerminated) -> Sequence[ResourceID]:
-        """Those whose master is gone belong to this one's from now on."""
+        """Return all workers of all masters; the own master takes over those whose master has ended."""
         self._on_terminated = on_terminated
         try:
             own = await find_master(self._owner, self._receptionist)
             found = list(await own.request_workers())
         except ActorError as error:
-            raise DriverError(f"the master does not tell its workers: {error}") from error
+            raise DriverError(f"the master does not list its workers: {error}") from error
         for receptionist in self._others():
             try:
                 found += await (await find_master(self._owner, receptionist)).request_workers()
-            except ActorError as error:  # it may be about to end; its workers register all the same
-                logger.warning("another master does not tell its workers: %s", error)
+            except ActorError as error:  # it may be about to end; its workers register even so
+                logger.warning("another master does not list its workers: %s", error)
         for worker in found:
             self._watch(worker)
         return [ResourceID(worker.name) for worker in found]
@@ -123,7 +123,7 @@ class ProcessDriver(ResourceManagerDriver):
         ]
 
     async def request_resource(self) -> ResourceID:
-        """A process with the lowest free number."""
+        """Start a process with the lowest free number."""
         try:
             worker = await (await find_master(self._owner, self._receptionist)).request_worker()
         except ActorError as error:
@@ -132,7 +132,7 @@ class ProcessDriver(ResourceManagerDriver):
         return ResourceID(worker.name)
 
     async def release_resource(self, resource_id: ResourceID) -> bool:
-        """Have whichever master looks after it stop it."""
+        """Have the master that supervises a worker stop it."""
         watch = self._watches.pop(resource_id, None)
         if watch is not None:
             watch.cancel()
@@ -147,7 +147,7 @@ class ProcessDriver(ResourceManagerDriver):
         return False
 
     async def stop(self) -> None:
-        """The workers run on."""
+        """Stop watching the workers, which keep running."""
         watches, self._watches = list(self._watches.values()), {}
         for watch in watches:
             watch.cancel()
@@ -182,7 +182,7 @@ class ProcessDriver(ResourceManagerDriver):
 def create_driver(
     owner: RpcEndpoint, receptionist: ReceptionistGateway, context: ComponentContext
 ) -> ResourceManagerDriver | None:
-    """The driver of the configuration; None where the workers are what they are, and are never stopped."""
+    """Return the configured driver; None if workers are neither started nor stopped."""
     configuration = context.configuration
     match configuration.get(ResourceManagerOptions.DRIVER):
         case ResourceManagerDriverType.PROCESS:
@@ -198,7 +198,7 @@ def create_driver(
 
 
 def allocation_limits(configuration: Configuration) -> AllocationLimits:
-    """Return what the configuration says of workers."""
+    """Return the limits that the configuration sets for workers."""
     get = configuration.get
     slots, max_slots = get(TaskManagerOptions.NUM_TASK_SLOTS), get(ResourceManagerOptions.MAX_SLOTS)
     kind = get(ResourceManagerOptions.DRIVER)

@@ -1,4 +1,4 @@
-"""The ResourceManager: TaskExecutors register here, JobMasters ask here for slots (Flink's `ResourceManager`)."""
+"""The ResourceManager: TaskExecutors register here, and JobMasters request slots (Flink's `ResourceManager`)."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ from runtime.resourcemanager.instance_manager import Instance, InstanceManager
 from runtime.resourcemanager.slot_manager import SlotManager
 
 SOON_S = 0.5
-"""How soon after a change it is looked whether workers are to be started or stopped: once for all changes meanwhile."""
+"""Seconds from a change until workers are started or stopped; several changes within that time are handled at once."""
 
 
 def resource_manager_metrics(service: RpcService, overview: Callable[[], ResourceOverview | None]) -> MetricRegistry:
-    """The registry of a ResourceManager's process.
+    """Return the metrics of a ResourceManager's process.
 
     Args:
         service: its RPC service.
-        overview: its counts, which are the cluster's; None while it does not lead.
+        overview: returns the counts of the cluster; None while the ResourceManager does not lead.
     """
     registry = MetricRegistry()
 
@@ -85,7 +85,7 @@ def resource_manager_metrics(service: RpcService, overview: Callable[[], Resourc
 
 
 class Admission:
-    """Whether a TaskExecutor may register; Flink's `RegistrationResponse.Rejection` refuses one as well.
+    """Check of TaskExecutors that register (Flink's `RegistrationResponse.Rejection`).
 
     Args:
         configuration: of the ResourceManager's machine.
@@ -101,8 +101,8 @@ class Admission:
         """Refuse a TaskExecutor that cannot work for this cluster.
 
         Args:
-            registration: what it says of itself.
-            former: the one that is registered under its name, if there is one.
+            registration: of the TaskExecutor.
+            former: the current registration of its name; None if there is none.
 
         Raises:
             RegistrationRejectedError: it is of another version, another machine has its name, or it sees another
@@ -134,17 +134,17 @@ class _Job:
 
 
 class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
-    """Keeps the book of TaskExecutors and slots while it leads; it knows nothing that they cannot tell it anew.
+    """The owner of the state of TaskExecutors and slots while it leads. It stores none: they report it to a new leader.
 
     Args:
         service: the RPC service of the process.
         name: the actor's name.
         ha: high-availability services; closed with the endpoint.
         receptionist: the system's directory.
-        configuration: the cluster's.
-        blob: where the BlobServer listens.
+        configuration: of the cluster.
+        blob: address of the BlobServer.
         system: the address of its system.
-        create_driver: makes what starts and stops workers, for this endpoint; None where they are what they are.
+        create_driver: makes the driver for this endpoint; returns None if workers are neither started nor stopped.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     # --------------------------------------------------------------- leadership
 
     async def lead(self, term: LeaderTerm) -> None:
-        """Begin with an empty book: everybody registers with the new leader."""
+        """Begin with an empty state: TaskExecutors and JobMasters register with the new leader."""
         self._begin_books()
         self._shutting_down = ""
         configuration = self._configuration
@@ -215,7 +215,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             self._carry_out(self._slots.set_fail_unfulfillable_request(True))
 
     async def on_revoked(self) -> None:
-        """Forget everybody; they look for the new leader themselves."""
+        """Drop all registrations; TaskExecutors and JobMasters find the new leader by themselves."""
         for heartbeats in (self._worker_heartbeats, self._job_heartbeats):
             if heartbeats is not None:
                 heartbeats.stop()
@@ -229,9 +229,9 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         await self._ha.close()
 
     def _look(self) -> None:
-        """Do what is due, and be called again when the next is; in a cluster at rest nothing ever is."""
+        """Handle due decisions and requests, and set the alarm for the next ones; an idle cluster has none."""
         if self._may_act_now():
-            self._workers.decide()  # first: who is refused is told what to hope for as of now
+            self._workers.decide()  # first, so that refused requests name the current outlook
             expired = self._slots.expired(time.monotonic())
             if expired:
                 self._carry_out(expired)
@@ -254,7 +254,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         return RegistrationSuccess(instance.instance_id, self._blob, self._system)
 
     def new_instance_available(self, instance: Instance) -> None:
-        """Called by the InstanceManager."""
+        """Begin heartbeats with a TaskExecutor; the InstanceManager calls this."""
         if self._worker_heartbeats is not None:
             self._worker_heartbeats.monitor(instance.instance_id, instance.gateway.heartbeat_from_resource_manager)
         self.log.info(
@@ -266,7 +266,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         )
 
     def instance_died(self, instance: Instance, reason: str) -> None:
-        """Called by the InstanceManager."""
+        """Announce the loss of a TaskExecutor and drop its slots; the InstanceManager calls this."""
         self.log.warning("TaskExecutor %s is gone: %s", instance.resource_id, reason)
         self.announce(TaskExecutorLost(str(instance.resource_id), reason))
         if self._worker_heartbeats is not None:
@@ -280,7 +280,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         if instance is None:
             raise UnknownTaskExecutorError(f"registration {instance_id} has been ended; register again")
         address = instance.registration.address
-        # Not before its slots are known: until then it would be neither coming nor there, and another be started.
+        # Not before: without its slots it would be neither pending nor present, and another one would be started.
         self._workers.registered(instance.resource_id)
         self._carry_out(self._slots.register_task_manager(instance_id, instance.resource_id, address, report))
 
@@ -311,7 +311,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> None:
         known = self._jobs.get(job_id)
         if known is not None and known.leader.token < job_master.token:
-            self._slots.unregister_job(job_id)  # its successor asks for what it needs
+            self._slots.unregister_job(job_id)  # the successor requests the slots that it needs
         gateway = self.gateway(job_master.address, JobMasterGateway, job_master.token, term=self.term)
         self._jobs[job_id] = _Job(job_master, gateway)
         if self._job_heartbeats is not None:
@@ -337,7 +337,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         if request.job_id not in self._jobs:
             raise UnknownJobManagerError(f"the JobMaster of job {request.job_id} is not registered; register again")
         if self._shutting_down:
-            # A little later: a job that holds another slot asks anew at once.
+            # With a delay: a job that holds another slot repeats its request at once.
             refusal = FailRequest(request, self._shutting_down)
             self.schedule_run_async(SOON_S, lambda: self._carry_out([refusal]))
             return self._shutting_down
@@ -362,7 +362,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     # ------------------------------------------------------------- instructions
 
     def _carry_out(self, instructions: Sequence[SlotManagerInstruction]) -> None:
-        """Carry out what has to be done about slots after a change, which may also be one for the workers."""
+        """Carry out the instructions after a change of slots, and check soon whether workers have to change, too."""
         self._look_soon()
         for instruction in instructions:
             match instruction:
@@ -382,7 +382,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         except (ActorError, SlotOccupiedError) as error:
             self.log.warning("%s was not allocated to job %s: %s", slot_id, request.job_id, error)
         finally:
-            # However it ends, the book must know: a slot that stays on its way is lost to everybody.
+            # Report every outcome: a slot that stays pending is lost for all jobs.
             outcome = slots.slot_allocated if allocated else slots.slot_allocation_failed
             if slots is self._slots:
                 self._carry_out(outcome(slot_id, request.allocation_id))
@@ -394,8 +394,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         try:
             await job.gateway.notify_allocation_failure(instruction.request.allocation_id, instruction.reason)
         except ActorError as error:
-            # The JobMaster's own pool gives the request up a little later: nothing waits for ever.
-            self.log.warning("job %s was not told of its refused slot: %s", instruction.request.job_id, error)
+            # The JobMaster's own pool gives the request up a little later, so it does not wait for ever.
+            self.log.warning("job %s was not notified of its refused slot: %s", instruction.request.job_id, error)
 
     # -------------------------------------------------------------------- views
 
@@ -460,7 +460,7 @@ def _now_ms() -> int:
 async def create(
     service: RpcService, name: str, *, runtime_dir: str, system: str, blob_host: str, blob_port: int
 ) -> ResourceManager:
-    """Factory for the actor's host."""
+    """Create the ResourceManager, in the process that hosts the actor."""
     context = ComponentContext.read(runtime_dir, system)
     context.offload_large_calls(service, BlobAddress(blob_host, blob_port))
     receptionist = receptionist_of(service, context.system)

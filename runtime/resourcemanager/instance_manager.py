@@ -1,4 +1,4 @@
-"""The registered TaskExecutors, and who is told when one comes or goes (Flink's `InstanceManager`).
+"""The registered TaskExecutors, with listeners for each that comes or goes (Flink's `InstanceManager`).
 
 Pure; times are milliseconds since the epoch.
 """
@@ -20,12 +20,12 @@ class Instance:
     """One registration of a TaskExecutor.
 
     Args:
-        instance_id: of this registration; the same process has a new one when it registers anew.
-        registration: what it said of itself.
-        gateway: asks it.
+        instance_id: of this registration; the same process gets a new one when it registers again.
+        registration: the TaskExecutor's description of itself.
+        gateway: to the TaskExecutor.
         registered_ms: when it registered.
-        last_heartbeat_ms: when it was last heard of.
-        metrics: what it took of its machine then; None before its first heartbeat.
+        last_heartbeat_ms: when its last heartbeat came.
+        metrics: its use of the machine at that time; None before its first heartbeat.
     """
 
     instance_id: InstanceID
@@ -42,17 +42,17 @@ class Instance:
 
 
 class InstanceListener(Protocol):
-    """Told of every registration's beginning and end, once each (Flink's `InstanceListener`)."""
+    """Listener to the beginning and the end of each registration, once each (Flink's `InstanceListener`)."""
 
     def new_instance_available(self, instance: Instance) -> None:
-        """A TaskExecutor has registered."""
+        """Handle a new registration."""
 
     def instance_died(self, instance: Instance, reason: str) -> None:
-        """A registration has ended: the TaskExecutor is gone, or has registered anew."""
+        """Handle the end of a registration: the TaskExecutor is lost, or has registered again."""
 
 
 class InstanceManager:
-    """The book of instances. Listeners are told in the order in which they were added, while the book is up to date."""
+    """The state of all registrations. It calls listeners after each change, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._instances: dict[InstanceID, Instance] = {}
@@ -63,7 +63,7 @@ class InstanceManager:
         return iter(sorted(self._instances.values(), key=lambda instance: instance.resource_id))
 
     def add_instance_listener(self, listener: InstanceListener) -> None:
-        """Tell *listener* of what comes and goes from now on."""
+        """Call *listener* for every later change."""
         self._listeners.append(listener)
 
     def register(
@@ -76,7 +76,7 @@ class InstanceManager:
         """Add a TaskExecutor under a new id; an earlier registration of the same name ends."""
         former = self.find(registration.resource_id)
         if former is not None:
-            self.unregister(former.instance_id, "it registered anew")
+            self.unregister(former.instance_id, "it registered again")
         instance = Instance(instance_id, registration, gateway, now_ms, now_ms)
         self._instances[instance.instance_id] = self._by_name[instance.resource_id] = instance
         for listener in self._listeners:
@@ -84,7 +84,7 @@ class InstanceManager:
         return instance
 
     def unregister(self, instance_id: InstanceID, reason: str) -> None:
-        """A TaskExecutor is gone; no error when it was not registered."""
+        """Remove a TaskExecutor; do nothing if it is not registered."""
         instance = self._instances.pop(instance_id, None)
         if instance is not None:
             del self._by_name[instance.resource_id]
@@ -92,21 +92,21 @@ class InstanceManager:
                 listener.instance_died(instance, reason)
 
     def get(self, instance_id: InstanceID) -> Instance | None:
-        """The registration of that id, unless it has ended."""
+        """Return the registration of that id; None if it has ended."""
         return self._instances.get(instance_id)
 
     def find(self, resource_id: ResourceID) -> Instance | None:
-        """The registration of the TaskExecutor of that name."""
+        """Return the registration of the TaskExecutor of that name; None if there is none."""
         return self._by_name.get(resource_id)
 
     def heard(self, instance_id: InstanceID, heartbeat: TaskExecutorHeartbeat, now_ms: int) -> None:
-        """A TaskExecutor gave a sign of life; that of an ended registration is ignored."""
+        """Note a heartbeat of a TaskExecutor; ignore that of an ended registration."""
         instance = self._instances.get(instance_id)
         if instance is not None:
             instance.last_heartbeat_ms = now_ms
             instance.metrics = heartbeat.metrics
 
     def clear(self) -> None:
-        """Forget all, and tell nobody: this ResourceManager does not lead any more."""
+        """Drop all without calling listeners: this ResourceManager does not lead any more."""
         self._instances.clear()
         self._by_name.clear()

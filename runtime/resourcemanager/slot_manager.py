@@ -1,12 +1,12 @@
-"""Which slots exist, who waits for one and who gets which (Flink's `SlotManager`).
+"""State of all slots and slot requests, and the decisions which request gets which slot (Flink's `SlotManager`).
 
-Pure: events in, instructions out; times are monotonic seconds. A TaskExecutor has the last word on its own slots: its
-reports correct this book-keeping. While the outcome of an allocation is not known (the ask timed out), its slot is
-given to nobody until the next report.
+Pure: events in, instructions out; times are monotonic seconds. Each TaskExecutor is the authority on its own slots: its
+reports correct this state. If the outcome of an allocation is unknown (the ask timed out), the slot is not allocated
+again until the next report.
 
-Requests are served by the priority of their jobs, and in the order in which they came where that is the same. None is
-held back for a nearer slot: of those that are free it gets the nearest, and of the equally near ones that of the
-TaskExecutor with most room.
+Requests are served by the priority of their jobs, and at the same priority in the order of their arrival. No request
+waits for a nearer slot: it gets the nearest free one. Among equally near TaskExecutors, the one with most free slots is
+chosen.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_SLOTS = SlotCounts()
 
 
 class SlotState(Enum):
-    """State of a slot in the book; that of an UNKNOWN one comes with the next report."""
+    """State of a slot; the next report settles that of an UNKNOWN one."""
 
     FREE = "free"
     PENDING = "pending"
@@ -53,7 +53,7 @@ class Slot:
 
     @property
     def status(self) -> SlotStatus:
-        """Whose it is, as its TaskExecutor would say it."""
+        """Its owner, in the form of its TaskExecutor's report."""
         if self.state is SlotState.ALLOCATED:
             return SlotStatus(self.slot_id, self.job_id, self.allocation_id)
         return SlotStatus(self.slot_id)
@@ -64,10 +64,15 @@ class TaskManagerSlots:
     """The slots of one TaskExecutor.
 
     Args:
-        number: of its registration.
-        counted: its slots as they were counted last.
-        idle_since: monotonic seconds; None while something uses it.
-        released: nothing of it is given any more.
+        instance_id: of its registration.
+        resource_id: its name.
+        address: of its endpoint.
+        location: for preferences of requests.
+        number: position of its registration in the order of all.
+        slots: by their ids.
+        counted: the last counts of its slots.
+        idle_since: monotonic seconds; None while a slot is in use.
+        released: whether its slots are no longer allocated, since its worker is being stopped.
     """
 
     instance_id: InstanceID
@@ -82,11 +87,11 @@ class TaskManagerSlots:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all of its slots are free."""
+        """True if all its slots are free."""
         return all(slot.state is SlotState.FREE for slot in self.slots.values())
 
     def counts(self) -> SlotCounts:
-        """Its slots, counted."""
+        """Count its slots by state."""
         states = [slot.state for slot in self.slots.values()]
         return SlotCounts(
             len(states), states.count(SlotState.FREE), states.count(SlotState.PENDING) + states.count(SlotState.UNKNOWN)
@@ -95,7 +100,7 @@ class TaskManagerSlots:
 
 @dataclass(slots=True)
 class PendingRequest:
-    """A request without a confirmed slot; *slot_id* is one that is on its way to it."""
+    """A request without a confirmed slot; *slot_id* is a pending slot for it."""
 
     request: SlotRequest
     deadline: float
@@ -104,12 +109,12 @@ class PendingRequest:
 
     @property
     def rank(self) -> tuple[int, int, AllocationID]:
-        """Its place among those that wait, the least first."""
+        """Its sort key among waiting requests; the lowest is served first."""
         return -self.request.priority, self.number, self.request.allocation_id
 
 
 ANY_HOST = ""
-"""TaskExecutors of all hosts together; no host has that name."""
+"""Stands for all hosts; no host has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +125,10 @@ class _Room:
 
 
 class FreeSlots:
-    """The TaskExecutors that have a free slot, by host and by how many they have.
+    """The TaskExecutors with free slots, by host and by the number of free slots.
 
-    A request must not look at every TaskExecutor: a thousand of them with four slots each would be four million looks.
+    A request must not check every TaskExecutor: with a thousand of them and four slots each, four thousand requests
+    would make four million checks.
     """
 
     def __init__(self) -> None:
@@ -134,8 +140,10 @@ class FreeSlots:
         """Note how many slots of a TaskExecutor are free.
 
         Args:
-            number: of its registration; of those with as much room the one with the lowest is found.
-            free: 0 where nothing may be given of it.
+            instance_id: of the TaskExecutor.
+            location: of the TaskExecutor.
+            number: of its registration; among TaskExecutors with equally many free slots the lowest is found.
+            free: how many; 0 if none may be allocated.
         """
         hosts = (ANY_HOST, location.host) if location.host else (ANY_HOST,)
         room = _Room(hosts, number, free)
@@ -152,7 +160,7 @@ class FreeSlots:
                 insort(found, (number, instance_id))
 
     def forget(self, instance_id: InstanceID) -> None:
-        """Nothing may be given of this TaskExecutor; no error when that is known."""
+        """Remove a TaskExecutor; do nothing if it is not there."""
         room = self._rooms.pop(instance_id, None)
         if room is None:
             return
@@ -166,19 +174,19 @@ class FreeSlots:
                     del self._sizes[host]
 
     def roomiest(self, host: str = ANY_HOST) -> InstanceID | None:
-        """The TaskExecutor with most free slots, of one host or of all; None where there is no free slot."""
+        """Return the TaskExecutor with most free slots, on one host or on all; None if there is no free slot."""
         sizes = self._sizes.get(host)
         return self._by_room[host, sizes[-1]][0][1] if sizes else None
 
 
 class SlotManager:
-    """The ResourceManager's book of slots.
+    """The ResourceManager's state of slots and requests.
 
     Args:
         request_timeout: seconds that a request may wait (``slot.request.timeout``).
 
     Attributes:
-        outlook: whether more slots will come, in words, where the `WorkerAllocator` sees to that.
+        outlook: text for users, from the `WorkerAllocator`, whether more slots will come; empty without one.
     """
 
     def __init__(self, request_timeout: float) -> None:
@@ -190,7 +198,7 @@ class SlotManager:
         self._by_name: dict[ResourceID, TaskManagerSlots] = {}
         self._slots: dict[SlotID, Slot] = {}
         self._requests: dict[AllocationID, PendingRequest] = {}
-        # What follows from the above, kept beside it: no event looks at all slots, TaskExecutors or requests.
+        # Derived from the above, so that no event has to read all slots, TaskExecutors or requests.
         self._waiting: list[tuple[int, int, AllocationID]] = []
         self._held: Counter[AllocationID] = Counter()
         self._free_slots = FreeSlots()
@@ -206,7 +214,7 @@ class SlotManager:
 
     @property
     def waiting(self) -> int:
-        """Requests that have no slot, not even one on its way."""
+        """The number of requests that have no slot, not even a pending one."""
         return len(self._waiting)
 
     @property
@@ -215,19 +223,19 @@ class SlotManager:
         return tuple(self._task_managers)
 
     def counts(self, instance_id: InstanceID | None = None) -> SlotCounts:
-        """The slots of one TaskExecutor (none if it is unknown), or of all."""
+        """Return the counts of one TaskExecutor's slots (none if it is unknown), or of all slots."""
         if instance_id is not None:
             manager = self._task_managers.get(instance_id)
             return SlotCounts() if manager is None else manager.counts()
         return self._counts
 
     def statuses(self, instance_id: InstanceID) -> tuple[SlotStatus, ...]:
-        """Whose each slot of a TaskExecutor is; one on its way to a job is nobody's yet. Agrees with `counts`."""
+        """Return the owner of each slot of a TaskExecutor; pending slots have none yet."""
         manager = self._task_managers.get(instance_id)
         return () if manager is None else tuple(slot.status for slot in manager.slots.values())
 
     def waiting_reason(self, allocation_id: AllocationID) -> str | None:
-        """Return what a request waits for, in words; None when it does not wait."""
+        """Return a text for users of what a request waits for; None if it does not wait."""
         entry = self._requests.get(allocation_id)
         if entry is None or entry.slot_id is not None:
             return None
@@ -236,7 +244,7 @@ class SlotManager:
     # ---------------------------------------------------------------- requests
 
     def register_slot_request(self, request: SlotRequest, now: float) -> list[SlotManagerInstruction]:
-        """A job wants a slot. Idempotent by allocation id."""
+        """Add a job's request for a slot. Idempotent by allocation id."""
         allocation_id = request.allocation_id
         if allocation_id in self._requests or allocation_id in self._held:
             return []
@@ -250,18 +258,18 @@ class SlotManager:
         return self._match()
 
     def unregister_slot_request(self, allocation_id: AllocationID) -> None:
-        """The job no longer wants the slot. One that is on its way to it is refused by the job, and freed then."""
+        """Drop a job's request. The job refuses a pending slot for it, which is then freed."""
         entry = self._requests.pop(allocation_id, None)
         if entry is not None and entry.slot_id is None:
             self._wait_no_more(entry)
 
     def unregister_job(self, job_id: JobID) -> None:
-        """The job is gone: drop its requests. (Its slots are freed by their TaskExecutors, who say so.)"""
+        """Drop the requests of a job that has ended. (Its TaskExecutors free its slots, and report that.)"""
         for entry in [item for item in self._requests.values() if item.request.job_id == job_id]:
             self.unregister_slot_request(entry.request.allocation_id)
 
     def set_fail_unfulfillable_request(self, fail: bool) -> list[SlotManagerInstruction]:
-        """Whether requests fail at once while there is no slot in the whole cluster, instead of waiting.
+        """Set whether requests fail at once, instead of waiting, while the whole cluster has no slot.
 
         Flink sets it once the start-up period of the standalone ResourceManager is over.
         """
@@ -269,12 +277,12 @@ class SlotManager:
         return self._fail_all_if_unfulfillable()
 
     def expired(self, now: float) -> list[SlotManagerInstruction]:
-        """Requests that waited too long fail, but for those with a slot on its way; to be called every now and then."""
+        """Fail requests that have waited too long, except those with a pending slot; call it regularly."""
         due = [entry for entry in self._requests.values() if entry.deadline <= now and entry.slot_id is None]
         return [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
 
     def next_deadline(self) -> float | None:
-        """When the next request will have waited too long, in monotonic seconds; None: never as things are."""
+        """Return the monotonic time in seconds at which the next request expires; None if none waits."""
         return min((entry.deadline for entry in self._requests.values() if entry.slot_id is None), default=None)
 
     # ----------------------------------------------------------- task managers
@@ -282,7 +290,7 @@ class SlotManager:
     def register_task_manager(
         self, instance_id: InstanceID, resource_id: ResourceID, address: str, report: SlotReport
     ) -> list[SlotManagerInstruction]:
-        """A TaskExecutor registered. Idempotent by instance id; a new instance replaces the old one of its name."""
+        """Add a TaskExecutor. Idempotent by instance id; a new instance replaces the old one of its name."""
         if instance_id in self._task_managers:
             return self.report_slot_status(instance_id, report)
         old = self._by_name.get(resource_id)
@@ -295,7 +303,7 @@ class SlotManager:
         return self.report_slot_status(instance_id, report)
 
     def unregister_task_manager(self, instance_id: InstanceID) -> list[SlotManagerInstruction]:
-        """The TaskExecutor is gone with its slots; requests that had one on its way wait again. Unknown: ignored."""
+        """Remove a TaskExecutor with its slots; requests for which one was pending wait again. Ignore unknown ones."""
         manager = self._task_managers.get(instance_id)
         if manager is None:
             return []
@@ -303,7 +311,7 @@ class SlotManager:
         return [*self._fail_all_if_unfulfillable(), *self._match()]
 
     def registered_workers(self, now: float) -> tuple[RegisteredWorker, ...]:
-        """Those that are not released, and for how long they were seen idle; to be called every now and then."""
+        """Return the TaskExecutors that are not released, and how long they have been idle; call it regularly."""
         found = []
         for manager in self._task_managers.values():
             if manager.released:
@@ -320,14 +328,14 @@ class SlotManager:
         return tuple(found)
 
     def release_task_manager(self, instance_id: InstanceID) -> None:
-        """Its worker is being stopped: its slots are given to nobody until it is gone, or `keep_task_manager`."""
+        """Allocate no more slots of a TaskExecutor whose worker is being stopped, until `keep_task_manager`."""
         manager = self._task_managers.get(instance_id)
         if manager is not None:
             manager.released, manager.idle_since = True, None
             self._count(manager)
 
     def keep_task_manager(self, instance_id: InstanceID) -> list[SlotManagerInstruction]:
-        """A TaskExecutor that was released stays after all."""
+        """Allocate slots of a released TaskExecutor again: its worker was not stopped."""
         manager = self._task_managers.get(instance_id)
         if manager is None or not manager.released:
             return []
@@ -336,7 +344,7 @@ class SlotManager:
         return self._match()
 
     def report_slot_status(self, instance_id: InstanceID, report: SlotReport) -> list[SlotManagerInstruction]:
-        """A TaskExecutor says what its slots are. Unknown instances are ignored: they must register first."""
+        """Update the slots of a TaskExecutor by its report. Ignore unknown instances: they must register first."""
         manager = self._task_managers.get(instance_id)
         if manager is None:
             return []
@@ -360,7 +368,7 @@ class SlotManager:
     # ----------------------------------------------------- outcome of AllocateSlot
 
     def slot_allocated(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
-        """The TaskExecutor confirmed that it gave the slot to the job."""
+        """Note that the TaskExecutor has allocated the slot to the job."""
         slot = self._slots.get(slot_id)
         if slot is not None and slot.state is SlotState.PENDING and slot.allocation_id == allocation_id:
             self.unregister_slot_request(allocation_id)
@@ -368,9 +376,9 @@ class SlotManager:
         return []
 
     def slot_allocation_failed(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
-        """The TaskExecutor refused, or did not answer in time; the request waits again, in its old place.
+        """Note that the TaskExecutor refused, or did not answer in time; the request waits again, in its old place.
 
-        The slot is given to nobody until the next report says what it is.
+        The slot is not allocated again until the next report.
 
         Every `AllocateSlot` must be answered by `slot_allocated` or by this, or its slot stays pending.
         """
@@ -385,14 +393,14 @@ class SlotManager:
 
     def _reconcile(self, slot: Slot, status: SlotStatus) -> None:
         if status.allocation_id is None:
-            # A report may have been sent before our AllocateSlot arrived: only its outcome settles a pending slot.
+            # The report may be older than the arrival of AllocateSlot: only its outcome settles a pending slot.
             if slot.state is not SlotState.PENDING:
                 self._become(slot, SlotState.FREE)
             return
         if slot.state is SlotState.PENDING and slot.allocation_id != status.allocation_id:
             self._requeue(slot)
-        # If an earlier AllocateSlot, whose answer was lost, has succeeded, a second slot may be on its way to the same
-        # request: the job will refuse that one.
+        # An earlier AllocateSlot may have succeeded although its answer was lost. Then a second slot may be pending for
+        # the same request: the job will refuse that one.
         self.unregister_slot_request(status.allocation_id)
         self._become(slot, SlotState.ALLOCATED, status.allocation_id, status.job_id)
 
@@ -406,7 +414,7 @@ class SlotManager:
         self._count(self._by_name[slot.slot_id.resource_id])
 
     def _hold(self, slot: Slot, allocation_id: AllocationID | None) -> None:
-        """Note whose a slot is now; two may be on their way to one request."""
+        """Set the allocation of a slot; two slots may be pending for one request."""
         before, slot.allocation_id = slot.allocation_id, allocation_id
         if before is not None:
             self._held[before] -= 1
@@ -416,7 +424,7 @@ class SlotManager:
             self._held[allocation_id] += 1
 
     def _count(self, manager: TaskManagerSlots) -> None:
-        """Something of the TaskExecutor has changed: note what follows from it."""
+        """Update the counts and free slots after a change of a TaskExecutor."""
         before, now, all_of_them = manager.counted, manager.counts(), self._counts
         manager.counted = now
         self._counts = SlotCounts(
@@ -461,7 +469,7 @@ class SlotManager:
         return instructions
 
     def _nearest(self, request: SlotRequest) -> TaskManagerSlots | None:
-        """Return the nearest TaskExecutor that has a free slot; of equally near ones, the one with most."""
+        """Return the nearest TaskExecutor with a free slot; of equally near ones, the one with most free slots."""
         preferred = request.preferred_locations
         local = [self._by_name.get(location.resource_id) for location in preferred]
         here = [manager for manager in local if manager is not None and manager.counted.free and not manager.released]

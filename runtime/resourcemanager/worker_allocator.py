@@ -1,8 +1,8 @@
-"""When a worker is started, stopped or given up (Flink's `ResourceAllocationStrategy` and `ActiveResourceManager`).
+"""Decides when to start, stop or give up a worker (Flink's `ResourceAllocationStrategy` and `ActiveResourceManager`).
 
 Pure: events in, decisions out; times are monotonic seconds. A worker is *pending* from the request for it until its
-TaskExecutor registers. What is pending counts as if it were there, so nothing is asked for twice; it does not count for
-ever, so that a worker that never comes is replaced.
+TaskExecutor registers. Pending workers count as if they had registered, so that none is requested twice. After a
+timeout they no longer count, so that a worker that never registers is replaced.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ class AllocationLimits:
     """Limits that the configuration sets for workers.
 
     Args:
-        slots_per_worker: that one brings (``taskmanager.numberOfTaskSlots``).
-        min_slots: that are always there (``slotmanager.number-of-slots.min``).
-        max_slots: that there may be (``slotmanager.number-of-slots.max``); None: any number.
-        redundant_workers: whose slots are kept free beside what is asked for
+        slots_per_worker: slots of each worker (``taskmanager.numberOfTaskSlots``).
+        min_slots: the least slots of the cluster (``slotmanager.number-of-slots.min``).
+        max_slots: the most slots of the cluster (``slotmanager.number-of-slots.max``); None for no limit.
+        redundant_workers: workers whose slots are kept free in addition to those requested
             (``slotmanager.redundant-taskmanager-num``).
-        idle_timeout_s: after which an unused worker is stopped (``resourcemanager.taskmanager-timeout``).
-        registration_timeout_s: after which a worker that has not registered is given up
+        idle_timeout_s: seconds after which an unused worker is stopped (``resourcemanager.taskmanager-timeout``).
+        registration_timeout_s: seconds after which a worker that has not registered is given up
             (``resourcemanager.taskmanager-registration.timeout``).
-        max_failures: of starts within a minute (``resourcemanager.start-worker.max-failure-rate``).
-        retry_interval_s: without a start after more failures than that
+        max_failures: failed starts within a minute that are tolerated
+            (``resourcemanager.start-worker.max-failure-rate``).
+        retry_interval_s: seconds without a start after more failures than that
             (``resourcemanager.start-worker.retry-interval``).
-        recovery_timeout_s: for which those of an earlier leader count as coming
+        recovery_timeout_s: seconds for which workers of an earlier leader count as pending
             (``resourcemanager.previous-worker.recovery.timeout``).
     """
 
@@ -61,14 +62,14 @@ class RegisteredWorker:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Ask for a worker; answer with `WorkerAllocator.requested` or `WorkerAllocator.request_failed`."""
+    """Request a worker; answer with `requested`, `request_failed` or `none_left` of the `WorkerAllocator`."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseWorker:
-    """Stop a worker that nobody has used for *idle_s* seconds."""
+    """Stop a worker that no job has used for *idle_s* seconds."""
 
     instance_id: InstanceID
     resource_id: ResourceID
@@ -77,7 +78,7 @@ class ReleaseWorker:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpWorker:
-    """Stop a worker that has not registered in time; it counts no more."""
+    """Stop a worker that has not registered in time; it is no longer pending."""
 
     resource_id: ResourceID
     waited_s: float
@@ -94,10 +95,10 @@ class _Pending:
 
 
 class WorkerAllocator:
-    """The book of the workers that were asked for.
+    """The state of requested and registered workers.
 
     Args:
-        limits: what the configuration says.
+        limits: set by the configuration.
     """
 
     def __init__(self, limits: AllocationLimits) -> None:
@@ -116,11 +117,11 @@ class WorkerAllocator:
 
     @property
     def pending_workers(self) -> int:
-        """Workers that were asked for and have not registered."""
+        """The number of workers that were requested and have not registered."""
         return len(self._requested) + len(self._pending)
 
     def recovered(self, workers: Iterable[ResourceID], now: float) -> None:
-        """The driver has told which workers an earlier leader had; before this, nothing is decided."""
+        """Add the workers of an earlier leader, as pending; without this call nothing is decided."""
         for name in workers:
             if name not in self._here:
                 self._pending[name] = _Pending(now, is_previous=True)
@@ -128,40 +129,40 @@ class WorkerAllocator:
         self._last_failure = ""
 
     def recovery_failed(self, cause: str) -> None:
-        """The driver could not tell; it is asked again."""
+        """Note that the driver could not list them; the caller retries."""
         self._last_failure = cause
 
     def requested(self, request: int, resource_id: ResourceID, now: float) -> None:
-        """The driver has begun to start a worker of that name."""
+        """Note that the driver is starting a worker of that name."""
         self._requested.discard(request)
         if resource_id not in self._here:
             self._pending[resource_id] = _Pending(now)
 
     def request_failed(self, request: int, cause: str, now: float) -> None:
-        """The driver could not start one."""
+        """Note that the driver could not start a worker."""
         self._requested.discard(request)
         self._failed(cause, now)
 
     def none_left(self, request: int, cause: str, now: float) -> None:
-        """The driver has no further worker, which is no failure; it is asked again after the retry interval."""
+        """Note that the driver has no further worker, which is no failure; pause for the retry interval."""
         self._requested.discard(request)
         self._paused_until = max(self._paused_until, now + self.limits.retry_interval_s)
         self._last_failure = cause
 
     def registered(self, resource_id: ResourceID) -> None:
-        """A TaskExecutor has registered, whoever started it."""
+        """Note that a TaskExecutor has registered, also one that this allocator did not request."""
         if self._pending.pop(resource_id, None) is not None:
             self._last_failure = ""
         self._here.add(resource_id)
 
     def unregistered(self, resource_id: ResourceID, now: float) -> None:
-        """A TaskExecutor is gone. Its worker may live, and start it again: so it is pending, unless it has ended."""
+        """Note the end of a registration. The worker may live and register again, so it is pending until it ends."""
         if resource_id in self._here:
             self._here.discard(resource_id)
             self._pending[resource_id] = _Pending(now, has_been_here=True)
 
     def terminated(self, resource_id: ResourceID, cause: str, now: float) -> None:
-        """A worker has ended; one that had never registered is a failure to start (Flink counts the same)."""
+        """Note the end of a worker; without a registration before, it counts as a failed start (as in Flink)."""
         pending = self._pending.pop(resource_id, None)
         self._here.discard(resource_id)
         if pending is not None and not (pending.has_been_here or pending.is_previous):
@@ -178,11 +179,11 @@ class WorkerAllocator:
     # ---------------------------------------------------------------- decisions
 
     def decide(self, waiting: int, registered: Sequence[RegisteredWorker], now: float) -> list[Decision]:
-        """Return what is to be done now.
+        """Return the decisions that are due now.
 
         Args:
-            waiting: requests for a slot that no registered TaskExecutor has a free one for.
-            registered: the TaskExecutors that are here and are not being stopped.
+            waiting: the number of slot requests for which no registered TaskExecutor has a free slot.
+            registered: the registered TaskExecutors that are not being stopped.
             now: monotonic seconds.
         """
         if not self._is_recovered:
@@ -197,7 +198,10 @@ class WorkerAllocator:
         return decisions
 
     def next_deadline(self, registered: Sequence[RegisteredWorker], now: float) -> float | None:
-        """When `decide` could next decide otherwise by the passing of time alone; None: never as things are."""
+        """Return the monotonic time in seconds at which `decide` has to be called next; None for never.
+
+        Events may make an earlier call necessary.
+        """
         limits, pending = self.limits, self._pending.values()
         moments = [item.since + limits.registration_timeout_s for item in pending]
         moments += [item.since + limits.recovery_timeout_s for item in pending if item.is_previous]
@@ -214,7 +218,7 @@ class WorkerAllocator:
         return [GiveUpWorker(name, waited_s) for name, waited_s in late]
 
     def _coming(self, now: float) -> int:
-        """Slots of what is pending; those of an earlier leader count for the time that they are waited for."""
+        """Return the slots of pending workers; those of an earlier leader count until the recovery timeout."""
         counted = [
             item
             for item in self._pending.values()
@@ -229,7 +233,7 @@ class WorkerAllocator:
         wanted = max(0, -(-missing // limits.slots_per_worker))
         self._lacking = False
         if limits.max_slots is not None:
-            # All that is pending counts here, lest a late one exceed the limit.
+            # Here all pending workers count, so that a late one does not exceed the limit.
             room = limits.max_slots - slots - self.pending_workers * limits.slots_per_worker
             allowed = max(0, room // limits.slots_per_worker)
             self._lacking = waiting > free + coming + allowed * limits.slots_per_worker
@@ -259,7 +263,7 @@ class WorkerAllocator:
     # ------------------------------------------------------------------- words
 
     def outlook(self, now: float) -> str:
-        """Return what those who wait for slots may hope for, in words; empty when nothing is to be said."""
+        """Return a text for users whether waiting requests will get slots; empty without any news."""
         if not self._is_recovered:
             cause = f" ({self._last_failure})" if self._last_failure else ""
             return f"the workers of an earlier leader are being looked for{cause}"

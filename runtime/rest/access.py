@@ -1,8 +1,8 @@
-"""Access rules: who may ask and whose connection stays, decided by the head of a request before anything else. Pure.
+"""Access rules: which requests are served and which connections stay, decided by the head of a request first. Pure.
 
-Against other users of the machine and of the network: the token. Against pages of other sites in the browser of
-somebody who has it: the names by which the endpoint may be asked (DNS rebinding), and the site that a request comes
-from.
+The token protects the endpoint from other users of the machine and of the network. Pages of other sites run in the
+browser of a user who has the token. Against these, the endpoint checks the name in the header Host (DNS rebinding) and
+the site that a request comes from.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Generic, TypeVar
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 CHANGES_BY_GET = ("yarn-cancel", "yarn-stop")
-"""Last parts of paths that change something although they are asked with GET, as Flink's page does."""
+"""Last parts of paths that change something with GET, as Flink's page uses them."""
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 CSRF_HEADER = b"x-requested-by"
 UNAUTHENTICATED = 256
-"""Connections that may be open without having shown what the endpoint asks for."""
+"""How many unauthenticated connections may be open."""
 
 _AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
 _DEFAULT_PORTS = {b"http": 80, b"https": 443}
@@ -42,8 +42,8 @@ class AccessPolicy:
     """The rules of one endpoint.
 
     Args:
-        token: what every request has to show; None where nothing is asked for.
-        hosts: the names by which it may be asked, without ports; IPv6 addresses in brackets.
+        token: the token that every request has to show; None if requests need none.
+        hosts: the names of the endpoint in the header Host, without ports; IPv6 addresses in brackets.
         scheme: ``http`` or ``https``.
         max_content: the most bytes of a request's body.
     """
@@ -55,7 +55,7 @@ class AccessPolicy:
         self._max_content = max_content
 
     def check(self, method: str, path: str, headers: Headers) -> Refusal | None:
-        """Return why the request is refused; None when it is not.
+        """Return why the request is refused; None if it is served.
 
         Args:
             method: in upper case.
@@ -111,13 +111,13 @@ def changes_state(method: str, path: str) -> bool:
 
 
 def _authority(scheme: bytes, text: bytes) -> tuple[bytes, int] | None:
-    """The host in lower case and the port of ``host[:port]``, with the scheme's default port; None if it is neither."""
+    """Return host (in lower case) and port of ``host[:port]``, by default the scheme's port; None for other texts."""
     found = _AUTHORITY.fullmatch(text.lower())
     return None if found is None else (found[1], int(found[2] or _DEFAULT_PORTS[scheme]))
 
 
 def _origin(text: bytes) -> tuple[bytes, bytes, int] | None:
-    """Scheme, host and port of an Origin header, the three that make an origin (RFC 6454); None for any other text."""
+    """Return the origin in an Origin header: scheme, host and port (RFC 6454); None for any other text."""
     scheme, _, rest = text.partition(b"://")
     scheme = scheme.lower()
     authority = _authority(scheme, rest) if scheme in _DEFAULT_PORTS else None
@@ -135,13 +135,13 @@ def is_loopback(host: str) -> bool:
 
 
 class ConnectionLimits(Generic[C]):
-    """Decide which connections stay: those that have not authenticated themselves give way, the oldest first.
+    """Decide which connections stay: among unauthenticated ones, the oldest is closed first.
 
-    A connection without the token takes no place of one that has shown it, and never keeps a newcomer out.
+    An unauthenticated connection never takes the place of an authenticated one, and never blocks a new connection.
 
     Args:
-        authenticated: how many connections may stay after they have shown what the endpoint asks for.
-        unauthenticated: how many may be open before that; at least 1.
+        authenticated: how many authenticated connections may be open.
+        unauthenticated: how many unauthenticated ones may be open; at least 1.
     """
 
     def __init__(self, authenticated: int, unauthenticated: int = UNAUTHENTICATED) -> None:
@@ -151,7 +151,7 @@ class ConnectionLimits(Generic[C]):
         self._unauthenticated = dict[C, None]()  # in the order in which they came
 
     def enter(self, connection: C) -> C | None:
-        """Note a new connection; returns the one to close for it, which is noted no more."""
+        """Add a new connection; return the one to close for it, which is removed."""
         self._unauthenticated[connection] = None
         if len(self._unauthenticated) <= self._most_unauthenticated:
             return None
@@ -160,7 +160,7 @@ class ConnectionLimits(Generic[C]):
         return oldest
 
     def authenticate(self, connection: C) -> bool:
-        """Note that a request of this connection was granted; returns whether there is a place for it."""
+        """Note that a request of this connection was granted; return whether there is a place for it."""
         if connection in self._authenticated:
             return True
         if connection not in self._unauthenticated or len(self._authenticated) >= self._most_authenticated:
@@ -170,6 +170,6 @@ class ConnectionLimits(Generic[C]):
         return True
 
     def leave(self, connection: C) -> None:
-        """Forget a connection that has ended; idempotent."""
+        """Remove a connection that has ended; idempotent."""
         self._authenticated.discard(connection)
         self._unauthenticated.pop(connection, None)

@@ -1,5 +1,7 @@
-"""The ASGI application: the files of the web page, who may ask, the way of a request to its handler, and every error in
-Flink's form.
+"""The ASGI application of the web endpoint.
+
+It serves the files of the web page, checks access, routes requests to their handlers, and answers errors in Flink's
+form.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _JSON_HEADERS = [(b"content-type", b"application/json"), *SAFETY]
 
 Encoded = Callable[[Rest], Awaitable[bytes]]
 
-# What is asked for all the time is answered without a Request, a Response and a look through the routes.
+# The most frequent requests are answered without a Request, a Response and a search through the routes.
 _SHORT_CUTS: dict[str, Encoded] = {"/jobs/overview": jobs.encoded_overview, "/overview": cluster.encoded_overview}
 
 _MEDIA = {
@@ -48,7 +50,7 @@ _MEDIA = {
 }
 _INDEX = "/index.html"
 
-# Nothing but the page's own files, no inline script or style, and no text may become markup (trusted types).
+# The page may load only its own files and no inline script or style, and no text may become markup (trusted types).
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -58,7 +60,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",  # kept, and asked for anew: the answer is mostly 304
+    "cache-control": "no-cache",  # the browser keeps files and revalidates them: the answer is mostly 304
 }
 
 
@@ -70,9 +72,9 @@ class _File:
 
 
 class StaticFiles:
-    """The files of the web page: the same for everybody and without secrets, so they are served without the token.
+    """The files of the web page: the same for all users and without secrets, so they are served without the token.
 
-    They are read once and found by their whole name, so that a request never becomes a path.
+    They are read once and found by their whole name, so that a request is never used as a path.
 
     Args:
         root: their directory; None for this package's.
@@ -82,7 +84,7 @@ class StaticFiles:
         self._files: Mapping[str, _File] = dict(_read(root or files("runtime.rest") / "static", ""))
 
     def find(self, scope: Scope) -> Response | None:
-        """The answer to a request for one of the files; None when it asks for something else."""
+        """Return the answer to a request for one of the files; None for any other request."""
         if scope["method"] not in ("GET", "HEAD"):
             return None
         file = self._files.get(_INDEX if scope["path"] == "/" else scope["path"])
@@ -105,15 +107,15 @@ def _read(directory: Traversable, path: str) -> Iterator[tuple[str, _File]]:
 
 
 class _TooLarge(Exception):
-    """A body without a length, or with a false one, that goes on and on."""
+    """A body is longer than allowed, and had no length in its head or a wrong one."""
 
 
 class RestApplication:
     """The REST API of one endpoint.
 
     Args:
-        rest: what the handlers work with.
-        policy: who may ask.
+        rest: the context of the handlers.
+        policy: the access rules.
         max_content: the most bytes of a request's body.
         with_token: whether requests have to show the token, for the OpenAPI document.
     """
@@ -127,7 +129,7 @@ class RestApplication:
         self.routes = (*ROUTES, replace(own, handler=self._openapi))
         self._document = openapi(self.routes, with_token=with_token)
         rows = dict[str, list[RestRoute]]()
-        for route in (*self.routes, *events.ROUTES):  # a stream without an end is not for the document
+        for route in (*self.routes, *events.ROUTES):  # the endless stream of events is not in the document
             rows.setdefault(route.path, []).append(route)
         self._router = Router(
             [Route(path, _Resource(rest, found)) for path, found in rows.items()],
@@ -169,8 +171,8 @@ class RestApplication:
                 return
             await self._router({**scope, "path": path}, _bounded(receive, self._max_content), watch)
         except ClientDisconnect:
-            logger.debug("who asked for %s %r has gone", method, path[:200])
-        except Exception as error:  # whatever it is, a stranger gets one line, and the log the rest
+            logger.debug("the client of %s %r has disconnected", method, path[:200])
+        except Exception as error:  # the client gets one line, and the log the rest
             if started:
                 logger.error("the answer to %s %r broke off: %s", method, path[:200], error)
                 raise
@@ -186,7 +188,7 @@ class RestApplication:
             number = secrets.token_hex(4)
             logger.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
             message = f"the web endpoint failed to answer; its log says more under {number}"
-        # What is left of a body that nobody has read is no next request.
+        # The unread rest of a body must not be parsed as the next request.
         await _send_error(send, status, message, close=method not in ("GET", "HEAD"))
 
     async def _openapi(self, rest: Rest, request: Request) -> Response:
@@ -212,7 +214,7 @@ class _Resource:
 
 
 async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
-    raise RestError(404, "there is nothing of that name; GET /v1/openapi.json shows what there is")
+    raise RestError(404, "there is no such path; GET /v1/openapi.json shows all paths")
 
 
 def _length(body: bytes) -> tuple[bytes, bytes]:
@@ -220,7 +222,7 @@ def _length(body: bytes) -> tuple[bytes, bytes]:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """The same body, as long as it is not too long."""
+    """Return a receiver of the same body that raises `_TooLarge` once the body has more than *limit* bytes."""
     left = limit
 
     async def bounded() -> Message:

@@ -1,4 +1,4 @@
-"""The cluster as the web endpoint asks it: the client on the endpoint's event loop, which follows the leaders."""
+"""The web endpoint's client of the cluster: it runs on the endpoint's event loop and follows the leaders."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ G = TypeVar("G", bound=RpcGateway)
 PATIENCE_S = 10.0
 SLOW_ASK_S = 60.0
 PROCESS_ASK_S = 3.0
-"""Longest that one process is waited for where all are asked."""
+"""Longest wait for one process in a request to all of them."""
 PROCESS_ASKS_AT_ONCE = 64
 MOST_OF_A_LOG = 1024 * 1024
-"""Most bytes of a log that is still written which one answer brings; whoever wants more asks on."""
+"""Most bytes of a growing log in one answer; a client that wants more sends further requests."""
 
 
 class EndpointLink:
-    """The `Link` of an endpoint: its RPC service and I/O threads, and the leaders that high availability names.
+    """The `Link` of an endpoint: its RPC service and I/O threads, and the leaders by high availability.
 
     Args:
-        endpoint: whose service and threads are used.
-        ha: says who leads.
-        configuration: the cluster's.
+        endpoint: provides the RPC service and I/O threads.
+        ha: provides the leaders.
+        configuration: of the cluster.
         system: address of the endpoint's own system.
     """
 
@@ -88,13 +88,11 @@ class EndpointLink:
             async with asyncio.timeout(deadline - time.monotonic()):
                 gateway: G = await self.followers[name].get()
         except TimeoutError:
-            raise NoAnswerError(
-                f"no {self._role(name)} leads at present; ask again, or see `understudy status`"
-            ) from None
+            raise NoAnswerError(f"no {self._role(name)} leads at present; retry, or see `understudy status`") from None
         return gateway
 
     async def lost(self, name: str, error: Exception) -> None:
-        """Raise *error* where the component has another secret; high availability says who leads next."""
+        """Raise *error* if the component has another secret; else do nothing: the followers learn the next leader."""
         if isinstance(error, AuthenticationError):
             raise error
 
@@ -121,12 +119,12 @@ class EndpointLink:
 
 
 class ClusterBackend(AsyncClusterClient):
-    """The cluster that the web endpoint belongs to: a client with what handlers need beyond what others ask.
+    """The cluster of the web endpoint: a client with further methods for handlers.
 
     Args:
-        endpoint: whose RPC service and I/O threads are used.
-        ha: says who leads.
-        configuration: the cluster's.
+        endpoint: provides the RPC service and I/O threads.
+        ha: provides the leaders.
+        configuration: of the cluster.
         system: address of the endpoint's own system.
     """
 
@@ -146,23 +144,23 @@ class ClusterBackend(AsyncClusterClient):
             await follower.start()
 
     async def stop(self) -> None:
-        """Follow them no more."""
+        """Stop following the leaders."""
         for follower in self._link.followers.values():
             await follower.stop()
 
     def leaders(self) -> list[LeaderInformation]:
-        """Return who leads at present, of the components that are followed."""
+        """Return the present leaders of the components that are followed."""
         found = (follower.leader for follower in self._link.followers.values())
         return [leader for leader in found if leader is not None]
 
     async def submit(self, graph: JobGraph, files: Iterable[JobFile]) -> JobID:
-        """Upload a job's files and submit it; as `AsyncClusterClient.submit`, with another remedy."""
+        """Upload a job's files and submit it, as `AsyncClusterClient.submit` does, with another remedy."""
         try:
             return await super().submit(graph, files)
         except SubmissionUnknownError as error:
             why, job_id = error.__cause__, graph.job_id
             raise RestError(
-                503, f"whether job {job_id} was accepted is not known: {why}; GET /jobs/{job_id} shows it"
+                503, f"job {job_id} may or may not have been accepted: {why}; GET /jobs/{job_id} shows it"
             ) from error
 
     async def shut_down(self) -> None:
@@ -192,26 +190,26 @@ class ClusterBackend(AsyncClusterClient):
         return await (await self._executor(resource_id)).request_log_list()
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
-        """Return where the threads of a TaskExecutor are."""
+        """Return the stacks of a TaskExecutor's threads."""
         return await (await self._executor(resource_id)).request_thread_dump()
 
     async def task_manager_profile(
         self, resource_id: ResourceID, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None
     ) -> StackProfile:
-        """Sample where the threads of a TaskExecutor, or of the task process of an attempt there, are."""
+        """Sample the stacks of a TaskExecutor's threads, or of those of the task process of an attempt there."""
         return await (await self._executor(resource_id)).request_profile(samples, interval_ms, attempt_id)
 
     async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
-        """Return one of these logs, or its head and tail."""
+        """Return a log of a TaskExecutor, or its head and tail."""
         return (await self.component_log(await self._executor(resource_id), name))[1]
 
     async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
-        """Return one of these logs from a byte on, at most `MOST_OF_A_LOG` bytes, and how many it has."""
+        """Return a TaskExecutor's log from a byte on, about `MOST_OF_A_LOG` bytes at most, and its size."""
         gateway = await self._executor(resource_id)
         return (await _read_on(lambda at: gateway.read_log(name, at), offset))[0]
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
-        """Return a log of an attempt from a byte on, and whether that is all there will be."""
+        """Return a log of an attempt from a byte on, and whether it is complete after that."""
         kept = next((log for log in attempt.logs if log.name == name), None)
         if kept is None or not kept.is_whole:
             try:
@@ -237,7 +235,7 @@ class ClusterBackend(AsyncClusterClient):
         told = await self._ask_each(known, lambda address: self._metric_query_service(address).query_metrics())
         dumps = self._own_metrics()
         for address, answer in zip(known, told, strict=True):
-            if isinstance(answer, ActorError):  # what is gone has no metrics
+            if isinstance(answer, ActorError):  # a process that has ended has no metrics
                 logger.info("the metrics of %s are not known: %s", address, answer)
             else:
                 dumps += answer
@@ -246,7 +244,7 @@ class ClusterBackend(AsyncClusterClient):
     async def _ask_each(
         self, addresses: Iterable[str], question: Callable[[str], Awaitable[T]]
     ) -> list[T | ActorError]:
-        """Ask the processes at these addresses; of one that has ended, stands still or refuses, the error."""
+        """Ask the processes at these addresses; return an error for one that has ended, hangs or refuses."""
         room = asyncio.Semaphore(PROCESS_ASKS_AT_ONCE)
 
         async def ask(address: str) -> T | ActorError:
@@ -271,12 +269,12 @@ class ClusterBackend(AsyncClusterClient):
         return dict(zip(names, answers, strict=True))
 
     async def process_actors(self) -> dict[str, ProcessActors | None]:
-        """Return the actors of each process, by its name; None where it does not answer."""
+        """Return the actors of each process, by its name; None for a process that does not answer."""
         told = await self._ask_all(await self._addresses(), lambda process: process.request_actors())
         return {name: None if isinstance(answer, ActorError) else answer for name, answer in told.items()}
 
     async def log_levels(self) -> dict[str, dict[str, str] | None]:
-        """Return the log levels of each process, by its name; None where it does not answer."""
+        """Return the log levels of each process, by its name; None for a process that does not answer."""
         told = await self._ask_all(await self._addresses(), lambda process: process.request_log_levels())
         return {name: None if isinstance(answer, ActorError) else answer for name, answer in told.items()}
 
@@ -290,7 +288,7 @@ class ClusterBackend(AsyncClusterClient):
 
 
 async def _read_on(read: Callable[[int], Awaitable[LogChunk]], offset: int) -> tuple[LogChunk, bool]:
-    """Read a log piece by piece; returns about `MOST_OF_A_LOG` bytes at most, and whether that is its present end."""
+    """Read a log in pieces; return about `MOST_OF_A_LOG` bytes at most, and whether they reach its present end."""
     data = bytearray()
     while True:
         piece = await read(offset + len(data))

@@ -1,4 +1,4 @@
-"""The context of handlers: requests, the cluster with its recent answers, operations begun through this endpoint."""
+"""The context of handlers: requests, the cluster with its recent answers, and operations of this endpoint's clients."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BODY_TIMEOUT_S = 120.0
 MAX_SNAPSHOTS = 128
 MOST_OFFSET = 10**9
 KEPT = 256
-"""How many of each kind are remembered."""
+"""How many operations of each kind are remembered."""
 FETCHES_AT_ONCE = 4
-"""How many logs of TaskExecutors, each of a few MB, are in this process's memory at once."""
+"""How many logs of TaskExecutors, a few MB each, may be in this process's memory at once."""
 
 
 @dataclass(slots=True)
@@ -35,13 +35,13 @@ class _Snapshot:
 
 
 class Snapshots:
-    """Cache of answers that are at most *max_age_s* old, counted from before they were asked for.
+    """Cache of answers that are at most *max_age_s* old, counted from before the request to the cluster.
 
-    All who ask meanwhile wait for the one question. Errors are not kept (Flink's `ExecutionGraphCache`).
+    Concurrent callers share one request. Errors are not kept (Flink's `ExecutionGraphCache`).
 
     Args:
         max_age_s: seconds.
-        clock: gives monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, max_age_s: float, clock: Callable[[], float]) -> None:
@@ -51,14 +51,14 @@ class Snapshots:
         self._asking: dict[Hashable, asyncio.Task[Any]] = {}
 
     def find(self, key: Hashable) -> Any | None:
-        """Return the answer, if it is young enough; None otherwise."""
+        """Return the answer if it is recent enough; None otherwise."""
         snapshot = self._kept.get(key)
         if snapshot is None or self._clock() - snapshot.asked_at >= self._max_age_s:
             return None
         return snapshot.value
 
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the answer, asked for with *ask* where none is young enough."""
+        """Return the answer; call *ask* if none is recent enough."""
         found = self.find(key)
         if found is not None:
             return found
@@ -66,13 +66,13 @@ class Snapshots:
         if task is None:
             task = self._asking[key] = asyncio.ensure_future(self._ask(key, ask))
             task.add_done_callback(noticed)
-        return await asyncio.shield(task)  # one who goes away takes the answer from nobody else
+        return await asyncio.shield(task)  # a caller that is cancelled must not cancel the others' request
 
     async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:
         own, asked_at = asyncio.current_task(), self._clock()
         try:
             value = await ask()
-            if self._asking.get(key) is own:  # otherwise something has changed since it was asked
+            if self._asking.get(key) is own:  # else `forget` was called during the request
                 self._kept[key] = _Snapshot(asked_at, value)
                 self._kept.move_to_end(key)
                 while len(self._kept) > MAX_SNAPSHOTS:
@@ -83,13 +83,13 @@ class Snapshots:
                 del self._asking[key]
 
     def forget(self) -> None:
-        """Drop all answers, because something was changed: none that was asked for before that is given any more."""
+        """Drop all answers after a change: later calls return no answer to a request from before it."""
         self._kept.clear()
         self._asking.clear()
 
 
 def noticed(task: asyncio.Task[Any]) -> None:
-    """Take the error of a task whose askers may all be gone: it is theirs, not the loop's."""
+    """Retrieve the error of a task whose callers may all be gone, so that the event loop does not log it."""
     if not task.cancelled():
         task.exception()
 
@@ -103,16 +103,15 @@ class _Triggered:
 class TriggeredOperations:
     """Checkpoints and savepoints of jobs, by their trigger ids (Flink's `CompletedOperationCache`).
 
-    The JobMaster knows what became of them. Its successor does not know those that were under way: then they are
-    triggered again by the same id, as a client of the Dispatcher does. So an endpoint that was asked to make a
-    savepoint sees to it for as long as somebody asks it what became of it.
+    The JobMaster knows their status. After it is lost, its successor does not know those that were in progress. When a
+    client then polls the status, the endpoint triggers them again under the same id, like a client of the Dispatcher.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[JobID, TriggerID], _Triggered] = OrderedDict()
 
     async def begin(self, backend: ClusterBackend, job_id: JobID, trigger: CheckpointTrigger) -> None:
-        """Request it of the cluster; the same id again changes nothing."""
+        """Send the request to the cluster; the same id again changes nothing."""
         key = (job_id, trigger.trigger_id)
         if key in self._known:
             return
@@ -122,12 +121,12 @@ class TriggeredOperations:
             self._known.popitem(last=False)
 
     def find(self, job_id: JobID, trigger_id: TriggerID) -> CheckpointTrigger | None:
-        """Return the request with that id; None where it was made elsewhere, or long ago."""
+        """Return the request with that id; None if it was sent to another endpoint, or long ago."""
         known = self._known.get((job_id, trigger_id))
         return None if known is None else known.trigger
 
     async def status(self, backend: ClusterBackend, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
-        """Return the present status of a request; raises `UnknownOperationError` where nobody knows of it."""
+        """Return the present status of a request; raises `UnknownOperationError` for an unknown one."""
         known = self._known.get((job_id, trigger_id))
         if known is None:
             return await backend.operation(job_id, trigger_id)
@@ -141,7 +140,7 @@ class TriggeredOperations:
             except JobAlreadyTerminatedError as error:
                 status = OperationStatus(trigger_id, OperationState.FAILED, error=str(error))
         if status.state is not OperationState.IN_PROGRESS and not known.trigger.type.ends_the_job:
-            known.ended = status  # the end of one that stops the job may still be undone
+            known.ended = status  # a completed stop-with-savepoint may still fail
         return status
 
 
@@ -160,13 +159,13 @@ class Disposals:
             ended = next((key for key, task in self._tasks.items() if task.done()), None)
             if ended is None:
                 work.close()
-                raise RestError(503, f"{KEPT} savepoints are being disposed of; ask again later")
+                raise RestError(503, f"{KEPT} savepoints are being disposed of; retry later")
             del self._tasks[ended]
         task = self._tasks[trigger_id] = asyncio.ensure_future(work)
-        task.add_done_callback(noticed)  # who asked for it may never ask what became of it
+        task.add_done_callback(noticed)  # the client may never ask for the outcome
 
     def find(self, trigger_id: TriggerID) -> asyncio.Task[None] | None:
-        """Return the work; None where it was asked for elsewhere, or long ago."""
+        """Return the work; None if the request went to another endpoint, or was long ago."""
         return self._tasks.get(trigger_id)
 
 
@@ -176,14 +175,14 @@ class Rest:
 
     Args:
         backend: the cluster.
-        snapshots: what it said a moment ago.
-        configuration: the cluster's.
-        log_dir: where the logs of this machine's control plane are.
+        snapshots: its recent answers.
+        configuration: of the cluster.
+        log_dir: the directory of the logs of this machine's control plane.
         url: the endpoint's own address.
-        closing: set when the endpoint stops, for streams that have no end of their own.
+        closing: set when the endpoint stops, for endless streams.
         fetching: held while a log of a TaskExecutor is in memory.
-        operations: checkpoints and savepoints that were asked for here.
-        disposals: removals of savepoints that were asked for here.
+        operations: checkpoints and savepoints that clients requested here.
+        disposals: removals of savepoints that clients requested here.
     """
 
     backend: ClusterBackend
@@ -234,7 +233,7 @@ def number_of(request: Request, name: str, default: int, most: int) -> int:
 
 
 def offset_of(request: Request) -> int:
-    """Return the byte from which on a log is wanted; raises RestError of status 400."""
+    """Return the offset in a log from which the client reads; raises RestError of status 400."""
     return number_of(request, "offset", 0, MOST_OFFSET)
 
 

@@ -1,6 +1,6 @@
 """The WebMonitorEndpoint: an elected component that serves the REST API (Flink's `WebMonitorEndpoint`).
 
-Each master has one, and every one of them serves, by asking whoever leads; the elected one is the one that is listed.
+Each master has one. All of them serve requests, and ask the leading components; the cluster lists the elected one.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         name: the actor's name.
         ha: high-availability services; closed with the endpoint.
         receptionist: the system's directory.
-        context: its surroundings.
-        port: where it served before it was replaced; 0 to choose by the configuration.
-        others_serve: whether this is a further master of the machine, which takes any free port rather than none.
+        context: its environment.
+        port: the port of the endpoint that this one replaces; 0 to choose one by the configuration.
+        others_serve: whether other masters of the machine have an endpoint: then it takes any free port if necessary.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         await self._ha.close()
 
     async def lead(self, term: LeaderTerm) -> None:
-        """Begin to send metrics, which only one may do; it serves already."""
+        """Begin to send metrics, which only the leader does; every endpoint serves requests."""
         if self._reporter is not None:
             self._reporter.start()
 
     async def on_revoked(self) -> None:
-        """Another one sends metrics from now on; it goes on serving."""
+        """Stop sending metrics, and keep serving requests."""
         if self._reporter is not None:
             await self._reporter.stop()
 
@@ -121,7 +121,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         return exposition((await self._backend.metrics()).scopes)
 
     def check_token(self, token: FencingToken | None) -> None:
-        """Check the token of callers that ask for the leader; its own master shows none."""
+        """Check the fencing token of callers that need the leader; the endpoint's own master shows none."""
         if token is not None:
             super().check_token(token)
 
@@ -135,7 +135,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
 async def create(
     service: RpcService, name: str, *, runtime_dir: str, system: str, port: int, others_serve: bool
 ) -> WebMonitorEndpoint:
-    """Factory for the actor's host."""
+    """Create the endpoint, in the process that hosts the actor."""
     context = ComponentContext.read(runtime_dir, system)
     return WebMonitorEndpoint(
         service,

@@ -1,7 +1,7 @@
-"""Errors of the REST API, each with its HTTP status, and how those of the components are told (Flink's
+"""Errors of the REST API with their HTTP statuses, and the statuses of the components' errors (Flink's
 `RestHandlerException`).
 
-An answer to a stranger is ``{"errors": ["one line"]}``: the thing, the cause, the remedy; never a stack trace.
+An error is answered as ``{"errors": ["one line"]}``: the thing, the cause and the remedy, never a stack trace.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RestError(Exception):
 
     Args:
         status: the HTTP status.
-        message: one line for the asker.
+        message: one line for the client.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -58,7 +58,7 @@ class RestError(Exception):
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status that tells of an error; 500 for one that nobody expects."""
+    """Return the HTTP status of an error; 500 for an unexpected one."""
     if isinstance(error, RestError):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
@@ -68,8 +68,8 @@ def error_body(message: str, *, kind: str | None = None) -> bytes:
     """Return the body of an answer that is an error.
 
     Args:
-        message: for the asker.
-        kind: name of the error's type, for a client that raises it again with the message as it is.
+        message: for the client.
+        kind: name of the error's type, for a client that raises the same error with the same message.
     """
     body: dict[str, object] = {"errors": [" ".join(message.split())]}
     return json.dumps(body if kind is None else {**body, "type": kind, "message": message}).encode()

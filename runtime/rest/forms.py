@@ -1,7 +1,12 @@
-"""The forms of the answers: what each has at least, as Flink's client and web page need it. Pure.
+"""The forms of the answers: the parts that each answer has at least, for Flink's client and web page. Pure.
 
-A form is a type, a tuple of types that there may be, a list of one form (any number of those), or a dictionary of forms
-by their keys. The OpenAPI document is made of them, and tests hold the messages to them.
+A form is one of these:
+
+- a type, or a tuple of possible types;
+- a list of one form: any number of values of that form;
+- a dictionary of forms by their keys.
+
+The OpenAPI document is made of the forms, and tests check the messages against them.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ _WORDS: Mapping[type, str] = {
 
 
 def schema_of(form: Form) -> dict[str, Any]:
-    """The JSON schema of a form."""
+    """Return the JSON schema of a form."""
     if isinstance(form, dict):
         parts = {key: schema_of(part) for key, part in form.items()}
         return {"type": "object", "required": list(parts), "properties": parts}
@@ -252,5 +257,5 @@ THREADS = {"threadInfos": [{"threadName": str, "stringifiedThreadInfo": str}]}
 ENVIRONMENT = {"jvm": {"version": str, "arch": str, "options": [str]}, "classpath": [str]}
 SETTINGS = [{"key": str, "value": str}]
 METRIC_IDS = [{"id": str}]
-"""Of metrics by their ids; with their values where they were asked for."""
+"""Ids of metrics; with their values if the request names metrics."""
 SUBMITTED = {"jobid": str, "jobUrl": str}

@@ -17,15 +17,15 @@ BACKLOG = 512
 
 
 def bind_address(configuration: Configuration) -> str:
-    """The address that is listened on."""
+    """Return the address to listen on."""
     return (configuration.get(RestOptions.BIND_ADDRESS) or configuration.get(RestOptions.ADDRESS)).strip("[]")
 
 
 def ports(configuration: Configuration) -> range:
-    """The ports to be tried, in their order.
+    """Return the ports to try, in their order.
 
     Raises:
-        PreflightError: the range is none.
+        PreflightError: the range is not valid.
     """
     text = configuration.get(RestOptions.BIND_PORT)
     if text is None:
@@ -41,15 +41,15 @@ def ports(configuration: Configuration) -> range:
 
 
 def ports_key(configuration: Configuration) -> str:
-    """The option that gives the ports."""
+    """Return the key of the option that sets the ports."""
     return (RestOptions.BIND_PORT if configuration.is_set(RestOptions.BIND_PORT) else RestOptions.PORT).key
 
 
 def check_exposure(configuration: Configuration) -> None:
-    """Refuse an address that others reach without the token and TLS.
+    """Refuse an address that other machines reach without the token or without TLS.
 
     Raises:
-        PreflightError: with the remedy.
+        PreflightError: the configuration is refused; with the remedy.
     """
     secured = configuration.get(RestOptions.SSL_ENABLED)
     for file in (RestOptions.SSL_CERTIFICATE, RestOptions.SSL_KEY):
@@ -63,13 +63,13 @@ def check_exposure(configuration: Configuration) -> None:
     lacks += [] if secured else ["TLS"]
     if lacks and not is_loopback(host) and not configuration.get(RestOptions.ALLOW_INSECURE):
         raise PreflightError(
-            f"the web endpoint would listen on {host} without {' and '.join(lacks)}: whoever reaches it could run code",
-            "keep rest.authentication.enabled, set security.ssl.rest.*, or say rest.allow-insecure=true",
+            f"the web endpoint would listen on {host} without {' and '.join(lacks)}: others could run code through it",
+            "keep rest.authentication.enabled, set security.ssl.rest.*, or set rest.allow-insecure=true",
         )
 
 
 def exposure_warning(configuration: Configuration) -> str:
-    """Return one line about what the configured web endpoint leaves open to others; empty where that is nothing."""
+    """Return a warning, in one line, if the configured web endpoint lets others run code; else an empty text."""
     get = configuration.get
     if not get(RestOptions.ENABLED):
         return ""
@@ -96,15 +96,15 @@ def _user() -> str:
 
 
 def listen(host: str, wanted: Iterable[int], key: str) -> socket.socket:
-    """A listening socket on the first of the ports that is free.
+    """Return a listening socket on the first free port.
 
     Args:
         host: the address.
         wanted: the ports; 0 is any free one.
-        key: the option that gives them, for the remedy.
+        key: the option that sets them, for the remedy.
 
     Raises:
-        PreflightError: none is free, or the address is not this machine's.
+        PreflightError: no port is free, or the address is not one of this machine.
     """
     tried: list[int] = []
     try:

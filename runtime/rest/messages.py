@@ -1,8 +1,10 @@
 """Parts of several answers: times, counts of states, an attempt as Flink's subtask. Pure.
 
-The answers are the JSON of Flink's REST API v1 (Flink's `runtime.rest.messages`). Times are milliseconds since the
-epoch and -1 where there is none, never null; ids are 32 hexadecimal digits; states are Flink's words. What is not known
-of a Spark job is zero with its ``...-complete`` flag false, or an empty list.
+The answers are the JSON of Flink's REST API v1 (Flink's `runtime.rest.messages`):
+
+- Times are milliseconds since the epoch; a missing time is -1, never null.
+- Ids are 32 hexadecimal digits; states have Flink's names.
+- Figures that Spark does not provide are zero with their ``...-complete`` flag false, or an empty list.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from runtime.protocol.execution_state import ExecutionState
 Json = dict[str, Any]
 
 NO_TIME = -1
-"""In place of a time that there is not (yet)."""
+"""Stands for a missing time."""
 
 IO_METRICS: Mapping[str, Any] = {
     "read-bytes": 0,
@@ -31,10 +33,10 @@ IO_METRICS: Mapping[str, Any] = {
     "accumulated-idle-time": 0,
     "accumulated-busy-time": 0.0,
 }
-"""Flink's `IOMetricsInfo`: Spark's rows are not counted for a task, which the flags say."""
+"""Flink's `IOMetricsInfo`. Spark's rows are not counted for a task, so the flags are false."""
 
 PASSED = ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING")
-"""The states of Flink's whose durations it tells (`StatusDurationUtils`)."""
+"""The states whose durations Flink reports (`StatusDurationUtils`)."""
 COUNTED = (
     "read-bytes",
     "write-bytes",
@@ -47,7 +49,7 @@ COUNTED = (
 
 
 def count_states(states: Iterable[ExecutionState]) -> dict[str, int]:
-    """Count each state, by its upper-case name; those that do not occur too."""
+    """Count each state, by its upper-case name; 0 for states that do not occur."""
     counts = {state.value: 0 for state in ExecutionState}
     for state in states:
         counts[state.value] += 1
@@ -55,41 +57,44 @@ def count_states(states: Iterable[ExecutionState]) -> dict[str, int]:
 
 
 def duration(start: int, end: int, now: int) -> int:
-    """Milliseconds from *start* to *end*, or to *now* while there is no end; 0 before the start. Clocks may differ."""
+    """Return the milliseconds from *start* to *end*, or to *now* before the end; 0 before the start.
+
+    It is never negative, also if the times are of different clocks.
+    """
     if start == NO_TIME:
         return 0
     return max((now if end == NO_TIME else end) - start, 0)
 
 
 def span(start: int, end: int | None, now: int) -> Json:
-    """Start, end and duration of something; *end* is None while it goes on."""
+    """Return start, end and duration as JSON; *end* is None before the end."""
     at = NO_TIME if end is None else end
     return {"start-time": start, "end-time": at, "duration": duration(start, at, now)}
 
 
 def span_of(attempt: AttemptInfo, now: int) -> Json:
-    """The `span` from an attempt's deployment to its end."""
+    """Return the `span` from an attempt's deployment to its end."""
     return span(started(attempt), attempt.end_ms, now)
 
 
 def started(attempt: AttemptInfo) -> int:
-    """Time at which the attempt was deployed."""
+    """Return the time at which the attempt was deployed."""
     return attempt.timestamps.get(ExecutionState.DEPLOYING.value, NO_TIME)
 
 
 def ended(attempt: AttemptInfo) -> int:
-    """Time at which the attempt ended."""
+    """Return the time at which the attempt ended."""
     end = attempt.end_ms
     return NO_TIME if end is None else end
 
 
 def place(attempt: AttemptInfo) -> str:
-    """Name of the TaskExecutor where the attempt runs or ran."""
+    """Return the name of the TaskExecutor where the attempt runs or ran."""
     return attempt.task_executor or "(unassigned)"
 
 
 def status_durations(attempt: AttemptInfo, now: int) -> dict[str, int]:
-    """Time that the attempt spent in each of Flink's states that are no end; -1 of those that it did not enter."""
+    """Return the time that the attempt spent in each state of `PASSED`; -1 for states that it did not enter."""
     entered = sorted(attempt.timestamps.items(), key=lambda item: item[1])
     leaves = [at for _, at in entered[1:]] + [now]
     spent = {state: max(left - at, 0) for (state, at), left in zip(entered, leaves, strict=True)}
@@ -97,7 +102,7 @@ def status_durations(attempt: AttemptInfo, now: int) -> dict[str, int]:
 
 
 def subtask(attempt: AttemptInfo, now: int) -> Json:
-    """Flink's `SubtaskExecutionAttemptDetailsInfo`: a task here is one subtask."""
+    """Return Flink's `SubtaskExecutionAttemptDetailsInfo`: a task here is one subtask."""
     return {
         "subtask": 0,
         "status": attempt.state.value,
@@ -112,7 +117,7 @@ def subtask(attempt: AttemptInfo, now: int) -> Json:
 
 
 def aggregated(task: TaskInfo, now: int) -> Json:
-    """Flink's `AggregatedTaskDetailsInfo`, whole: the web page stands still when a part of it is missing."""
+    """Return Flink's `AggregatedTaskDetailsInfo` with all parts: Flink's web page hangs if one is missing."""
     durations = status_durations(task.attempts[-1], now)
     return {
         "metrics": {name: _summary(0) for name in COUNTED},
@@ -121,5 +126,5 @@ def aggregated(task: TaskInfo, now: int) -> Json:
 
 
 def _summary(value: int) -> dict[str, int]:
-    """The statistics of one value."""
+    """Return the statistics of one value."""
     return dict.fromkeys(("min", "max", "avg", "sum", "median", "p25", "p75", "p95"), value)

@@ -1,4 +1,4 @@
-"""The routes of the endpoint, and the OpenAPI document made of them, which says no more and no less than is served."""
+"""The routes of the endpoint, and the OpenAPI document made of them, which describes exactly the served paths."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from runtime.rest.forms import Form, schema_of
 
 JSON = "application/json"
 WHOLE_NUMBER: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
-"""The schema of what `number_of` reads."""
+"""The schema of numbers that `number_of` reads."""
 TEXT = "text/plain; charset=UTF-8"
 MULTIPART = "multipart/form-data"
 LOG_SIZE = "X-Log-Size"
-"""The header that says how many bytes a log has at present, of which an answer may be a part."""
+"""The header with the present size of a log in bytes, of which an answer may be a part."""
 
 
 VERSION = "3.1.0"
@@ -44,17 +44,17 @@ _PATH_PARAMETERS: Mapping[str, Any] = {
 _TEXT = {"type": "string", "minLength": 1}
 _ERROR = {"$ref": "#/components/schemas/Errors"}
 _ERRORS: Mapping[int, str] = {
-    308: "What was asked for has been removed; the error names what is there instead",
-    400: "What was asked is not well formed",
-    401: "The token was not shown",
-    403: "The endpoint is not asked by that name, or not by pages of that site",
-    404: "There is none of that name",
+    308: "This request has been removed; the error names its replacement",
+    400: "The request is malformed",
+    401: "The request does not show the token",
+    403: "The endpoint does not have this name, or does not serve pages of this site",
+    404: "There is no object of that name",
     408: "The body did not come in time",
-    409: "It cannot be done in the state that it is in",
+    409: "The present state does not allow the request",
     413: "The body is too long",
-    415: "The body is of another media type",
-    500: "An error that nobody expected; the endpoint's log says more",
-    503: "Nobody leads or answers at present: ask again",
+    415: "The body has a wrong media type",
+    500: "An unexpected error; the endpoint's log says more",
+    503: "No component leads or answers at present: retry",
 }
 
 Handler = Callable[[Rest, Request], Awaitable[Response]]
@@ -66,8 +66,15 @@ async def _no_handler(rest: Rest, request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a query: its name, what it is for, the words that it may be or the JSON schema of it, whether it
-    has to be there."""
+    """A parameter of a query.
+
+    Args:
+        name: of the parameter.
+        summary: description in one line.
+        words: its possible values; empty if *schema* describes them.
+        schema: its JSON schema.
+        required: whether a request has to have it.
+    """
 
     name: str
     summary: str
@@ -76,7 +83,7 @@ class Parameter:
     required: bool = False
 
 
-FROM_OFFSET = Parameter("offset", "the byte from which on it is wanted", schema=WHOLE_NUMBER)
+FROM_OFFSET = Parameter("offset", "the first byte to return, from 0", schema=WHOLE_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +94,14 @@ class RestRoute:
         method: the HTTP method.
         path: with parameters in braces, without ``/v1``.
         summary: in one line.
-        status: of a good answer.
-        media: of a good answer; empty for none.
-        query: the parameters that it looks at.
+        status: of a successful answer.
+        media: of a successful answer; empty for none.
+        query: the parameters that it reads.
         body: the media type of the request's body; empty for none.
         form: the JSON schema of the body's fields; None for any.
-        result: the form (`runtime.rest.forms`) of a good answer of JSON.
-        also: statuses of errors that it alone may have.
-        handler: answers; `on` fills it in.
+        result: the form (`runtime.rest.forms`) of a successful answer of JSON.
+        also: statuses of errors that only this route may have.
+        handler: answers requests; `on` sets it.
     """
 
     method: str
@@ -112,7 +119,7 @@ class RestRoute:
     def on(self, area: list[RestRoute]) -> Callable[[Handler], Handler]:
         """Return a decorator that makes a function the handler of this route, and adds the route to *area*.
 
-        Requests look through an area in its order: of two routes that match, the first one answers.
+        If two routes of an area match a request, the first one answers.
         """
 
         def add(handler: Handler) -> Handler:
@@ -128,7 +135,7 @@ def now_ms() -> int:
 
 
 def to_json(value: Any) -> bytes:
-    """Return a value as it travels."""
+    """Return a value as JSON in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
 
 
@@ -204,7 +211,7 @@ def _operation(route: RestRoute) -> dict[str, Any]:
 
 
 def _errors_of(route: RestRoute) -> list[int]:
-    """The statuses of errors that its answers may have."""
+    """Return the statuses of errors that answers of a route may have."""
     found = {400, 401, 403, 413, 500, 503}
     if "{" in route.path or route.query:
         found.add(404)

@@ -1,12 +1,15 @@
-"""The HTTP server of the web endpoint, on the loop of its process: uvicorn's protocol without uvicorn's own loop.
+"""The HTTP server of the web endpoint, on the event loop of its process: uvicorn's protocol without uvicorn's server.
 
-The server accepts by itself, because asyncio's server does not count a connection before its TLS handshake has ended.
-Its protocol is uvicorn's for HTTP/1.1 with bounds on what a peer may take: its time, and the size of a request's head.
-uvicorn itself waits for ever for a head that does not end, and keeps all of it. It takes the lines behind a chunked
-body for lines of the head, and does not look where an absolute address leads.
+The server accepts connections itself, because asyncio's server does not count one before its TLS handshake has ended.
+Its protocol is uvicorn's for HTTP/1.1, with limits on a peer's time and on the size of a request's head. uvicorn itself
+has these gaps:
 
-uvicorn documents no interface for a protocol of one's own, so `setup.cfg` bounds its version, and
-`tests/unit/test_rest_uvicorn.py` holds what is used of it.
+- It waits for ever for a head that does not end, and keeps all of it.
+- It treats the lines behind a chunked body as lines of the head.
+- It does not check the host of an absolute address.
+
+uvicorn documents no interface for such a protocol. So `setup.cfg` bounds its version, and
+`tests/unit/test_rest_uvicorn.py` checks the parts that are used here.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ from runtime.rest.errors import error_body
 logger = logging.getLogger(__name__)
 
 ACCEPTS_AT_ONCE = 16
-"""Far fewer than may be unauthenticated, so that a request that has come with its connection is read before the
-connection is the oldest one."""
+"""Far fewer than `UNAUTHENTICATED`, so that the first request of a new connection is read before the connection becomes
+the oldest one."""
 RETRY_S = 1.0
 WARN_EVERY_S = 60.0
 KEEP_ALIVE_S = 60
@@ -51,7 +54,7 @@ _REASONS[503] = b"Service Unavailable"
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One connection. The server calls `enforce` every now and then.
+    """One connection. The server calls `enforce` regularly.
 
     The application finds `admit` under ``state`` of its scope, and calls it for every request that it grants.
 
@@ -59,7 +62,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         config: uvicorn's.
         state: shared by all connections.
         limits: decides which connections stay; shared by all connections.
-        sock: the connection, which asyncio owns once it has made a transport of it.
+        sock: the connection; asyncio owns it as soon as it has a transport.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stalled_since: float | None = None
 
     def admit(self) -> bool:
-        """Note that this connection has shown what the endpoint asks for; returns whether there is a place for it."""
+        """Note that this connection is authenticated; return whether there is a place for it."""
         admitted = self._limits.authenticate(self)
         if admitted:
             self.timeout_keep_alive = self.config.timeout_keep_alive
@@ -92,7 +95,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Close at once: another connection needs the place."""
         self._given_way = True
         if self.transport is None:  # its TLS handshake has not ended
-            with contextlib.suppress(OSError):  # the peer has gone already
+            with contextlib.suppress(OSError):  # the peer has already disconnected
                 self._sock.shutdown(socket.SHUT_RDWR)
             return
         self._refuse(503, "too many connections that have shown no token; this was the oldest of them")
@@ -106,12 +109,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave the place to another connection."""
+        """Free the connection's place."""
         self._limits.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Something has come; a head must not be too long."""
+        """Handle received bytes, and refuse a head that is too long."""
         if self.transport.is_closing():
             return
         if self._body_since is not None:
@@ -123,13 +126,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._refuse(431, f"the head of a request has at most {MAX_HEAD} bytes")
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Note the beginning of a request."""
         super().on_message_begin()
         if self._head_since is None:
             self._head_since, self._head_size = self.loop.time(), 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A line of the head. One behind the body (a trailer) is not: what says who asks, and whom, comes first."""
+        """Add a line of the head; ignore trailers behind the body, which must not replace the token or the host."""
         if self._body_since is None:
             super().on_header(name, value)
             return
@@ -138,28 +141,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_headers_complete(self) -> None:
-        """The head has come, the body may follow. Raises ValueError where the address is not that of the Host."""
+        """Begin to wait for the body; raises ValueError if an absolute address has another host than the header."""
         if not self.url.startswith((b"/", b"*")):
             authority = self.url.partition(b"://")[2].partition(b"/")[0].lower()
             if authority not in (value.lower() for name, value in self.headers if name == b"host"):
-                raise ValueError("a request for another host")  # the parser makes that a request that cannot be read
+                raise ValueError("a request for another host")  # the parser then reports an invalid request
         self._head_since = None
         self._body_since = self._body_began = self.loop.time()
         self._trailers_size = 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The request has come wholly."""
+        """Note the end of a request."""
         self._body_since = None
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """The peer does not read."""
+        """Note that the peer does not read."""
         super().pause_writing()
         self._stalled_since = self.loop.time()
 
     def resume_writing(self) -> None:
-        """The peer reads."""
+        """Note that the peer reads again."""
         super().resume_writing()
         self._stalled_since = None
 
@@ -179,12 +182,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refuse(400, "this is no HTTP request that can be read")
 
     def _unsupported_upgrade_warning(self) -> None:
-        """The answer is HTTP/1.1's; what came behind the request is lost in the parser, so it is the last one."""
+        """Answer by HTTP/1.1 and then close: the parser has lost all bytes behind the request."""
         self.cycle.keep_alive = False
 
     def _refuse(self, status: int, message: str) -> None:
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
-            self.transport.close()  # nothing is written into the answer to another request
+            self.transport.close()  # an answer has begun: an error must not be written into it
             return
         body = error_body(message)
         head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
@@ -199,12 +202,12 @@ class RestServer:
         app: the application.
         listener: the socket; closed with the server.
         tls: for HTTPS; None for HTTP.
-        max_connections: of those that have shown the token, more are refused. Those that have not are bounded apart
-            (`UNAUTHENTICATED`): the oldest gives way.
+        max_connections: limit of authenticated connections; further ones are refused. Unauthenticated connections have
+            a limit of their own (`UNAUTHENTICATED`): there the oldest one is closed.
     """
 
     def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None, max_connections: int) -> None:
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strangers' nonsense is no reason to fill a log
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # invalid requests must not fill the log
         self._listener = listener
         self._tls = tls
         self._limits = ConnectionLimits[BoundedHttpProtocol](max_connections)
@@ -255,7 +258,7 @@ class RestServer:
 
     def _begin(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        if self._sweeping is None:  # nobody to look after, nothing to do: an idle endpoint sleeps
+        if self._sweeping is None:  # an endpoint without connections does not wake up
             self._sweeping = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
         connection = BoundedHttpProtocol(self._config, self._state, self._limits, sock)
         oldest = self._limits.enter(connection)
@@ -274,7 +277,7 @@ class RestServer:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=handshake_s
             )
-        except OSError as error:  # also what the TLS handshake ends with
+        except OSError as error:  # also a failed TLS handshake
             self._limits.leave(connection)
             logger.debug("a connection ended before its first request: %s", error)
 
@@ -294,7 +297,7 @@ class RestServer:
         self._sweeping = loop.call_later(SWEEP_INTERVAL_S, self._sweep) if goes_on else None
 
     async def stop(self) -> None:
-        """Take no more requests, let those that are being answered end for a moment, and close."""
+        """Accept no more requests, wait up to `STOP_TIMEOUT_S` for open answers, and close."""
         self._listen_no_more()
         self._listener.close()
         for attaching, unattached in list(self._shaking_hands.items()):
@@ -314,7 +317,7 @@ class RestServer:
 
 
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """The side of TLS that shows a certificate.
+    """Return the TLS context of the server.
 
     Raises:
         PreflightError: the files cannot be used.

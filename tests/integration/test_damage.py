@@ -104,7 +104,7 @@ def test_a_query_whose_state_is_damaged_goes_back_to_its_checkpoint(rocksdb: Clu
     assert attempts() <= before + 2, "it did not try the damaged state again and again"
     text = cluster.run("job", "logs", job_id, check=False)
     told = text.stdout + text.stderr
-    assert "query totals goes on from checkpoint" in told
+    assert "query totals continues from checkpoint" in told
     assert "version 1 has no whole file to begin with" in told
 
     # What is complete from then on can be restored.

@@ -82,9 +82,9 @@ MUTANTS = (
         "worker-forgotten-between-its-registration-and-its-slots",
         "A worker counts as coming until its slots are known; no further one is started in its place.",
         "runtime/resourcemanager/endpoint.py",
-        """        \"\"\"Called by the InstanceManager.\"\"\"
+        """        \"\"\"Begin heartbeats with a TaskExecutor; the InstanceManager calls this.\"\"\"
         if self""",
-        """        \"\"\"Called by the InstanceManager.\"\"\"
+        """        \"\"\"Begin heartbeats with a TaskExecutor; the InstanceManager calls this.\"\"\"
         self._workers.registered(instance.resource_id)
         if self""",
         ("unit/test_active_resource_manager.py::test_a_worker_is_coming_until_its_slots_are_known",),

@@ -388,7 +388,7 @@ MUTANTS = (
         "snapshot-older-than-a-change",
         "After a change nothing older is told.",
         "runtime/rest/context.py",
-        "            if self._asking.get(key) is own:  # otherwise something has changed since it was asked\n",
+        "            if self._asking.get(key) is own:  # else `forget` was called during the request\n",
         "            if True:\n",
         ("unit/test_rest_access.py::test_after_a_change_nothing_older_is_told",),
     ),

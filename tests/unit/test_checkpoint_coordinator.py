@@ -339,7 +339,7 @@ def test_a_stop_that_a_lost_task_undoes_is_told_and_the_job_is_checkpointed_agai
     status = driver.coordinator.operation(wanted.trigger_id)
     assert status is not None
     assert (status.state, status.path) == (OperationState.FAILED, "/c/chk-1")
-    assert "the job goes on" in status.error
+    assert "the job continues" in status.error
     assert len(of_type(driver.advance(), TriggerTasks)) == 1
 
 

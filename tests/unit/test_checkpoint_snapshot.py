@@ -261,7 +261,7 @@ def test_a_location_that_is_not_whole(files: StreamingFiles) -> None:
     assert inspect_location(files.query) == 3
     (files.location / "state" / "0" / "1" / "2.changelog").unlink()
     remains = r"state/0/1: version 4 lacks the changes of 2"
-    with pytest.raises(SnapshotError, match=rf"query 'counts' cannot go on from .*: {remains}"):
+    with pytest.raises(SnapshotError, match=rf"query 'counts' cannot continue from .*: {remains}"):
         inspect_location(files.query)
     with pytest.raises(SnapshotError, match=remains):
         take(files, "1")

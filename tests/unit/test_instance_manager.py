@@ -44,7 +44,7 @@ def test_all_listeners_hear_of_who_comes_and_goes() -> None:
     assert manager.find(ResourceID("tm-1")) is again
     manager.unregister(again.instance_id, "no heartbeat")
     manager.unregister(again.instance_id, "told twice")
-    assert first.heard == ["+tm-1", "-tm-1: it registered anew", "+tm-1", "-tm-1: no heartbeat"]
+    assert first.heard == ["+tm-1", "-tm-1: it registered again", "+tm-1", "-tm-1: no heartbeat"]
     assert second.heard == first.heard
 
 

@@ -44,7 +44,7 @@ def test_a_checkpoint_is_put_back_where_the_live_files_are_behind(files: Streami
     taken = snapshot(files)
     files.delete(files.location / "commits" / "2")
     note = TaskRestore(tmp_path / "task", checkpoint(taken)).prepare(files.query)
-    assert "goes on from checkpoint 7, batch 2: its checkpointLocation is at batch 1" in note
+    assert "continues from checkpoint 7, batch 2: its checkpointLocation is at batch 1" in note
     assert inspect_location(files.query) == 2
 
 
@@ -52,7 +52,7 @@ def test_a_checkpoint_is_put_back_where_the_live_files_are_broken(files: Streami
     taken = snapshot(files)
     (files.location / "offsets" / "2").unlink()
     note = TaskRestore(tmp_path / "task", checkpoint(taken)).prepare(files.query)
-    assert "goes on from checkpoint 7" in note
+    assert "continues from checkpoint 7" in note
     assert "offsets/2" in note, "what was broken is told"
     assert inspect_location(files.query) == 2
 
@@ -156,7 +156,7 @@ def test_a_checkpoint_that_is_damaged_is_passed_over_for_an_earlier_one(files: S
     write(files.location / "commits" / "3", "v1\n{}")  # not what the checkpoint has
     restore = JobManagerTaskRestore(7, (latest,), earlier=(EarlierCheckpoint(6, (earlier,)),))
     note = TaskRestore(tmp_path / "task", restore).prepare(files.query)
-    assert "goes on from checkpoint 6, batch 2: " in note
+    assert "continues from checkpoint 6, batch 2: " in note
     assert "commits/3 is not what it was" in note
     assert "checkpoint 7 cannot be restored" in note
     assert start(files.location, files.sink) == 2
@@ -188,10 +188,12 @@ def test_a_query_that_cannot_load_its_state_twice_goes_back_to_what_was_loaded(
 
     assert attempt("[PYTHON_EXCEPTION] the user's own") == ("", "")
     assert attempt("[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] more memory") == ("", "")
-    assert "is tried once more" in attempt(error)[1], "it may have been a passing cause"
+    assert "tries once more" in attempt(error)[1], "it may have been a passing cause"
     assert "its next start goes back" in attempt(error)[1]
     note, _ = attempt("")
-    assert "goes on from checkpoint 6, batch 2: Spark could not load its state as of batch 3, 2 times in a row" in note
+    assert (
+        "continues from checkpoint 6, batch 2: Spark could not load its state as of batch 3, 2 times in a row" in note
+    )
     assert start(files.location, files.sink) == 2
 
     task = TaskRestore(tmp_path / "task", restore)

@@ -1,7 +1,7 @@
-"""The handlers of requests, by area (Flink's `runtime.rest.handler`). `ROUTES` is all that the endpoint serves.
+"""The handlers of requests, by area (Flink's `runtime.rest.handler`). `ROUTES` are all routes of the endpoint.
 
-Each area first has the pure functions that turn the values of our gateways into the JSON of Flink's REST API v1
-(`runtime.rest.messages`), and then the handlers, each below its route.
+Each area has two parts. First come pure functions that turn values of Understudy's gateways into the JSON of Flink's
+REST API v1 (`runtime.rest.messages`). Then come the handlers, each below its route.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Applications, which Flink's page of 2.3 is centred on: each job is one, with the job's own id and name."""
+"""Applications, on which the web page of Flink 2.3 is based: each job is one, with the job's id and name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATES = ("CREATED", "RUNNING", "FAILING", "FAILED", "CANCELING", "CANCELED", "
 
 
 def status_of(status: JobStatus) -> str:
-    """Flink's `ApplicationState` of a job's; a job that is neither begun nor over is RUNNING."""
+    """Return Flink's `ApplicationState` for a job's state; RUNNING for states that Flink does not have there."""
     return _STATUS.get(status, "RUNNING")
 
 

@@ -1,6 +1,6 @@
 """Checkpoints and savepoints of a job: their figures, and requests for them (trigger, stop, roll back, dispose).
 
-A request for what takes its time returns a trigger id, under which its status is asked for afterwards.
+A request that takes long returns a trigger id, with which the client then polls its status.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def statistics(figures: CheckpointStatsSnapshot) -> Json:
 def checkpoint(stats: CheckpointStats) -> Json:
     """GET /jobs/:jobid/checkpoints/details/:checkpointid (Flink's `CheckpointStatistics`).
 
-    What is in flight is no part of a checkpoint of Spark's.
+    Checkpoints of Spark contain no data in flight.
     """
     told: Json = {
         "className": stats.status.value.lower(),
@@ -126,8 +126,8 @@ def checkpoint(stats: CheckpointStats) -> Json:
 def task(stats: CheckpointStats, task_key: str) -> Json | None:
     """GET .../details/:checkpointid/subtasks/:vertexid (Flink's `TaskCheckpointStatisticsWithSubtaskDetails`).
 
-    A task is one subtask. Its queries run on while their files are linked, so that all of it is Flink's asynchronous
-    part. None where the task took no part.
+    A task is one subtask. Its queries keep running while their files are linked, so the whole duration is Flink's
+    asynchronous part. Return None if the task took no part.
     """
     part = next((part for part in stats.tasks if part.task_key == task_key), None)
     if part is None:
@@ -180,7 +180,7 @@ def _task(stats: CheckpointStats, part: TaskStateStats) -> Json:
 
 
 def _duration(stats: CheckpointStats, part: TaskStateStats) -> int:
-    """From the checkpoint's trigger to the task's acknowledgement, in milliseconds; -1 before that."""
+    """Return the milliseconds from the checkpoint's trigger to the task's acknowledgement; -1 before that."""
     return NO_TIME if part.ack_timestamp is None else max(part.ack_timestamp - stats.trigger_timestamp, 0)
 
 
@@ -189,7 +189,7 @@ def _of_parts(values: Sequence[int]) -> Json:
 
 
 def find(figures: CheckpointStatsSnapshot, checkpoint_id: int) -> CheckpointStats | None:
-    """Return the checkpoint of that number, among all that are remembered."""
+    """Return the checkpoint of that number, among the remembered ones."""
     latest = (figures.latest_completed, figures.latest_savepoint, figures.latest_failed)
     known = (*figures.history, *(stats for stats in latest if stats is not None))
     return next((stats for stats in known if stats.id == checkpoint_id), None)
@@ -227,12 +227,12 @@ def triggered(trigger_id: TriggerID) -> Json:
 
 
 def in_progress() -> Json:
-    """An operation that is under way (Flink's `AsynchronousOperationResult`)."""
+    """Return the status of an operation in progress (Flink's `AsynchronousOperationResult`)."""
     return {"status": {"id": "IN_PROGRESS"}, "operation": None}
 
 
 def completed(operation: Json) -> Json:
-    """An operation that is over, well or badly."""
+    """Return the status of an operation that has ended, with success or failure."""
     return {"status": {"id": "COMPLETED"}, "operation": operation}
 
 
@@ -252,7 +252,7 @@ def uri_of(path: str) -> str:
 
 
 def failure(kind: str, message: str, name: str = "failure-cause") -> Json:
-    """Cause of a failed operation in the form that Flink's client reads; *name* is Flink's name of the field."""
+    """Return the cause of a failed operation as Flink's client reads it; *name* is Flink's name of the field."""
     trace = f"{kind}: {message}"
     return {
         name: {
@@ -288,7 +288,7 @@ def _restored(restored: RestoredCheckpointStats | None) -> Json | None:
 
 
 def _summary(summary: StatsSummary, values: Sequence[int]) -> Json:
-    """The statistics of the checkpoints that are remembered, with Flink's spelling of a number that is none."""
+    """Return the statistics of the remembered checkpoints; a missing quantile is ``NaN``, as in Flink."""
     ordered = sorted(values)
     quantiles = {name: _quantile(ordered, share) if ordered else "NaN" for name, share in _QUANTILES.items()}
     return {"min": summary.min, "max": summary.max, "avg": summary.avg, **quantiles}
@@ -382,12 +382,11 @@ async def get_details_of_task(rest: Rest, request: Request) -> Response:
 def directory_of(configuration: Configuration, text: str) -> Path:
     """Return the directory that a request names: an absolute local path, or a URI of the form ``file:/...`` of one.
 
-    It may be any but those of the cluster itself: what the runtime directory and the directory of the checkpoints hold
-    is no place for what others make, save for the directory of the savepoints. Links are followed before that is
-    looked at. Blocks.
+    The directory must not be in one of the cluster's own: the runtime directory, the shared directory, or that of the
+    checkpoints. The directory of the savepoints is allowed. Symbolic links are resolved before this check. Blocks.
 
     Raises:
-        RestError: of status 400, if it is none, or not allowed.
+        RestError: of status 400, if the text names no directory, or one that is not allowed.
     """
     shown = repr(text[:100])
     parts = urlsplit(text) if text.startswith("file:") else None

@@ -42,7 +42,7 @@ def is_control_plane(name: str) -> bool:
 def list_logs(directory: Path, wanted: Callable[[str], bool] = is_control_plane) -> list[LogInfo]:
     """List the plain files of a directory, by name; raises OSError.
 
-    What is listed is what may be read: a name becomes a path only if it is in the list, and links are not followed.
+    Only listed files may be read: a name becomes a path only if it is in the list, and links are not followed.
     """
     found = []
     with os.scandir(directory) as entries:
@@ -54,15 +54,15 @@ def list_logs(directory: Path, wanted: Callable[[str], bool] = is_control_plane)
 
 
 class OpenLog:
-    """A log that is being read, as long as it was when it was opened.
+    """A log that is being read, up to its size at the time of opening.
 
     Args:
         directory: of the logs.
         name: as in `list_logs`.
-        offset: the byte from which on it is read; nothing is read where it has no such byte.
+        offset: the first byte to read; nothing is read if the log is shorter.
 
     Raises:
-        RestError: 404: there is no log of that name.
+        RestError: of status 404: there is no log of that name, or it cannot be read.
     """
 
     def __init__(self, directory: Path, name: str, offset: int = 0) -> None:
@@ -79,7 +79,7 @@ class OpenLog:
             os.lseek(self._descriptor, offset, os.SEEK_SET)
 
     def read(self) -> bytes:
-        """The next piece; none at the end."""
+        """Return the next piece; empty at the end."""
         data = os.read(self._descriptor, min(CHUNK, self._left)) if self._left else b""
         self._left -= len(data)
         return data
@@ -97,7 +97,7 @@ def dashboard_configuration(refresh_ms: int, at: time.struct_time) -> Json:
         "timezone-offset": at.tm_gmtoff * 1000,
         "flink-version": API_VERSION,
         "flink-revision": VERSION,
-        # What the page would upload are jars of Flink's.
+        # The page would upload jars of Flink.
         "features": {"web-submit": False, "web-cancel": True, "web-rescale": False, "web-history": False},
     }
 
@@ -119,7 +119,7 @@ def overview(counts: ClusterOverview) -> Json:
 
 
 def processes(status: ClusterStatus, leaders: Iterable[LeaderInformation]) -> Json:
-    """GET /processes: what the masters look after; a leader has its ``epoch``, which is -1 where it is not known."""
+    """GET /processes: the processes that masters supervise; ``epoch`` is that of a known leader, else -1."""
     epochs = {leader.address: leader.epoch for leader in leaders}
     return {
         "cluster-id": status.cluster_id,
@@ -191,7 +191,7 @@ async def get_dashboard_configuration(rest: Rest, request: Request) -> Response:
 
 
 async def encoded_overview(rest: Rest) -> bytes:
-    """The answer to GET /overview."""
+    """Return the answer to GET /overview as JSON text."""
 
     async def ask() -> bytes:
         return to_json(overview(await rest.backend.overview()))

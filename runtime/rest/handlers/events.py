@@ -1,8 +1,8 @@
-"""Server-sent events: a page that follows them learns at once what changed, and that the server is gone.
+"""Server-sent events, by which a page learns at once of changes and of the loss of the server.
 
-An event says that there is something new, not what: the page asks for what it shows, and so there is one form of
-each answer. ``changed`` comes when the lists of jobs and TaskExecutors differ, ``tick`` when they do not,
-and ``waiting`` while the cluster does not answer the endpoint.
+An event says only that something has changed. The page then requests the data that it shows, so each answer has only
+one form. ``changed`` is sent when the lists of jobs and TaskExecutors differ, and ``tick`` when they do not.
+``waiting`` is sent while the cluster does not answer the endpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUTES: list[RestRoute] = []
 
 
 async def _seen(rest: Rest) -> Any:
-    """Return all that the pages' lists depend on, or the reason for which it is not known."""
+    """Return all that the pages' lists depend on, or the text of the error if the cluster does not answer."""
     try:
         jobs = await details_of_jobs(rest)
         views: list[TaskManagerView] = await rest.snapshots.get("task managers", rest.backend.task_managers)
@@ -43,7 +43,7 @@ async def _seen(rest: Rest) -> Any:
 
 
 async def stream(rest: Rest) -> AsyncIterator[bytes]:
-    """The events, until the endpoint stops."""
+    """Yield the events, until the endpoint stops."""
     interval_s = rest.configuration.get(RestOptions.REFRESH_INTERVAL)
     closing = asyncio.ensure_future(rest.closing.wait())
     last = None

@@ -1,9 +1,9 @@
-"""Calls of clients that come by HTTP alone: methods of the components' gateways, and blobs.
+"""Calls of clients that only use HTTP: methods of the components' gateways, and blobs.
 
-A call is answered as by RPC: arguments and result travel as MessagePack by the type hints of the gateway, and nothing
-is unpickled. Only the methods that `runtime.protocol.http_gateways` lists are called, and only actors of this cluster.
-Where a method names directories or machines, this end checks or replaces them: the caller has the token, and not the
-cluster's secret.
+A call works as by RPC: arguments and result are MessagePack by the type hints of the gateway, and nothing is unpickled.
+Clients can only call the methods in `runtime.protocol.http_gateways`, and only actors of this cluster. The endpoint
+checks or replaces directories and machines in the arguments, since the caller has the token but not the cluster's
+secret.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def media_of(request: Request) -> str:
 
 
 def _refused(error: Exception) -> Response:
-    """Answer an error of the cluster's, with its type, so that the client raises the same one."""
+    """Answer with an error of the cluster and its type, so that the client raises the same error."""
     kind = error_type(error)
     if kind is None:
         raise error
@@ -104,7 +104,7 @@ async def get_gateways(rest: Rest, request: Request) -> Response:
     "/gateways/{gateway}/{method}",
     "Call a method of a component as by RPC: its arguments and its result are MessagePack",
     media=MSGPACK,
-    query=(Parameter("address", "the actor that is called, where the component's name does not say which"),),
+    query=(Parameter("address", "the actor to call, for components of which there are several"),),
     body=MSGPACK,
     form={"type": "array"},
 ).on(ROUTES)
@@ -124,13 +124,13 @@ async def call(rest: Rest, request: Request) -> Response:
         return _refused(error)
     finally:
         if changes:
-            rest.snapshots.forget()  # also what was asked for meanwhile
+            rest.snapshots.forget()  # also answers to requests from during the call
     told = result if spec.encode_result is None else spec.encode_result(result)
     return Response(msgpack.packb(told, use_bin_type=True), media_type=MSGPACK)
 
 
 def _named(request: Request) -> tuple[HttpGateway, MethodSpec]:
-    """Return the gateway and the method that the path names; raises RestError of status 404 where clients have none."""
+    """Return the gateway and the method that the path names; raises RestError of status 404 for unknown ones."""
     known = HTTP_GATEWAYS.get(request.path_params["gateway"])
     method = request.path_params["method"]
     if known is None or method not in known.methods:
@@ -264,10 +264,10 @@ _CALLS: Mapping[str, Callable[..., Awaitable[Any]]] = {
     result={"key": str},
 ).on(ROUTES)
 async def put_blob(rest: Rest, request: Request) -> Response:
-    """Keep the content in a file until all of it is here: the BlobServer is told its length first."""
+    """Keep the content in a file until it is complete, since an upload to the BlobServer begins with its length."""
     owner = _owner_of(request)
     if owner is None:
-        raise RestError(400, "say by the parameter job which job the file is of")
+        raise RestError(400, "name the job of the file in the parameter job")
     if media_of(request) != OCTETS:
         raise RestError(415, f"send the file as it is, with Content-Type: {OCTETS}")
     with tempfile.NamedTemporaryFile(prefix="us-upload-", buffering=0) as file:

@@ -27,12 +27,12 @@ from runtime.rest.routing import FROM_OFFSET, JSON, TEXT, WHOLE_NUMBER, Paramete
 from runtime.rest.serialized_throwable import serialized_throwable
 
 SCHEDULER = "Default"
-"""Flink's `SchedulerType` of a scheduler that gives a job the slots that it asks for, or none."""
+"""Flink's `SchedulerType` of a scheduler that gives a job either all the slots that it requests or none."""
 MAX_EXCEPTIONS = 20
-"""Failures that `exceptions` shows when nobody asks for another number (Flink's default)."""
+"""How many failures `exceptions` shows by default (as Flink)."""
 MOST_EXCEPTIONS = 1000
 COMPLETE = "x-log-complete"
-"""The header of a task's log that says whether nothing will be added after this answer."""
+"""The header of a task's log that says whether the log is complete after this answer."""
 
 
 def ids_with_status(jobs: Iterable[JobDetails]) -> Json:
@@ -63,12 +63,12 @@ def details(job: JobDetails, now: int) -> Json:
 
 
 def job_type(job: ArchivedExecutionGraph | JobDetails) -> str:
-    """``STREAMING`` once a streaming query was seen in it, ``BATCH`` otherwise."""
+    """Return ``STREAMING`` once the job has had a streaming query, else ``BATCH``."""
     return "STREAMING" if job.streams else "BATCH"
 
 
 def kind_of(job: ArchivedExecutionGraph | JobDetails) -> str:
-    """What was submitted: ``script``, ``function`` or ``pipeline``."""
+    """Return the kind of a job: ``script``, ``function`` or ``pipeline``."""
     return "function" if job.is_function else job.kind.value
 
 
@@ -122,7 +122,7 @@ def _spark(graph: ArchivedExecutionGraph, task: TaskInfo) -> Json:
 
 
 def _query(query: StreamingQuery) -> Json:
-    """A streaming query; what of it is not known is left out, but for ``batch``."""
+    """Return a streaming query as JSON, without its unknown figures; ``batch`` is -1 before the first."""
     told: Json = {
         "id": query.id,
         "run-id": query.run_id,
@@ -160,7 +160,7 @@ def _query(query: StreamingQuery) -> Json:
 
 
 def query_histories(histories: Iterable[QueryHistory]) -> Json:
-    """GET /jobs/:jobid/queries: columns, for a list of points would be three times as long."""
+    """GET /jobs/:jobid/queries: columns, since a list of points would be three times as long."""
     return {
         "queries": [
             {
@@ -284,7 +284,7 @@ def _place_of(graph: ArchivedExecutionGraph, error: ErrorInfo) -> str:
 
 
 def stack_trace(error: ErrorInfo) -> str:
-    """The user's traceback where there is one, else the error in one line."""
+    """Return the traceback of the user's code, or the error in one line if there is none."""
     return error.traceback or str(error)
 
 
@@ -324,13 +324,13 @@ ROUTES: list[RestRoute] = []
 
 
 async def details_of_jobs(rest: Rest) -> tuple[JobDetails, ...]:
-    """The jobs as they were a moment ago."""
+    """Return the jobs, from a recent answer of the cluster (`Snapshots`)."""
     found: tuple[JobDetails, ...] = await rest.snapshots.get("jobs", rest.backend.jobs)
     return found
 
 
 async def encoded_overview(rest: Rest) -> bytes:
-    """The answer to GET /jobs/overview, which clients and pages ask for all the time."""
+    """Return the answer to GET /jobs/overview as JSON text: the most frequent request of clients and pages."""
 
     async def ask() -> bytes:
         return to_json(overview(await rest.backend.jobs(), now_ms()))
@@ -449,7 +449,7 @@ async def get_task_manager_log_url(rest: Rest, request: Request) -> Response:
 
 @RestRoute("GET", f"{_JOB}/yarn-cancel", "Begin to cancel a job, as Flink's page does", status=202).on(ROUTES)
 async def cancel(rest: Rest, request: Request) -> Response:
-    """Begin to cancel; the state is asked for afterwards. As in Flink a CANCELED job may be cancelled again."""
+    """Begin to cancel; the client polls the state. As in Flink, a CANCELED job may be cancelled again."""
     job_id = job_id_of(request)
     rest.snapshots.forget()
     try:
@@ -462,7 +462,7 @@ async def cancel(rest: Rest, request: Request) -> Response:
             reason = f"the job has already reached another terminal state ({status.value})"
             raise RestError(409, f"Job cancellation failed because {reason}: {error}") from error
     finally:
-        rest.snapshots.forget()  # also what was asked for while the cancellation was under way
+        rest.snapshots.forget()  # also answers to requests from during the cancellation
     return answer({}, 202)
 
 
@@ -492,7 +492,7 @@ async def refuse_stop(rest: Rest, request: Request) -> Response:
 
 
 def names_of(attempt: AttemptInfo) -> list[str]:
-    """The logs of an attempt: those that it writes, and when it is over those that are kept."""
+    """Return the names of an attempt's logs: those that its TaskExecutor writes, and those kept after its end."""
     kept = [log.name for log in attempt.logs]
     written = TASK_LOGS if attempt.task_executor else ()
     return list(dict.fromkeys((*written, *kept)))

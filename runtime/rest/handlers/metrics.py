@@ -36,22 +36,22 @@ AGGREGATIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 
 def names(values: Values) -> list[Json]:
-    """GET .../metrics: the ids of what may be asked for."""
+    """GET .../metrics: the ids of the metrics."""
     return [{"id": name} for name in values]
 
 
 def collection(values: Values, wanted: Iterable[str]) -> list[Json]:
-    """GET .../metrics?get=...: values as texts; ids that there are none of are left out."""
+    """GET .../metrics?get=...: values as texts; unknown ids are left out."""
     return [{"id": name, "value": str(values[name])} for name in dict.fromkeys(wanted) if name in values]
 
 
 def names_of_all(stores: Iterable[Values]) -> list[Json]:
-    """GET .../metrics of several: the ids that any of them has."""
+    """GET .../metrics of several stores: the ids that any of them has."""
     return names({name: value for store in stores for name, value in store.items()})
 
 
 def aggregated(stores: Sequence[Values], wanted: Iterable[str], aggregations: Sequence[str]) -> list[Json]:
-    """GET .../metrics?get=...&agg=...: numbers over those that have them; texts cannot be aggregated."""
+    """GET .../metrics?get=...&agg=...: aggregates over the stores that have the metric; texts are left out."""
     found = []
     for name in dict.fromkeys(wanted):
         values = [float(value) for store in stores if not isinstance(value := store.get(name, ""), str)]
@@ -93,13 +93,13 @@ def _among(name: str, what: str) -> tuple[Parameter, ...]:
 
 
 async def _store(rest: Rest) -> MetricStore:
-    """The metrics as they were a moment ago: all who ask share one question to the cluster."""
+    """Return the metrics, from a recent answer of the cluster: concurrent requests share one (`Snapshots`)."""
     found: MetricStore = await rest.snapshots.get("metrics", rest.backend.metrics)
     return found
 
 
 def _listed(request: Request, name: str) -> list[str]:
-    """A parameter that is a list with commas."""
+    """Return the items of a parameter that is a list with commas."""
     return [part for part in request.query_params.get(name, "").split(",") if part]
 
 

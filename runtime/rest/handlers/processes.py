@@ -1,4 +1,4 @@
-"""The processes of the cluster, asked themselves: their actors, and their log levels, which can be changed."""
+"""Actors and log levels of the cluster's processes, requested from each of them; log levels can be changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def actors(processes: Mapping[str, ProcessActors | None], at_ms: int) -> Json:
 
 
 def log_levels(processes: Mapping[str, Mapping[str, str] | None]) -> Json:
-    """GET /log-levels: by process; one that does not answer has none."""
+    """GET /log-levels: by process; empty for a process that does not answer."""
     return {
         "processes": [
             {"name": name, "answers": levels is not None, "levels": dict(levels or {})}
@@ -59,7 +59,7 @@ def log_levels(processes: Mapping[str, Mapping[str, str] | None]) -> Json:
 
 
 def log_level_changes(changes: Iterable[LogLevelChange]) -> Json:
-    """PATCH /log-levels: what became of it in each process that has the logger."""
+    """PATCH /log-levels: the outcome in each process that has the logger."""
     return {"changes": [asdict(change) for change in changes]}
 
 

@@ -1,7 +1,7 @@
-"""Submitting jobs: PySpark scripts and job graphs are taken as forms with their files.
+"""Submission of jobs: forms with PySpark scripts or job graphs, and their files.
 
-Forms are read within bounds, and their files kept until they are in the blob store. What Flink's client sends is
-serialised by Java: it is thrown away unread, and refused.
+The size of forms is limited, and their files are kept until they are in the blob store. Flink's client sends Java's
+serialisation, which is discarded unread and refused.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ async def form_of(request: Request, known: Collection[str], what: str) -> AsyncI
 
     Args:
         request: the request.
-        known: the fields that there may be.
-        what: what should be sent, for who sends something else.
+        known: the fields that it may have.
+        what: description of the right body, for the error.
 
     Raises:
-        RestError: of status 415 where it is no form, 408 where it takes too long, and 400.
+        RestError: of status 415 if the body is no form, 408 if it takes too long, and 400 if it is invalid.
     """
     if not request.headers.get("content-type", "").lower().startswith(MULTIPART):
         raise RestError(415, f"send {what}")
@@ -142,7 +142,7 @@ def _copy(upload: UploadFile, path: Path) -> None:
 
 
 async def kind_of_file(file: JobFile) -> JobKind:
-    """Tell whether the job's own file is a script or a pipeline; raises RestError (400) where it is no Python."""
+    """Return whether the job's own file is a script or a pipeline; raises RestError (400) if it is not Python."""
     try:
         return await asyncio.to_thread(kind_of, file.path)
     except (JobFileError, MemoryError, RecursionError):
@@ -221,7 +221,7 @@ async def submit_graph(rest: Rest, request: Request) -> Response:
 
 
 async def _found(rest: Rest, settings: SavepointRestoreSettings | None) -> SavepointRestoreSettings | None:
-    """Resolve and check the savepoint that the job begins from; raises RestError of status 400 where there is none."""
+    """Resolve and check the savepoint from which the job starts; raises RestError of status 400 if there is none."""
     if settings is None:
         return None
     path = await asyncio.to_thread(directory_of, rest.configuration, settings.path)
@@ -242,7 +242,7 @@ async def _submit(rest: Rest, graph: JobGraph, files: Iterable[JobFile]) -> Resp
 
 
 def _restore_settings(form: FormData) -> SavepointRestoreSettings | None:
-    """Read from the form which savepoint the job begins from; raises RestError of status 400."""
+    """Read from the form the savepoint from which the job starts; raises RestError of status 400."""
     given, allows = form.get("savepoint"), form.get("allow-non-restored-state", "false")
     if allows not in ("true", "false"):
         raise RestError(400, "allow-non-restored-state must be true or false")

@@ -1,4 +1,4 @@
-"""Features of Flink that are off here: refused with the status and the words of a Flink that has them off."""
+"""Features of Flink that are off here: refused with the status and the message of a Flink without them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def refuse_profile(rest: Rest, request: Request) -> Response:
 
 
 def _refuse_of_job(words: str) -> Handler:
-    """A handler that answers 404 with *words* and the job's id, where there is such a job."""
+    """Return a handler that answers 404: with *words* and the job's id if there is such a job."""
 
     async def refuse(rest: Rest, request: Request) -> Response:
         await rest.job(request)

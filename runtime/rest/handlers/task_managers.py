@@ -53,7 +53,7 @@ class Machine:
 
 
 def _cores(registration: TaskExecutorRegistration, machine: Machine) -> int:
-    """The cores of its Spark driver, as its master URL says: all of the machine's where that gives no number."""
+    """Return the cores of its Spark driver by its master URL; all of the machine if that has no number."""
     match = _LOCAL.match(registration.spark_master)
     return int(match.group(1)) if match else machine.cores
 
@@ -64,7 +64,7 @@ def _line(registration: TaskExecutorRegistration, free: int, heard_ms: int, mach
         "path": registration.address,
         "dataPort": -1,
         "jmxPort": -1,
-        "timeSinceLastHeartbeat": heard_ms,  # a time, whatever its name says
+        "timeSinceLastHeartbeat": heard_ms,  # a time, in spite of its name, as in Flink
         "slotsNumber": registration.slots,
         "freeSlots": free,
         "assignedTasks": registration.slots - free,
@@ -81,7 +81,7 @@ def _line(registration: TaskExecutorRegistration, free: int, heard_ms: int, mach
 
 
 def _resource(registration: TaskExecutorRegistration, slots: int, machine: Machine) -> Json:
-    """The share of *slots*: all of them have the Spark driver's cores and heap together."""
+    """Return the share of *slots* in the Spark driver's cores and heap, which all slots share equally."""
     share = slots / registration.slots
     return {
         "cpuCores": _cores(registration, machine) * share,
@@ -140,7 +140,7 @@ def details(info: TaskManagerInfo, machine: Machine) -> Json:
 
 
 def _metrics(registration: TaskExecutorRegistration, metrics: TaskManagerMetrics | None) -> Json:
-    """Flink's `TaskManagerMetricsInfo`, of the Spark driver's JVM; 0 is used of what is not known."""
+    """Return Flink's `TaskManagerMetricsInfo` of the Spark driver's JVM; unknown figures are 0."""
     jvm = {} if metrics is None else metrics.jvm
     told = {name: jvm.get(f"Memory.{path}", 0) for name, path in JVM_MEMORY.items()}
     if not jvm:
@@ -151,7 +151,7 @@ def _metrics(registration: TaskExecutorRegistration, metrics: TaskManagerMetrics
 
 
 def _collectors(jvm: Mapping[str, int | float]) -> list[Json]:
-    """Counts and times of each garbage collector, and of all together."""
+    """Return counts and times of each garbage collector, and of all together."""
     names = (_COLLECTOR.fullmatch(name) for name in jvm)
     return [
         {"name": match[1], "count": jvm[match[0]], "time": jvm[f"GarbageCollector.{match[1]}.Time"]}
@@ -177,12 +177,12 @@ def _flame_node(node: FlameNode) -> Json:
 
 
 def _machine() -> Machine:
-    """This machine, which is that of the TaskExecutors too."""
+    """Return the resources of this machine, as those of the TaskExecutors' machine."""
     return Machine(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), os.cpu_count() or 1)
 
 
 def resource_id_of(request: Request) -> ResourceID:
-    """The id of a TaskExecutor in the path; raises RestError of status 400."""
+    """Return the id of a TaskExecutor in the path; raises RestError of status 400."""
     try:
         return ResourceID(request.path_params["taskmanagerid"])
     except ValueError as error:
@@ -224,7 +224,7 @@ async def get_logs(rest: Rest, request: Request) -> Response:
     query=(FROM_OFFSET,),
 ).on(ROUTES)
 async def get_log_file(rest: Rest, request: Request) -> Response:
-    """The head and the tail of a log, as Flink has it; from a byte on where that is asked for."""
+    """Return the head and the tail of a log, as Flink does; with an offset, return the log from there on."""
     if FROM_OFFSET.name in request.query_params:
         resource_id, name = resource_id_of(request), request.path_params["filename"]
         offset = offset_of(request)
@@ -240,7 +240,7 @@ async def get_log(rest: Rest, request: Request) -> Response:
 
 @RestRoute("GET", f"{_ONE}/stdout", "What a TaskExecutor printed: nothing", media=TEXT).on(ROUTES)
 async def get_stdout(rest: Rest, request: Request) -> Response:
-    """A TaskExecutor prints nothing of its own; what tasks print is in their jobs' logs."""
+    """Answer with an empty text: a TaskExecutor prints nothing, and the output of tasks is in their jobs' logs."""
     await rest.backend.task_manager(resource_id_of(request))
     return text(b"")
 

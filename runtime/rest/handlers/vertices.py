@@ -102,7 +102,7 @@ def attempt_accumulators(attempt: AttemptInfo) -> Json:
 def back_pressure(stats: OperatorBackPressureStats | None, now: int) -> Json:
     """GET /jobs/:jobid/vertices/:vertexid/backpressure: that of its worst streaming query.
 
-    ``deprecated``, Flink's word for none yet, where nothing is known.
+    If nothing is known, its status is ``deprecated``, Flink's word for none yet.
     """
     if stats is None:
         return {"status": "deprecated", "subtasks": []}
@@ -202,7 +202,7 @@ async def get_watermarks(rest: Rest, request: Request) -> Response:
 
 
 async def only_subtask(rest: Rest, request: Request) -> TaskInfo:
-    """The task that the path names; raises RestError where it names another subtask than the one that there is."""
+    """Return the task that the path names; raises RestError for another subtask than 0, the only one."""
     task, index = await rest.task(request), request.path_params["subtaskindex"]
     if index != "0":
         raise RestError(404, f"task {task.name!r} has one subtask, 0, not {index[:40]!r}")
