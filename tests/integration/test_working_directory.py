@@ -28,7 +28,8 @@ JOB = """\
 import argparse, os, sys
 from pathlib import Path
 
-from pyspark.ml.feature import Binarizer
+from pyspark.ml.feature import Binarizer, ElementwiseProduct
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession, functions as F
 
 import conf.settings, helpers, runtime
@@ -61,6 +62,9 @@ priced.rdd.map(str).coalesce(1).saveAsTextFile(f"{args.out}/text")
 print("read again", spark.read.csv(f"{args.out}/by-spark").count(), spark.read.text(f"{args.out}/text").count())
 Binarizer(threshold=1.0).write().overwrite().save(f"{args.out}/model")
 print("model", Binarizer.load(f"{args.out}/model").getThreshold())
+
+doubled = ElementwiseProduct(scalingVec=Vectors.dense([2.0]), inputCol="v", outputCol="w")
+print("vector", doubled.transform(spark.createDataFrame([(Vectors.dense([3.0]),)], ["v"])).first().w)
 
 stream = spark.readStream.schema("region STRING, rate DOUBLE").csv("data/rates*.csv")
 query = stream.writeStream.format("parquet").option("checkpointLocation", f"{args.out}/checkpoint")

@@ -30,6 +30,14 @@ from pyspark.serializers import CloudPickleSerializer
 _BATCH_WORKER = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
 """Spark's worker that calls the functions of `foreachBatch` of a Connect session."""
 
+_SENDERS = (
+    "pyspark.core.rdd",
+    "pyspark.sql.connect.expressions",
+    "pyspark.sql.connect.plan",
+    "pyspark.sql.connect.streaming.readwriter",
+)
+"""PySpark's modules that pickle functions for its workers."""
+
 _RESOLVER = "understudy.runtime.spark.task.working_directory"
 """Module of this package that resolves paths, by its name in that worker, which runs on the driver's machine."""
 
@@ -91,14 +99,17 @@ def carry(surroundings: Surroundings) -> None:
 
 
 def _carry(surroundings: tuple[Any, ...]) -> None:
-    dump: Any = CloudPickleSerializer.dumps
+    base: Any = CloudPickleSerializer
 
-    def dumps(serializer: Any, value: Any) -> bytes:
-        packed: bytes = dump(serializer, _Carried(surroundings, dump(serializer, value)))
-        return packed
+    class CarryingSerializer(base):  # type: ignore[misc]  # what PySpark calls its own class there is untyped
+        def dumps(self, value: Any) -> bytes:
+            packed: bytes = base.dumps(self, _Carried(surroundings, base.dumps(self, value)))
+            return packed
 
-    patched: Any = CloudPickleSerializer
-    patched.dumps = dumps
+    # The class itself stays as it is. Under its other name, `CPickleSerializer`, it also pickles rows, and values for
+    # the JVM, which unpickles only what it knows.
+    for module in _SENDERS:
+        vars(importlib.import_module(module))["CloudPickleSerializer"] = CarryingSerializer
 
 
 class ShippedPath:
