@@ -16,7 +16,7 @@ import pytest
 from runtime.spark.driver.api import DriverInfo
 from runtime.spark.driver.cds import ArchiveBuild, prune, publish, sharing
 from runtime.spark.driver.java import Java
-from runtime.spark.driver.launch import DriverOptions, archive_key, command, environment, spark_conf
+from runtime.spark.driver.launch import DriverOptions, archive_key, command, environment, module_options, spark_conf
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.errors import DriverLostError
 from runtime.spark.process import ProcessHandle, start_time
@@ -199,6 +199,17 @@ def test_an_archive_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkey
     monkeypatch.setattr(os, "fsync", synced)
     publish(temporary, archive)
     assert steps == [("a.1.tmp", False), (tmp_path.name, True)]
+
+
+def test_java_computes_with_vectors_where_it_has_them(tmp_path: Path) -> None:
+    java = Java(str(tmp_path), "17.0.15", "option")
+    keys = {archive_key(java, [])}
+    for listed, is_added in ((None, False), ("java.base jdk.zipfs", False), ("java.base jdk.incubator.vector", True)):
+        if listed is not None:
+            (tmp_path / "release").write_text(f'JAVA_VERSION="17.0.15"\nMODULES="{listed}"\n')
+        assert ("--add-modules=jdk.incubator.vector" in module_options(java)) is is_added
+        keys.add(archive_key(java, []))
+    assert len(keys) == 2, "classes are archived for one set of modules"
 
 
 def test_other_jars_or_another_java_have_another_archive(jars: list[Path]) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from conf.files import sync_directory
 from runtime.spark.driver.api import DriverInfo
 from runtime.spark.driver.java import Java
-from runtime.spark.driver.launch import MODULE_OPTIONS, archive_key, class_path
+from runtime.spark.driver.launch import archive_key, class_path, module_options
 from runtime.spark.process import die_with
 
 logger = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class ArchiveBuild:
             "-XX:-UsePerfData",
             f"-XX:SharedClassListFile={classes}",
             f"-XX:SharedArchiveFile={target}",
-            *MODULE_OPTIONS,
+            *module_options(self._java),
         ]
         parent = os.getpid()
 

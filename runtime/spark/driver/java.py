@@ -64,6 +64,15 @@ class Java:
     def executable(self) -> str:
         return str(Path(self.home) / "bin" / "java")
 
+    def has_module(self, name: str) -> bool:
+        """Return whether its `release` file lists a module."""
+        try:
+            text = (Path(self.home) / "release").read_text(errors="replace")
+        except OSError:
+            return False
+        found = re.search(r'^MODULES="([^"]*)"', text, re.MULTILINE)
+        return found is not None and name in found[1].split()
+
 
 def find_java(home: str | None = None, environ: Mapping[str, str] | None = None) -> Java:
     """Return the Java runtime to use.

