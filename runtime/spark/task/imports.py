@@ -80,7 +80,11 @@ def _unpack(surroundings: tuple[Any, ...], data: bytes) -> Any:
         _carry(surroundings)  # its functions make others, for other workers
         if resolves_paths:
             importlib.import_module(_RESOLVER).resolve_paths(directory)
-    return pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
+    value = pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
+    source = getattr(sys.modules.get("pyspark.sql.datasource"), "DataSource", ())
+    if isinstance(value, source) or (isinstance(value, type) and issubclass(value, source)):
+        _carry(surroundings)  # this worker plans: it sends the source and its partitions to other workers
+    return value
 
 
 def carry(surroundings: Surroundings) -> None:
@@ -91,14 +95,15 @@ def carry(surroundings: Surroundings) -> None:
 
 
 def _carry(surroundings: tuple[Any, ...]) -> None:
-    dump: Any = CloudPickleSerializer.dumps
+    patched: Any = CloudPickleSerializer
+    dump = getattr(patched.dumps, "plain", patched.dumps)
 
     def dumps(serializer: Any, value: Any) -> bytes:
         packed: bytes = dump(serializer, _Carried(surroundings, dump(serializer, value)))
         return packed
 
-    patched: Any = CloudPickleSerializer
     patched.dumps = dumps
+    patched.dumps.plain = dump  # what a worker that plans again begins with
 
 
 class ShippedPath:
