@@ -12,9 +12,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import nbformat
 import pytest
 
 from tests.cluster_harness import ROOT, Cluster, await_value
+from tests.gallery import NOTEBOOKS, executed, stable_outputs
 from tests.integration.test_tutorials import matches
 from tests.job_files import write_job
 from tests.rest_client import RestClient
@@ -94,6 +96,19 @@ def test_a_pipeline_of_sql(environ: dict[str, str]) -> None:
     assert {(country, month): float(revenue) for country, month, _, revenue, _ in words} == {
         key: total / 100 for key, total in cents.items()
     }
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_shows_what_is_stored_in_it(
+    notebook: Path, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNDERSTUDY_CONF_DIR", environ["UNDERSTUDY_CONF_DIR"])
+    monkeypatch.setenv("PYTHONPATH", environ["PYTHONPATH"])
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    stored = stable_outputs(nbformat.read(notebook, as_version=4))
+    assert any(stored)
+    assert stable_outputs(executed(notebook, str(tmp_path))) == stored
 
 
 class Operator(SimpleNamespace):
