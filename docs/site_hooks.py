@@ -12,9 +12,10 @@ ROOT = Path(__file__).parents[1]
 
 def on_files(files: Any, config: Any) -> Any:
     """Take in the examples."""
-    for path in sorted((ROOT / "examples").iterdir()):
-        if path.is_file():
-            files.append(File(f"examples/{path.name}", str(ROOT), config.site_dir, config.use_directory_urls))
+    for path in sorted((ROOT / "examples").rglob("*.*")):
+        if path.is_file() and path.suffix != ".pyc":
+            name = str(path.relative_to(ROOT))
+            files.append(File(name, str(ROOT), config.site_dir, config.use_directory_urls))
     return files
 
 

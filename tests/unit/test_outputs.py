@@ -52,7 +52,7 @@ async def test_they_are_looked_at_again_and_again_whatever_happens(
     configuration = Configuration.from_dict({"env.log.max-size": "64 kb"})
     context = ComponentContext(configuration, directory, ActorAddress.parse("akka.tcp://x@127.0.0.1:1/system/r"))
     task = asyncio.ensure_future(bound_outputs(context, 0.001))
-    while "is not kept within env.log.max-size" not in caplog.text:  # noqa: ASYNC110  # a log tells nobody
+    while "cannot be kept within env.log.max-size" not in caplog.text:  # noqa: ASYNC110  # a log tells nobody
         await asyncio.sleep(0.001)
     (directory.log / "link.out").unlink()
     (directory.log / "a.out").write_bytes(bytes(65537))

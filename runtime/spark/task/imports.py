@@ -88,7 +88,11 @@ def _unpack(surroundings: tuple[Any, ...], data: bytes) -> Any:
         _carry(surroundings)  # its functions create functions for other workers
         if resolves_paths:
             importlib.import_module(_RESOLVER).resolve_paths(directory)
-    return pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
+    value = pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
+    source = getattr(sys.modules.get("pyspark.sql.datasource"), "DataSource", ())
+    if isinstance(value, source) or (isinstance(value, type) and issubclass(value, source)):
+        _carry_from_planner(surroundings)
+    return value
 
 
 def carry(surroundings: Surroundings) -> None:
@@ -110,6 +114,13 @@ def _carry(surroundings: tuple[Any, ...]) -> None:
     # the JVM, which unpickles only what it knows.
     for module in _SENDERS:
         vars(importlib.import_module(module))["CloudPickleSerializer"] = CarryingSerializer
+
+
+def _carry_from_planner(surroundings: tuple[Any, ...]) -> None:
+    """Attach *surroundings* to what this worker sends to other workers, for which it plans."""
+    serializer = importlib.import_module("pyspark.worker_util").pickleSer
+    dump = type(serializer).dumps
+    serializer.dumps = lambda value: dump(serializer, _Carried(surroundings, dump(serializer, value)))
 
 
 class ShippedPath:
