@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 MODEL = Path(__file__).with_name("latch.pml")
@@ -24,6 +25,7 @@ _MAX_DEPTH = 5_000_000
 # Breadth first: a counterexample is as short as can be, and no depth limits the search. It cannot look for cycles.
 _SAFETY = ("-DBFS", "-DSAFETY", "-DNOREDUCE", f"-DMEMLIM={_MEMORY_MB}")
 _LIVENESS = ("-DNOREDUCE", f"-DMEMLIM={_MEMORY_MB}", "-DNFAIR=3")
+_COMPILES = ("gcc", "-x", "c", "-fsyntax-only", "-")
 _TRACED = ("TRACE", "EPOCHS", "WRITES", "NO_FAILOVER", "LEASE=10", "PER_TICK=1", "HORIZON=200", "SESSIONS=100")
 _STEPS = 20_000
 _STEP_NAMES = frozenset(
@@ -92,9 +94,12 @@ class Result:
     output: str
 
 
+@cache
 def missing() -> str:
     """Return what is not installed, with the remedy; empty where SPIN can run."""
     absent = [name for name in ("spin", "gcc") if shutil.which(name) is None]
+    if not absent and subprocess.run(_COMPILES, input=b"#include <stdlib.h>\n", check=False).returncode:
+        absent = ["the headers of C"]
     return f"{' and '.join(absent)} not installed: apt-get install spin gcc libc6-dev" if absent else ""
 
 
