@@ -1,0 +1,1 @@
+"""A model of the leader latch in Promela, checked exhaustively by SPIN: ``python -m tests.model``."""
