@@ -1,9 +1,10 @@
 """PySpark's own examples, run by plain Python and by ``understudy job run``, and compared.
 
-    python -m tests.spark_examples --json FILE [--only WORD] [--write]
+    python -m tests.spark_examples --json FILE [--resume] [--only WORD] [--write]
 
 Each script runs in a directory of its own, which has PySpark's `data` and `examples` as Spark's home has them. What the
-wheel lacks (`examples/src/main/resources`) is made here with the same columns. ``--write`` makes
+wheel lacks (`examples/src/main/resources`) is made here with the same columns. Plain Python gets the seed of string
+hashes that `spark-submit` sets, by which PySpark's estimators choose their random numbers. ``--write`` makes
 ``docs/spark-examples.md`` of the result; ``--table FILE`` makes it of an earlier one.
 """
 
@@ -114,7 +115,7 @@ def run_plain(script: str, directory: Path) -> Run:
     """Run a script by Python alone, whose PySpark starts a Spark of its own."""
     home = spark_directory(directory)
     command = [sys.executable, str(EXAMPLES / script), *ARGUMENTS.get(script, ())]
-    return _run(command, home, spark_environment(directory))
+    return _run(command, home, {**spark_environment(directory), "PYTHONHASHSEED": "0"})
 
 
 def run_by_us(script: str, directory: Path, cluster: Cluster) -> Run:
@@ -209,8 +210,8 @@ _HEAD = """\
 <!-- Written by `python -m tests.spark_examples --write`: change that, not this. -->
 
 The examples that PySpark brings, and that end by themselves, each run by plain `python` and by `understudy job run`,
-from a directory with PySpark's `data` and `examples`. Output is *equal* where both print the same, and *varies* where
-two runs by plain `python` differ, too.
+from a directory with PySpark's `data` and `examples`. Plain `python` runs with `PYTHONHASHSEED=0`, which `spark-submit`
+sets. Output is *equal* where both print the same, and *varies* where two runs by plain `python` differ, too.
 
 """
 
@@ -252,24 +253,35 @@ def compare_all(names: list[str]) -> Iterator[Result]:
             cluster.run("stop", check=False)
 
 
+def _read(file: Path) -> list[Result]:
+    known = {item.name for item in fields(Result)}
+    return [
+        Result(**{key: value for key, value in each.items() if key in known})
+        for each in json.loads(file.read_text())["scripts"]
+    ]
+
+
 def main() -> int:
     """Run and compare them; the exit status is 1 where one passes plainly and not here."""
     parser = argparse.ArgumentParser(prog="python -m tests.spark_examples", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, after each script")
     parser.add_argument("--only", default="", metavar="WORD", help="only scripts with this in their path")
+    parser.add_argument("--resume", action="store_true", help="take what was equal from FILE, and run the others")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the page of these results, and run nothing")
     given = parser.parse_args()
+    if given.resume and given.json is None:
+        parser.error("--resume reads the file that --json names")
     results: list[Result] = []
     if given.table:
-        known = {item.name for item in fields(Result)}
-        results = [
-            Result(**{key: value for key, value in each.items() if key in known})
-            for each in json.loads(given.table.read_text())["scripts"]
-        ]
+        results = _read(given.table)
     else:
-        for result in compare_all([name for name in scripts() if given.only in name]):
+        if given.resume:
+            results = [result for result in _read(given.json) if result.output == "equal"]
+        done = {result.script for result in results}
+        for result in compare_all([name for name in scripts() if given.only in name and name not in done]):
             results.append(result)
+            results.sort(key=lambda each: each.script)
             print(json.dumps(asdict(result)), flush=True)  # noqa: T201
             if given.json:
                 given.json.write_text(
