@@ -144,10 +144,14 @@ class LeaderEndpoint(FencedRpcEndpoint):
         return self.service.gateway(address, gateway_type, fence, timeout_s)
 
     def refused(self, error: FencingError) -> None:
-        """Handle the rejection of a call; if the receiver has seen a higher epoch, the election has to exceed that."""
-        if error.epoch is not None and self._term is not None and error.epoch > self._term.epoch:
+        """Handle the rejection of a call: the next term has to be above the epoch that the receiver has seen.
+
+        The receiver may have seen this leader's own epoch, of another session. Redis repeats an epoch after a failover
+        that has forgotten a grant, if the clocks of both servers are behind. Receivers accept only a higher one.
+        """
+        if error.epoch is not None and self._term is not None and error.epoch >= self._term.epoch:
             self.log.warning("%s of epoch %d was refused: %s", self.path, self._term.epoch, error)
-            self._election.observe_epoch(error.epoch)
+            self._election.observe_epoch(max(error.epoch, self._term.epoch + 1))
 
     async def on_start(self) -> None:
         await self._election.start(self)

@@ -244,7 +244,7 @@ inline acquire(m, who, above) {
 #endif
 #ifdef LIVE
             /* The promoted server's clock is far behind: epochs go back. The master's are far apart: none is repeated.
-               BEYOND TIED_EPOCHS: the master's clock is behind its counter too, and the replica repeats its epoch. */
+               With TIED_EPOCHS the master's clock is behind its counter too, and the replica repeats its epoch. */
 #ifndef TIED_EPOCHS
             epoch = (m == 0 -> redis[0].last + 50 : epoch);
 #endif
@@ -386,6 +386,11 @@ inline refused(n) {
     :: c[n].term == act.epoch && c[n].session == act.session && seen > c[n].term ->
         c[n].floor = seen;
         c[n].lost = 1
+#ifndef TIE_KEPT          /* FAULT TIE_KEPT: a leader keeps an epoch that a receiver knows of another session */
+    :: c[n].term == act.epoch && c[n].session == act.session && seen == c[n].term ->
+        c[n].floor = seen + 1;
+        c[n].lost = 1
+#endif
     :: else
     fi
 }

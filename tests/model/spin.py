@@ -218,6 +218,12 @@ CHECKS = {
             ("LIVE", "LEASE=6", "SESSIONS=12", "FAULTS=2"),
             500_000,
         ),
+        Check(
+            "ties",
+            "the same where both servers grant one epoch",
+            ("LIVE", "TIED_EPOCHS", "LEASE=6", "SESSIONS=12", "FAULTS=2"),
+            500_000,
+        ),
     )
 }
 """All of them hold; together they are what the model shows."""
@@ -240,6 +246,7 @@ FAULTS = (
     Fault(("CALL_WITHOUT_GATE",), "calls", _TWO_CALLERS),
     Fault(("LATCH_WITHOUT_EXPIRY",), "heals", "acceptance cycle"),
     Fault(("REFUSAL_IGNORED",), "heals", "acceptance cycle"),
+    Fault(("TIE_KEPT",), "ties", "acceptance cycle"),
 )
 """Positive controls: the named check finds each, so it would find the like in the protocol."""
 
@@ -247,6 +254,5 @@ BEYOND = (
     Fault(("OLD_MASTER_WRITES", "BELIEFS_ONLY"), "leases", _TWO_LEADERS),
     Fault(("BEHIND=99",), "epochs", "assertion violated (epoch>highest)"),
     Fault(("ACROSS_FAILOVER", "DRIFT"), "writes", "assertion violated (act.epoch>=written)"),
-    Fault(("TIED_EPOCHS",), "heals", "acceptance cycle"),
 )
 """What is not promised, and why: without it each property fails."""

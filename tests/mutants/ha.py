@@ -424,9 +424,17 @@ MUTANTS = (
         "A leader that a receiver refuses leads above what was seen.",
         _LEADERSHIP,
         '            self.log.warning("%s of epoch %d was refused: %s", self.path, self._term.epoch, error)\n'
-        "            self._election.observe_epoch(error.epoch)\n",
+        "            self._election.observe_epoch(max(error.epoch, self._term.epoch + 1))\n",
         "            pass\n",
         ("unit/test_observed_epochs.py::test_a_leader_whose_call_is_refused_learns_the_epoch_that_was_seen",),
+    ),
+    Mutant(
+        "tied-epoch-kept",
+        "A leader gives up an epoch that a receiver knows of another session.",
+        _LEADERSHIP,
+        "error.epoch >= self._term.epoch:",
+        "error.epoch > self._term.epoch:",
+        ("unit/test_observed_epochs.py::test_a_leader_whose_epoch_another_session_has_takes_a_higher_one",),
     ),
     Mutant(
         "unconfirmed-term-kept",

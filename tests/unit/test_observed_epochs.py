@@ -81,6 +81,12 @@ async def test_a_leader_whose_call_is_refused_learns_the_epoch_that_was_seen(ser
     election.observe_epoch.assert_called_once_with(9)
 
 
+async def test_a_leader_whose_epoch_another_session_has_takes_a_higher_one(service: RpcService) -> None:
+    component, election = await leading(service)
+    component.refused(FencingError("a later one leads", LOW.epoch))
+    election.observe_epoch.assert_called_once_with(LOW.epoch + 1)
+
+
 async def test_a_follower_calls_a_leader_behind_with_the_highest_token_that_it_has_seen() -> None:
     service = create_autospec(RpcService, instance=True)
     retrieval = create_autospec(LeaderRetrievalService, instance=True)
