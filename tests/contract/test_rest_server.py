@@ -214,7 +214,7 @@ async def test_who_goes_away_amid_a_form_leaves_nothing(tmp_path: Path, caplog: 
         await peer.send(f"POST /scripts HTTP/1.1\r\n{HEAD}{kind}\r\n--b\r\n")
         peer.connection.close()
         async with asyncio.timeout(DEADLINE_S):
-            while "has gone" not in caplog.text:  # noqa: ASYNC110  # nobody tells of a log line
+            while "has disconnected" not in caplog.text:  # noqa: ASYNC110  # nobody tells of a log line
                 await asyncio.sleep(0.01)
     assert site.cluster.submitted == []
     assert "failed" not in caplog.text
