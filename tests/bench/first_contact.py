@@ -25,6 +25,7 @@ from pathlib import Path
 import understudy
 from tests import spark_examples
 from tests.cluster_harness import Cluster
+from tests.generated import documentation
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """\
@@ -81,4 +82,7 @@ def _wait_for_a_line(command: list[str]) -> float:
 
 
 def _is_documented(name: str, page: str) -> bool:
-    return bool(getattr(understudy, name).__doc__) and re.search(rf"^### {re.escape(name)}$", page, re.M) is not None
+    return (
+        bool(documentation(name, getattr(understudy, name)))
+        and re.search(rf"^### {re.escape(name)}$", page, re.M) is not None
+    )
