@@ -97,9 +97,9 @@ def api_page() -> str:
     for module, names in understudy._HOMES.items():
         found[_part_of(module)] += names
     lines = [_API_HEAD]
-    for part, names in found.items():
+    for part, of_part in found.items():
         lines.append(f"## {part}\n")
-        for name in sorted(names, key=str.lower):
+        for name in sorted(of_part, key=str.lower):
             lines += _entry(name, getattr(understudy, name))
     return "\n".join(lines).rstrip() + "\n"
 
