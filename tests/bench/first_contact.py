@@ -1,4 +1,4 @@
-"""What a newcomer meets: PySpark's own examples, the wait for a job's output, the length of the README, the public API.
+"""A newcomer's first hour: PySpark's own examples, the wait for a job's output, the length of README, the public API.
 
 - ``examples_plain_ok``, ``examples_understudy_ok``: how many of PySpark's examples pass by plain `python`, and by
   `understudy job run`. ``examples_output_equal``: how many of those print the same both ways. How many others differ
@@ -62,8 +62,8 @@ def _first_output(rounds: int) -> Figures:
         script = Path(scratch) / "says.py"
         script.write_text(SCRIPT)
         cluster = Cluster(Path(scratch) / "cluster")
-        cluster.run("start")
         try:
+            cluster.run("start")
             waits = [_wait_for_a_line(cluster.command("job", "run", str(script))) for _ in range(rounds + 1)][1:]
         finally:
             cluster.run("stop", check=False)

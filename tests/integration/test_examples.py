@@ -34,7 +34,7 @@ def shown(command: str) -> str:
 
 @pytest.fixture
 def environ(cluster: Cluster, tmp_path: Path) -> dict[str, str]:
-    """Of a person whose cluster is the tests' one, with `understudy` on the path."""
+    """Return the environment of a user of the tests' cluster, with `understudy` on the path."""
     (tmp_path / "config.yaml").write_text(f"cluster.runtime-dir: {cluster.directory}\n")
     (tmp_path / "bin").mkdir()
     for name, module in (("understudy", " -m understudy"), ("python", "")):

@@ -117,7 +117,7 @@ def make_project(directory: Path) -> Path:
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
-    """What a project has written, by path; names that Spark makes up are replaced.
+    """Return the files that a project has written, by path; names that Spark makes up are replaced.
 
     Compiled modules are left out: plain Python writes all of them, a job only those of Spark's workers.
     """

@@ -255,4 +255,4 @@ BEYOND = (
     Fault(("BEHIND=99",), "epochs", "assertion violated (epoch>highest)"),
     Fault(("ACROSS_FAILOVER", "DRIFT"), "writes", "assertion violated (act.epoch>=written)"),
 )
-"""What is not promised, and why: without it each property fails."""
+"""Conditions that the product assumes: without each of them the named check fails."""
