@@ -65,7 +65,7 @@ _RDD_PATHS = (
     "saveAsHadoopFile",
     "saveAsNewAPIHadoopFile",
 )
-_MODEL_CALLS = frozenset({"save", "load", "handleOverwrite", "loadLabeledPoints", "loadVectors"})
+_MODEL_CALLS = frozenset({"save", "load", "handleOverwrite", "loadLabeledPoints", "loadLDAModel", "loadVectors"})
 
 
 def carry_surroundings(spec: TaskSpec, import_path: Sequence[str] = ()) -> None:
