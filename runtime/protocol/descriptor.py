@@ -263,6 +263,7 @@ class StageProgress:
         completed: number of tasks that are done.
         active: number of tasks that run.
         state: ``PENDING``, ``ACTIVE``, ``COMPLETE``, ``FAILED`` or ``SKIPPED``, as Spark's own page shows it.
+        parents: numbers of the stages of its Spark job whose output it reads.
     """
 
     stage_id: int
@@ -271,6 +272,7 @@ class StageProgress:
     completed: int
     active: int
     state: str
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ def open_window(browser: Browser, stage: Stage) -> Iterator[Callable[..., Visito
 
     yield make
     for context in contexts:
+        for page in context.pages:  # an answer that a test's route fetches would else end within the next test
+            page.unroute_all(behavior="wait")
         context.close()
 
 

@@ -76,7 +76,7 @@ RUNNING, STREAMING, WAITING, FAILED, FINISHED, CANCELED = (JobID(f"{n}" * 32) fo
 _SLOTS = 4
 _STAGES = (
     StageProgress(7, f"count at {HOSTILE}", 40, 40, 0, "COMPLETE"),
-    StageProgress(8, "collect at nightly.py:33", 200, 50, 2, "ACTIVE"),
+    StageProgress(8, "collect at nightly.py:33", 200, 50, 2, "ACTIVE", (7,)),
 )
 _DONE = {ExecutionState.RUNNING: 13, ExecutionState.FINISHED: 40}
 _SYSTEM = "akka.tcp://understudy@127.0.0.1:6123"

@@ -155,7 +155,12 @@ def test_a_script_shows_the_stages_that_spark_runs_for_it(visitor: Visitor) -> N
     ):
         for text in texts:
             expect(rows.nth(row)).to_contain_text(text)
+    drawn = visitor.page.get_by_role("group", name="Graphs of Spark's stages")
+    expect(drawn.get_by_role("group", name="Graph of 2 Spark stages").get_by_role("img")).to_have_count(2)
+    expect(drawn.get_by_role("img", name="collect at nightly.py:33: ACTIVE, 50 of 200 Spark tasks")).to_be_visible()
+    expect(drawn.locator(".edge")).to_have_count(1)
     visitor.go(JOB)
+    expect(visitor.page.get_by_role("group", name="Graphs of Spark's stages")).to_have_count(0)
     expect(visitor.page.get_by_role("region", name="Tasks", exact=True)).to_be_visible()
     expect(visitor.page.get_by_role("region", name="Spark stages")).to_have_count(0)
     assert visitor.problems == []

@@ -61,6 +61,7 @@ def test_the_stages_of_a_script_are_told_one_by_one(cluster: Cluster) -> None:
     assert [(stage["state"], stage["tasks"], stage["tasks-completed"]) for stage in stages] == [("COMPLETE", 3, 3)] * 2
     assert stages[0]["name"].startswith("reduceByKey at ")
     assert stages[1]["name"].startswith("collect at ")
+    assert [stage["parents"] for stage in stages] == [[], [stages[0]["id"]]]
     assert rest.get(f"/jobs/{job_id}/queries") == {"queries": []}
     assert rest.get(f"/jobs/{job_id}")["kind"] == "script"
 

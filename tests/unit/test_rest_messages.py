@@ -99,7 +99,7 @@ def _figures() -> CheckpointStatsSnapshot:
 
 
 FIGURES = _figures()
-STAGE = StageProgress(3, "collect at a.py:7", 8, 2, 1, "ACTIVE")
+STAGE = StageProgress(3, "collect at a.py:7", 8, 2, 1, "ACTIVE", (2,))
 HISTORY = QueryHistory(
     READ, "q", "r", "clicks", (10, 20), (0, 1), (1.5, 2.5), (3.0, 4.0), (30, 40), (5, 6), (50, 60), (7, None)
 )
@@ -193,6 +193,7 @@ def test_a_job_has_the_form_of_flinks(status: JobStatus) -> None:
             "tasks": 8,
             "tasks-completed": 2,
             "tasks-active": 1,
+            "parents": [2],
         }
     ]
     assert told["spark"][READ]["queries"] == [{"id": "q", "run-id": "r", "name": "", "batch": 3}]

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from runtime.spark.task.progress import MOST_OF_A_NAME, MOST_STAGES, Counts, ProgressReporter, Stage, TaskProgress
+from runtime.spark.task.progress import (
+    MOST_OF_A_NAME,
+    MOST_STAGES,
+    Counts,
+    ProgressReporter,
+    Stage,
+    TaskProgress,
+    parents_of,
+)
 
 CHAIN = {"read": [], "clean": ["read"], "other": ["read"], "write": ["clean"]}
 
@@ -72,6 +80,12 @@ def test_a_stage_has_the_state_that_its_tasks_and_its_job_tell(
     job: str, tasks: int, completed: int, active: int, state: str
 ) -> None:
     assert Stage.of(1, "collect at a.py:1", tasks, completed, active, job).state == state
+
+
+def test_the_parents_of_a_stage_make_what_it_reads() -> None:
+    rdds = {0: frozenset({0, 1}), 1: frozenset({2}), 2: frozenset({3, 4})}
+    inputs = {0: frozenset[int](), 1: frozenset({9}), 2: frozenset({2, 1, 9})}  # 9: an RDD of an earlier job
+    assert parents_of(rdds, inputs) == {0: (), 1: (), 2: (0, 1)}
 
 
 def test_the_newest_stages_are_told_one_by_one() -> None:

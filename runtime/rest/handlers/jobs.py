@@ -113,6 +113,7 @@ def _spark(graph: ArchivedExecutionGraph, task: TaskInfo) -> Json:
                 "tasks": stage.tasks,
                 "tasks-completed": stage.completed,
                 "tasks-active": stage.active,
+                "parents": list(stage.parents),
             }
             for count in counts
             for stage in count.latest_stages

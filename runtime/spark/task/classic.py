@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from py4j.clientserver import JavaClient
 from py4j.java_gateway import GatewayClient, JavaObject
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext, SparkFiles, StatusTracker, java_gateway
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -37,9 +37,12 @@ from runtime.spark.spec import SCHEDULER_POOL, WORKER_VARIABLE, ClassicEndpoint,
 from runtime.spark.task.control import Cancellation, TaskControl
 from runtime.spark.task.imports import ShippedPath
 from runtime.spark.task.program import run_main
-from runtime.spark.task.progress import Counts, ProgressReporter, Stage, TaskProgress
+from runtime.spark.task.progress import MOST_STAGES, Counts, ProgressReporter, Stage, TaskProgress, parents_of
 from runtime.spark.task.streaming import watch_streaming_queries
 from runtime.spark.task.working_directory import carry_surroundings, resolve_paths_of
+
+_EDGES = re.compile(r"RDDOperationEdge\((\d+),\d+\)")
+"""Spark's edges between RDDs, as text; the group is the one that is read."""
 
 
 class StatusPoller:
@@ -54,11 +57,13 @@ class StatusPoller:
         self._arrays: Any = jvm.java.util.Arrays
         self._tracker: Any = java_context.statusTracker()
         self._by_tag: Any = java_context.sc().statusTracker()  # Java's wrapper does not know tags
+        self._store: Any = java_context.sc().statusStore()
         self._tag = tag
         self._reporter = reporter
         self._vertex = vertex
         self._interval = interval
         self._done: set[int] = set()
+        self._parents: dict[int, dict[int, tuple[int, ...]]] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spark-status", daemon=True)
         self._thread.start()
@@ -92,20 +97,43 @@ class StatusPoller:
             status = str(job.status().name())
             over = status in ("SUCCEEDED", "FAILED")
             stages, counts = [], Counts()
-            for stage_id in self._numbers(job.stageIds()):
-                stage = self._stage(stage_id, status)
+            stage_ids = self._numbers(job.stageIds())
+            parents = self._parents_of(job_id, stage_ids)
+            for stage_id in stage_ids:
+                stage = self._stage(stage_id, status, parents.get(stage_id, ()))
                 counts += Counts(stages=1) if stage is None else stage.counts
                 stages += [] if stage is None else [stage]
             if over:
                 self._done.add(job_id)
+                self._parents.pop(job_id, None)
             yield job_id, counts, stages, over
 
-    def _stage(self, stage_id: int, job: str) -> Stage | None:
+    def _stage(self, stage_id: int, job: str, parents: tuple[int, ...]) -> Stage | None:
         info = self._tracker.getStageInfo(stage_id)
         if info is None:
             return None
         total, completed, active = info.numTasks(), info.numCompletedTasks(), info.numActiveTasks()
-        return Stage.of(stage_id, str(info.name()), total, completed, active, job)
+        return Stage.of(stage_id, str(info.name()), total, completed, active, job, parents)
+
+    def _parents_of(self, job_id: int, stage_ids: list[int]) -> dict[int, tuple[int, ...]]:
+        """Read once which stages of a job feed which: Spark knows all of them when the job starts."""
+        if not 1 < len(stage_ids) <= MOST_STAGES:  # the page draws no more
+            return {}
+        if job_id not in self._parents:
+            try:
+                rdds = {stage_id: self._rdds_of(stage_id) for stage_id in stage_ids}
+                inputs = {stage_id: self._inputs_of(stage_id) for stage_id in stage_ids}
+            except Py4JJavaError:  # NoSuchElementException: Spark has dropped the stage from its store
+                return {}
+            self._parents[job_id] = parents_of(rdds, inputs)
+        return self._parents[job_id]
+
+    def _rdds_of(self, stage_id: int) -> frozenset[int]:
+        return frozenset(map(int, str(self._store.lastStageAttempt(stage_id).rddIds().mkString(" ")).split()))
+
+    def _inputs_of(self, stage_id: int) -> frozenset[int]:
+        edges = self._store.operationGraphForStage(stage_id).incomingEdges()
+        return frozenset(map(int, _EDGES.findall(str(edges.mkString(" ")))))
 
     def _numbers(self, array: Any) -> list[int]:
         """Return the numbers of a Java int array, in one call instead of one for each element."""

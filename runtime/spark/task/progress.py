@@ -46,7 +46,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A Spark stage: its number, its name (the call that made it), its tasks, and its state in Spark's words."""
+    """A Spark stage: number, name (the call that made it), tasks, state in Spark's words, and stages that feed it."""
 
     stage_id: int
     name: str
@@ -54,9 +54,19 @@ class Stage:
     completed: int
     active: int
     state: str
+    parents: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, stage_id: int, name: str, tasks: int, completed: int, active: int, job: str) -> Stage:
+    def of(
+        cls,
+        stage_id: int,
+        name: str,
+        tasks: int,
+        completed: int,
+        active: int,
+        job: str,
+        parents: tuple[int, ...] = (),
+    ) -> Stage:
         """Return the stage with the state that follows from Spark's status tracker.
 
         *job* is the state of its Spark job (`JobExecutionStatus`). Spark skips a stage whose output an earlier job has
@@ -70,12 +80,25 @@ class Stage:
             state = "COMPLETE" if completed else "SKIPPED"
         else:
             state = "ACTIVE" if active or completed else "PENDING"
-        return cls(stage_id, name[:MOST_OF_A_NAME], tasks, completed, active, state)
+        return cls(stage_id, name[:MOST_OF_A_NAME], tasks, completed, active, state, parents)
 
     @property
     def counts(self) -> Counts:
         """Return the counts of this stage alone."""
         return Counts(1, int(self.completed >= self.tasks), self.tasks, self.completed, self.active)
+
+
+def parents_of(rdds: Mapping[int, frozenset[int]], inputs: Mapping[int, frozenset[int]]) -> dict[int, tuple[int, ...]]:
+    """Return, for each stage of a Spark job, the job's stages that it reads the shuffled output of.
+
+    Args:
+        rdds: the RDDs that each stage computes, by the stage's number.
+        inputs: the RDDs of other stages that each stage reads.
+    """
+    return {
+        stage: tuple(sorted(other for other, made in rdds.items() if other != stage and made & read))
+        for stage, read in inputs.items()
+    }
 
 
 class TaskProgress:

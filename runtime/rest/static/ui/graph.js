@@ -60,6 +60,45 @@ function cut(text, length) {
 export function jobGraph(job, href) {
   const vertices = new Map(job.vertices.map((vertex) => [vertex.id, vertex]));
   const nodes = job.plan.nodes.filter((node) => vertices.has(node.id));
+  return drawing(nodes, `Graph of ${plural(nodes.length, "task")}`, (node, place) =>
+    box(node, vertices.get(node.id), job.spark?.[node.id], place, href(node.id)),
+  );
+}
+
+/**
+ * A graph of each Spark job that these stages belong to: stages belong together where one reads the other's output.
+ * @param stages with `tone`, the colour of their state.
+ */
+export function stageGraphs(stages) {
+  const nodes = stages.map((stage) => ({
+    id: `${stage.task.id} ${stage.id}`,
+    stage,
+    inputs: stage.parents.map((id) => ({ id: `${stage.task.id} ${id}`, exchange: "blocking", ship_strategy: "shuffle" })),
+  }));
+  return components(nodes).map((group) =>
+    drawing(group, `Graph of ${plural(group.length, "Spark stage")}`, (node, place) => {
+      const { name, state, tone, tasks } = node.stage;
+      const vertex = { name, status: state, tone, duration: 0 };
+      return box(node, vertex, { tasks, "tasks-completed": node.stage["tasks-completed"] }, place);
+    }),
+  );
+}
+
+/** The nodes in groups that edges connect, in the order of their first nodes. */
+export function components(nodes) {
+  const groupOf = new Map(nodes.map((node) => [node.id, [node]]));
+  for (const node of nodes) {
+    for (const input of node.inputs) {
+      const [one, other] = [groupOf.get(input.id), groupOf.get(node.id)];
+      if (!one || one === other) continue;
+      one.push(...other);
+      other.forEach((moved) => groupOf.set(moved.id, one));
+    }
+  }
+  return [...new Set(nodes.map((node) => groupOf.get(node.id)))];
+}
+
+function drawing(nodes, label, boxOf) {
   const down = window.innerWidth < NARROW;
   const layers = layersOf(nodes);
   const most = Math.max(...layers.map((layer) => layer.length));
@@ -96,13 +135,11 @@ export function jobGraph(job, href) {
       width: width + 2 * m,
       height: height + 2 * m,
       role: "group",
-      "aria-label": `Graph of ${plural(nodes.length, "task")}`,
+      "aria-label": label,
+      key: nodes[0].id,
     },
     edges,
-    nodes.map((node) => {
-      const place = { ...places.get(node.id), width: nodeWidth };
-      return box(node, vertices.get(node.id), job.spark?.[node.id], place, href(node.id));
-    }),
+    nodes.map((node) => boxOf(node, { ...places.get(node.id), width: nodeWidth })),
   );
 }
 
@@ -145,6 +182,7 @@ export function pressureOf(spark) {
   return LEVELS[Math.max(-1, ...known)] ?? "";
 }
 
+/** A node's box: a link where there is `href`. */
 function box(node, vertex, spark, place, href) {
   const { x, y, width } = place;
   const steps = describe(node.description ?? "");
@@ -156,14 +194,15 @@ function box(node, vertex, spark, place, href) {
   const pressed = level && `back pressure ${level.toUpperCase()}`;
   const what = pressed || short || (steps.length > 1 ? plural(steps.length, "step") : (steps[0] ?? ""));
   const lasts = vertex.duration > 0 ? duration(vertex.duration) : "";
-  const kind = tone(vertex.status);
+  const kind = vertex.tone ?? tone(vertex.status);
   const inner = width - 28;
   const fitting = (text, character) => cut(text, Math.floor(inner / character));
   const bar = { x: x + 14, y: y + 81, height: 3, rx: 1.5 };
   return s(
-    "a",
+    href ? "a" : "g",
     {
       href,
+      role: href ? undefined : "img",
       key: node.id,
       class: "node",
       "aria-label": [`${vertex.name}: ${vertex.status}`, lasts, done, pressed].filter(Boolean).join(", "),

@@ -3,7 +3,7 @@
 import { getJson, at } from "../api.js";
 import { h } from "../dom.js";
 import { count, plural } from "../format.js";
-import { jobGraph, pressureOf, progressOf } from "../graph.js";
+import { jobGraph, pressureOf, progressOf, stageGraphs } from "../graph.js";
 import { badge, card, empty, gauge, lasting, notice, table, tone } from "../parts.js";
 import { pressure } from "./job_streaming.js";
 import { jobHref } from "./job_tables.js";
@@ -55,9 +55,23 @@ function queries(job) {
 
 const STAGE_TONES = { ACTIVE: "RUNNING", COMPLETE: "FINISHED", FAILED: "FAILED", SKIPPED: "CANCELED" };
 
-/** What Spark does inside the job's scripts: their newest stages, the newest first. */
+/** The newest stages of the job's scripts. */
+function stagesOf(job) {
+  return job.vertices.flatMap((v) => (job.spark?.[v.id]?.["latest-stages"] ?? []).map((stage) => ({ ...stage, task: v })));
+}
+
+/** Drawings of the newest Spark jobs of the job's scripts, below the scripts' boxes. */
+function stageDrawings(job) {
+  const found = stagesOf(job).map((stage) => ({ ...stage, tone: tone(STAGE_TONES[stage.state]) }));
+  return (
+    found.length > 0 &&
+    h("div", { class: "stage-graphs", key: "stages", role: "group", "aria-label": "Graphs of Spark's stages" }, stageGraphs(found))
+  );
+}
+
+/** Table of the newest stages, the newest first. */
 function stages(job) {
-  const rows = job.vertices.flatMap((v) => (job.spark?.[v.id]?.["latest-stages"] ?? []).map((stage) => ({ ...stage, task: v })));
+  const rows = stagesOf(job);
   if (rows.length === 0) return null;
   const all = job.vertices.reduce((sum, v) => sum + (job.spark?.[v.id]?.stages ?? 0), 0);
   const bar = (stage) => {
@@ -117,6 +131,7 @@ export function view(failure, job) {
             "div",
             { class: "graph-scroller", key: "graph", tabindex: "0", role: "region", "aria-label": "Job graph" },
             jobGraph(job, href),
+            stageDrawings(job),
           ),
           legend(job),
           stages(job),
