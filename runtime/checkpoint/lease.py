@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
+from actors.errors import WireError
+from actors.rpc.codec import from_plain
 from runtime.checkpoint.errors import CheckpointError
 
 SETTLE_S = 5.0
@@ -66,9 +68,10 @@ class LeaseHolder:
     def decode(cls, content: bytes) -> LeaseHolder | None:
         """Return the holder that a file names; None if it names none, or is being written."""
         try:
-            return cls(**json.loads(content))
-        except (ValueError, TypeError):
+            holder: LeaseHolder = from_plain(json.loads(content), cls)
+        except (ValueError, WireError):
             return None
+        return holder
 
 
 class LeaseDecision(Enum):

@@ -34,8 +34,13 @@ def write_metadata(metadata: CheckpointMetadata) -> None:
     """Write a checkpoint's metadata into its directory; raises OSError."""
     path = Path(metadata.path)
     make_private(path, durable=True)
+    write_private(path / METADATA, encode_metadata(metadata))
+
+
+def encode_metadata(metadata: CheckpointMetadata) -> bytes:
+    """Return the content of a checkpoint's metadata file: JSON, with a digest of itself."""
     plain = to_plain(metadata)
-    write_private(path / METADATA, json.dumps({**plain, "digest": digest_of(plain)}, indent=1).encode())
+    return json.dumps({**plain, "digest": digest_of(plain)}, indent=1).encode()
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -52,10 +57,11 @@ def read_checkpoint(path: Path) -> CheckpointMetadata:
     root = path.absolute()
     try:
         plain = json.loads((root / METADATA).read_bytes())
-        if "digest" in plain and plain.pop("digest") != digest_of(plain):
+        digest = plain.pop("digest", "")
+        if digest and digest != digest_of(plain):
             raise ValueError(f"the digest of {METADATA} is another one")
         metadata: CheckpointMetadata = from_plain(plain, CheckpointMetadata)
-        if unknown := sorted(plain.keys() - to_plain(metadata).keys()):
+        if not digest and (unknown := sorted(plain.keys() - to_plain(metadata).keys())):
             raise ValueError(f"{METADATA} has an unknown part {unknown[0]!r}")
         if metadata.format_version != FORMAT_VERSION:
             raise SnapshotLostError(

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from actors.errors import WireError
+from actors.rpc.codec import from_plain
 from conf.files import write_private
 from runtime.errors import RuntimeDirectoryError
 
@@ -85,12 +87,11 @@ class ClusterDescriptor:
             values = json.loads(path.read_bytes())
             if values.pop("format") != FORMAT:
                 raise ValueError("it was written by another version")
-            processes = tuple(ProcessRecord(**process) for process in values.pop("processes"))
-            masters = tuple(values.pop("masters", ()))
-            return cls(processes=processes, masters=masters, **values)
+            descriptor: ClusterDescriptor = from_plain(values, cls)
+            return descriptor
         except FileNotFoundError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
             raise RuntimeDirectoryError(
                 f"cannot read {path}: {error}", "stop the cluster with the version that started it, or remove the file"
             ) from error

@@ -1,0 +1,116 @@
+"""Every release reads what this one and earlier ones have stored, and no format changes unnoticed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from runtime import __version__
+from runtime.checkpoint.manifest import digest_of
+from tests.stored_formats import (
+    FORMATS,
+    StoredFormat,
+    changes_without_version,
+    current,
+    golden_files,
+    problems,
+    recorded,
+)
+
+GOLDEN = golden_files()
+WITH_FIELDS = [item for item in FORMATS if item.name not in ("file-list", "blob-fence")]
+
+
+def named(value: Any) -> str:
+    return value.name if isinstance(value, StoredFormat) else str(value)
+
+
+def test_shapes_golden_files_and_page_fit_the_code() -> None:
+    assert problems() == []
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_a_release_has_stored_is_read(path: Path) -> None:
+    item = GOLDEN[path]
+    value = item.read(path.read_bytes())
+    assert type(value) is item.kind
+    if path.parent.name == __version__:
+        assert item.write(value) == item.write(item.value) == path.read_bytes()
+
+
+@pytest.mark.parametrize("item", [item for item in FORMATS if item.name != "lease"], ids=named)
+def test_what_is_cut_off_is_not_read(item: StoredFormat) -> None:
+    data = item.write(item.value)
+    with pytest.raises(Exception):  # noqa: B017 -- each format has an error of its own
+        item.read(data[: len(data) // 2])
+
+
+def test_a_lease_that_is_cut_off_names_nobody() -> None:
+    (lease,) = (item for item in FORMATS if item.name == "lease")
+    assert lease.read(lease.write(lease.value)[:20]) is None
+
+
+@pytest.mark.parametrize("item", WITH_FIELDS, ids=named)
+def test_a_field_of_a_later_release_is_ignored(item: StoredFormat) -> None:
+    data = item.write(item.value)
+    is_json = item.encoding.startswith("JSON")
+    plain = json.loads(data) if is_json else msgpack.unpackb(data, strict_map_key=False)
+    plain["of_a_later_release"] = "new"
+    if "digest" in plain and item.name in ("savepoint", "checkpoint-metadata"):
+        del plain["digest"]
+        plain["digest"] = digest_of(plain)
+    later = json.dumps(plain).encode() if is_json else msgpack.packb(plain)
+    assert item.read(later) == item.read(data) is not None
+
+
+def change(path: str, value: Any) -> dict[str, Any]:
+    """Return the current shapes with a change at a path of names; None removes what is there."""
+    shapes = copy.deepcopy(current())
+    *parents, last = path.split("/")
+    place: Any = shapes
+    for name in parents:
+        place = place[name]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return shapes
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("job-graph/types/JobVertex/memory_bytes", None, "JobVertex.memory_bytes is gone"),
+        ("job-graph/types/JobVertex/name", "int", "JobVertex.name was str, and is int"),
+        ("savepoint/types/SavepointJob/owner", "str", "SavepointJob.owner is new and has no default"),
+        ("lease/types/LeaseHolder/host", "str", "LeaseHolder.host has lost its default"),
+        ("job-graph/types/JobKind", ["script"], "the values of JobKind were"),
+        ("job-graph/types/JobEdge", None, "JobEdge is gone"),
+        ("cluster", None, "the format is gone"),
+    ],
+)
+def test_an_incompatible_change_needs_a_version(path: str, value: Any, problem: str) -> None:
+    changed = change(path, value)
+    (found,) = changes_without_version(recorded(), changed)
+    assert problem in found
+    name = path.split("/")[0]
+    if name in changed:
+        changed[name]["version"] += 1
+        assert changes_without_version(recorded(), changed) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("job-graph/types/JobVertex/colour", "str?"),
+        ("job-graph/types/JobVertex/name", "str?"),
+        ("job-graph/types/Colour", ["red"]),
+    ],
+)
+def test_a_field_with_a_default_needs_none(path: str, value: Any) -> None:
+    assert changes_without_version(recorded(), change(path, value)) == []
