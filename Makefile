@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Unit tests sync thousands of small files: to memory, where that has a gigabyte to spare.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 1000000 2>/dev/null && echo TMPDIR=/dev/shm)
 
-.PHONY: env demo test check format bench docs pictures clean
+.PHONY: env demo test simulation check format bench dist docs pictures clean
 
 env: $(STAMP)
 
@@ -27,6 +27,10 @@ demo: env
 test: check
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile \
 		tests/contract tests/fuzz tests/browser tests/integration tests/faults
+
+# New random seeds, which are printed: faults in the whole control plane, simulated in one process.
+simulation: env
+	$(BIN)/python -W ignore -m tests.simulation run --minutes 3
 
 check: env
 	$(BIN)/ruff format --check .
@@ -51,6 +55,10 @@ pictures: env
 
 bench: env
 	$(BIN)/python -m tests.bench submit --json -
+
+# The wheel and the source distribution of the last commit, with the same bytes on every machine.
+dist: env
+	$(BIN)/python -m tests.release
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

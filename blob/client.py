@@ -235,7 +235,8 @@ class BlobClient:
         """Download a blob into *stream*; trust the new content only once this returns.
 
         Raises:
-            DigestMismatch: the written content is not the blob.
+            DigestMismatch: the written content is not the blob. If the server's copy is damaged, the server replaces
+                it by the store's, which a second call gets.
             OSError: the stream cannot be written.
         """
 
@@ -247,6 +248,8 @@ class BlobClient:
             channel.receive_content(write, length, hasher, advance)
 
         if not self._download(key, job_id, receive, progress, verify=False):
+            # The stream keeps the damaged content. But the next reader shall not get the same damaged copy.
+            self._download(key, job_id, _discard, None, verify=True)
             raise _damaged(key)
 
     def download(
@@ -354,6 +357,11 @@ def _to_file(descriptor: int, durable: bool = False) -> Receive:
         channel.receive_to_file(descriptor, length, hasher, advance, durable=durable)
 
     return receive
+
+
+def _discard(channel: Channel, length: int, hasher: Hasher, advance: Callable[[int], None]) -> None:
+    channel.discard(length)
+    advance(length)
 
 
 def _damaged(key: BlobKey) -> DigestMismatch:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -109,6 +110,21 @@ class KeyedLocks(Generic[K]):
 _Entry = tuple[str | None, BlobKey]
 
 
+@dataclass(slots=True)
+class _Rest:
+    """Deleted bytes that are still on the disk; they count until they are removed.
+
+    Attributes:
+        job_id: the job for which it counts.
+        size: bytes for which it counts; None before that is known.
+        is_reserved: whether they are the reservation of an upload.
+    """
+
+    job_id: str | None
+    size: int | None = None
+    is_reserved: bool = False
+
+
 class BlobContents:
     """The blobs of one server.
 
@@ -143,6 +159,7 @@ class BlobContents:
         self._job_uses: ExpiryTable[str] = ExpiryTable(orphan_age)
         self._parked = ParkedUploads(resume_window)
         self._recoveries: SingleFlight[_Entry, None] = SingleFlight()
+        self._rests: dict[Path, _Rest] = {}
         for job_id, key, status in directory.entries():
             budget.add(job_id, status.st_size)
             self._touch(job_id, key)
@@ -218,8 +235,7 @@ class BlobContents:
             other.end()
 
     def _abandon(self, upload: Upload) -> None:
-        with self._lock:
-            self._budget.abort(upload.name.job_id, upload.name.length)
+        self._remove(upload.temporary, _Rest(upload.name.job_id, upload.name.length, is_reserved=True))
 
     def open(self, job_id: str | None, key: BlobKey, *, verify: bool = False) -> tuple[int, int]:
         """Return a descriptor of the blob's file, which the caller closes, and its size.
@@ -292,6 +308,8 @@ class BlobContents:
     def sweep(self, live_jobs: Collection[str]) -> list[str]:
         """Delete leftover jobs, here and in the store: uploaded but never submitted, or ended but not cleaned up.
 
+        It also removes directories of jobs that have no blobs here any more.
+
         It never deletes *live_jobs*, nor jobs with a use within the orphan age. Uses are a PUT, GET or recovery of a
         blob, a call of `use_job`, and the first time that this server sees the job.
 
@@ -307,7 +325,7 @@ class BlobContents:
         stored = self._store.jobs()
         now = self._clock()
         with self._lock:
-            for job_id in stored:
+            for job_id in sorted(stored):
                 self._job_uses.note(job_id, now)
             for job_id in live_jobs:
                 self._job_uses.touch(job_id, now)
@@ -319,10 +337,18 @@ class BlobContents:
                     orphaned = self._job_uses.is_expired(job_id, self._clock())
                 if orphaned and (self._delete_job(job_id) or job_id in stored):
                     deleted.append(job_id)
+        self.directory.remove_empty_jobs()
         return deleted
 
     def delete_expired(self) -> int:
-        """Delete expired transient blobs and expired interrupted uploads; return the number of deleted blobs."""
+        """Delete expired transient blobs and expired interrupted uploads; return the number of deleted blobs.
+
+        It also removes what the disk did not remove at an earlier delete.
+        """
+        with self._lock:
+            rests, self._rests = self._rests, {}
+        for path, rest in rests.items():
+            self._remove(path, rest)
         with self._lock:
             expired = self._expiry.expired(self._clock())
             interrupted = self._parked.expired(self._clock())
@@ -356,10 +382,25 @@ class BlobContents:
     def _dispose(self, job_id: str | None, taken: Path | None) -> bool:
         if taken is None:
             return False
-        size = self.directory.dispose(taken)
-        with self._lock:
-            self._budget.remove(job_id, size)
+        self._remove(taken, _Rest(job_id))
         return True
+
+    def _remove(self, path: Path, rest: _Rest) -> None:
+        """Remove a path that nobody finds any more; `delete_expired` tries again if the disk fails."""
+        try:
+            if rest.size is None:
+                rest.size = self.directory.size(path)
+            self.directory.dispose(path)
+        except OSError as error:
+            logger.warning("%s cannot be removed at present: %s", path, error)
+            with self._lock:
+                self._rests[path] = rest
+            return
+        with self._lock:
+            if rest.is_reserved:
+                self._budget.abort(rest.job_id, rest.size)
+            else:
+                self._budget.remove(rest.job_id, rest.size)
 
     def _recover(self, job_id: str, key: BlobKey) -> None:
         with self._job_locks.shared(job_id), self._blobs.exclusive((job_id, key)):
@@ -376,7 +417,7 @@ class BlobContents:
                     self.directory.commit(temporary, job_id, key)
                     self._budget.add(job_id, size)
             except BaseException:
-                temporary.unlink()
+                self._remove(temporary, _Rest(job_id, 0))
                 raise
             finally:
                 os.close(descriptor)

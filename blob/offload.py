@@ -146,7 +146,7 @@ class MessageOffload:
         self._lock = threading.Lock()
         self._uploads: SingleFlight[bytes, _Parcel] = SingleFlight()
         self._parcels: dict[bytes, _Parcel] = {}
-        self._old: set[_Parcel] = set()
+        self._old: dict[_Parcel, None] = {}  # in the order in which they were retired
 
     @contextlib.contextmanager
     def delivery(self, data: bytes) -> Iterator[MaybeOffloaded]:
@@ -193,7 +193,8 @@ class MessageOffload:
                 if now - parcel.uploaded >= self._lifetime_s:
                     self._retire(digest)
             over = [parcel for parcel in self._old if now - parcel.uploaded >= self._lifetime_s]
-            self._old.difference_update(over)
+            for parcel in over:
+                del self._old[parcel]
         for parcel in over:
             self._delete(parcel)
 
@@ -241,7 +242,7 @@ class MessageOffload:
             for digest in known:
                 del self._parcels[digest]
             present = bool(known) or parcel in self._old
-            self._old.discard(parcel)
+            self._old.pop(parcel, None)
         if present:
             self._delete(parcel)
 
@@ -249,7 +250,7 @@ class MessageOffload:
         """Use this parcel for no new delivery; call it with the lock held."""
         parcel = self._parcels.pop(digest)
         parcel.current = False
-        self._old.add(parcel)
+        self._old[parcel] = None
 
     def _delete(self, parcel: _Parcel) -> None:
         try:

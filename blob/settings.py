@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+from conf.option import ConfigOption
+from conf.options import BlobOptions
+
+T = TypeVar("T")
+
+
+def _default(option: ConfigOption[T]) -> T:
+    """Return the default of an option that has one."""
+    assert option.default is not None
+    return option.default
 
 
 @dataclass(frozen=True, slots=True)
 class BlobServerOptions:
-    """The server's limits.
+    """The server's limits; the defaults are those of the cluster's options.
 
     Args:
         max_connections: connections served at once; further ones wait until one ends or has idled for a second.
@@ -22,15 +34,15 @@ class BlobServerOptions:
         resume_window: seconds for which an interrupted upload of 4 MiB or more can resume where it broke.
     """
 
-    max_connections: int = 50
+    max_connections: int = _default(BlobOptions.MAX_CONNECTIONS)
     backlog: int = 1000
-    timeout: float = 30.0
-    transient_ttl: float = 3600.0
-    cleanup_interval: float = 60.0
-    max_bytes: int | None = None
-    max_bytes_per_job: int | None = None
-    disk_reserve: int = 256 * 1024 * 1024
-    orphan_age: float = 3600.0
+    timeout: float = _default(BlobOptions.SERVER_SOCKET_TIMEOUT)
+    transient_ttl: float = _default(BlobOptions.CLEANUP_TTL)
+    cleanup_interval: float = _default(BlobOptions.CLEANUP_INTERVAL)
+    max_bytes: int | None = BlobOptions.SERVER_MAX_SIZE.default
+    max_bytes_per_job: int | None = BlobOptions.JOB_MAX_SIZE.default
+    disk_reserve: int = _default(BlobOptions.DISK_RESERVE)
+    orphan_age: float = _default(BlobOptions.CLEANUP_TTL)
     resume_window: float = 60.0
 
 

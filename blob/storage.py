@@ -22,7 +22,7 @@ from pathlib import Path
 
 from blob.errors import BlobServerError, InvalidBlobKey
 from blob.key import BlobKey, check_job_id
-from conf.files import sync_directory
+from conf.files import sync_directory, sync_names
 
 NO_JOB = "no_job"
 LOCK_WAIT = 2.0
@@ -73,6 +73,10 @@ class BlobDirectory:
         except BaseException:
             os.close(self._lock)
             raise
+        if exclusive:
+            # A killed process may not have synced the names of the last directories that it made.
+            sync_directory(root)
+            sync_names(root)
 
     def _take_lock(self, exclusive: bool) -> None:
         deadline = time.monotonic() + LOCK_WAIT
@@ -131,7 +135,12 @@ class BlobDirectory:
                     raise
                 # The first blob of the job, or take_job() has just moved the directory.
                 target.parent.mkdir(mode=0o700, exist_ok=True)
-                sync_directory(self.root)
+                try:
+                    sync_directory(self.root)
+                except OSError:
+                    with contextlib.suppress(OSError):  # a cache has put another copy into it
+                        target.parent.rmdir()  # so that the next upload makes it again, and syncs its name
+                    raise
 
     def sync(self, job_id: str | None) -> None:
         """Make the names of a job's blobs durable; do nothing if the directory was deleted."""
@@ -149,15 +158,25 @@ class BlobDirectory:
         """Make all blobs of a job vanish together, by one rename; return the path to `dispose` of, or None."""
         return self._take(self.root / job_directory_name(job_id))
 
-    def dispose(self, taken: Path) -> int:
-        """Remove a taken path, which is slow for large files; return the number of bytes of its blobs."""
+    def remove_empty_jobs(self) -> None:
+        """Remove the directories of jobs in which nothing is: deleted, expired or damaged blobs leave them."""
+        for directory in self.root.iterdir():
+            if job_of_directory(directory.name) is not None:
+                with contextlib.suppress(OSError):  # not empty, or just removed with its job
+                    directory.rmdir()
+
+    def size(self, taken: Path) -> int:
+        """Return the number of bytes of the blobs in a taken path."""
         if not taken.is_dir():
-            size = taken.stat().st_size
-            taken.unlink()
-            return size
-        size = sum(entry.stat().st_size for entry in os.scandir(taken))
-        shutil.rmtree(taken)
-        return size
+            return taken.stat().st_size
+        return sum(entry.stat().st_size for entry in os.scandir(taken))
+
+    def dispose(self, taken: Path) -> None:
+        """Remove a taken path, which is slow for large files; call it again if the disk fails."""
+        if taken.is_dir():
+            shutil.rmtree(taken)
+        else:
+            taken.unlink(missing_ok=True)
 
     def _take(self, path: Path) -> Path | None:
         trash = self._incoming / f"trash-{os.getpid()}-{next(self._numbers)}"

@@ -33,7 +33,7 @@ class Upload:
         name: its identity.
         descriptor: the temporary file, open; closed with the upload.
         temporary: the path of that file.
-        abandoned: called when the upload ends without a commit, after its file was removed.
+        abandoned: called when the upload ends without a commit; removes its file.
 
     Attributes:
         hasher: hash of the received bytes.
@@ -58,10 +58,9 @@ class Upload:
             self.end()
 
     def end(self) -> None:
-        """Close the file; remove it unless it was committed."""
+        """Close the file; abandon it unless it was committed."""
         os.close(self.descriptor)
         if not self.committed:
-            self.temporary.unlink()
             self._abandoned(self)
 
 

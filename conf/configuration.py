@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,7 +17,18 @@ from conf.errors import ConfigurationFileError, InconsistentOptionsError, Invali
 from conf.files import write_private
 from conf.option import ConfigOption
 from conf.options import BlobOptions, HeartbeatOptions, RestartStrategyOptions, RpcOptions, SecurityOptions
-from conf.registry import is_pass_through, masked, options_by_key, suggest
+from conf.registry import (
+    ConfigurationWarning,
+    deprecation,
+    is_pass_through,
+    later_names,
+    masked,
+    options_by_key,
+    own_key,
+    removed_option,
+    report_once,
+    suggest,
+)
 from conf.secret import MASK
 
 T = TypeVar("T")
@@ -40,13 +51,14 @@ class RawValue:
 class _Entry:
     value: Any
     origin: str
+    written_key: str
 
 
 class Configuration:
     """Values by option; an unset option has its default.
 
     Attributes:
-        warnings: valid settings that should be changed, one line each: former names, files that others may read.
+        warnings: valid settings that should be changed: former names, removed options, files that others may read.
     """
 
     __slots__ = ("_entries", "_pass_through", "warnings")
@@ -55,7 +67,7 @@ class Configuration:
         """Create a configuration in which every option has its declared default."""
         self._entries: dict[str, _Entry] = {}
         self._pass_through: dict[str, _Entry] = {}
-        self.warnings: tuple[str, ...] = ()
+        self.warnings: tuple[ConfigurationWarning, ...] = ()
 
     @classmethod
     def load(
@@ -138,11 +150,21 @@ class Configuration:
             changed._put(option.key, RawValue(option.value_type.render(value), "set by the program"))
         return changed
 
+    def report_warnings(self, report: Callable[[str], object]) -> None:
+        """Call *report* with each warning that this process has not reported yet, as one line."""
+        report_once(self.warnings, report)
+
     def given_by(self, origin: str) -> dict[str, str]:
-        """Return the values of one origin, as texts that ``from_dict`` reads; including secrets."""
-        keys = [key for key, entry in self._entries.items() if entry.origin == origin]
-        passed = {key: entry.value for key, entry in self._pass_through.items() if entry.origin == origin}
-        return {key: options_by_key()[key].value_type.render(self._entries[key].value) for key in keys} | passed
+        """Return the values of one origin, as texts that ``from_dict`` reads; including secrets.
+
+        The keys are those that were written. An earlier release, to which they may be sent, knows former names alone.
+        """
+        given = {
+            entry.written_key: options_by_key()[key].value_type.render(entry.value)
+            for key, entry in self._entries.items()
+            if entry.origin == origin
+        }
+        return given | {key: entry.value for key, entry in self._pass_through.items() if entry.origin == origin}
 
     def overlaid(self, values: Mapping[str, object], origin: str) -> Configuration:
         """Return the same configuration with other values on top.
@@ -151,8 +173,7 @@ class Configuration:
             ConfigurationError: a key or a value is wrong, or inconsistent with the rest.
         """
         changed = self._copy()
-        for key, value in values.items():
-            changed._put(key, RawValue(_plain(value), origin))
+        changed._put_layer({key: RawValue(_plain(value), origin) for key, value in values.items()})
         changed._check_consistency()
         return changed
 
@@ -181,14 +202,7 @@ class Configuration:
     def _of_layers(cls, layers: Iterable[Mapping[str, RawValue]]) -> Configuration:
         configuration = cls()
         for layer in layers:
-            set_by: dict[str, str] = {}
-            for key, raw in layer.items():
-                target = configuration._put(key, raw)
-                if target in set_by:
-                    raise InconsistentOptionsError(
-                        f"{set_by[target]!r} and {key!r} ({raw.origin}) set the same option", f"keep {target!r} alone"
-                    )
-                set_by[target] = key
+            configuration._put_layer(layer)
         configuration._check_consistency()
         return configuration
 
@@ -199,20 +213,38 @@ class Configuration:
         copy.warnings = self.warnings
         return copy
 
-    def _put(self, key: str, raw: RawValue) -> str:
-        """Set one value; return the option's own key."""
+    def _put_layer(self, layer: Mapping[str, RawValue]) -> None:
+        """Set the values of a layer. Present names win over former ones, the latest former name over earlier ones."""
+        set_by: dict[str, str] = {}
+        for key, raw in sorted(layer.items(), key=lambda item: later_names(item[0])):
+            target, warning = own_key(key), deprecation(key, raw.origin)
+            if target in set_by and warning is None:
+                raise InconsistentOptionsError(
+                    f"{set_by[target]!r} and {key!r} ({raw.origin}) set the same option", f"keep {target!r} alone"
+                )
+            if target in set_by:
+                winner = f"{set_by[target]!r} ({layer[set_by[target]].origin})"
+                warning = ConfigurationWarning(
+                    f"{raw.origin}: {key!r} is ignored, because {winner} sets the same option",
+                    f"remove {key!r}, a former name",
+                )
+            elif removed_option(key) is None:
+                self._put(key, raw)
+                set_by[target] = key
+            if warning is not None:
+                self.warnings = (*self.warnings, warning)
+
+    def _put(self, key: str, raw: RawValue) -> None:
         option = options_by_key().get(key)
         if option is None:
             if not is_pass_through(key):
                 raise UnknownOptionError(key, suggest(key), raw.origin)
             text = raw.value if isinstance(raw.value, str) else ",".join(raw.value)
-            self._pass_through[key] = _Entry(text, raw.origin)
-            return key
-        if key in option.deprecated_keys:
-            self.warnings = (*self.warnings, f"{raw.origin}: {key!r} is a former name of {option.key!r}")
+            self._pass_through[key] = _Entry(text, raw.origin, key)
+            return
         if raw.value == "":
             self._entries.pop(option.key, None)
-            return option.key
+            return
         value_type = option.value_type
         try:
             value = value_type.parse(raw.value) if isinstance(raw.value, str) else value_type.parse_items(raw.value)
@@ -222,8 +254,7 @@ class Configuration:
             raise InvalidValueError(key, shown, value_type.expected, value_type.example, raw.origin) from (
                 None if value_type.secret else error
             )
-        self._entries[option.key] = _Entry(value, raw.origin)
-        return option.key
+        self._entries[option.key] = _Entry(value, raw.origin, key)
 
     def _check_consistency(self) -> None:
         pairs: tuple[tuple[ConfigOption[Any], ConfigOption[Any]], ...] = (

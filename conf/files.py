@@ -3,6 +3,9 @@
 Only this module knows the order of steps: content to the disk, then the name, then the directory of the name. It writes
 every file that has to survive a kill or a loss of power. A file that grows over several calls (an upload), or a whole
 tree (a savepoint), is made under another name and renamed with `rename_durably`.
+
+A file survives a loss of power only if all directories above it do. `make_private` and `rename_durably` sync their
+names too, whichever process made them (`sync_names`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,14 @@ from typing import BinaryIO
 
 LEFT_BEHIND_S = 60.0
 """Age in seconds at which an unlocked temporary file is removed; a new one may not be locked yet."""
+
+_MOST_REMEMBERED = 10_000
+
+_Name = tuple[str, int, int]
+"""Path, device and inode of a directory."""
+
+_remembered: set[_Name] = set()
+"""Directories whose names this process knows to be on the disk."""
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}")
 
@@ -78,17 +89,18 @@ def make_private(directory: Path, *, durable: bool = False) -> None:
 
     Args:
         directory: the directory; an existing one stays as it is.
-        durable: whether its name is on the disk when this returns. Use False for a directory inside one that
-            `rename_durably` will rename.
+        durable: whether its name, and those of the directories above it, are on the disk when this returns. Use False
+            for a directory inside one that `rename_durably` will rename.
 
     Raises:
         FileExistsError: a file has that path.
     """
     if not directory.is_dir():
-        make_private(directory.parent, durable=durable)
+        make_private(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
-        if durable:
-            sync_directory(directory.parent)
+        _remembered.discard(_name_of(directory.resolve()))  # of a removed directory, whose inode is used again
+    if durable:
+        sync_names(directory)
 
 
 def remove_tree(path: Path) -> None:
@@ -104,12 +116,13 @@ def rename_durably(source: Path, target: Path) -> None:
 
     Args:
         source: the directory, whose files are on the disk; this call makes the names in it durable, at any depth.
-        target: its new path; the parent directory must exist.
+        target: its new path; the parent directory must exist. The names of the directories above it become durable too.
 
     Raises:
         OSError: the rename failed; the directory has its old name.
     """
     sync_directories(source)
+    sync_names(target.parent)
     source.rename(target)
     try:
         for parent in {source.parent: None, target.parent: None}:
@@ -123,6 +136,39 @@ def sync_directories(directory: Path) -> None:
     """Make the names in a directory durable, and those in the directories below it."""
     for found, _, _ in os.walk(directory):
         sync_directory(Path(found))
+
+
+def sync_names(*directories: Path) -> None:
+    """Make the names of directories durable, and those of all directories above them in the same file system.
+
+    A directory that exists may have been made by a process that was killed, or has not synced it yet. So a name is
+    synced even if this call's caller did not make it, but only once in each process.
+
+    Args:
+        directories: existing directories.
+
+    Raises:
+        OSError: a directory is missing, or the disk failed.
+    """
+    unsynced: dict[Path, set[_Name]] = {}
+    for directory in directories:
+        path = directory.resolve()
+        while path != path.parent and (name := _name_of(path)) not in _remembered:
+            if path.is_mount():
+                break
+            unsynced.setdefault(path.parent, set()).add(name)
+            path = path.parent
+    for parent in sorted(unsynced, key=lambda path: len(path.parts)):
+        with contextlib.suppress(PermissionError):  # a directory of another user, in which no name is of ours
+            sync_directory(parent)
+        if len(_remembered) >= _MOST_REMEMBERED:
+            _remembered.clear()
+        _remembered.update(unsynced[parent])
+
+
+def _name_of(path: Path) -> _Name:
+    status = path.stat()
+    return str(path), status.st_dev, status.st_ino
 
 
 def sync_directory(path: Path) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from conf.configuration import RawValue
 from conf.errors import ConfigurationFileError, OverrideSyntaxError
-from conf.registry import is_section, options_by_key, suggest
+from conf.registry import ConfigurationWarning, is_section, options_by_key, suggest
 
 CONF_DIR_VARIABLE = "UNDERSTUDY_CONF_DIR"
 FILE_NAME = "config.yaml"
@@ -21,10 +21,10 @@ Layer = dict[str, RawValue]
 
 def read_layers(
     config_file: Path | None, overrides: Iterable[str], environ: Mapping[str, str]
-) -> tuple[list[Layer], list[str]]:
+) -> tuple[list[Layer], list[ConfigurationWarning]]:
     """Return the layers, lowest first, and warnings. Arguments and errors as ``Configuration.load``."""
     layers = [_packaged_layer()]
-    warnings: list[str] = []
+    warnings: list[ConfigurationWarning] = []
     user_file = config_file
     if user_file is None and environ.get(CONF_DIR_VARIABLE):
         user_file = Path(environ[CONF_DIR_VARIABLE]) / FILE_NAME
@@ -147,8 +147,8 @@ def _override_layer(overrides: Iterable[str]) -> Layer:
     return layer
 
 
-def _permission_warnings(path: Path, layer: Layer) -> list[str]:
+def _permission_warnings(path: Path, layer: Layer) -> list[ConfigurationWarning]:
     secret = [key for key in layer if key in options_by_key() and options_by_key()[key].value_type.secret]
     if secret and path.stat().st_mode & 0o077:
-        return [f"{path} holds {secret[0]!r} and other users may read it: chmod 600 {path}"]
+        return [ConfigurationWarning(f"{path} holds {secret[0]!r} and other users may read it", f"chmod 600 {path}")]
     return []

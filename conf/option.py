@@ -23,6 +23,34 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
+@dataclass(frozen=True, slots=True)
+class DeprecatedKey:
+    """A former name of an option; it still works, with a warning (Flink's ``withDeprecatedKeys``).
+
+    Attributes:
+        key: the name.
+        since: the release that renamed the option, such as ``0.2.0``; the last release that accepts the former name.
+    """
+
+    key: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedOption:
+    """An option of earlier releases; setting it has no effect but a warning (Spark's ``DeprecatedConfig``).
+
+    Attributes:
+        key: its key.
+        since: the release that removed it, such as ``0.2.0``; the last release that accepts it.
+        remedy: the action to take, without a full stop, such as ``set rpc.frame-size instead``.
+    """
+
+    key: str
+    since: str
+    remedy: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigOption(Generic[T]):
     """A declared option.
@@ -34,7 +62,7 @@ class ConfigOption(Generic[T]):
         default_text: the default as the reference shows it.
         description: its effect, with units and consequences; Markdown, one paragraph.
         fallback_keys: other names that set it, such as Flink's own.
-        deprecated_keys: former names; they still work, with a warning.
+        deprecated_keys: former names, the latest first.
         compute: returns the default from the rest of the configuration.
     """
 
@@ -44,13 +72,13 @@ class ConfigOption(Generic[T]):
     default_text: str
     description: str
     fallback_keys: tuple[str, ...] = ()
-    deprecated_keys: tuple[str, ...] = ()
+    deprecated_keys: tuple[DeprecatedKey, ...] = ()
     compute: Callable[[Configuration], T] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key that sets this option, its own first."""
-        return (self.key, *self.fallback_keys, *self.deprecated_keys)
+        return (self.key, *self.fallback_keys, *(former.key for former in self.deprecated_keys))
 
     def default_in(self, configuration: Configuration) -> T:
         """Return the value when the option is not set."""
@@ -70,7 +98,7 @@ def option(
     description: str,
     *,
     fallback_keys: tuple[str, ...] = (),
-    deprecated_keys: tuple[str, ...] = (),
+    deprecated_keys: tuple[DeprecatedKey, ...] = (),
 ) -> ConfigOption[V]: ...
 
 
@@ -82,7 +110,7 @@ def option(
     description: str,
     *,
     fallback_keys: tuple[str, ...] = (),
-    deprecated_keys: tuple[str, ...] = (),
+    deprecated_keys: tuple[DeprecatedKey, ...] = (),
 ) -> ConfigOption[V | None]: ...
 
 
@@ -93,7 +121,7 @@ def option(
     description: str,
     *,
     fallback_keys: tuple[str, ...] = (),
-    deprecated_keys: tuple[str, ...] = (),
+    deprecated_keys: tuple[DeprecatedKey, ...] = (),
 ) -> ConfigOption[V] | ConfigOption[V | None]:
     """Declare an option. ``default`` is a text as a user would write it; None: unset by default."""
     parsed = None if default is None else value_type.parse(default)
@@ -109,6 +137,7 @@ def computed_option(
     description: str,
     *,
     fallback_keys: tuple[str, ...] = (),
+    deprecated_keys: tuple[DeprecatedKey, ...] = (),
 ) -> ConfigOption[V]:
     """Declare an option whose default follows from others. ``default_text`` describes it in the reference."""
-    return ConfigOption(key, value_type, None, default_text, description, fallback_keys, compute=compute)
+    return ConfigOption(key, value_type, None, default_text, description, fallback_keys, deprecated_keys, compute)

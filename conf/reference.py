@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.option import ConfigOption
-from conf.options import AREAS, Area
+from conf.options import AREAS, REMOVED_OPTIONS, Area
 
 REFERENCE_FILE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -35,13 +35,34 @@ nearest known key. But keys that start with `spark.` go to the Spark drivers unc
 - A *Path* may start with `~`; a relative one is relative to the current directory.
 - Logs and listings never show the password of a *Secret URL*.
 
-Options that Flink has, too, have Flink's names. Names after "Also" set the same option.
+Options that Flink has, too, have Flink's names. Names after "Also" set the same option; one layer may use only one of
+them.
+
+A name after "Formerly" still works in the release that renamed the option, with a warning. The next release rejects it.
+If one layer sets an option by its present and a former name, the present name wins, as in Flink. A later layer wins
+over an earlier one, by any name. The release that removes an option ignores it with a warning, and the next release
+rejects it. A process shows each warning once. `understudy doctor` lists them.
 """
 
 
 def render_reference() -> str:
     """Return the whole page, in Markdown."""
-    return "\n".join([_HEAD, *(_render_area(area) for area in AREAS)])
+    return "\n".join([_HEAD, *(_render_area(area) for area in AREAS), *_render_removed()])
+
+
+def _render_removed() -> list[str]:
+    if not REMOVED_OPTIONS:
+        return []
+    lines = [
+        "## Removed options",
+        "",
+        "These have no effect.",
+        "",
+        "| Key | Removed in | Remedy |",
+        "| --- | --- | --- |",
+    ]
+    lines += [f"| `{removed.key}` | {removed.since} | {removed.remedy} |" for removed in REMOVED_OPTIONS]
+    return ["\n".join(lines) + "\n"]
 
 
 def _render_area(area: Area) -> str:
@@ -66,7 +87,8 @@ def _render_option(option: ConfigOption[Any]) -> str:
     if option.fallback_keys:
         notes.append("Also: " + ", ".join(f"`{key}`" for key in option.fallback_keys) + ".")
     if option.deprecated_keys:
-        notes.append("Formerly: " + ", ".join(f"`{key}`" for key in option.deprecated_keys) + ".")
+        names = (f"`{former.key}` (renamed in {former.since})" for former in option.deprecated_keys)
+        notes.append("Formerly: " + ", ".join(names) + ".")
     default = option.default_text if option.default_text == "(none)" else f"`{option.default_text}`"
     cells = (f"`{option.key}`", default, value_type.name, " ".join(notes))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -54,7 +54,7 @@ from runtime.protocol.errors import PASSING, GatewayError, UnknownTaskExecutorEr
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.master import MasterGateway
-from runtime.protocol.messages import ClusterOverview, ClusterStatus, TaskLog, TaskManagerView
+from runtime.protocol.messages import ClusterOverview, ClusterStatus, FeatureLevelChange, TaskLog, TaskManagerView
 from runtime.protocol.processes import process_addresses
 from runtime.protocol.streaming_query import QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
@@ -392,6 +392,14 @@ class AsyncClusterClient:
     async def overview(self) -> ClusterOverview:
         """Return counts of TaskExecutors, slots and jobs."""
         return await self.ask(lambda dispatcher: dispatcher.request_cluster_overview())
+
+    async def finalize_feature_level(self) -> FeatureLevelChange:
+        """Raise the cluster's feature level to the highest that all its components support; idempotent.
+
+        Raises:
+            FeatureLevelHeldError: a component supports no higher one, or does not answer.
+        """
+        return await self.ask(lambda dispatcher: dispatcher.finalize_feature_level())
 
     async def task_managers(self) -> list[TaskManagerView]:
         """Return the registered TaskExecutors."""
@@ -960,6 +968,7 @@ class ClusterClient:
     # ------------------------------------------------------------------ cluster
 
     overview = _in_a_thread(AsyncClusterClient.overview)
+    finalize_feature_level = _in_a_thread(AsyncClusterClient.finalize_feature_level)
     status = _in_a_thread(AsyncClusterClient.status)
     task_managers = _in_a_thread(AsyncClusterClient.task_managers)
 

@@ -199,6 +199,12 @@ class HeartbeatManager:
         """Record a heartbeat of *target*."""
         self._monitor.receive(self._clock(), target)
 
+    def ask_now(self, target: str) -> None:
+        """Send a heartbeat request to *target* at once, if it is watched. Call this when it cannot be reached."""
+        request = self._requests.get(target)
+        if request is not None:
+            self._ask_again(target, request)
+
     def _tick(self) -> None:
         if self._stopped:
             return

@@ -74,8 +74,8 @@ INLINE_LIMIT = MOST_OF_A_CALL - 64 * 1024
 """Largest number of bytes of a job graph, which travels in a call."""
 
 WHERE_IT_IS = (
-    "pass token=, or set UNDERSTUDY_TOKEN or client.token-file; the token is in the file rest-token of the cluster's "
-    "runtime directory (rest.authentication.token-file)"
+    "pass token=, or set UNDERSTUDY_TOKEN or client.token-file; `understudy token add` issues one, and the cluster's "
+    "own is in the file rest-token of its runtime directory (rest.authentication.token-file)"
 )
 _TOKEN = re.compile(r"[!-~]+")
 _BUSY = (502, 503, 504)
@@ -372,7 +372,10 @@ def _error_of(endpoint: WebAddress, response: http.client.HTTPResponse, data: by
     if isinstance(kind, str):
         return error_of(kind, str(exact))
     if status == 401:
-        return AuthenticationError(f"{endpoint} does not take the token; {WHERE_IT_IS}")
+        cause = "" if message.startswith("show a token") else f": {message}"
+        return AuthenticationError(f"{endpoint} needs a valid token{cause}; {WHERE_IT_IS}")
+    if status == 403:
+        return HttpError(f"{endpoint} refuses it: {message}")
     if status in _BUSY:
         return RecipientUnreachable(f"{endpoint}: {message}")
     if status == 413:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
 
-from conf.files import write_private
+from conf.files import make_private, write_private
 from runtime.ids import JobID
 
 TASK_LOGS = ("stdout", "stderr")
@@ -113,7 +113,7 @@ def write_job_log(directory: Path, job_id: JobID, task: str, attempt: int, name:
         OSError: it cannot be written.
     """
     place = directory / f"job-{job_id}"
-    place.mkdir(mode=0o700, exist_ok=True)
+    make_private(place, durable=True)
     write_private(place / f"{_NOT_IN_NAMES.sub('_', task)[:150]}.{attempt}.{name}", content)
 
 

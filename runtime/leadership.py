@@ -19,6 +19,7 @@ from actors.rpc.gateway import FencingToken, RpcGateway
 from actors.rpc.service import RpcService
 from actors.service_system import EVENT_STREAM
 from runtime.ha.election import LeaderElectionService
+from runtime.ha.errors import FeatureLevelUnsupportedError
 from runtime.protocol.leader import LeaderTerm
 
 REGISTRATION_INTERVAL_S = 2.0
@@ -62,7 +63,10 @@ class LeaderEndpoint(FencedRpcEndpoint):
         return self._term
 
     async def lead(self, term: LeaderTerm) -> None:
-        """Prepare to serve: recover the predecessor's state. An exception returns the leadership."""
+        """Prepare to serve: recover the predecessor's state. An exception returns the leadership.
+
+        After a `FeatureLevelUnsupportedError` it does not contend for the leadership any more.
+        """
         raise NotImplementedError
 
     async def serve(self) -> None:
@@ -189,6 +193,11 @@ class LeaderEndpoint(FencedRpcEndpoint):
                 return
         try:
             await self.lead(term)
+        except FeatureLevelUnsupportedError as error:
+            # Contending again would be of no use: another release has to lead.
+            self.log.critical("%s does not lead: %s; %s", self.path, error, error.remedy)
+            await self._election.stop()
+            return
         except Exception:
             self._election.step_down(term, "it could not take over")
             raise

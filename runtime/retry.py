@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
@@ -40,6 +41,7 @@ async def retry(
     log: logging.Logger,
     level: int = logging.INFO,
     backoff: Backoff | None = None,
+    patience_s: float | None = None,
     rng: random.Random = _RNG,
 ) -> T:
     """Call *attempt* until it succeeds, and return its result.
@@ -52,15 +54,20 @@ async def retry(
         log: gets the first failure, and each one whose text differs from the one before; others are logged as DEBUG.
         level: of these lines.
         backoff: the pauses. Default: `SOON`.
+        patience_s: no attempt begins later than so many seconds from now; then the last error is raised. Default: no
+            limit.
         rng: spreads the pauses.
     """
     said = None
+    deadline = None if patience_s is None else time.monotonic() + patience_s
     for pause_s in pauses(backoff, rng):
         try:
             return await attempt()
         except unless:
             raise
         except on as error:
+            if deadline is not None and time.monotonic() + pause_s > deadline:
+                raise
             text = f"{type(error).__name__}: {error}"
             log.log(logging.DEBUG if text == said else level, "%s is tried again: %s", what, error)
             said = text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from runtime.cluster.documents import Job
 from runtime.cluster.output import to_plain
 from runtime.ids import JobID
 from runtime.protocol.diagnostics import TaskPoolReport
+from runtime.protocol.errors import JobAlreadyTerminatedError
 from runtime.protocol.messages import ProcessView
 from tests.job_files import WAITING, write_job
 from tests.json_output import parsed
@@ -30,6 +32,8 @@ from tests.waiting import PATIENCE_S
 NO_WARM_UP, WARM_UP = (f"taskmanager.spark.warm-up={value}" for value in ("false", "true"))  # 15 s of CPU time
 NO_FURTHER_WARM_UP = "taskmanager.spark.warm-up-queries=0"  # tests share the cores, and look at what is at rest
 FEWER_READY = "taskmanager.task-pool.size=4"
+GROUPS = ("job", "cluster")
+"""Commands of two words that need a cluster."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -48,14 +52,21 @@ def attempt_of(pid: int) -> str:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster in a runtime directory; it may be running or not."""
+    """A cluster in a runtime directory; it may be running or not.
+
+    Args:
+        directory: the runtime directory.
+        settings: options of all commands.
+        tree: where the packages are that its commands run, and the processes that they start.
+    """
 
     directory: Path
     settings: tuple[str, ...] = ()
+    tree: Path = ROOT
 
     def command(self, *arguments: str) -> list[str]:
         """The command line of one command; options follow the command's words."""
-        words = [word for word in arguments if not word.startswith("-")][: 2 if arguments[0] == "job" else 1]
+        words = [word for word in arguments if not word.startswith("-")][: 1 + (arguments[0] in GROUPS)]
         rest = list(arguments[len(words) :])
         options = [
             f"cluster.runtime-dir={self.directory}",
@@ -71,11 +82,18 @@ class Cluster:
 
     def run(self, *arguments: str, check: bool = True, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run one command to its end; `job run` in a directory of its own, where its job runs then."""
-        cwd = ROOT
+        cwd = self.tree
+        environment = None if self.tree == ROOT else {**os.environ, "PYTHONPATH": str(self.tree)}
         if arguments[:2] == ("job", "run"):
             cwd = Path(tempfile.mkdtemp(prefix="caller-", dir=self.directory.parent))
         done = subprocess.run(
-            self.command(*arguments), capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False
+            self.command(*arguments),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd,
+            env=environment,
+            check=False,
         )
         if check and done.returncode != 0:
             raise AssertionError(
@@ -111,13 +129,19 @@ class Cluster:
         return found
 
     def jobs_left(self, timeout: float = PATIENCE_S) -> list[str]:
-        """Jobs that do not end by themselves, by name and id; they are cancelled, for whoever comes next."""
+        """Jobs that do not end by themselves, by name and id; they are cancelled, and over, for whoever comes next."""
         deadline = time.monotonic() + timeout
         with self.client() as client:
-            while left := [job for job in client.list_jobs() if not job.status.is_globally_terminal]:
+
+            def unfinished() -> list[Any]:
+                return [job for job in client.list_jobs() if not job.status.is_globally_terminal]
+
+            while left := unfinished():
                 if time.monotonic() > deadline:
                     for job in left:
-                        client.cancel(JobID(job.job_id))
+                        with contextlib.suppress(JobAlreadyTerminatedError):  # it ended at the same moment
+                            client.cancel(JobID(job.job_id))
+                    await_value(lambda: not unfinished())
                     break
                 time.sleep(0.05)
         return [f"{job.name} ({job.job_id})" for job in left]
@@ -236,9 +260,9 @@ def await_full_task_pool(cluster: Cluster, timeout: float = PATIENCE_S) -> TaskP
         return report
 
 
-def started(directory: Path, *settings: str, masters: int = 1) -> Iterator[Cluster]:
+def started(directory: Path, *settings: str, masters: int = 1, tree: Path = ROOT) -> Iterator[Cluster]:
     """Start a cluster, and see that it leaves nothing behind when it is stopped."""
-    cluster = Cluster(directory, settings)
+    cluster = Cluster(directory, settings, tree)
     cluster.run("start", f"--masters={masters}")
     try:
         yield cluster

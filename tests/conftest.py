@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import distribution
 from tests.cluster_harness import WARM_UP, Cluster, started
+from tests.waiting import PATIENCE_S
 
 # How long an example takes says nothing where real processes run beside it.
 settings.register_profile("understudy", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -43,11 +44,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, clusters_of_all: list[Clus
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_job_is_left(clusters_of_all: list[Cluster]) -> Iterator[None]:
+def no_job_is_left(request: pytest.FixtureRequest, clusters_of_all: list[Cluster]) -> Iterator[None]:
     """The tests of a file end the jobs that they begin on the cluster of all: the next file needs the slots."""
+    yield from end_jobs(request, clusters_of_all)
+
+
+def end_jobs(request: pytest.FixtureRequest, clusters: list[Cluster]) -> Iterator[None]:
+    """End jobs that are left after the tests of a file: at once if one of these has failed, which may be why."""
+    failed = request.session.testsfailed
     yield
-    for made in clusters_of_all:
-        assert made.jobs_left() == [], "unfinished jobs, which a test of this file has left"
+    is_red = request.session.testsfailed > failed
+    for made in clusters:
+        left = made.jobs_left(0.0 if is_red else PATIENCE_S)
+        assert is_red or left == [], f"unfinished jobs, which a test of this file has left: {left}"
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
     python -m tests.stored_formats [--write]
 
-A later release reads what an earlier one wrote. Three files keep that promise, all below ``tests/golden``:
+A later release reads what an earlier one wrote. Three kinds of files keep that promise, all below ``tests/golden``:
 
 - ``RELEASE/NAME``: one stored value of each format, as that release wrote it. A unit test reads each of them.
 - ``shapes.json``: the fields and types of each format, with its version. A unit test compares them with the code.
+- ``levels.json``: the version of each format at each feature level. It never changes; a new version needs a new level.
 
 A field with a default may be added at any time: earlier releases ignore it, and later ones fill it in. ``--write``
 records such a change. Any other change needs a new version of the format, and a reader for the version before.
@@ -33,29 +34,29 @@ from blob.server import _encode as encode_blob_fence
 from runtime import __version__
 from runtime.checkpoint.integrity import FileRecord, decode_records, encode_records
 from runtime.checkpoint.lease import LeaseHolder
-from runtime.checkpoint.manifest import FORMAT_VERSION as SAVEPOINT_VERSION
 from runtime.checkpoint.manifest import Savepoint, from_manifest, to_manifest
 from runtime.checkpoint.retained import METADATA, encode_metadata, read_checkpoint
 from runtime.checkpoint.savepoint import MANIFEST
 from runtime.checkpoint.stored_snapshot import DESCRIPTION, FILES, load_snapshot
-from runtime.environment.descriptor import FORMAT as CLUSTER_VERSION
 from runtime.environment.descriptor import ClusterDescriptor
+from runtime.feature_level import VERSIONS, FeatureLevel, Format, newest_version, supported_levels
+from runtime.ha.feature_level import decode_level, encode_level
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ha.state_files import StateHandle
+from runtime.ha.user_store import StoredUsers, decode_users, encode_users
 from runtime.ids import AbstractID
 from runtime.jobgraph.codec import decode, decode_job_graph, encode
-from runtime.jobgraph.job_graph import FORMAT_VERSION as JOB_GRAPH_VERSION
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.execution import FORMAT_VERSION as EXECUTION_VERSION
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
-from runtime.protocol.checkpoints import FORMAT_VERSION as CHECKPOINT_VERSION
 from runtime.protocol.checkpoints import CheckpointMetadata
 from runtime.protocol.query_snapshot import QuerySnapshot
+from runtime.users.identities import ApiToken, User
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden"
 SHAPES = GOLDEN / "shapes.json"
+LEVELS = GOLDEN / "levels.json"
 
 DIGITS = "0123456789abcdef" * 2
 
@@ -91,8 +92,7 @@ class StoredFormat:
         name: of the format, and of its golden files.
         place: where a cluster keeps it.
         encoding: ``MessagePack`` or ``JSON``.
-        version: as this release writes it.
-        is_marked: whether a stored value holds its version.
+        level_format: its entry in the table of levels; None for a format whose stored values do not hold their version.
         value: an example.
         write: returns the stored form of a value.
         read: returns the value of a stored form; raises an exception if it cannot.
@@ -102,12 +102,16 @@ class StoredFormat:
     name: str
     place: str
     encoding: str
-    version: int
-    is_marked: bool
+    level_format: Format | None
     value: Any
     write: Callable[[Any], bytes]
     read: Callable[[bytes], Any]
     refusal: str
+
+    @property
+    def version(self) -> int:
+        """Return the version that this release writes at its newest feature level."""
+        return 1 if self.level_format is None else newest_version(self.level_format)
 
     @property
     def kind(self) -> type:
@@ -140,11 +144,13 @@ def _moved_back(metadata: CheckpointMetadata) -> CheckpointMetadata:
 
 def _write_cluster(descriptor: ClusterDescriptor) -> bytes:
     with tempfile.TemporaryDirectory() as directory:
-        descriptor.write(Path(directory, CLUSTER_FILE))
+        descriptor.write(Path(directory, CLUSTER_FILE), FeatureLevel(supported_levels().newest))
         return Path(directory, CLUSTER_FILE).read_bytes()
 
 
 CLUSTER_FILE = "cluster.json"
+USERS_FILE = "users.json"
+_USERS = f"a Redis hash of the cluster, or the [file](#user-file) `{USERS_FILE}` of a cluster without Redis"
 _JOB_STATE = "a Redis hash of the cluster, or the memory of a cluster without Redis"
 _CHECKPOINT: CheckpointMetadata = example(CheckpointMetadata, path="/checkpoints/chk-7")
 _CHECKPOINT = dataclasses.replace(
@@ -153,7 +159,7 @@ _CHECKPOINT = dataclasses.replace(
         dataclasses.replace(task, queries=(example(QuerySnapshot, path="/checkpoints/chk-7/query"),))
         for task in _CHECKPOINT.tasks
     ),
-    format_version=CHECKPOINT_VERSION,
+    format_version=newest_version(Format.COMPLETED_CHECKPOINT),
 )
 
 FORMATS = (
@@ -161,9 +167,8 @@ FORMATS = (
         "job-graph",
         "high availability, state `jobgraphs`",
         "MessagePack",
-        JOB_GRAPH_VERSION,
-        True,
-        example(JobGraph, format_version=JOB_GRAPH_VERSION),
+        Format.JOB_GRAPH,
+        example(JobGraph, format_version=newest_version(Format.JOB_GRAPH)),
         encode,
         decode_job_graph,
         "The job is not recovered. The master logs the reason, and keeps the state.",
@@ -172,9 +177,8 @@ FORMATS = (
         "execution",
         "high availability, state `executions`: the progress of a job, for its next JobMaster",
         "MessagePack",
-        EXECUTION_VERSION,
-        True,
-        example(ExecutionGraphSnapshot, format_version=EXECUTION_VERSION),
+        Format.EXECUTION,
+        example(ExecutionGraphSnapshot, format_version=newest_version(Format.EXECUTION)),
         encode,
         lambda data: decode(data, ExecutionGraphSnapshot),
         "The job's tasks start again, queries from their last checkpoint. The JobMaster logs the reason.",
@@ -183,8 +187,7 @@ FORMATS = (
         "completed-checkpoint",
         "high availability, states of a job's checkpoints",
         "MessagePack",
-        CHECKPOINT_VERSION,
-        True,
+        Format.COMPLETED_CHECKPOINT,
         _CHECKPOINT,
         encode,
         lambda data: decode(data, CheckpointMetadata),
@@ -194,8 +197,7 @@ FORMATS = (
         "checkpoint-metadata",
         f"`{METADATA}` in a checkpoint's directory",
         "JSON, with a digest of itself",
-        CHECKPOINT_VERSION,
-        True,
+        Format.CHECKPOINT_METADATA,
         _CHECKPOINT,
         encode_metadata,
         _from_file(METADATA, lambda directory: _moved_back(read_checkpoint(directory))),
@@ -205,9 +207,8 @@ FORMATS = (
         "savepoint",
         f"`{MANIFEST}` in a savepoint's directory",
         "JSON, with a digest of itself",
-        SAVEPOINT_VERSION,
-        True,
-        example(Savepoint, format_version=SAVEPOINT_VERSION, path=""),
+        Format.SAVEPOINT,
+        example(Savepoint, format_version=newest_version(Format.SAVEPOINT), path=""),
         to_manifest,
         lambda data: from_manifest(Path("/savepoint"), data),
         "The command that reads the savepoint fails, and names both versions.",
@@ -216,8 +217,7 @@ FORMATS = (
         "query-snapshot",
         f"`{DESCRIPTION}` of each query in a checkpoint's directory",
         "JSON",
-        1,
-        False,
+        None,
         example(QuerySnapshot),
         lambda snapshot: json.dumps(to_plain(snapshot), indent=1).encode(),
         _from_file(DESCRIPTION, load_snapshot),
@@ -227,8 +227,7 @@ FORMATS = (
         "file-list",
         f"`{FILES}` of each query in a checkpoint's directory",
         "JSON; the description holds its digest",
-        1,
-        False,
+        None,
         example(dict[str, FileRecord]),
         encode_records,
         lambda data: decode_records(data, hashlib.sha256(data).hexdigest()),
@@ -238,8 +237,7 @@ FORMATS = (
         "archived-job",
         "`*.job` in the archive of ended jobs",
         "MessagePack",
-        1,
-        False,
+        None,
         example(ArchivedExecutionGraph),
         encode,
         lambda data: decode(data, ArchivedExecutionGraph),
@@ -249,19 +247,47 @@ FORMATS = (
         "job-entry",
         f"registry of jobs, in {_JOB_STATE}",
         "JSON",
-        1,
-        False,
+        None,
         JobEntry(JobSchedulingStatus.DONE, {"status": "text"}, dirty=True),
         lambda entry: entry.to_json().encode(),
         lambda data: JobEntry.from_json(data.decode()),
         "The recovery of the cluster's jobs stops with an error that quotes the entry.",
     ),
     StoredFormat(
+        "user",
+        f"users and tokens, in {_USERS}",
+        "JSON",
+        None,
+        example(User),
+        lambda user: user.to_json().encode(),
+        lambda data: User.from_json(data.decode()),
+        "The user's tokens identify nobody. The Dispatcher logs the entry's name, and keeps it.",
+    ),
+    StoredFormat(
+        "api-token",
+        f"users and tokens, in {_USERS}",
+        "JSON",
+        None,
+        example(ApiToken, token_id=DIGITS[:16], digest=DIGITS * 2, name="text"),
+        lambda token: token.to_json().encode(),
+        lambda data: ApiToken.from_json(data.decode()),
+        "The token identifies nobody. The Dispatcher logs the entry's name, and keeps it.",
+    ),
+    StoredFormat(
+        "user-file",
+        f"`{USERS_FILE}`, the map of users and tokens of a cluster without Redis",
+        "JSON",
+        None,
+        StoredUsers({"user:text": example(User).to_json()}),
+        lambda users: encode_users(users).encode(),
+        lambda data: decode_users(data.decode(), USERS_FILE),
+        "The master does not start. The error names the file.",
+    ),
+    StoredFormat(
         "state-handle",
         f"handle of each state of high availability, in {_JOB_STATE}",
         "JSON",
-        1,
-        False,
+        None,
         example(StateHandle, path=f"text@dispatcher.e7.{DIGITS}"),
         lambda handle: handle.to_json().encode(),
         lambda data: StateHandle.from_json(data.decode()),
@@ -271,19 +297,27 @@ FORMATS = (
         "cluster",
         f"`{CLUSTER_FILE}` in the cluster's runtime directory",
         "JSON",
-        CLUSTER_VERSION,
-        True,
+        Format.CLUSTER,
         example(ClusterDescriptor),
         _write_cluster,
         _from_file(CLUSTER_FILE, lambda directory: ClusterDescriptor.read(directory / CLUSTER_FILE)),
         "Each command fails, and asks for the version that started the cluster.",
     ),
     StoredFormat(
+        "feature-level",
+        f"the cluster's level, in {_JOB_STATE}",
+        "JSON",
+        None,
+        7,
+        lambda level: encode_level(level).encode(),
+        lambda data: decode_level(data.decode()),
+        "No master and no leader serves. Each names the level that it has found.",
+    ),
+    StoredFormat(
         "lease",
         "the lease on a query's checkpointLocation, a file beside it",
         "JSON",
-        1,
-        False,
+        None,
         example(LeaseHolder),
         LeaseHolder.encode,
         LeaseHolder.decode,
@@ -293,8 +327,7 @@ FORMATS = (
         "blob-fence",
         "the highest leadership that has commanded a blob store",
         "JSON",
-        1,
-        False,
+        None,
         example(FencingToken),
         encode_blob_fence,
         decode_blob_fence,
@@ -401,6 +434,28 @@ def changes_without_version(before: dict[str, Any], now: dict[str, Any]) -> list
     return problems
 
 
+def recorded_levels() -> dict[str, dict[str, int]]:
+    """Return what ``levels.json`` holds: the version of each format at each level."""
+    found: dict[str, dict[str, int]] = json.loads(LEVELS.read_text()) if LEVELS.exists() else {}
+    return found
+
+
+def current_levels() -> dict[str, dict[str, int]]:
+    """Return what ``levels.json`` should hold."""
+    return {str(level): {of.value: version for of, version in row.items()} for level, row in sorted(VERSIONS.items())}
+
+
+def changed_levels(before: dict[str, dict[str, int]], now: dict[str, dict[str, int]]) -> list[str]:
+    """Return the formats whose version at a known level is another one than before, or that the level has lost."""
+    return [
+        f"{name}: level {level} wrote version {version}, and writes {now[level].get(name)}"
+        for level, row in before.items()
+        if level in now
+        for name, version in row.items()
+        if now[level].get(name) != version
+    ]
+
+
 def golden_files() -> dict[Path, StoredFormat]:
     """Return the golden files of all releases."""
     by_name = {item.name: item for item in FORMATS}
@@ -426,6 +481,28 @@ Everything that Spark writes (checkpoints of queries, tables) has Spark's own fo
 """
 
 
+_LEVELS_HEAD = """
+## Feature levels
+
+The [feature level](upgrading.md#the-feature-level) of the cluster decides which version is written. A release reads the
+versions of all its levels. A format without a stored version only gets new fields with a default, so it has one version
+at all levels.
+"""
+
+
+def _levels_table() -> list[str]:
+    """Return the table of the versions that each level writes."""
+    levels = sorted(VERSIONS)
+    lines = [
+        "| format | " + " | ".join(f"level {level}" for level in levels) + " |",
+        "| --- |" + " --- |" * len(levels),
+    ]
+    return lines + [
+        f"| [{of.value}](#{of.value}) | " + " | ".join(str(VERSIONS[level][of]) for level in levels) + " |"
+        for of in Format
+    ]
+
+
 def page() -> str:
     """Return the text of ``docs/formats.md``."""
     lines = [_PAGE_HEAD, "| format | version | encoding | place | golden files |", "| --- | --- | --- | --- | --- |"]
@@ -433,14 +510,18 @@ def page() -> str:
         item.name: [path.parent.name for path, found in golden_files().items() if found is item] for item in FORMATS
     }
     for item in FORMATS:
-        mark = "" if item.is_marked else ", not stored"
+        mark = "" if item.level_format else ", not stored"
         golden = ", ".join(releases[item.name])
         lines.append(
             f"| [{item.name}](#{item.name}) | {item.version}{mark} | {item.encoding} | {item.place} | {golden} |"
         )
+    lines += [_LEVELS_HEAD, *_levels_table()]
     for item in FORMATS:
         types_of = current()[item.name]["types"]
         lines += ["", f"## {item.name}", "", f"A value that cannot be read: {item.refusal}", ""]
+        if not types_of:
+            lines.append("A plain number.")
+            continue
         lines += ["| type | fields or values |", "| --- | --- |"]
         for name, inner in types_of.items():
             if isinstance(inner, list):
@@ -459,7 +540,12 @@ def problems() -> list[str]:
     found = changes_without_version(recorded(), current())
     if found:
         return [f"{problem}: raise the version of the format, and keep reading the one before" for problem in found]
+    found = changed_levels(recorded_levels(), current_levels())
+    if found:
+        return [f"{problem}: add a level for a new version" for problem in found]
     stale = []
+    if recorded_levels() != current_levels():
+        stale.append("tests/golden/levels.json")
     if recorded() != current():
         stale.append("tests/golden/shapes.json")
     stale += [
@@ -481,13 +567,14 @@ def write() -> None:
         if not path.exists() or before.get(item.name) != current()[item.name]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(item.write(item.value))
+    LEVELS.write_text(json.dumps(current_levels(), indent=1) + "\n")
     SHAPES.write_text(json.dumps(current(), indent=1) + "\n")
     PAGE.write_text(page())
 
 
 def main() -> int:
     """Write the files, or say what does not fit; the exit status is then 1."""
-    found = changes_without_version(recorded(), current())
+    found = changes_without_version(recorded(), current()) + changed_levels(recorded_levels(), current_levels())
     if "--write" in sys.argv and not found:
         write()
     found = problems()

@@ -234,6 +234,7 @@ class HardenedTransport(TCPTransport.TCPTransport):  # type: ignore[misc]
     def prepEndpoint(self, *args: Any) -> Any:  # noqa: N802  # Thespian's name
         endpoint = super().prepEndpoint(*args)
         endpoint.prepared_at = time.monotonic_ns()  # no peer can know the address of the new process yet
+        endpoint.prepared_by = os.getpid()
         return endpoint
 
     def serializer(self, intent: Any) -> bytes:
@@ -300,7 +301,11 @@ def _tie_to_parent(init: Any) -> None:
             if time.monotonic() > deadline:
                 os._exit(1)
             time.sleep(0.001)
+        die_with_parent()
+        return
     die_with_parent()
+    if os.getppid() != init.prepared_by:  # it died between the fork and the prctl
+        os._exit(1)
 
 
 GUARDIAN_ENV = "UNDERSTUDY_GUARDIAN_PID"

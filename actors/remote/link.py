@@ -228,7 +228,7 @@ class OutgoingAsk(Outgoing):
         if future.cancelled():
             return
         error = future.exception()
-        if isinstance(error, EndpointStateError) and str(error).startswith(PATH):
+        if isinstance(error, EndpointStateError | UnknownActor) and PATH in str(error):
             error = RecipientTerminated(f"{self.ref} has stopped: its process is ending")
         if error is None:
             try:

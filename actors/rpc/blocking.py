@@ -36,7 +36,7 @@ from actors.rpc import codec, wire
 from actors.rpc import connection as loop_connection
 from actors.rpc.codec import MethodSpec
 from actors.rpc.config import RpcConfig
-from actors.rpc.connection import LARGE_READ_SIZE, READ_SIZE, again, connection_error, no_delay
+from actors.rpc.connection import LARGE_READ_SIZE, READ_SIZE, again, connection_error, is_cut_off, set_tcp_options
 from actors.rpc.gateway import Ask
 from actors.rpc.offload import ThreadOffloader, get_by_thread
 from actors.rpc.security import PROOF_SIZE, ClientHandshake, check_peer_is_us, far_end
@@ -314,6 +314,7 @@ class BlockingConnection:
             self._outbox.put(self._encoder.encode([wire.OFFLOADED, 0, "", 0]))
         self._dead: socket.socket | None = None
         self._used_at = 0.0
+        self._check_at = float("inf")
         self.helper = Helper(self)
 
     # ------------------------------------------------------------------ calling
@@ -349,6 +350,8 @@ class BlockingConnection:
         self.helper.flush_soon()
 
     def _check_alive(self, now: float) -> None:
+        if now >= self._check_at:
+            self.check_cut_off(now)
         if self.broken is not None:
             raise Stale
         if self.sock is None or self.pending or now - self._used_at < STALE_S:
@@ -363,6 +366,15 @@ class BlockingConnection:
             pass  # the connection has ended in any case
         self.end(RecipientUnreachable("the connection broke"))
         raise Stale
+
+    def check_cut_off(self, now: float) -> None:
+        """End the connection if its peer is cut off; call this before and during each wait. It checks now and then."""
+        if now < self._check_at:
+            return
+        with self._lock:
+            self._check_at = now + loop_connection.CUT_OFF_CHECK_S
+            if self.sock is not None and self.broken is None and is_cut_off(self.sock):
+                self.end(RecipientUnreachable("the connection broke: the peer is cut off"))
 
     @property
     def unsent(self) -> int:
@@ -392,8 +404,10 @@ class BlockingConnection:
     def make_room(self, until: float) -> bool:
         """Read and wait until at most half of `HIGH_WATER` is unsent; return False when *until* comes first."""
         while self.broken is None and self.unsent > HIGH_WATER // 2:
-            if time.monotonic() >= until:
+            now = time.monotonic()
+            if now >= until:
                 return False
+            self.check_cut_off(now)
             held: list[bool] = []
             try:
                 held.extend(map(self._role.acquire, TRY))
@@ -454,6 +468,8 @@ class BlockingConnection:
                 self._intake.check_with(receives)
             self.sock = sock
             self._used_at = time.monotonic()
+            if sock.family != socket.AF_UNIX:
+                self._check_at = self._used_at + loop_connection.CUT_OFF_CHECK_S
             if not self._push():
                 self.helper.wake()
 
@@ -553,14 +569,16 @@ class BlockingConnection:
         if self.sock is None and self.broken is None:
             self.establish(until)
         while not ask.is_done and self.broken is None:
-            left = until - time.monotonic()
+            now = time.monotonic()
+            left = until - now
             if left <= 0:
                 self.receive(DONT_WAIT)
                 return
+            self.check_cut_off(now)
             if self.unsent or left < TICK_S:
                 if self.unsent:
                     self.push()
-                self.pump(True, left)
+                self.pump(True, min(left, TICK_S))
             else:
                 self.receive(_MAY_WAIT)
 
@@ -973,6 +991,11 @@ class Helper:
         if held and connection.sock is None:
             connection.establish(float("inf") if nearest is None else nearest)
             return held
+        if busy:
+            now = time.monotonic()
+            connection.check_cut_off(now)
+            check_at = now + loop_connection.CUT_OFF_CHECK_S
+            nearest = check_at if nearest is None else min(nearest, check_at)
         self._poll(held, writes, nearest)
         return held
 
@@ -1070,7 +1093,7 @@ def connect(local: Path | None, host: str, port: int, until: float) -> socket.so
             sock.close()
             raise
     sock = socket.create_connection((host, port), timeout=_left(until))
-    no_delay(sock)
+    set_tcp_options(sock)
     return sock
 
 

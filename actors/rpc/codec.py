@@ -98,8 +98,8 @@ def _first_cause(error: BaseException) -> str:
 class MethodSpec:
     """Properties of a gateway method for the wire.
 
-    `plain` holds its parameters' types if all travel unchanged, else None. `fenced_by` is the component whose leaders
-    alone may call it.
+    `defaults` are those of its last parameters. `plain` holds its parameters' types if all travel unchanged, else None.
+    `fenced_by` is the component whose leaders alone may call it.
     """
 
     name: str
@@ -107,29 +107,36 @@ class MethodSpec:
     is_ask: bool
     encoders: tuple[Hook | None, ...]
     decoders: tuple[Hook, ...]
-    required: int
+    defaults: tuple[Any, ...]
     encode_result: Hook | None
     decode_result: Hook
     plain: tuple[type, ...] | None
     fenced_by: str | None = None
 
     def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Bind and encode the arguments of a call; raises TypeError as a local call would."""
+        """Bind and encode the arguments of a call; raises TypeError as a local call would.
+
+        Arguments behind the last given one stay away: the receiver fills in its defaults. So a parameter may be added,
+        and only calls that use it fail at a receiver of an earlier release.
+        """
         if kwargs or len(args) != len(self.encoders):
             bound = self.signature.bind(None, *args, **kwargs)
+            given = [*self.signature.parameters].index([*bound.arguments][-1])
             bound.apply_defaults()
-            args = bound.args[1:]
+            args = bound.args[1 : given + 1]
         if self.plain is not None:
             return list(args)
-        return [value if encode is None else encode(value) for encode, value in zip(self.encoders, args, strict=True)]
+        return [value if encode is None else encode(value) for encode, value in zip(self.encoders, args, strict=False)]
 
     def decode_arguments(self, values: Any) -> list[Any]:
         """Decode received arguments; raises `WireError` when number or types do not fit."""
         if type(values) is list and tuple(map(type, values)) == self.plain:
             return values
-        if not isinstance(values, list) or not self.required <= len(values) <= len(self.decoders):
+        missing = len(self.decoders) - len(values) if isinstance(values, list) else -1
+        if not 0 <= missing <= len(self.defaults):
             raise WireError(f"{self.name}() takes {len(self.decoders)} arguments")
-        return [decode(value) for decode, value in zip(self.decoders, values, strict=False)]
+        given = [decode(value) for decode, value in zip(self.decoders, values, strict=False)]
+        return [*given, *self.defaults[len(self.defaults) - missing :]]
 
 
 def _encoder(hint: Any) -> Hook | None:
@@ -184,7 +191,9 @@ def method_specs(gateway: type[RpcGateway]) -> dict[str, MethodSpec]:
             is_ask=is_ask,
             encoders=tuple(_encoder(hints[parameter.name]) for parameter in parameters),
             decoders=tuple(_decoder(hints[parameter.name]) for parameter in parameters),
-            required=sum(parameter.default is inspect.Parameter.empty for parameter in parameters),
+            defaults=tuple(
+                parameter.default for parameter in parameters if parameter.default is not inspect.Parameter.empty
+            ),
             encode_result=_encoder(result),
             decode_result=_decoder(result),
             plain=kinds if all(kind in _PLAIN for kind in kinds) else None,

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +38,14 @@ READ_SIZE = 64 * 1024
 LARGE_READ_SIZE = 256 * 1024
 BATCH_SIZE = 64 * 1024
 HIGH_WATER, LOW_WATER = 64 * 1024, 16 * 1024
+
+CUT_OFF_S = 30
+"""Seconds without a sign of life from the peer's kernel after which a TCP connection is given up."""
+CUT_OFF_CHECK_S = 5.0
+"""Seconds between two checks."""
+KEEP_ALIVE_IDLE_S, KEEP_ALIVE_INTERVAL_S = 10, 5
+_TCP_INFO = struct.Struct("=xxBB52xI")
+"""Fields of Linux's `tcp_info`: repeated packets, probes without an answer, milliseconds since the last answer."""
 Callback = Callable[[], object]
 
 
@@ -60,10 +71,30 @@ class Poller:
             self.remove_writer = loop.remove_writer
 
 
-def no_delay(sock: socket.socket) -> None:
-    """Send each small frame at once (needed only for TCP)."""
+def set_tcp_options(sock: socket.socket) -> None:
+    """Send each small frame at once, and probe an idle peer; do nothing to a Unix socket."""
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_INTERVAL_S)
+        probes = max(1, (CUT_OFF_S - KEEP_ALIVE_IDLE_S) // KEEP_ALIVE_INTERVAL_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
+
+
+def is_cut_off(sock: socket.socket) -> bool:
+    """Return whether the other end of a TCP connection has acknowledged nothing for `CUT_OFF_S` seconds.
+
+    Its host is gone, or the network drops the packets. The kernel's keep-alive notices that of an idle connection only:
+    while it repeats data, or asks whether the peer takes data again, it would try for 15 minutes. TCP_USER_TIMEOUT does
+    not fit: it also ends the connection to a live peer that reads nothing for that long, because a mailbox is full.
+    """
+    repeats: int
+    probes: int
+    heard_ms: int
+    repeats, probes, heard_ms = _TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size))
+    # A live peer that takes nothing answers each probe at once, but two minutes may pass between two probes.
+    return (repeats > 0 or probes > 1) and heard_ms >= CUT_OFF_S * 1000
 
 
 class PendingAsk(NamedTuple):
@@ -151,6 +182,7 @@ class _Connection:
         self._untaken: Iterator[list[Any]] | None = None
         """Messages that were read before the pause."""
         self._deadline: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
         self._read_size = READ_SIZE
         self._out: list[bytes] = []
         self._out_size = 0
@@ -187,7 +219,9 @@ class _Connection:
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
         """Take over a connected, non-blocking socket, with or without TLS."""
         self._deadline = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
-        no_delay(sock)
+        set_tcp_options(sock)
+        if sock.family != socket.AF_UNIX:
+            self._check = self.loop.call_later(CUT_OFF_CHECK_S, self._check_cut_off)
         self.sock, self._fd = sock, sock.fileno()
         self._receive, self._transmit = sock.recv, sock.send
         self._tls = tls
@@ -195,11 +229,20 @@ class _Connection:
         if tls is not None:
             self._put(tls.outgoing())
 
+    def _check_cut_off(self) -> None:
+        if self.sock is None:
+            return
+        if is_cut_off(self.sock):
+            self.lost(OSError(errno.ETIMEDOUT, f"{os.strerror(errno.ETIMEDOUT)}; the peer is cut off"))
+        else:
+            self._check = self.loop.call_later(CUT_OFF_CHECK_S, self._check_cut_off)
+
     def drop(self) -> None:
         """Close the connection at once."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        for timer in (self._deadline, self._check):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._check = None
         self._untaken = None
         if self.sock is None:
             return

@@ -138,7 +138,7 @@ class Dispatcher:
     Args:
         loop: runs the coroutine handlers.
         encoder: encodes the frames of the replies.
-        node: returns the node with the actors of this process.
+        node: returns the node with the actors of this process; None before the first of them.
         offload: carries arguments and results that do not fit into a frame.
     """
 
@@ -146,7 +146,7 @@ class Dispatcher:
         self,
         loop: asyncio.AbstractEventLoop,
         encoder: wire.FrameEncoder,
-        node: Callable[[], Node],
+        node: Callable[[], Node | None],
         offload: Offload,
     ) -> None:
         self.served: dict[str, Served] = {}
@@ -254,8 +254,9 @@ class Dispatcher:
                 raise WireError("malformed message: the actor's path and the method's name have to be texts")
             served = self.served.get(path)
             if served is None:
-                origin = self._node().origin
-                raise UnknownActor(f"no actor {path} lives at {origin.host}:{origin.port}")
+                node = self._node()
+                where = "here yet" if node is None else f"at {node.origin.host}:{node.origin.port}"
+                raise UnknownActor(f"no actor {path} lives {where}")
             served.received += 1
             endpoint = served.endpoint
             if not endpoint.running:
@@ -272,7 +273,8 @@ class Dispatcher:
             values = spec.decode_arguments(args)
         except UnknownActor as error:
             node = self._node()
-            node.dead_letter(RpcInvocation(_shown(name)), None, node.ref(_shown(path), 0))
+            if node is not None:
+                node.dead_letter(RpcInvocation(_shown(name)), None, node.ref(_shown(path), 0))
             if correlation is not None:
                 self._fail(connection, message, error)
             return

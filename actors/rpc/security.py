@@ -4,17 +4,20 @@ Both sides prove that they hold the secret without showing it. Fresh random nonc
 handshake useless. Every proof covers the name of the *service*, so a proof for one service is invalid for another. It
 also covers the *target*, the address and port that the client has dialled, so a relay to another port is rejected.
 
-    client -> server   HELLO   magic(4) version(1) client_nonce(32) target(18)
-    server -> client   PROOF   magic(4) version(1) server_nonce(32) mac(32)
+    client -> server   HELLO   magic(4) newest(1) client_nonce(32) target(18) oldest(1)
+    server -> client   PROOF   magic(4) agreed(1) server_nonce(32) mac(32)
     client -> server   ANSWER  mac(32)
 
-A server rejects a HELLO of another version or for another target:
+Each side speaks a range of protocol versions. The server chooses the newest that both speak, so two releases next to
+each other work together. The proofs cover the client's range and the choice: nobody between them can lower it. A
+server rejects a HELLO without a common version, or for another target:
 
-    server -> client   REFUSAL magic(4) version(1) zeroes(64), which is as long as a PROOF; then it closes
+    server -> client   REFUSAL magic(4) newest(1) oldest(1) zeroes(63), which is as long as a PROOF; then it closes
 
-The HELLO of every version begins with magic and version and has at least 37 bytes, as in version 1. Every PROOF and
-REFUSAL has at least 69. The RPC ports and the blob port (`blob.server`) use this handshake. Until `done` is true a
-server must act only on the handshake. Later bytes carry tags (`actors.rpc.wire`) whose keys the handshake derives.
+The HELLO of every version begins with magic and version and has at least 37 bytes, as in version 1. From version 3 on
+it begins with the 56 bytes above. Every PROOF and REFUSAL has at least 69. The RPC ports and the blob port
+(`blob.server`) use this handshake. Until `done` is true a server must act only on the handshake. Later bytes carry tags
+(`actors.rpc.wire`) whose keys the handshake derives.
 """
 
 from __future__ import annotations
@@ -27,20 +30,40 @@ import secrets
 import socket
 import stat
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from actors.errors import AuthenticationError, ProtocolVersionMismatch, WireError
 from actors.rpc.wire import Tags
 from conf.files import write_private
 
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The protocol versions that one side speaks, from `oldest` to `newest`, which are 1 to 255."""
+
+    oldest: int
+    newest: int
+
+    def agreed(self, other: Versions) -> int | None:
+        """Return the newest version that both sides speak; None if there is none."""
+        newest = min(self.newest, other.newest)
+        return newest if newest >= max(self.oldest, other.oldest) else None
+
+    def __str__(self) -> str:
+        return f"{self.newest}" if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
+
+
+SPOKEN = Versions(3, 3)
+"""The versions of this release. Raise `newest` with each change of frames or calls that the release before cannot
+read, and `oldest` once no supported release speaks it."""
 MAGIC = b"UNDR"
-VERSION = 2
 NONCE_SIZE = 32
 MAC_SIZE = 32
 TARGET_SIZE = 18
 GREETING_SIZE = len(MAGIC) + 1 + NONCE_SIZE
 """Least size of the HELLO of every version, in bytes; the server reads this much before it checks the version."""
-HELLO_SIZE = GREETING_SIZE + TARGET_SIZE
+HELLO_SIZE = GREETING_SIZE + TARGET_SIZE + 1
 PROOF_SIZE = GREETING_SIZE + MAC_SIZE
 LOCAL = bytes(TARGET_SIZE)
 """The target of a Unix socket, which is accessible only to this user by its directory's mode and a check of the peer.
@@ -48,7 +71,6 @@ LOCAL = bytes(TARGET_SIZE)
 _CREDENTIALS = struct.Struct("@iII")
 MINIMUM_SECRET_SIZE = 16
 MAXIMUM_SECRET_SIZE = 64 * 1024
-REFUSAL = (MAGIC + bytes([VERSION])).ljust(PROOF_SIZE, b"\0")
 
 
 def load_or_create_secret(path: Path) -> bytes:
@@ -155,15 +177,29 @@ def check_peer_is_us(sock: socket.socket) -> None:
         )
 
 
-class _Handshake:
-    """Base of both sides. `expects` is the number of bytes of the next step; 0 when the handshake has ended."""
+def refusal(spoken: Versions) -> bytes:
+    """Return the REFUSAL of a server that speaks these versions."""
+    return (MAGIC + bytes((spoken.newest, spoken.oldest))).ljust(PROOF_SIZE, b"\0")
 
-    def __init__(self, secret: bytes, service: str, target: bytes, expects: int) -> None:
+
+class _Handshake:
+    """Base of both sides.
+
+    Attributes:
+        expects: number of bytes of the next step; 0 when the handshake has ended.
+        done: whether the other side has proved that it holds the secret.
+        version: the protocol version that both sides use; 0 before they have agreed.
+    """
+
+    def __init__(self, secret: bytes, service: str, target: bytes, spoken: Versions, expects: int) -> None:
         self._key = hashlib.blake2b(secret, digest_size=32, person=b"understudy-auth").digest()
         self._service = service.encode()
         self._target = target
         self._client_nonce = b""
         self._server_nonce = b""
+        self._spoken = spoken
+        self._of_client = spoken
+        self.version = 0
         self.expects = expects
         self.done = False
 
@@ -172,7 +208,8 @@ class _Handshake:
         return Tags(self._mac(b"to server")), Tags(self._mac(b"to client"))
 
     def _mac(self, role: bytes) -> bytes:
-        bound = (self._client_nonce, self._server_nonce, self._target)
+        versions = bytes((self._of_client.oldest, self._of_client.newest, self.version))
+        bound = (self._client_nonce, self._server_nonce, self._target, versions)
         message = b"|".join((role, self._service, *(part.hex().encode() for part in bound)))
         return hmac.digest(self._key, message, "sha256")
 
@@ -185,14 +222,15 @@ class _Handshake:
             raise WireError(f"a handshake message of {len(data)} bytes, where {expected} are due")
 
     @staticmethod
-    def _check_preamble(data: bytes) -> None:
+    def _check_magic(data: bytes) -> None:
         if data[:4] != MAGIC:
             raise WireError("the peer does not speak the Understudy protocol")
-        if data[4] != VERSION:
-            raise ProtocolVersionMismatch(
-                f"the peer speaks protocol version {data[4]}, this side speaks {VERSION}: install the same release of "
-                "understudy-spark on both"
-            )
+
+    def _mismatch(self, peer: Versions) -> ProtocolVersionMismatch:
+        return ProtocolVersionMismatch(
+            f"the peer speaks protocol version {peer}, this side speaks {self._spoken}: install the same release of "
+            "understudy-spark on both"
+        )
 
 
 class ServerHandshake(_Handshake):
@@ -202,14 +240,16 @@ class ServerHandshake(_Handshake):
         secret: the cluster secret.
         service: name of the service at the port, e.g. ``"rpc"`` or ``"blob"``.
         target: the `near_end` of the connection.
+        spoken: the protocol versions of this side.
 
     Attributes:
-        refusal: bytes to send before closing after `receive` has raised. They inform a peer of another version, or one
-            that has dialled another target. They are empty for a peer without the secret, or of another protocol.
+        refusal: bytes to send before closing after `receive` has raised. They inform a peer without a common version,
+            or one that has dialled another target. They are empty for a peer without the secret, or of another
+            protocol.
     """
 
-    def __init__(self, secret: bytes, service: str, target: bytes) -> None:
-        super().__init__(secret, service, target, GREETING_SIZE)
+    def __init__(self, secret: bytes, service: str, target: bytes, spoken: Versions = SPOKEN) -> None:
+        super().__init__(secret, service, target, spoken, GREETING_SIZE)
         self.refusal = b""
         self._server_nonce = os.urandom(NONCE_SIZE)
         self._taken = 0
@@ -219,7 +259,7 @@ class ServerHandshake(_Handshake):
 
         Raises:
             WireError: the peer speaks another protocol.
-            ProtocolVersionMismatch: the peer speaks another version; `refusal` informs it.
+            ProtocolVersionMismatch: the peer speaks other versions; `refusal` informs it.
             AuthenticationError: the peer's proof is wrong, or it has dialled another target.
         """
         self._begin_step(data)
@@ -227,24 +267,36 @@ class ServerHandshake(_Handshake):
         return (self._greeted, self._dialled, self._answered)[self._taken - 1](data)
 
     def _greeted(self, data: bytes) -> bytes:
-        try:
-            self._check_preamble(data)
-        except ProtocolVersionMismatch:
-            self.refusal = REFUSAL
-            raise
+        self._check_magic(data)
+        newest = data[4]
+        if newest < self._spoken.oldest:  # the rest of its HELLO may have another form
+            raise self._refused(self._mismatch(Versions(newest, newest)))
+        self._of_client = Versions(newest, newest)
         self._client_nonce = data[5:]
-        self.expects = TARGET_SIZE
+        self.expects = TARGET_SIZE + 1
         return b""
 
     def _dialled(self, data: bytes) -> bytes:
-        if data != self._target:
-            self.refusal = REFUSAL
-            raise AuthenticationError(
-                f"the peer has dialled {_show(data)}, and this is {_show(self._target)}: its connection was passed on, "
-                "or its address translated"
+        target, oldest = data[:TARGET_SIZE], data[TARGET_SIZE]
+        self._of_client = Versions(oldest, self._of_client.newest)
+        agreed = self._spoken.agreed(self._of_client)
+        if agreed is None:
+            raise self._refused(self._mismatch(self._of_client))
+        if target != self._target:
+            raise self._refused(
+                AuthenticationError(
+                    f"the peer has dialled {_show(target)}, and this is {_show(self._target)}: its connection was "
+                    "passed on, or its address translated"
+                )
             )
+        self.version = agreed
         self.expects = MAC_SIZE
-        return MAGIC + bytes([VERSION]) + self._server_nonce + self._mac(b"server")
+        return MAGIC + bytes([agreed]) + self._server_nonce + self._mac(b"server")
+
+    def _refused(self, error: Exception) -> Exception:
+        """Return the error after setting `refusal`."""
+        self.refusal = refusal(self._spoken)
+        return error
 
     def _answered(self, data: bytes) -> bytes:
         if not hmac.compare_digest(data, self._mac(b"client")):
@@ -260,25 +312,32 @@ class ClientHandshake(_Handshake):
         secret: the cluster secret.
         service: name of the requested service.
         target: the `far_end` of the connection.
+        spoken: the protocol versions of this side.
     """
 
-    def __init__(self, secret: bytes, service: str, target: bytes) -> None:
-        super().__init__(secret, service, target, PROOF_SIZE)
+    def __init__(self, secret: bytes, service: str, target: bytes, spoken: Versions = SPOKEN) -> None:
+        super().__init__(secret, service, target, spoken, PROOF_SIZE)
         self._client_nonce = os.urandom(NONCE_SIZE)
 
     def hello(self) -> bytes:
         """Return the first bytes of the connection."""
-        return MAGIC + bytes([VERSION]) + self._client_nonce + self._target
+        return MAGIC + bytes([self._spoken.newest]) + self._client_nonce + self._target + bytes([self._spoken.oldest])
 
     def receive(self, data: bytes) -> bytes:
         """Check the server's proof and return the answer to send; raises as `ServerHandshake.receive`."""
         self._begin_step(data)
-        self._check_preamble(data)
-        if data == REFUSAL:
+        self._check_magic(data)
+        if not any(data[6:]):
+            peer = Versions(data[5] or data[4], data[4])  # version 2 named one version alone
+            if self._spoken.agreed(peer) is None:
+                raise self._mismatch(peer)
             raise AuthenticationError(
                 f"the server is not at {_show(self._target)}, which was dialled; it refuses a connection that was "
                 "passed on or translated (by a tunnel, a proxy or NAT): dial its own address"
             )
+        self.version = data[4]
+        if not self._spoken.oldest <= self.version <= self._spoken.newest:
+            raise self._mismatch(Versions(self.version, self.version))
         self._server_nonce = data[5:GREETING_SIZE]
         if not hmac.compare_digest(data[GREETING_SIZE:], self._mac(b"server")):
             raise AuthenticationError("the server does not hold this cluster's secret")

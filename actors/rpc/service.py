@@ -100,7 +100,7 @@ class RpcService:
         self.unauthenticated: dict[ServerConnection, None] = {}
         self.port = config.port
         self.offload = Offload(loop)
-        self._dispatcher = Dispatcher(loop, self.encoder, lambda: self.node, self.offload)
+        self._dispatcher = Dispatcher(loop, self.encoder, lambda: self._node, self.offload)
         self.dispatch = self._dispatcher.dispatch
         self._peers: dict[tuple[str, int], Peer] = {}
         self._listeners: list[Listener] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from conf.option import ConfigOption
+from conf.option import ConfigOption, RemovedOption
 from conf.options.blob import BlobOptions
 from conf.options.checkpointing import CheckpointingOptions, StateBackend
 from conf.options.cluster import (
@@ -39,6 +39,7 @@ from conf.options.streaming import StreamingOptions
 __all__ = [
     "AREAS",
     "JOB_OPTIONS",
+    "REMOVED_OPTIONS",
     "Area",
     "BlobOptions",
     "CheckpointingOptions",
@@ -135,6 +136,9 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
     )
 )
 """Options that a job may set for itself, besides Spark's own settings; see `conf.registry.is_job_setting`."""
+
+REMOVED_OPTIONS: tuple[RemovedOption, ...] = ()
+"""Options of earlier releases that the present one still accepts, with a warning."""
 
 
 def all_options() -> Iterator[ConfigOption[Any]]:

@@ -115,5 +115,5 @@ class CheckpointingOptions:
         "Store of the state of streaming queries. `hashmap` keeps it in the driver's heap (Spark's "
         "`HDFSBackedStateStoreProvider`). `rocksdb` keeps it on the driver's disk, with changelogs as incremental "
         "checkpoints (`RocksDBStateStoreProvider`). Settings under `spark.sql.streaming.stateStore` take precedence.",
-        deprecated_keys=("state.backend",),
+        fallback_keys=("state.backend",),
     )

@@ -93,7 +93,7 @@ class RestartStrategyOptions:
         "fixed-delay",
         "`none`: the job fails. `fixed-delay`: a limited number of restarts, each after the same delay. "
         "`failure-rate`: restarts until failures are too frequent. `exponential-delay`: restarts after growing delays.",
-        deprecated_keys=("restart-strategy",),
+        fallback_keys=("restart-strategy",),
     )
     FIXED_DELAY_ATTEMPTS = option(
         "restart-strategy.fixed-delay.attempts",

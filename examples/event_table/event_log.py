@@ -40,6 +40,10 @@ class EventLogReader(DataSourceStreamReader):
     def latestOffset(self, start, limit):
         return {path.name: end_of(path) for path in self.log.iterdir()}
 
+    def reportLatestOffset(self):
+        """Return the newest offsets, for the lag that `job info` shows."""
+        return self.latestOffset(None, None)
+
     def partitions(self, start, end):
         ranges = ((name, start.get(name, 0), stop) for name, stop in sorted(end.items()))
         return [InputPartition(found) for found in ranges if found[1] < found[2]]

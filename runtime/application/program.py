@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.rpc.codec import from_plain, to_plain
-from conf.files import write_private
+from conf.files import make_private, write_private
 from runtime.application.state import ApplicationResult
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID
@@ -29,7 +29,8 @@ class PackagedProgram:
         argv: its arguments.
         libraries: what its jobs import: path and `ArtifactRole`; main() itself imports the py-files among them.
         environment: environment variables of main() and of its jobs; never shown.
-        working_directory: where main() runs, if its process can reach it; else main() has a directory of its own.
+        working_directory: where main() runs, if its process can reach it; else main() has a directory of its own, with
+            a copy of the directory that was shipped, if any.
     """
 
     id: ApplicationID
@@ -55,6 +56,7 @@ class ApplicationFiles:
 
     Attributes:
         work: the working directory of main(), if it does not run in its caller's.
+        packed: the packed directory of which ``work`` is a copy; missing if none was shipped.
         stdout: the output of the last run of main(); ``stderr`` likewise.
     """
 
@@ -64,6 +66,7 @@ class ApplicationFiles:
         self._cancelled = self._root / "cancelled"
         self._result = directory.archive / "application.json"
         self.work = self._root / "work"
+        self.packed = self._root / "working-directory.zip"
         self.stdout = directory.log / "application.stdout"
         self.stderr = directory.log / "application.stderr"
 
@@ -76,13 +79,20 @@ class ApplicationFiles:
         libraries: Iterable[tuple[Path, ArtifactRole]],
         environment: Mapping[str, str] | None = None,
         working_directory: WorkingDirectory | None = None,
+        packed: Path | None = None,
     ) -> PackagedProgram:
-        """Copy a program and its files for the cluster that will run it. Raises OSError."""
+        """Copy a program and its files for the cluster that will run it; *packed* is of `ship_directory`.
+
+        Raises:
+            OSError: a file cannot be copied.
+        """
         if self._root.exists():
             shutil.rmtree(self._root)
         self._result.unlink(missing_ok=True)
-        self._root.mkdir(mode=0o700)
+        make_private(self._root, durable=True)
         self.work.mkdir(mode=0o700)
+        if packed is not None:
+            shutil.copyfile(packed, self.packed)
         copies = [(self._copy(path, str(number)), role) for number, (path, role) in enumerate(libraries)]
         program = PackagedProgram(
             application_id,

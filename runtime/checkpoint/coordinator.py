@@ -160,6 +160,7 @@ class PendingCheckpoint:
         self.notes: list[str] = []
         self.drained = True
         self.is_being_stored = False
+        self.is_undone = False
         self._job_id = job_id
         self._tasks = {task.attempt_id: task for task in tasks}
         self._acknowledged: dict[ExecutionAttemptID, tuple[QuerySnapshot, ...]] = {}
@@ -194,6 +195,13 @@ class PendingCheckpoint:
     def missing_of(self, running: Collection[ExecutionAttemptID]) -> list[CheckpointTask]:
         """Return the tasks that have not acknowledged it and are no longer among *running*."""
         return [task for key, task in self._tasks.items() if key not in self._acknowledged and key not in running]
+
+    def lost_of(self, running: Collection[ExecutionAttemptID]) -> list[CheckpointTask]:
+        """Return the tasks whose queries were stopped for it, but that were lost since: the job restarts them."""
+        if not self.trigger.type.ends_the_job:
+            return []
+        stopped = [key for key, queries in self._acknowledged.items() if queries]
+        return [self._tasks[key] for key in stopped if key not in running]
 
     def acknowledge(self, ack: AcknowledgeCheckpoint) -> None:
         """Add the part of one task."""
@@ -332,6 +340,9 @@ class CheckpointCoordinator:
         self._last_completed_s: float | None = None
         self._failures_in_a_row = 0
         self._stop: CheckpointTrigger | None = None
+        self._former_stops: list[CheckpointTrigger] = []
+        """Stops that a former JobMaster has completed, while another one is in progress here."""
+        self._has_deployed = False
         self._running = RunningTasks()
 
     # ------------------------------------------------------------------ views
@@ -419,7 +430,11 @@ class CheckpointCoordinator:
         return replace(metadata, totals=replace(totals, completed=totals.completed + 1))
 
     def recovered(
-        self, completed: Sequence[CheckpointMetadata], totals: CheckpointTotals = NO_TOTALS, abandoned: int = 0
+        self,
+        completed: Sequence[CheckpointMetadata],
+        totals: CheckpointTotals = NO_TOTALS,
+        abandoned: int = 0,
+        unreadable: Sequence[int] = (),
     ) -> None:
         """Take over from former JobMasters; call it once, before all other events.
 
@@ -427,8 +442,11 @@ class CheckpointCoordinator:
             completed: the checkpoints in the store, oldest first.
             totals: the counters that were stored with them.
             abandoned: how many checkpoints were in progress when the former JobMaster was lost; they count as failed.
+            unreadable: the numbers of completed checkpoints whose entries in the store cannot be read.
         """
-        totals = totals.at_least(CheckpointTotals(completed=len(completed)))
+        totals = totals.at_least(CheckpointTotals(completed=len(completed) + len(unreadable)))
+        for number in unreadable:
+            self._remember(number, CheckpointOutcome.COMPLETED)
         for metadata in completed:
             self._remember(metadata.checkpoint_id, CheckpointOutcome.COMPLETED)
             self._stats.recovered(metadata)
@@ -463,7 +481,12 @@ class CheckpointCoordinator:
         begun = self._operations.find(trigger.trigger_id) or self._operations.begin(trigger)
         self._operations.completed(trigger.trigger_id, path)
         if trigger.type.ends_the_job:
-            self._stop = trigger
+            is_other = self._stop is not None and self._stop.trigger_id != trigger.trigger_id and self._is_stopping()
+            is_undone = self._has_deployed and self._is_undone(trigger)
+            if is_other and not is_undone:
+                self._former_stops.append(trigger)
+            elif not is_other:
+                self._stop = None if is_undone else trigger
         return self._operations.find(trigger.trigger_id) or begun
 
     def advance(self, running: RunningTasks, at: Instant) -> list[CheckpointInstruction]:
@@ -532,13 +555,28 @@ class CheckpointCoordinator:
         return [*self._abort(pending, decline.reason, at, counts=True), *self._start_next()]
 
     def stored(
-        self, checkpoint_id: int, path: str, subsumed: Sequence[CheckpointMetadata], at: Instant
+        self,
+        checkpoint_id: int,
+        path: str,
+        subsumed: Sequence[CheckpointMetadata],
+        at: Instant,
+        unreadable: Sequence[int] = (),
     ) -> list[CheckpointInstruction]:
-        """Complete a checkpoint: `StoreCheckpoint` was carried out; *subsumed* are no longer in the store."""
+        """Complete a checkpoint: `StoreCheckpoint` was carried out.
+
+        Args:
+            checkpoint_id: its number.
+            path: where it is.
+            subsumed: checkpoints that are no longer in the store.
+            at: the current time.
+            unreadable: the numbers of further ones, whose entries could not be read.
+        """
         pending = self._pending.pop(checkpoint_id)
         self._remember(checkpoint_id, CheckpointOutcome.COMPLETED)
         self._stats.completed(checkpoint_id, path, at.epoch_ms)
         self._operations.completed(pending.trigger.trigger_id, path, tuple(pending.notes), drained=pending.drained)
+        if pending.is_undone:
+            self._undo_stop()
         instructions: list[CheckpointInstruction] = [NotifyComplete(checkpoint_id, pending.tasks)]
         if pending.trigger.type.is_savepoint:
             # The savepoint was copied from these.
@@ -552,6 +590,7 @@ class CheckpointCoordinator:
             self._completed.pop(metadata.checkpoint_id, None)
             self._stats.subsumed(metadata.checkpoint_id)
             instructions.append(DiscardSnapshots(metadata.checkpoint_id, metadata.path, metadata.queries))
+        instructions += [DiscardSnapshots(number, self._checkpoint_directory(number), ()) for number in unreadable]
         return instructions + self._start_next()
 
     def store_failed(self, checkpoint_id: int, reason: str, at: Instant) -> list[CheckpointInstruction]:
@@ -561,15 +600,45 @@ class CheckpointCoordinator:
     def stop_undone(self) -> None:
         """Report a stop-with-savepoint as failed, because a task is about to run again and the job continues.
 
-        As Flink's `StopWithSavepointStoppingException`: the savepoint was made, and a task was lost before it ended.
+        As Flink's `StopWithSavepointStoppingException`: the savepoint was made, and a task was lost before it ended. If
+        the savepoint is being written, that is reported once it is complete.
         """
-        stop = self.stop_operation
-        if stop is not None and stop.state is OperationState.COMPLETED:
+        self._has_deployed = True
+        for pending in self._pending.values():
+            pending.is_undone = pending.is_being_stored and pending.trigger.type.ends_the_job
+        self._undo_stop()
+
+    def task_restarts(self, key: JobVertexID, at: Instant) -> list[CheckpointInstruction]:
+        """Abort the checkpoints in which a task takes part that is about to run again (as Flink's failover does).
+
+        It may restore an earlier checkpoint, and so remove files of its sink that its part names. Those that are being
+        stored are not aborted: wait for them first, and restore the latest.
+        """
+        instructions: list[CheckpointInstruction] = []
+        for pending in [item for item in self._pending.values() if not item.is_being_stored]:
+            for task in [task for task in pending.tasks if task.key == key]:
+                instructions += self._abort_without(task, pending, at)
+        return instructions + self._start_next()
+
+    def _undo_stop(self) -> None:
+        if self._stop is not None and self._is_undone(self._stop):
             self._stop = None
-            self._operations.undone(
-                stop.trigger_id,
-                f"the savepoint {stop.path} was made, but a task was lost before it had ended: the job continues",
-            )
+        self._former_stops = [stop for stop in self._former_stops if not self._is_undone(stop)]
+
+    def _is_undone(self, stop: CheckpointTrigger) -> bool:
+        """Report a stop as failed if it was complete; return whether it was. Its CANCELED job stays so."""
+        operation = self._operations.find(stop.trigger_id)
+        if (
+            operation is None
+            or operation.state is not OperationState.COMPLETED
+            or stop.type is SnapshotType.SAVEPOINT_CANCEL
+        ):
+            return False
+        self._operations.undone(
+            stop.trigger_id,
+            f"the savepoint {operation.path} was made, but a task was lost before it had ended: the job continues",
+        )
+        return True
 
     def close(self, reason: str, at: Instant) -> list[CheckpointInstruction]:
         """Abort all requests and checkpoints that are not being stored, at the end of the job."""
@@ -642,14 +711,21 @@ class CheckpointCoordinator:
         instructions: list[CheckpointInstruction] = []
         for pending in list(self._pending.values()):
             missing = pending.missing_of(attempts)
-            if not missing:
-                continue
-            operation = self._operations.find(pending.trigger.trigger_id)
-            if operation is not None:  # a client waits for it: it is triggered again when the tasks run again
-                self._requests.append(_Request(pending.trigger, pending.since))
-            reason = f"task {missing[0].name!r} has ended before its part was done"
-            instructions += self._abort(pending, reason, at, is_over=operation is None)
+            if not pending.is_being_stored:
+                missing += pending.lost_of(attempts)
+            if missing:
+                instructions += self._abort_without(missing[0], pending, at)
         return instructions
+
+    def _abort_without(
+        self, task: CheckpointTask, pending: PendingCheckpoint, at: Instant
+    ) -> list[CheckpointInstruction]:
+        """Abort a checkpoint that has lost a task. If a client waits for it, trigger it again when the tasks run."""
+        operation = self._operations.find(pending.trigger.trigger_id)
+        if operation is not None:
+            self._requests.append(_Request(pending.trigger, pending.since))
+        reason = f"task {task.name!r} has ended before all parts were done"
+        return self._abort(pending, reason, at, is_over=operation is None)
 
     def _drop_subsumed(self, checkpoint_id: int, at: Instant) -> list[CheckpointInstruction]:
         """Abort older checkpoints that are still in progress: they are useless now."""

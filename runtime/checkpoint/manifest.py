@@ -12,9 +12,8 @@ from actors.errors import WireError
 from actors.rpc.codec import from_plain, to_plain
 from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import SavepointError
+from runtime.feature_level import Format, newest_version, oldest_version
 from runtime.protocol.query_snapshot import QuerySnapshot
-
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class Savepoint:
     files: dict[str, SavepointFile]
     spark_version: str
     version: str
-    format_version: int = FORMAT_VERSION
+    format_version: int = oldest_version(Format.SAVEPOINT)
     path: str = field(default="", compare=False)
 
     @property
@@ -104,9 +103,9 @@ def from_manifest(path: Path, content: bytes) -> Savepoint:
         manifest = json.loads(content)
         digest = manifest.pop("digest")
         version = manifest["format_version"]
-        if isinstance(version, int) and version > FORMAT_VERSION:
+        if isinstance(version, int) and version > (newest := newest_version(Format.SAVEPOINT)):
             raise SavepointError(
-                f"the savepoint {path} has format {version}; this version of Understudy reads up to {FORMAT_VERSION}",
+                f"the savepoint {path} has format {version}; this version of Understudy reads up to {newest}",
                 "use the version that wrote it, or a later one",
             )
         if digest != digest_of(manifest):

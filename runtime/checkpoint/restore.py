@@ -312,7 +312,7 @@ def _sweep(sink: Path, batch_id: int) -> None:
         if name.startswith("old-"):
             try:
                 abandoned = [(old / entry).read_bytes() for entry in abandoned_sink_files(list_names(old), batch_id)]
-                for path in orphans(abandoned, kept, sink):
+                for path in sorted(orphans(abandoned, kept, sink)):
                     path.unlink(missing_ok=True)
                     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             except ValueError as error:

@@ -21,7 +21,8 @@ from runtime.checkpoint.manifest import Savepoint, digest_of
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.savepoint import open_savepoint, read_savepoint, verify_savepoint
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, check_snapshot
-from runtime.protocol.checkpoints import FORMAT_VERSION, CheckpointMetadata
+from runtime.feature_level import Format, can_read, readable_versions
+from runtime.protocol.checkpoints import CheckpointMetadata
 from runtime.protocol.query_snapshot import QuerySnapshot
 
 METADATA = "_metadata"
@@ -63,9 +64,10 @@ def read_checkpoint(path: Path) -> CheckpointMetadata:
         metadata: CheckpointMetadata = from_plain(plain, CheckpointMetadata)
         if not digest and (unknown := sorted(plain.keys() - to_plain(metadata).keys())):
             raise ValueError(f"{METADATA} has an unknown part {unknown[0]!r}")
-        if metadata.format_version != FORMAT_VERSION:
+        if not can_read(Format.CHECKPOINT_METADATA, metadata.format_version):
+            readable = readable_versions(Format.CHECKPOINT_METADATA)
             raise SnapshotLostError(
-                f"the checkpoint {path} has format {metadata.format_version}; this version reads {FORMAT_VERSION}",
+                f"the checkpoint {path} has format {metadata.format_version}; this version reads {readable}",
                 "use the version that wrote it",
             )
         tasks = tuple(

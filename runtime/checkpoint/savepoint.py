@@ -37,6 +37,7 @@ from runtime.checkpoint.manifest import (
 )
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, DESCRIPTION, check_snapshot, read_records
+from runtime.feature_level import FeatureLevel, Format, lowest_level
 from runtime.protocol.query_snapshot import QuerySnapshot
 
 __all__ = [
@@ -67,13 +68,16 @@ class ListedSavepoint:
     problems: list[str]
 
 
-def write_savepoint(directory: Path, job: SavepointJob, snapshots: Sequence[QuerySnapshot]) -> Savepoint:
+def write_savepoint(
+    directory: Path, job: SavepointJob, snapshots: Sequence[QuerySnapshot], level: FeatureLevel | None = None
+) -> Savepoint:
     """Copy snapshots into a new savepoint.
 
     Args:
         directory: where the savepoint's own directory is made.
         job: the job of the queries.
         snapshots: one of each query of the job.
+        level: of the cluster, which decides the version of the manifest. Default: the lowest of this release.
 
     Raises:
         SnapshotError: a snapshot is not whole.
@@ -88,7 +92,7 @@ def write_savepoint(directory: Path, job: SavepointJob, snapshots: Sequence[Quer
         savepoint = Savepoint(
             job, int(time.time() * 1000), queries, files, importlib.metadata.version("pyspark"), runtime.__version__
         )
-        write_private(part / MANIFEST, to_manifest(savepoint))
+        write_private(part / MANIFEST, to_manifest((level or lowest_level()).marked(savepoint, Format.SAVEPOINT)))
         rename_durably(part, directory / name)
     except (OSError, IncompleteError) as error:
         raise SavepointError(f"no savepoint of job {job.name!r} in {directory}: {error}") from error

@@ -16,14 +16,16 @@ All functions block.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 from actors.rpc.codec import to_plain
-from conf.files import make_private, remove_tree, rename_durably, write_private
+from conf.files import make_private, remove_tree, rename_durably, sync_directory, sync_names, write_private
 from runtime.checkpoint.description import QueryDescription, describe
 from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import (
@@ -42,8 +44,8 @@ from runtime.checkpoint.layout import (
     last_commit,
     sink_files,
 )
-from runtime.checkpoint.metadata_log import IncompleteError, last_entry
-from runtime.checkpoint.restore import finish_restore, restore_snapshot
+from runtime.checkpoint.metadata_log import IncompleteError, compacted, last_entry
+from runtime.checkpoint.restore import files_in_log, finish_restore, restore_snapshot
 from runtime.checkpoint.stored_snapshot import (
     CHECKPOINT,
     DESCRIPTION,
@@ -97,6 +99,10 @@ def take_snapshot(
         snapshot = load_snapshot(target)
         if snapshot.name != query.name:
             raise SnapshotError(f"{target} holds a snapshot of query {snapshot.name!r}, not of {query.name!r}")
+        try:
+            sync_names(target)  # the process that has taken it may have been lost before it has synced that
+        except OSError as error:
+            raise SnapshotError(f"the snapshot {target} may not be on the disk: {error}") from error
         return snapshot
     part = part_of(target)
     try:
@@ -184,6 +190,8 @@ def _take(query: QueryLocation, part: Path, target: Path, previous: QuerySnapsho
         make_private(part / SINK)
         more = take_files(log, names, part / SINK, older / SINK if older else None)
         records |= _recorded(SINK, part, names, known)
+        new = [name for name in names if f"{SINK}/{name}" not in known]
+        _sync_rows(part / SINK, new, Path(query.sink), None if older is None else older / SINK)
         taken.files += more.files
         taken.bytes += more.bytes
         taken.new_bytes += more.new_bytes
@@ -224,6 +232,41 @@ def _recorded(place: str, part: Path, names: Iterable[str], known: Mapping[str, 
     before = {name: record for name in names if (record := known.get(f"{place}/{name}")) is not None}
     found = record_files(part / place, names, before, durable=True)
     return _compare(place, found, known)
+
+
+def _sync_rows(log: Path, new: Iterable[str], sink: Path, older: Path | None) -> None:
+    """Sync the files that new entries of a sink's log name, and their names: Spark does not.
+
+    Otherwise a loss of power could leave a complete checkpoint whose rows are lost.
+
+    Args:
+        log: directory of the log in the snapshot.
+        new: names of its files that the previous snapshot does not have.
+        sink: directory of the file sink.
+        older: directory of the log in the previous snapshot, which has synced the files of its entries.
+
+    Raises:
+        IncompleteError: an entry is damaged.
+        OSError: a file cannot be synced.
+    """
+    names = [name for name in new if not name.endswith(".crc")]
+    try:
+        written = files_in_log((log / name).read_bytes() for name in names)
+        if older is not None and compacted(names):
+            written -= files_in_log((older / name).read_bytes() for name in list_names(older) if name.isdigit())
+            written -= files_in_log((older / name).read_bytes() for name in compacted(list_names(older)).values())
+    except ValueError as error:
+        raise IncompleteError(f"the log of the file sink is damaged: {error}") from error
+    directories = {parent for path in written for parent in path.parents if parent.is_relative_to(sink)}
+    for path in sorted(written):
+        # Users may remove rows, or own them.
+        with contextlib.suppress(FileNotFoundError, PermissionError), path.open("rb") as file:
+            os.fsync(file.fileno())
+    for directory in sorted(directories):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            sync_directory(directory)
+    if written:
+        sync_names(sink)
 
 
 def _compare(place: str, found: Mapping[str, FileRecord], known: Mapping[str, FileRecord]) -> dict[str, FileRecord]:

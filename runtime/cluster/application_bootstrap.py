@@ -26,6 +26,7 @@ from actors.errors import ActorError, WireError
 from actors.process.logs import configure_logging
 from blob.errors import BlobConnectionError, BlobError, BlobServerError
 from conf.configuration import Configuration
+from conf.files import remove_tree
 from conf.options import JobOptions
 from runtime.application.client import ApplicationGateway
 from runtime.application.program import ApplicationFiles, PackagedProgram
@@ -46,8 +47,10 @@ from runtime.cluster.supervisor import await_gate
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
+from runtime.ha.errors import HaError, HaUnreachableError
 from runtime.ids import JobID
 from runtime.job_logs import TASK_LOGS, write_job_log
+from runtime.librarycache.packing import unpack_directory
 from runtime.protocol.errors import PASSING, JobAlreadyTerminatedError, JobNotFoundError, JobNotReachableError
 from runtime.protocol.execution_state import JobStatus
 from runtime.spark.driver.launch import inherited_environment
@@ -90,11 +93,17 @@ class MainProcess:
         limits = task_limits(configuration)
         directory, shown, argv0 = files.work, program.file, program.file
         place = program.working_directory
+        beside: tuple[str, ...] = ()
         if place is not None and place.caller is not None and place.caller.is_here():
             directory, argv0 = Path(place.caller.path), place.file
             shown = os.path.normpath(directory / place.file)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        output, errors = (os.open(path, flags, 0o600) for path in (files.stdout, files.stderr))
+        elif files.packed.exists():
+            remove_tree(files.work)  # of an earlier run
+            unpack_directory(files.packed, files.work)
+            beside = (str(files.work.resolve()),)
+            if place is not None and place.shipped_file:
+                shown, argv0 = str(files.work / place.shipped_file), place.shipped_file
+        output, errors = (_new_file(path) for path in (files.stdout, files.stderr))
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", MAIN, str(theirs.fileno()), str(os.getpid())],
@@ -114,7 +123,7 @@ class MainProcess:
                 "file": program.file,
                 "shown": shown,
                 "argv": [argv0, *program.argv],
-                "import_path": [str(Path(shown).resolve().parent), *program.python_path],
+                "import_path": [*dict.fromkeys((str(Path(shown).resolve().parent), *beside)), *program.python_path],
                 "memory_bytes": limits.memory_bytes,
                 "cpu_s": limits.cpu_s,
             }
@@ -185,6 +194,12 @@ class MainProcess:
         self._await_exit()
         self._socket.close()
         return MainEnd(MainOutcome.LOST, "main() was cancelled")
+
+
+def _new_file(path: Path) -> int:
+    """Open a new file that replaces that of an earlier run; readers see that it is another file."""
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 class ApplicationBootstrap:
@@ -286,12 +301,15 @@ class ApplicationBootstrap:
 
 
 def _connected(configuration: Configuration) -> ClusterClient:
-    """Return a client, once the master has written the cluster's address."""
+    """Return a client, once the master has written the cluster's address; until then Redis may not answer either."""
     while True:
         try:
             return connect_locally(configuration)
         except ClusterNotRunning:
             time.sleep(POLL_S)
+        except HaUnreachableError as error:
+            logger.warning("the cluster is not found yet, trying again: %s", error)
+            time.sleep(RETRY_S)
 
 
 def main() -> int:
@@ -303,7 +321,7 @@ def main() -> int:
     try:
         with _connected(configuration) as client:
             ApplicationBootstrap(client, configuration, directory).run()
-    except (ClusterError, ClusterStoppedError, WireError, OSError) as error:
+    except (ClusterError, ClusterStoppedError, HaError, WireError, OSError) as error:
         logger.critical("the application cannot continue: %s", error, exc_info=True)
         return 1
     return 0

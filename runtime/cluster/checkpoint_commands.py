@@ -456,6 +456,10 @@ def _print_savepoint(found: Savepoint) -> None:
             print_table(("OPERATOR", "STORE", "PARTITIONS", "FAMILY", "KEY", "VALUE"), rows)
 
 
+_KINDS = {"other": "custom data source"}
+"""Names of kinds of sources, for people. Of a source from elsewhere, Spark's checkpoint has only the offsets."""
+
+
 def _facts(query: SavepointQuery) -> dict[str, str]:
     from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 
@@ -466,7 +470,8 @@ def _facts(query: SavepointQuery) -> dict[str, str]:
         "Batch": "none was committed" if snapshot.batch_id == NOTHING_COMMITTED else str(snapshot.batch_id),
         "Watermark": format_moment(query.watermark_ms) if query.watermark_ms else "",
         "Sources": "; ".join(
-            f"{kind} at {offset}" for kind, offset in zip(query.description.sources, snapshot.offsets, strict=True)
+            f"{_KINDS.get(kind, kind)} at {offset}"
+            for kind, offset in zip(query.description.sources, snapshot.offsets, strict=True)
         ),
         "File sink": snapshot.sink or "",
         "Taken of": snapshot.location,

@@ -9,7 +9,7 @@ import click
 
 from conf.errors import ConfigurationError
 from runtime.cluster.checkpoint_commands import savepoint
-from runtime.cluster.cluster_commands import demo, doctor, log_level, start, start_master, status, stop
+from runtime.cluster.cluster_commands import cluster, demo, doctor, log_level, start, start_master, status, stop
 from runtime.cluster.command_line import (
     PROGRAM,
     ExitStatus,
@@ -20,6 +20,7 @@ from runtime.cluster.command_line import (
 )
 from runtime.cluster.job_commands import job
 from runtime.cluster.output import print_error, say
+from runtime.cluster.user_commands import token, user
 from runtime.errors import ClusterError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -69,7 +70,7 @@ def completion(shell: str) -> None:
     click.echo(completion_script(cli, shell))
 
 
-for _command in (start, start_master, stop, status, doctor, demo, log_level, job, savepoint):
+for _command in (start, start_master, stop, status, cluster, doctor, demo, log_level, job, savepoint, user, token):
     cli.add_command(_command)
 
 _former_name = copy.copy(start_master)

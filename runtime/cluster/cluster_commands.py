@@ -1,8 +1,9 @@
-"""The commands for a whole cluster: start, start-master, stop, status, doctor, demo and log-level."""
+"""The commands for a whole cluster: start, start-master, stop, status, cluster finalize, doctor, demo and log-level."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,8 @@ from runtime.errors import ClusterError
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
-    from runtime.protocol.messages import ClusterStatus
+    from runtime.protocol.diagnostics import TaskPoolReport
+    from runtime.protocol.messages import ClusterOverview, ClusterStatus
 
 
 @click.command(
@@ -65,6 +67,7 @@ def start(
     with readable_errors(), waiting("", left), start_cluster(configuration, say, masters) as client:
         overview = client.overview()
         pages = _web_addresses(client.status())
+        pools = client.task_pools().values()
         where = _places(configuration, client, ", ".join(pages))
     if as_json:
         from runtime.cluster.documents import StartedCluster
@@ -75,7 +78,16 @@ def start(
         )
         return
     print_facts(where)
+    if note := first_job_note(pools):
+        say(note)
     print_line(f"ready: {overview.task_managers} TaskExecutor(s) with {overview.slots} slots")
+
+
+def first_job_note(pools: Iterable[TaskPoolReport]) -> str:
+    """Return a line for users if a job that is submitted now would find no ready task process; empty otherwise."""
+    if any(pool.size > 0 and not any(pool.idle.values()) for pool in pools):
+        return "Spark is still warming up: a job in the next seconds takes longer to start"
+    return ""
 
 
 def _start_role(configuration: Configuration, role: str, host: str | None, as_json: bool) -> None:
@@ -227,6 +239,7 @@ def status(configuration: Configuration, as_json: bool) -> None:
         {
             "cluster": cluster.cluster_id,
             "version": cluster.version,
+            "feature level": describe_level(overview),
             "address": client.address,
             "REST API": ", ".join(_web_addresses(cluster)),
             "slots": f"{overview.free_slots} of {overview.slots} free",
@@ -250,6 +263,42 @@ def status(configuration: Configuration, as_json: bool) -> None:
     print_task_managers([view_of_task_manager(worker) for worker in workers])
 
 
+def describe_level(overview: ClusterOverview) -> str:
+    """Return the feature level of a cluster, and the command that raises it if its master supports a higher one."""
+    level, newest = overview.feature_level, overview.newest_feature_level
+    if newest <= level:
+        return str(level)
+    return f"{level}; `understudy cluster finalize` raises it to {newest} once all components are upgraded"
+
+
+@click.group()
+def cluster() -> None:
+    """Commands for an upgrade of the cluster."""
+
+
+@cluster.command(epilog=examples("understudy cluster finalize", "understudy cluster finalize --json"))
+@configured
+@json_option
+def finalize(configuration: Configuration, as_json: bool) -> None:
+    """Raise the feature level to the highest that all components of the cluster support; ends downgrades.
+
+    Until then the cluster writes formats that the release before it reads. Afterwards that release refuses the cluster.
+    The command changes nothing if the level is reached already, or if a component does not support a higher one.
+    """
+    left = "the level may be raised already; run `understudy cluster finalize` again"
+    with connected(configuration) as client, waiting("raising the feature level", left):
+        change = client.finalize_feature_level()
+    from runtime.cluster.documents import FinalizedLevel
+
+    text = f"the feature level is {change.level}"
+    text += f", it was {change.before}" if change.level > change.before else " already"
+    cluster_id = configuration.get(ClusterOptions.ID)
+    print_answer(FinalizedLevel(cluster_id, change.level, change.before, change.held_by), text, as_json)
+    if not as_json:
+        for limit in change.held_by:
+            say(f"it is no higher: {limit}")
+
+
 @click.command(epilog=examples("understudy doctor", "understudy doctor --start-spark --json"))
 @configured
 @click.option("--start-spark", is_flag=True, help="Also start and stop a Spark driver, which takes some seconds.")
@@ -258,7 +307,8 @@ def doctor(configuration: Configuration, start_spark: bool, as_json: bool) -> No
     """Check whether this machine has what a cluster needs, and name the remedy of each failure.
 
     Checks Python, the runtime directory, disk, files, ports, Java, Redis, Spark, memory, the clock and permissions, and
-    the cluster if it runs. Exit status: 0 all checks passed; 1 one failed.
+    the cluster if it runs. Lists settings that a later release rejects. Exit status: 0 all checks passed, perhaps with
+    warnings; 1 one failed.
     """
     from runtime.cluster.doctor import examine_machine
 
@@ -269,9 +319,20 @@ def doctor(configuration: Configuration, start_spark: bool, as_json: bool) -> No
 
         print_document(Examination.of(results))
     else:
-        rows = [(result.name, "ok" if result.ok else "FAILED", result.detail, result.remedy) for result in results]
+        warned = sum(result.ok and bool(result.remedy) for result in results)
+        states = (
+            "ok" if result.ok and not result.remedy else "warning" if result.ok else "FAILED" for result in results
+        )
+        rows = [
+            (result.name, state, result.detail, result.remedy) for result, state in zip(results, states, strict=True)
+        ]
         print_table(("CHECK", "STATE", "FOUND", "REMEDY"), rows)
-        print_line(f"{failed} of {len(results)} checks failed" if failed else f"all {len(results)} checks are well")
+        if failed:
+            print_line(f"{failed} of {len(results)} checks failed")
+        elif warned:
+            print_line(f"{warned} of {len(results)} checks warn, none failed")
+        else:
+            print_line(f"all {len(results)} checks are well")
     sys.exit(ExitStatus.FAILED if failed else ExitStatus.DONE)
 
 

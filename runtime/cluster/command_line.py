@@ -88,8 +88,7 @@ def configured(command: Command) -> Command:
     @functools.wraps(command)
     def wrapper(overrides: tuple[str, ...], config_file: Path | None, **settings: Any) -> None:
         configuration = Configuration.load(config_file, overrides)
-        for warning in configuration.warnings:
-            click.echo(f"warning: {warning}", err=True)
+        configuration.report_warnings(lambda warning: click.echo(f"warning: {warning}", err=True))
         command(configuration=configuration, **settings)
 
     return wrapper

@@ -121,6 +121,7 @@ def main() -> int:
             why = probe(configuration)
             sys.stdout.write(why + "\n" * bool(why))
             return 1 if why else 0
+        configuration.report_warnings(lambda warning: sys.stderr.write(f"warning: {warning}\n"))
         directory = prepare(configuration, environ)
         command = command_of(role, configuration, directory, environ)
         os.execve(command[0], command, {**environ, CLUSTER_DIR_VARIABLE: str(directory.root)})  # noqa: S606

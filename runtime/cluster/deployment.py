@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from actors.errors import ActorError
 from conf.configuration import Configuration
 from conf.options import (
+    ClientOptions,
     ClusterOptions,
     DeploymentOptions,
     ExecutionTarget,
@@ -19,17 +25,20 @@ from conf.options import (
     JobStoreType,
     RestOptions,
 )
+from conf.registry import own_key
 from runtime.application.program import ApplicationFiles
 from runtime.application.state import ApplicationResult
 from runtime.client import ClusterClient
 from runtime.cluster.command_line import ExitStatus, Interrupts, await_or_cancel, status_of_end
 from runtime.cluster.documents import Application, JobLine, SubmittedApplication
+from runtime.cluster.logs import JobScreen, OutputPiece
 from runtime.cluster.output import print_answer, print_document, print_error, say
 from runtime.cluster.session import Say, start_cluster, stop_cluster, wait_until_stopped
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 from runtime.ids import ApplicationID, JobID
-from runtime.job_file import kind_of
+from runtime.job_file import kind_of, ship_directory
+from runtime.job_logs import CHUNK
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobgraph.working_directory import WorkingDirectory
 from runtime.protocol.archived_execution_graph import ApplicationStatus, JobDetails
@@ -71,7 +80,7 @@ def own_configuration(configuration: Configuration, name: str, target: Execution
         name: the cluster's id, unless ``-D`` gives one.
         target: its kind.
     """
-    given = configuration.given_by("-D")
+    given = {own_key(key) for key in configuration.given_by("-D")}
     own = configuration.set(DeploymentOptions.TARGET, target)
     if ClusterOptions.ID.key not in given:
         own = own.set(ClusterOptions.ID, name)
@@ -184,8 +193,12 @@ def run_application(
     detach: bool,
     as_json: bool,
     kind: JobKind | None = None,
+    working_dir: Path | None = None,
 ) -> int:
     """Run a program in a cluster of its own; return the exit status of the command.
+
+    Main()'s standard output and standard error appear on the same streams of this command while it runs. With JSON both
+    appear on standard error.
 
     Args:
         configuration: the user's.
@@ -199,8 +212,10 @@ def run_application(
         detach: return once the application has started.
         as_json: print JSON.
         kind: kind of the file; None: as `kind_of` finds.
+        working_dir: main() runs in a copy of it; None: in the current directory.
 
     Raises:
+        JobFileError: the working directory cannot be packed.
         ClusterError, HaError, SparkError: the application cannot be started, or was stopped.
         OSError: a file cannot be read.
     """
@@ -213,9 +228,13 @@ def run_application(
     configuration = own_configuration(configuration, f"application-{own_id}", ExecutionTarget.APPLICATION)
     is_over = False
     try:
-        with attached(configuration) as directory:
+        with attached(configuration) as directory, tempfile.TemporaryDirectory(prefix="understudy-app-") as scratch:
             files = ApplicationFiles(directory)
-            files.deploy(own_id, name, file, argv, libraries, environment, WorkingDirectory.of_caller(file))
+            place, packed = WorkingDirectory.of_caller(file), None
+            if working_dir is not None:
+                max_bytes = configuration.get(ClientOptions.WORKING_DIR_MAX_SIZE)
+                place, (packed, _) = ship_directory(working_dir, file, Path(scratch), max_bytes)
+            files.deploy(own_id, name, file, argv, libraries, environment, place, packed)
             with start_cluster(configuration, say, masters, ExecutionTarget.APPLICATION) as client:
                 say(f"application {own_id} ({name}) runs in its own cluster")
                 page = client.web_page()
@@ -229,30 +248,104 @@ def run_application(
                     return ExitStatus.DONE
                 known: dict[JobID, str] = {}
                 with Interrupts() as interrupts:
+                    screen = JobScreen(stdout=sys.stderr if as_json else sys.stdout)
+                    output = MainOutput(files, screen.write, interrupts.held)
 
                     def wait() -> ApplicationResult:
                         interrupts.release()
-                        return _await_result(client, files, directory, known)
+                        return _await_result(client, files, directory, known, output, screen)
 
                     result, interrupt = await_or_cancel("the application", wait, files.cancel)
+                    screen.finish()
                 is_over = True
-                _print_result(own_id, result, client.list_jobs(), files, as_json)
+                _print_result(own_id, result, client.list_jobs(), files, output, as_json)
     finally:
         if is_over:
             await_end(configuration, say)
     return status_of_end(result.status.value, interrupt, result.exit_status)
 
 
+class MainOutput:
+    """Shows what main() writes, while it runs; each run of main() has files of its own.
+
+    Args:
+        files: of the application.
+        show: receives each piece.
+        held: a context in which no signal interrupts: a piece is both shown and counted as shown, or neither.
+    """
+
+    def __init__(
+        self,
+        files: ApplicationFiles,
+        show: Callable[[OutputPiece], None],
+        held: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        self._show = show
+        self._held = held
+        self._readings = [_Reading("stdout", files.stdout), _Reading("stderr", files.stderr)]
+
+    def poll(self) -> None:
+        """Show the output since the last call. Raises OSError."""
+        pieces = [True]
+        while any(pieces):  # in turns, as they are written
+            pieces = [self._read(reading) for reading in self._readings]
+
+    def has_shown(self, text: str) -> bool:
+        """Return whether *text* is in the last part of main()'s standard error."""
+        return text.encode(errors="replace") in self._readings[1].tail
+
+    def _read(self, reading: _Reading) -> bool:
+        if reading.file is None:
+            try:
+                reading.file = reading.path.open("rb", buffering=0)
+            except FileNotFoundError:  # main() has not begun
+                return False
+        with self._held():
+            if data := reading.file.read(CHUNK):
+                self._show(OutputPiece("main()", reading.run, reading.name, data))
+                reading.tail = (reading.tail + data)[-CHUNK:]
+        if not data and not reading.is_current():
+            reading.file.close()
+            reading.file, reading.run = None, reading.run + 1
+            return True
+        return bool(data)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One of main()'s streams: the file of a run, open so that it differs from the file of a later run."""
+
+    name: str
+    path: Path
+    file: FileIO | None = None
+    run: int = 0
+    tail: bytes = b""
+
+    def is_current(self) -> bool:
+        """Return whether no later run has replaced this file."""
+        try:
+            return self.file is None or os.path.samestat(self.path.stat(), os.fstat(self.file.fileno()))
+        except FileNotFoundError:  # another run is about to make it
+            return True
+
+
 def _await_result(
-    client: ClusterClient, files: ApplicationFiles, directory: ClusterDirectory, known: dict[JobID, str]
+    client: ClusterClient,
+    files: ApplicationFiles,
+    directory: ClusterDirectory,
+    known: dict[JobID, str],
+    output: MainOutput,
+    screen: JobScreen,
 ) -> ApplicationResult:
     """Wait for an application's result; print each change of a job's state. *known* holds the last states."""
     while True:
         result = files.result()
+        output.poll()
         try:
             for job in sorted(client.list_jobs(), key=lambda job: job.start_ms):
                 if known.get(job.job_id) != job.status.value:
                     known[job.job_id] = job.status.value
+                    screen.finish()
                     say(f"job {job.job_id} ({job.name}): {job.status.value}")
         except ActorError as error:
             if result is not None:
@@ -269,17 +362,15 @@ def _print_result(
     result: ApplicationResult,
     jobs: Sequence[JobDetails],
     files: ApplicationFiles,
+    output: MainOutput,
     as_json: bool,
 ) -> None:
     if as_json:
         listed = tuple(map(JobLine.of, jobs))
         print_document(Application(application_id, result.status.value, result.error, result.traceback, listed))
         return
-    if files.stdout.exists():  # missing if main() was cancelled before it ran
-        sys.stdout.write(files.stdout.read_text(errors="replace"))
-        sys.stdout.flush()
     say(f"application {application_id} is {result.status.value}")
     if result.status is not ApplicationStatus.SUCCEEDED:
-        if result.traceback:
+        if result.traceback and not output.has_shown(result.traceback.rstrip()):
             say(result.traceback.rstrip())
         print_error(result.error, f"the output of main() is in {files.stdout.with_suffix('.*')}")

@@ -17,6 +17,7 @@ from actors.rpc.gateway import FencingToken
 from actors.rpc.security import load_or_create_secret, load_secret
 from actors.rpc.service import RpcConfig
 from conf.configuration import Configuration
+from conf.errors import ConfigurationFileError
 from conf.options import (
     BlobOptions,
     ClientOptions,
@@ -104,6 +105,7 @@ def connect_locally(configuration: Configuration) -> ClusterClient:
 
     Raises:
         ClusterNotRunning: no cluster runs, or Redis has no leader.
+        ConfigurationError: the cluster's configuration cannot be read.
         HaError: Redis cannot be used.
         AuthenticationError: the secret cannot be read.
     """
@@ -120,7 +122,14 @@ def connect_locally(configuration: Configuration) -> ClusterClient:
             f"the cluster in {directory.root} is not running: its master has ended",
             "`understudy start-master` takes it over, `stop` cleans up, `start` starts it again",
         )
-    running = Configuration.read(directory.configuration_file)  # has the limits of the cluster itself
+    try:
+        running = Configuration.read(directory.configuration_file)  # has the limits of the cluster itself
+    except ConfigurationFileError as error:
+        if directory.configuration_file.exists():
+            raise
+        raise ClusterNotRunning(
+            f"the cluster in {directory.root} is being stopped or started", "retry when that has ended"
+        ) from error
     return _client(
         running,
         (*directory.masters().values(), *descriptor.masters) or (descriptor.system_address,),

@@ -65,7 +65,17 @@ REDIS_REMEDY = "fix it, or name another with -D high-availability.redis.url=URL 
 
 def examine_machine(configuration: Configuration, start_spark: bool = False) -> list[CheckResult]:
     """Make all checks of a configuration, failed or not; each failure has a remedy."""
-    return [_with_remedy(result) for result in examine(doctor_checks(configuration, start_spark), EXPECTED)]
+    python, *others = (_with_remedy(result) for result in examine(doctor_checks(configuration, start_spark), EXPECTED))
+    return [python, *describe_settings(configuration), *others]
+
+
+def describe_settings(configuration: Configuration) -> list[CheckResult]:
+    """Return a result for each setting that should be changed, such as a former name, or one for all settings.
+
+    A setting that should be changed is no failure: this release accepts it.
+    """
+    found = [CheckResult("configuration", True, warning.message, warning.remedy) for warning in configuration.warnings]
+    return found or [CheckResult("configuration", True, "no setting has to be changed")]
 
 
 def _with_remedy(result: CheckResult) -> CheckResult:

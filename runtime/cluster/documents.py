@@ -32,6 +32,7 @@ from runtime.protocol.execution_state import ErrorInfo
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, ProcessView, TaskLog, TaskManagerView
 from runtime.protocol.processes import LogLevelChange
 from runtime.protocol.streaming_query import StreamingQuery
+from runtime.users.identities import ApiToken, User
 
 if TYPE_CHECKING:  # only some commands need these modules
     from runtime.checkpoint.savepoint import ListedSavepoint
@@ -60,7 +61,8 @@ class JobLine:
         name: of the job.
         kind: `script` or `pipeline`.
         streams: whether a streaming query was seen in one of its attempts.
-        submitter: name of the user who submitted it; empty if it is not known.
+        submitter: name of the user who submitted it, as the client says; empty if it is not known.
+        owner: name of the user whose token submitted it; empty if it was submitted with one of the cluster's secrets.
         state: of the job.
         start_ms: when it was accepted.
         end_ms: when it ended; null before that.
@@ -74,6 +76,7 @@ class JobLine:
     kind: str
     streams: bool
     submitter: str
+    owner: str
     state: str
     start_ms: int
     end_ms: int | None
@@ -328,7 +331,8 @@ class Job:
         name: of the job.
         kind: `script` or `pipeline`.
         streams: whether a streaming query was seen in one of its attempts.
-        submitter: name of the user who submitted it; empty if it is not known.
+        submitter: name of the user who submitted it, as the client says; empty if it is not known.
+        owner: name of the user whose token submitted it; empty if it was submitted with one of the cluster's secrets.
         state: of the job.
         start_ms: when it was accepted.
         end_ms: when it ended; null before that.
@@ -349,6 +353,7 @@ class Job:
     kind: str
     streams: bool
     submitter: str
+    owner: str
     state: str
     start_ms: int
     end_ms: int | None
@@ -728,6 +733,8 @@ class Overview:
         jobs_finished: remembered jobs that are FINISHED.
         jobs_canceled: remembered jobs that are CANCELED.
         jobs_failed: remembered jobs that are FAILED.
+        feature_level: of the cluster; decides the formats that it writes.
+        newest_feature_level: the newest that the leading master supports; `cluster finalize` raises the level to it.
     """
 
     task_executors: int
@@ -738,6 +745,25 @@ class Overview:
     jobs_finished: int
     jobs_canceled: int
     jobs_failed: int
+    feature_level: int
+    newest_feature_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizedLevel:
+    """A cluster's feature level after `cluster finalize`.
+
+    Attributes:
+        cluster_id: of the cluster.
+        feature_level: the level now.
+        feature_level_before: the level before the command; the same if there was nothing to raise.
+        held_by: why it is no higher: the components that support no higher one, if others do.
+    """
+
+    cluster_id: str
+    feature_level: int
+    feature_level_before: int
+    held_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -839,7 +865,7 @@ class Check:
         name: the thing that is checked.
         ok: whether it passed.
         detail: the finding.
-        remedy: what to do; empty if the check passed.
+        remedy: what to do; empty if the check passed. A check that passed with a remedy is a warning.
     """
 
     name: str
@@ -1003,11 +1029,91 @@ class StateRows:
     rows: list[dict[str, Any]]
 
 
+# ------------------------------------------------------------------------ users
+
+
+@dataclass(frozen=True, slots=True)
+class UserLine:
+    """A user.
+
+    Attributes:
+        name: of the user.
+        role: `viewer`, `user`, `operator` or `admin`.
+        created_ms: when the user was added.
+    """
+
+    name: str
+    role: str
+    created_ms: int
+
+    @classmethod
+    def of(cls, user: User) -> UserLine:
+        """Return the document of a user."""
+        return _of(cls, user, role=user.role.value)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLine:
+    """A token, without its secret.
+
+    Attributes:
+        token_id: of the token.
+        user: name of its user.
+        name: where it is used.
+        created_ms: when it was issued.
+        expires_ms: when it ends to be valid; null for never.
+        state: `valid` or `expired`.
+    """
+
+    token_id: str
+    user: str
+    name: str
+    created_ms: int
+    expires_ms: int | None
+    state: str
+
+    @classmethod
+    def of(cls, token: ApiToken, now_ms: int) -> TokenLine:
+        """Return the document of a token."""
+        return _of(cls, token, state="expired" if token.has_expired(now_ms) else "valid")
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """A token that was issued.
+
+    Attributes:
+        token_id: of the token.
+        user: name of its user.
+        token: the token itself, which is shown only now.
+        expires_ms: when it ends to be valid; null for never.
+    """
+
+    token_id: str
+    user: str
+    token: str
+    expires_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedIdentity:
+    """A user or token that was added, changed, removed or revoked.
+
+    Attributes:
+        name: of the user, or id of the token.
+        changed: whether anything was changed.
+    """
+
+    name: str
+    changed: bool
+
+
 DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "start": (StartedCluster, StartedHost, HostOutcomes),
     "start-master": (StartedMaster,),
     "stop": (StoppedCluster, StoppedHost, HostOutcomes),
     "status": (Status,),
+    "cluster finalize": (FinalizedLevel,),
     "doctor": (Examination,),
     "log-level": (list[LogLevel], list[LogLevelChange]),
     "job run": (Job, SubmittedJob, Application, SubmittedApplication),
@@ -1028,5 +1134,11 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "savepoint dispose": (DisposedSavepoint,),
     "savepoint check": (list[Verdict],),
     "savepoint state": (StateRows,),
+    "user add": (ChangedIdentity,),
+    "user list": (list[UserLine],),
+    "user remove": (ChangedIdentity,),
+    "token add": (IssuedToken,),
+    "token list": (list[TokenLine],),
+    "token revoke": (ChangedIdentity,),
 }
 """Models of each command, by its words; a command prints one of them."""

@@ -30,6 +30,7 @@ from actors.service_system import start_actor_system
 from blob.gateway import BlobServerGateway
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
+from conf.files import make_private
 from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOptions, SecurityOptions
 from conf.secret import SecretStr
 from runtime.cluster.host_processes import JOINING, MEMBER, Report
@@ -39,13 +40,15 @@ from runtime.environment.context import ComponentContext, has_redis, log_config,
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
-from runtime.ha.errors import HaError
+from runtime.ha.errors import FeatureLevelUnsupportedError, HaError
+from runtime.ha.keys import ClusterKeys
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.standalone_endpoint import StandaloneHa
+from runtime.ha.user_store import UserFile
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.metrics.metric import MetricQueryServiceGateway
-from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 from runtime.protocol.descriptor import AttemptInformation, JobInformation
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.job_master import JobMasterGateway
@@ -86,7 +89,8 @@ async def _serve(
     report: Report,
     entrypoint: ClusterEntrypoint,
     is_member: bool,
-) -> ApplicationStatus:
+) -> Master:
+    """Serve until the master is stopped, and return it."""
     loop = asyncio.get_running_loop()
     secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
     service = await _listen(configuration, directory, secret, is_first=lock.exclusive)
@@ -99,10 +103,11 @@ async def _serve(
     await start_actor_system(service, receptionist.where)
     ha = await context.ha_services(service)
     if not has_redis(configuration):
-        await service.start_server(StandaloneHa(service))
+        keys = ClusterKeys(configuration.get(ClusterOptions.ID))
+        await service.start_server(StandaloneHa(service, keys, UserFile(directory.users)))
         await ha.cleanup()  # a killed master kept its handles in memory
     storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
-    storage.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(storage, durable=True)
     master = Master(service, context, system, receptionist, redis, ha, claim, lock, entrypoint, is_member=is_member)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, master.stop_requested.set)
@@ -120,7 +125,9 @@ async def _serve(
     finally:
         await master.bring_down()
         await service.close()
-    return master.application_status
+    if master.has_lost_system:
+        raise ClusterError("the actor system's admin has ended", "start another master with `understudy start-master`")
+    return master
 
 
 async def _listen(
@@ -193,16 +200,17 @@ def main() -> int:
             system = ProcessActorSystem()
             entrypoint = entrypoint_of(configuration)
             serving = _serve(configuration, directory, system, claim, lock, report, entrypoint, mode == MEMBER)
-            status = asyncio.run(serving)
+            master = asyncio.run(serving)
             claim.forget()
             if lock.exclusive:  # this was the last master, and has stopped the cluster
-                entrypoint.clean_up(directory)
+                entrypoint.clean_up(directory, is_forgotten=master.is_forgotten)
     except _EXPECTED as error:
-        logger.critical("the master ends: %s", error, exc_info=True)
+        # The level is an answer to a wrong installation, and no defect: its message says everything.
+        logger.critical("the master ends: %s", error, exc_info=not isinstance(error, FeatureLevelUnsupportedError))
         report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))
         return 1
     logger.info("the master has stopped")
-    return entrypoint.exit_code(status)
+    return entrypoint.exit_code(master.application_status)
 
 
 if __name__ == "__main__":

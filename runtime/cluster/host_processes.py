@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ from conf.configuration import Configuration
 from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
+from runtime.process_signals import signal_process
 
 if TYPE_CHECKING:
     from runtime.ha.redis_process import EmbeddedRedis
@@ -181,8 +183,7 @@ def sweep(directory: ClusterDirectory) -> int:
     finally:
         for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
             for pid in processes_of(directory):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+                signal_process(pid, number, functools.partial(_has_mark, directory, pid))
             if await_condition(lambda: not processes_of(directory), patience_s):
                 break
     return len(processes)
@@ -223,14 +224,19 @@ def left_behind(directory: ClusterDirectory) -> list[int]:
 
 def processes_of(directory: ClusterDirectory) -> list[int]:
     """Return the processes with the cluster's mark in their environment, whatever their present parent is."""
-    mark = f"{CLUSTER_DIR_VARIABLE}={directory.root}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):  # it has ended, or is another user's
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                if _has_mark(directory, int(entry.name)):
                     found.append(int(entry.name))
     return found
+
+
+def _has_mark(directory: ClusterDirectory, pid: int) -> bool:
+    """Return whether a process is of the directory's cluster. Raises OSError: it has ended, or is another user's."""
+    mark = f"{CLUSTER_DIR_VARIABLE}={directory.root}".encode()
+    return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 def await_condition(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -35,7 +35,6 @@ from runtime.cluster.command_line import (
     pass_job_file,
     py_files_option,
     readable_errors,
-    status_of_end,
     waiting,
 )
 from runtime.cluster.job_listing import SORTS, JobFilter, moment_of
@@ -156,9 +155,10 @@ def job_run(
     Everything after FILE belongs to the job, options too: `job run --detach job.py --out /tmp/x` detaches and gives
     the job `--out /tmp/x`; `job run job.py --detach` gives the job `--detach`.
 
-    The job's standard output and standard error appear on the same streams of this command while it runs. A terminal
-    also shows its progress. The exit status is the script's. Ctrl-C, SIGTERM and SIGHUP cancel the job; a second
-    Ctrl-C returns and leaves the job to the cluster.
+    The job's standard output and standard error appear on the same streams of this command while it runs. With --json
+    both appear on standard error, and standard output gets one JSON value, the job. A terminal also shows its progress.
+    The exit status is the script's. Ctrl-C, SIGTERM and SIGHUP cancel the job; a second Ctrl-C returns and leaves the
+    job to the cluster.
 
     The following options of -D are passed to the job: restart-strategy.*, task.spark-driver,
     execution.checkpointing.* and Spark's settings (spark.*).
@@ -168,7 +168,7 @@ def job_run(
 
     from runtime.cluster.deployment import job_cluster, run_application, target_of
     from runtime.cluster.discovery import connect
-    from runtime.cluster.documents import Job, SubmittedJob
+    from runtime.cluster.documents import SubmittedJob
     from runtime.job_file import pack_py_files, read_job_file
     from runtime.jobgraph.job_graph import ArtifactRole
 
@@ -187,14 +187,25 @@ def job_run(
         wanted = target_of(configuration, target, masters)
         own_id = None if job_id is None else job_id_of(job_id)
         if wanted is ExecutionTarget.APPLICATION:
-            if savepoint is not None or priority or own_driver or working_dir is not None:
+            if savepoint is not None or priority or own_driver:
                 raise ClusterError(
-                    "--from, --priority, --own-driver and --working-dir are options of a job, not of an application",
+                    "--from, --priority and --own-driver are options of a job, not of an application",
                     "set them where main() submits the job",
                 )
             sys.exit(
                 run_application(
-                    configuration, file, args, name, own_id, libraries, environment, masters, detach, as_json, kind
+                    configuration,
+                    file,
+                    args,
+                    name,
+                    own_id,
+                    libraries,
+                    environment,
+                    masters,
+                    detach,
+                    as_json,
+                    kind,
+                    working_dir,
                 )
             )
         # A new cluster for the job takes seconds to start, so errors of the job are found before.
@@ -215,21 +226,7 @@ def job_run(
             return
         heartbeat_s, timeout_s = heartbeat_of(configuration)
         graph = replace(graph, client_heartbeat_timeout_s=timeout_s)
-        if not as_json:
-            sys.exit(run_attached(client, graph, file, libraries, heartbeat_s))
-        with Interrupts() as interrupts:
-            submitted = _submit(client, graph, file, libraries)
-            _show_page(client, submitted)
-
-            def wait() -> ArchivedExecutionGraph:
-                interrupts.release()
-                return _await_end(client, submitted)
-
-            with client.heartbeats(submitted, heartbeat_s):
-                ended, interrupt = _await_or_cancel(client, submitted, wait, heartbeat_s)
-        print_document(Job.of(ended))
-        exit_status = None if ended.failure is None else ended.failure.exit_status
-        sys.exit(status_of_end(ended.status.value, interrupt, exit_status))
+        sys.exit(run_attached(client, graph, file, libraries, heartbeat_s, as_json=as_json))
 
 
 def heartbeat_of(configuration: Configuration) -> tuple[float, float]:
@@ -315,6 +312,8 @@ def run_attached(
     file: Path,
     libraries: Sequence[tuple[Path, ArtifactRole]] = (),
     heartbeat_s: float | None = None,
+    *,
+    as_json: bool = False,
 ) -> int:
     """Submit a job and show its output and progress until it ends; return the command's exit status.
 
@@ -324,7 +323,9 @@ def run_attached(
         file: the job file.
         libraries: other files that the job's code imports.
         heartbeat_s: seconds between two heartbeats that keep an attached job running; None if it needs none.
+        as_json: print the ended job as JSON to standard output, and all else to standard error.
     """
+    from runtime.cluster.documents import Job
     from runtime.cluster.logs import JobScreen, LogFollower, end_of_job
     from runtime.cluster.views import job_progress
 
@@ -332,8 +333,12 @@ def run_attached(
         submitted = _submit(client, graph, file, libraries)
         say(f"job {submitted} was submitted")
         _show_page(client, submitted)
-        with job_progress(states=sys.stderr.isatty()) as progress, _heartbeats(client, submitted, heartbeat_s):
-            screen = JobScreen(progress)
+        output = sys.stderr if as_json else sys.stdout
+        with (
+            job_progress(None, output, states=sys.stderr.isatty()) as progress,
+            _heartbeats(client, submitted, heartbeat_s),
+        ):
+            screen = JobScreen(progress, stdout=output)
             follower = LogFollower(client, screen.write, interrupts.held)
 
             def wait() -> ArchivedExecutionGraph:
@@ -343,6 +348,8 @@ def run_attached(
             ended, interrupt = _await_or_cancel(client, submitted, wait, heartbeat_s)
             screen.finish()
             screen.update(ended)
+        if as_json:
+            print_document(Job.of(ended))
         return end_of_job(ended, interrupt, follower)
 
 
@@ -454,7 +461,7 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     help="Only jobs in this state; repeatable.",
 )
 @click.option("--name", metavar="GLOB", default="", help="Only jobs whose name matches, such as 'etl-*'.")
-@click.option("--submitter", metavar="USER", default="", help="Only jobs that this user submitted.")
+@click.option("--submitter", metavar="USER", default="", help="Only jobs that this user owns or has submitted.")
 @click.option(
     "--since",
     "since_ms",

@@ -105,7 +105,7 @@ class JobFilter:
     Attributes:
         states: only jobs in one of these states; empty for all.
         name: only jobs whose name matches this pattern of the shell; empty for all.
-        submitter: only jobs of this user; empty for all.
+        submitter: only jobs that this user owns or has submitted; empty for all.
         since_ms: only jobs that were started then or later, in milliseconds since 1970.
         sort: one of `SORTS`. Times and durations begin with the latest and the longest, texts with the first.
         reverse: reverse the order.
@@ -141,7 +141,7 @@ class JobFilter:
         return (
             (not self.states or job.status.value in self.states)
             and (not self.name or fnmatchcase(job.name, self.name))
-            and (not self.submitter or job.submitter == self.submitter)
+            and (not self.submitter or self.submitter in (job.owner, job.submitter))
             and job.start_ms >= self.since_ms
         )
 

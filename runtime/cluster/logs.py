@@ -202,13 +202,16 @@ class JobScreen:
     Args:
         progress: shows the job's state; hidden while output is printed, until the output has ended a line.
         as_json: print each piece as a JSON object on a line instead.
+        stdout: replaces the command's standard output.
     """
 
-    def __init__(self, progress: JobProgress | None = None, *, as_json: bool = False) -> None:
+    def __init__(
+        self, progress: JobProgress | None = None, *, as_json: bool = False, stdout: TextIO | None = None
+    ) -> None:
         self._progress = progress
         self._as_json = as_json
         self._decoders: dict[tuple[str, int, str], codecs.IncrementalDecoder] = {}
-        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._streams = {"stdout": stdout or sys.stdout, "stderr": sys.stderr}
         self._unfinished: set[str] = set()
         self._shown: tuple[str, int] | None = None
         self._is_one_task = True
@@ -241,7 +244,7 @@ class JobScreen:
         self._print(piece.data, piece.name)
         if piece.data.endswith(b"\n"):
             self._unfinished.discard(piece.name)
-        elif piece.name == "stderr" or self._streams[piece.name].isatty():
+        elif self._streams[piece.name] is self._streams["stderr"] or self._streams[piece.name].isatty():
             self._unfinished.add(piece.name)
 
     def finish(self) -> None:

@@ -51,14 +51,17 @@ from runtime.cluster.supervisor import (
     Running,
     Supervisor,
     process_child,
+    wait_for_exit,
     worker_child,
 )
 from runtime.environment.claims import Claim
-from runtime.environment.context import ComponentContext, blob_store_url, bound_outputs, log_config
+from runtime.environment.context import ComponentContext, blob_store_url, bound_outputs, has_redis, log_config
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
-from runtime.ha.errors import HaError
+from runtime.feature_level import lowest_level, supported_levels
+from runtime.ha.errors import HaError, HaUnreachableError
+from runtime.ha.feature_level import checked
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.ha.running_jobs import JobSchedulingStatus
@@ -109,8 +112,19 @@ class ClusterEntrypoint:
         """
         return _EXIT_CODES.get(status, 0) if self.is_own else 0
 
-    def clean_up(self, directory: ClusterDirectory) -> None:
-        """Remove the files that the ended cluster does not need; called by its last master. Raises OSError."""
+    def clean_up(self, directory: ClusterDirectory, *, is_forgotten: bool = True) -> None:
+        """Remove the files that the ended cluster does not need; called by its last master.
+
+        Args:
+            directory: of the cluster.
+            is_forgotten: whether the cluster's jobs were removed from Redis. If not, a session cluster keeps its
+                files, as after a kill, and `understudy stop` removes both.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
+        if not (is_forgotten or self.is_own):
+            return
         directory.clean()
         if self.is_own:
             directory.discard()
@@ -270,8 +284,12 @@ class Master(RpcEndpoint, MasterGateway):
         claim: its own, with its number.
         lock: of the runtime directory; shows whether other masters run or are being started.
         entrypoint: the kind of its cluster.
-        is_member: whether it is one host's master of a cluster on several hosts. If a signal stops it, it leaves the
-            jobs to the masters of other hosts, or to masters that start later.
+        is_member: whether it is one host's master of a cluster on several hosts.
+
+    Attributes:
+        application_status: how the application of a per-job or application cluster has ended.
+        stop_requested: set when the master is to end.
+        has_lost_system: whether the master ends because the actor system's admin has ended.
     """
 
     supervisor_strategy = COMPONENTS
@@ -318,11 +336,14 @@ class Master(RpcEndpoint, MasterGateway):
         self._job_masters: dict[JobID, asyncio.Lock] = {}
         self._stopped_workers: dict[str, Child] = {}
         self._started_ms = time.time_ns() // 1_000_000
+        self._level = lowest_level()
         self._described: tuple[str, ...] = ()
         self._is_up = False
         self._ends_cluster = False
         self.application_status = ApplicationStatus.UNKNOWN
+        self.is_forgotten = True
         self.stop_requested = asyncio.Event()
+        self.has_lost_system = False
 
     # ------------------------------------------------------------------ start, stop
 
@@ -331,10 +352,16 @@ class Master(RpcEndpoint, MasterGateway):
 
         Raises:
             ClusterError: the master was stopped during the start.
+            FeatureLevelUnsupportedError: its release must not work for this cluster.
         """
+        self.spawn(self._end_with_system(), "watching the actor system")
         if self._redis is not None:
             redis = self._redis
             await self._look_after(REDIS, lambda claim: self._redis_child(redis))
+        try:
+            self._level = await self._ha.feature_level_store().current()
+        except HaUnreachableError as error:
+            logger.warning("the cluster's feature level is not known yet: %s", error)  # leaders check it themselves
         for entry in self._leaders.values():
             await entry.retrieval.start(entry)
         self._check_wanted()
@@ -363,6 +390,13 @@ class Master(RpcEndpoint, MasterGateway):
         self.spawn(self._stop_idle_job_masters(), "stopping the JobMasters of ended jobs")
         self.spawn(remove_surplus_job_master_logs(self._context, self._ha), "removing logs of forgotten jobs")
         self._keep_spare()
+
+    async def _end_with_system(self) -> None:
+        """End this master once the actor system's admin has ended: only a new process can have another one."""
+        await wait_for_exit(self._system.admin_pid)
+        logger.critical("the actor system's admin has ended: this master ends, and leaves the cluster to another one")
+        self.has_lost_system = True
+        self.stop_requested.set()
 
     def _check_wanted(self) -> None:
         if self.stop_requested.is_set():
@@ -395,14 +429,17 @@ class Master(RpcEndpoint, MasterGateway):
     async def bring_down(self) -> None:
         """Stop this master's processes, and if it is the last master, the cluster; failures to stop one are logged.
 
+        Jobs end only by a request, not by a signal: see `_is_outlived_by_jobs`.
+
         The last master is the one that holds the lock alone, at once or after its components have ended. Any other
         master leaves the workers and Redis to those that also hold the lock, even if they are still starting. A master
-        that could not join a cluster whose masters were all killed leaves them to the next one.
+        that could not join a cluster whose masters were all killed leaves them to the next one. So does a master that
+        has lost its actor system.
         """
         self.stop_requested.set()
         for task in list(self._spawned):
             task.cancel()
-        may_end = self._is_up or self._ends_cluster or not self._joins
+        may_end = self._ends_cluster or (not self.has_lost_system if self._is_up else not self._joins)
         is_last = may_end and self._lock.is_alone()
         if is_last:
             await self._adopt()
@@ -422,12 +459,22 @@ class Master(RpcEndpoint, MasterGateway):
             if is_last:  # the other masters have released their locks too
                 await self._adopt()
                 await self._stop([name for name in self._supervisor.children if _is_of_machine(name)])
-        if is_last and self._is_up and (self._ends_cluster or not self._is_member):
-            await self._clean_up_ha()
+        if is_last and self._is_up:
+            if self._ends_cluster or not self._is_outlived_by_jobs():
+                await self._clean_up_ha()
+            else:
+                self.is_forgotten = self._is_member  # its files are not those of the jobs
         await self._ha.close()
         if is_last:
             await self._stop([REDIS])
         self._system_thread.shutdown()
+
+    def _is_outlived_by_jobs(self) -> bool:
+        """Return whether jobs stay for masters that start later if a signal stops the last one, e.g. at a reboot.
+
+        Flink keeps them likewise. Nobody starts a per-job or application cluster of one host again.
+        """
+        return self._is_member or (not self._entrypoint.is_own and has_redis(self._context.configuration))
 
     async def _stop(self, names: Sequence[str]) -> None:
         outcomes = await asyncio.gather(*(self._supervisor.remove(name) for name in names), return_exceptions=True)
@@ -461,6 +508,7 @@ class Master(RpcEndpoint, MasterGateway):
         try:
             await self._ha.cleanup()
         except HaError as error:
+            self.is_forgotten = False
             logger.error("the cluster's keys stay in Redis: %s", error)
 
     # -------------------------------------------------------------------- children
@@ -594,6 +642,7 @@ class Master(RpcEndpoint, MasterGateway):
             self._started_ms,
             tuple(processes),
             tuple(self._context.directory.masters().values()),
+            supported_levels(),
         )
 
     def _view(self, child: Child) -> ProcessView:
@@ -603,6 +652,12 @@ class Master(RpcEndpoint, MasterGateway):
         name = child.name + (self._suffix if child.role == "actor" else "")
         url = self._specs.rest.url if child.name == REST_ENDPOINT and pid and self._specs.rest is not None else ""
         return ProcessView(name, child.role, pid, address, child.restarts, leadership, url=url)
+
+    @rpc_sync
+    def notify_feature_level(self, level: int) -> None:
+        if level > self._level.number:
+            self._level = checked(level)
+            self._describe()
 
     @rpc_sync
     def shut_down_cluster(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
@@ -642,5 +697,6 @@ class Master(RpcEndpoint, MasterGateway):
                 versions={"understudy": runtime.__version__, "python": sys.version.split()[0]},
                 addresses={child.name: child.running.address for child in children if child.running},
                 masters=self._described,
-            )
+            ),
+            self._level,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import logging
 import os
 import resource
 import shutil
@@ -31,9 +32,14 @@ from conf.options import (
 from runtime.environment.context import has_redis
 from runtime.errors import ClusterError, PreflightError
 from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
+from runtime.retry import retry
 from runtime.taskexecutor.control_groups import control_groups
 
+logger = logging.getLogger(__name__)
+
 MINIMUM_FILES = 1024
+REDIS_PATIENCE_S = 10.0
+"""Seconds for which a start waits for a Redis that is busy or being restarted."""
 HEADROOM = 256 << 20  # bytes for logs, Spark's shuffle and Redis, in addition to the reserve of the blob service
 
 
@@ -52,7 +58,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of a check; ``remedy`` is empty if it passed."""
+    """Result of a check; ``remedy`` is empty if it passed without a warning."""
 
     name: str
     ok: bool
@@ -99,9 +105,9 @@ def standard_checks(
     return checks
 
 
-def start_checks(configuration: Configuration, *, with_ports: bool = True) -> list[Check]:
-    """Return all checks of a start; arguments as of `standard_checks`."""
-    redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
+def start_checks(configuration: Configuration, say: Callable[[str], None], *, with_ports: bool = True) -> list[Check]:
+    """Return all checks of a start; *say* is called with what they wait for, otherwise as `standard_checks`."""
+    redis = (lambda: describe_redis(configuration, say)) if has_redis(configuration) else None
     checks = standard_checks(configuration, lambda: find_java(configuration), redis, with_ports=with_ports)
     return [*checks, Check("Spark master", lambda: check_spark_master(configuration))]
 
@@ -262,14 +268,24 @@ def check_spark_master(configuration: Configuration) -> str:
     return found
 
 
-def describe_redis(configuration: Configuration) -> str:
-    """Return the redis-server that would be started, or the answer of the configured one; raises `HaError`."""
+def describe_redis(configuration: Configuration, say: Callable[[str], None] | None = None) -> str:
+    """Return the redis-server that would be started, or the answer of the configured one.
+
+    Args:
+        configuration: of the cluster.
+        say: called once if Redis does not answer; then the check tries again for `REDIS_PATIENCE_S` seconds. With None,
+            it tries once.
+
+    Raises:
+        HaError, PreflightError: Redis cannot be used.
+    """
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
     if url is None:
         from runtime.ha.redis_process import find_redis_server
 
         return f"{find_redis_server()}"
     from runtime.ha.connection import RedisConnection
+    from runtime.ha.errors import HaUnreachableError
 
     async def check() -> str:
         try:
@@ -281,7 +297,14 @@ def describe_redis(configuration: Configuration) -> str:
         finally:
             await connection.close()
 
-    return asyncio.run(check())
+    try:
+        return asyncio.run(check())
+    except HaUnreachableError as error:
+        if say is None:
+            raise
+        say(f"Redis does not answer: trying again for {REDIS_PATIENCE_S:g} s ({error.cause})")
+    again = retry(check, HaUnreachableError, what="asking Redis", log=logger, patience_s=REDIS_PATIENCE_S)
+    return asyncio.run(again)
 
 
 def _nearest_existing(path: Path) -> Path:

@@ -17,6 +17,7 @@ from actors.errors import ActorError, AuthenticationError
 from actors.rpc.config import RpcConfig
 from actors.rpc.security import load_or_create_secret, load_secret
 from conf.configuration import Configuration
+from conf.files import make_private
 from conf.options import (
     ClusterOptions,
     HeartbeatOptions,
@@ -246,7 +247,7 @@ def _start_master(configuration: Configuration, say: Say) -> str:
     shared = configuration.get(ClusterOptions.SHARED_DIR)
     mark_shared_directory(shared, configuration.get(ClusterOptions.ID))
     for part in ("jobs", "archive"):
-        (shared / part).mkdir(mode=0o700, exist_ok=True)
+        make_private(shared / part, durable=True)
     start_cluster(configuration, say, is_member=True).close()
     return ""
 
@@ -258,7 +259,7 @@ def _start_task_executors(configuration: Configuration, say: Say) -> str:
             f"TaskExecutors of this host run already in {directory.root}",
             "stop them with `understudy stop --role task-executor`",
         )
-    require(start_checks(configuration, with_ports=False))
+    require(start_checks(configuration, say, with_ports=False))
     if not has_redis(configuration):
         _check_secret(configuration)
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))

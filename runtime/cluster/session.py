@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import time
@@ -22,6 +21,7 @@ from conf.options import (
     HighAvailabilityOptions,
     SecurityOptions,
 )
+from conf.secret import SecretStr
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_locally
 from runtime.cluster.host_processes import (
@@ -44,6 +44,7 @@ from runtime.cluster.preflight import require, start_checks
 from runtime.environment.context import has_redis, open_redis_services
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
+from runtime.process_signals import signal_process
 from runtime.rest.listening import exposure_warning
 
 Say = Callable[[str], None]
@@ -72,6 +73,7 @@ def start_cluster(
 
     Raises:
         ClusterError, HaError, SparkError: the machine lacks something, a cluster runs already, or it failed.
+        FeatureLevelUnsupportedError: a killed master left a cluster that this release must not work for.
     """
     if masters > 1:
         _require_redis(configuration, f"{masters} masters cannot be started")
@@ -79,10 +81,11 @@ def start_cluster(
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     _refuse_running(directory)
     try:
-        require(start_checks(configuration))
+        require(start_checks(configuration, say))
     except ClusterError:
         _refuse_running(directory)  # another `start` was faster: its cluster uses the ports
         raise
+    _refuse_level(configuration, directory)
     own = StartedCluster.begin(directory)
     try:
         directory.create()
@@ -123,6 +126,35 @@ def _refuse_running(directory: ClusterDirectory) -> None:
                 "use it, stop it with `understudy stop`, or start another with -D cluster.id=NAME",
             )
     directory.acquire().release()  # raises with the cause
+
+
+def _refuse_level(configuration: Configuration, directory: ClusterDirectory) -> None:
+    """Check the feature level of a cluster whose masters were killed, before its other processes are ended.
+
+    If its Redis does not run either, the new master checks the level once it has started that.
+
+    Raises:
+        FeatureLevelUnsupportedError: this release must not work for the cluster.
+    """
+    from runtime.ha.errors import HaUnreachableError
+
+    if not has_redis(configuration):
+        return
+    if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:
+        embedded = embedded_redis(directory)
+        if embedded is None or embedded.pid is None:
+            return
+        configuration = configuration.set(HighAvailabilityOptions.REDIS_URL, SecretStr(embedded.url))
+
+    async def check() -> None:
+        services = open_redis_services(configuration)
+        try:
+            await services.feature_level_store().current()
+        finally:
+            await services.close()
+
+    with contextlib.suppress(HaUnreachableError):  # the master waits for it, and checks the level then
+        asyncio.run(check())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +203,7 @@ def join_cluster(configuration: Configuration) -> str:
     If all masters of the cluster were killed, it takes over Redis, the workers and their tasks.
 
     Raises:
-        ClusterNotRunning: no cluster was started in the directory.
+        ClusterNotRunning: no cluster was started in the directory, or its start was cut off.
         ClusterError: the cluster keeps its state in its one master, or the master did not start.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
@@ -182,9 +214,12 @@ def _start_joining(directory: ClusterDirectory, deadline: float) -> str:
     _require_started(directory)
     with directory.join() as lock:
         _require_started(directory)  # `stop` cannot remove it while this process holds the lock
-        _require_redis(
-            Configuration.read(directory.configuration_file), f"the cluster in {directory.root} has one master"
-        )
+        configuration = Configuration.read(directory.configuration_file)
+        _require_redis(configuration, f"the cluster in {directory.root} has one master")
+        if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:  # its first master was killed before it served
+            raise ClusterNotRunning(
+                f"the cluster in {directory.root} has not finished its start", "start it again with `understudy start`"
+            )
         return _start_master(directory, lock, deadline, JOINING)
 
 
@@ -347,8 +382,7 @@ def await_lock(
         if told is not None:
             for pid in set(directory.heads()) - told:
                 told.add(pid)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
+                signal_process(pid, signal.SIGTERM, lambda: pid in directory.heads())  # noqa: B023  # called at once
         time.sleep(0.02)
 
 
@@ -379,13 +413,17 @@ def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
     """Remove the jobs that a killed master left in files, and in Redis if the cluster uses it."""
     if not directory.configuration_file.exists():
         return  # the master has stopped in good order
-    from runtime.ha.errors import HaError
-    from runtime.ha.services import delete_state_files
+    from runtime.ha.errors import HaError, HaUnreachableError
+    from runtime.ha.services import CLEANUP_PATIENCE_S, delete_state_files
 
     async def clean_up(configuration: Configuration) -> None:
         services = open_redis_services(configuration)
         try:
-            await services.cleanup()
+            try:
+                await services.cleanup(0.0)
+            except HaUnreachableError:
+                say(f"Redis does not answer: trying again for {CLEANUP_PATIENCE_S:g} s")
+                await services.cleanup(CLEANUP_PATIENCE_S)
         finally:
             await services.close()
 
@@ -402,4 +440,7 @@ def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
             embedded.start()  # it was killed too, and the keys can only be removed while it runs
         asyncio.run(clean_up(configuration))
     except HaError as error:
-        say(f"the cluster's keys stay in Redis: {error}")
+        say(
+            f"the jobs of the cluster {configuration.get(ClusterOptions.ID)!r} stay in Redis, and the next cluster of "
+            f"that id runs them again: {error}"
+        )

@@ -78,7 +78,8 @@ class JobView:
         failures: the number of failures by their kind.
         queries: its active streaming queries.
         kind: script or pipeline, and whether it streams, in words.
-        submitter: name of the user who submitted it; empty if it is not known.
+        submitter: name of the user who submitted it, as the client says; empty if it is not known.
+        owner: name of the user whose token submitted it; empty if there is none.
         cancelled_because: why the cluster cancelled it; empty if a user did.
     """
 
@@ -95,6 +96,7 @@ class JobView:
     queries: tuple[StreamingQuery, ...] = ()
     kind: str = ""
     submitter: str = ""
+    owner: str = ""
     cancelled_because: str = ""
 
 
@@ -137,6 +139,7 @@ def view_of_details(details: JobDetails) -> JobView:
         ended_ms=details.end_ms,
         kind=_kind_of(details),
         submitter=details.submitter,
+        owner=details.owner,
     )
 
 
@@ -160,6 +163,7 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         queries=tuple(query for task in job.tasks if not task.state.is_terminal for query in task.attempts[-1].queries),
         kind=_kind_of(job),
         submitter=job.submitter,
+        owner=job.owner,
         cancelled_because=job.cancelled_because,
     )
 
@@ -214,7 +218,7 @@ def print_jobs(jobs: Sequence[JobView], stream: TextIO | None = None, now_ms: in
             job.id,
             job.name,
             job.kind,
-            job.submitter or "-",
+            job.owner or job.submitter or "-",
             job.state,
             format_moment(job.started_ms),
             _lasted(job.started_ms, job.ended_ms, now),
@@ -232,6 +236,7 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
         "Name": job.name,
         "Kind": job.kind,
         "Submitter": job.submitter,
+        "Owner": job.owner,
         "State": job.state + (f" (waits for {job.waiting_for})" if job.waiting_for else "") + _because(job),
         "Started": format_moment(job.started_ms),
         "Ended": format_moment(job.ended_ms) if job.ended_ms is not None else "",
@@ -253,7 +258,7 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
             )
             for vertex in job.vertices
         ]
-        print_table(("VERTEX", "STATE", "ATTEMPT", "DURATION", "TASKS", "TASKMANAGER"), rows, stream)
+        print_table(("VERTEX", "STATE", "ATTEMPT", "DURATION", "TASKS", "TASKEXECUTOR"), rows, stream)
     if job.queries:
         print_line("", stream)
         queries = [
@@ -337,7 +342,7 @@ def print_task_managers(
 ) -> None:
     """Print the table of TaskExecutors of ``status``."""
     if not rows:
-        print_line("no TaskManagers", stream)
+        print_line("no TaskExecutors", stream)
         return
     now = _now_ms() if now_ms is None else now_ms
     print_table(

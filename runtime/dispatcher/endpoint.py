@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError, WireError
@@ -20,6 +21,7 @@ from blob.gateway import PATH as BLOB_SERVER_PATH
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
+from conf.files import sync_names
 from conf.options import BlobOptions, CheckpointingOptions, JobOptions
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import savepoint_name
@@ -29,6 +31,16 @@ from runtime.dispatcher.attached_jobs import AttachedJobs
 from runtime.dispatcher.job_master_starts import JobMasterStarts
 from runtime.dispatcher.resource_cleaner import JobBlobs, ResourceCleaner
 from runtime.environment.context import ComponentContext, blob_client
+from runtime.feature_level import (
+    Component,
+    FeatureLevel,
+    Format,
+    Release,
+    level_to_begin_with,
+    level_to_finalize,
+    lowest_level,
+    supported_levels,
+)
 from runtime.ha.errors import (
     HaError,
     HaUnreachableError,
@@ -36,6 +48,7 @@ from runtime.ha.errors import (
     LeadershipLostError,
     StateWriteUnknownError,
 )
+from runtime.ha.feature_level import checked
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, TriggerID
@@ -59,7 +72,10 @@ from runtime.protocol.checkpoints import OperationState, OperationStatus
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.errors import (
     PASSING,
+    FeatureLevelHeldError,
     GatewayError,
+    IdentitiesUnreachableError,
+    IdentityRejectedError,
     JobAlreadyTerminatedError,
     JobNotFoundError,
     JobNotReachableError,
@@ -71,12 +87,22 @@ from runtime.protocol.events import JobReachedTerminalState
 from runtime.protocol.execution_state import ExecutionState, JobStatus
 from runtime.protocol.job_master import JobMasterGateway
 from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
-from runtime.protocol.master import MasterGateway
-from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
+from runtime.protocol.master import MASTER, MasterGateway
+from runtime.protocol.messages import (
+    ClusterOverview,
+    ClusterStatus,
+    FeatureLevelChange,
+    MultipleJobsDetails,
+    TaskLog,
+    TaskManagerView,
+)
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.retry import retry
+from runtime.users.identities import ApiToken, Change, Identities, IdentityError, User
+
+T = TypeVar("T")
 
 EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
@@ -84,6 +110,7 @@ MASTER_TIMEOUT_S = 60.0
 LOGS_TIMEOUT_S = 30.0
 FIND_TIMEOUT_S = 2.0
 DETAILS_TIMEOUT_S = 2.0
+RELEASE_TIMEOUT_S = 5.0
 
 _ENDED_JOBS = {
     JobStatus.FINISHED: "numFinishedJobs",
@@ -267,6 +294,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._submitting: dict[JobID, asyncio.Event] = {}
         self.metrics = DispatcherMetrics(service, lambda: len(self._jobs) if self._term else None, archive.details)
         self._attached = AttachedJobs()
+        self._level = lowest_level()
+        self._finalizing = asyncio.Lock()
         self._watching_clients: asyncio.Task[None] | None = None
         self._starts = JobMasterStarts(master, self.spawn, starts_at_once)
         self._resource_manager = LeaderFollower(self, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
@@ -285,6 +314,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     async def lead(self, term: LeaderTerm) -> None:
         """Recover finished jobs from the archive and the others from the store; start or find their JobMasters."""
+        self._level = await self._feature_level(term)
         await self.run_blocking(self._archive.load)  # with ten thousand jobs this takes longer than a lease
         store, registry = self._ha.job_graph_store(), self._ha.running_jobs_registry()
         await store.sweep(term)
@@ -302,9 +332,11 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
                 await self._record_end(archived, term)
                 graphs.pop(job_id, None)
                 self.spawn(self._cleaner.clean_up(JobID(job_id), term), f"cleaning up after job {job_id}")
-            elif entry.status is JobSchedulingStatus.PENDING and job_id not in graphs:
-                self.log.info("job %s was not accepted: its submission was not completed", job_id)
-                await registry.withdraw(job_id, term)
+            elif entry.status is not JobSchedulingStatus.DONE and job_id not in graphs:
+                # Its submission was not completed; or it was forgotten, and a JobMaster that stood still has not yet
+                # withdrawn the entry that it made again.
+                self.log.info("job %s has no graph: its entry (%s) is dropped", job_id, entry.status.value)
+                await registry.withdraw(job_id, term, entry.status)
         await self._job_blobs.try_to_use(*graphs)
         for job_id, stored in graphs.items():
             await asyncio.sleep(0)  # a thousand jobs must not hold up the renewal of the leadership
@@ -321,6 +353,20 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             else:
                 self.log.info("job %s (%s) is recovered", job_id, graph.name)
                 await self._run(graph, JobStatus.RECONCILING)
+
+    async def _feature_level(self, term: LeaderTerm) -> FeatureLevel:
+        """Return the level that the cluster stores. A new cluster gets the newest, any other without one the first.
+
+        Raises:
+            FeatureLevelUnsupportedError: this release must not lead the cluster.
+        """
+        store = self._ha.feature_level_store()
+        found = await store.find()
+        if found is None:
+            is_new = not await self._ha.running_jobs_registry().entries()
+            found = await store.begin(level_to_begin_with(is_new, await self._masters_that_answer()), term)
+            self.log.info("the feature level of this %s cluster is %d", "new" if is_new else "earlier", found)
+        return checked(found)
 
     async def serve(self) -> None:
         """Begin to expire archived jobs, and to sweep the blobs of jobs without a record."""
@@ -381,7 +427,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             JobAlreadyDoneError: the job has ended already.
             FencingError: the term is over; only the next leader can tell whether the job was accepted.
         """
-        job_id, data = graph.job_id, encode(graph)
+        job_id, data = graph.job_id, self._encoded(graph)
 
         async def write() -> None:
             await self._ha.running_jobs_registry().set_pending(job_id, term)
@@ -394,6 +440,10 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         except (HaError, OSError) as error:
             await self._cleaner.take_back(job_id, term)
             raise JobSubmissionError(f"job {graph.name!r} ({job_id}) was not accepted: {error}") from error
+
+    def _encoded(self, graph: JobGraph) -> bytes:
+        """Return a job graph as it is stored at the cluster's feature level; clients may write another version."""
+        return encode(self._level.marked(graph, Format.JOB_GRAPH))
 
     async def _until_known(self, write: Callable[[], Awaitable[None]], what: str, term: LeaderTerm) -> None:
         """Repeat a write whose outcome is unknown, until it is known.
@@ -441,6 +491,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             "",
             submitter=graph.submitter,
             is_function=graph.is_function,
+            owner=graph.owner,
         )
         leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
@@ -488,7 +539,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             return
         store = self._ha.job_graph_store()
         graph = decode_job_graph(await store.get(job_id))
-        data = encode(replace(graph, client_heartbeat_timeout_s=None))
+        data = self._encoded(replace(graph, client_heartbeat_timeout_s=None))
         await self._until_known(lambda: store.put(job_id, data, term), f"job {job_id} is detached", term)
         self._attached.detach(job_id)
         self.log.info("job %s runs on without its client", job_id)
@@ -529,6 +580,60 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     def _forget(self, job_ids: Iterable[JobID], term: LeaderTerm) -> None:
         for job_id in job_ids:
             self.spawn(self._cleaner.forget(job_id, term), f"forgetting job {job_id}")
+
+    # ------------------------------------------------------------------- users
+
+    async def _change_users(self, to: Callable[[Identities], list[Change]], what: str) -> bool:
+        """Change users or tokens; return whether anything was changed. Raises `IdentityRejectedError`, FencingError."""
+        try:
+            changes = await self._ha.user_store().change(to, self.term)
+        except IdentityError as error:
+            raise IdentityRejectedError(str(error)) from None
+        except LeadershipLostError:
+            raise
+        except HaError as error:
+            raise IdentitiesUnreachableError(f"{what} may or may not be done: {error}; repeat the command") from error
+        if changes:
+            self.log.info("%s", what)
+        return bool(changes)
+
+    async def _identities(self) -> Identities:
+        try:
+            found = await self._ha.user_store().read()
+        except HaError as error:
+            raise IdentitiesUnreachableError(f"the users cannot be read: {error}; repeat the command") from error
+        for field in found.unreadable:
+            self.log.warning("the entry %r of the store of users cannot be read, and identifies nobody", field)
+        return found
+
+    @rpc
+    async def add_user(self, user: User) -> bool:
+        user = replace(user, created_ms=_now_ms())
+        return await self._change_users(
+            lambda known: known.add_user(user), f"the user {user.name[:80]!r} has the role {user.role.value}"
+        )
+
+    @rpc
+    async def remove_user(self, name: str) -> bool:
+        return await self._change_users(lambda known: known.remove_user(name), f"removing the user {name[:80]!r}")
+
+    @rpc
+    async def list_users(self) -> list[User]:
+        return (await self._identities()).users
+
+    @rpc
+    async def add_token(self, token: ApiToken) -> bool:
+        return await self._change_users(
+            lambda known: known.add_token(token), f"adding the token {token.token_id[:16]!r} of {token.user[:80]!r}"
+        )
+
+    @rpc
+    async def revoke_token(self, token_id: str) -> bool:
+        return await self._change_users(lambda known: known.revoke_token(token_id), f"revoking {token_id[:16]!r}")
+
+    @rpc
+    async def list_tokens(self, user: str) -> list[ApiToken]:
+        return [token for token in (await self._identities()).tokens if user in ("", token.user)]
 
     # ------------------------------------------------------------------- views
 
@@ -742,6 +847,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         path = parent / savepoint_name(job_id, trigger_id)
         try:
             await self.run_blocking(read_savepoint, path)
+            await self.run_blocking(sync_names, path)  # it may have been lost before it has synced that
         except (CheckpointError, OSError):
             return None
         return OperationStatus(trigger_id, OperationState.COMPLETED, path=str(path))
@@ -771,7 +877,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     @rpc
     async def request_cluster_overview(self) -> ClusterOverview:
         resources = await (await self._resource_manager.get()).request_resource_overview()
-        return ClusterOverview.of(resources, len(self._jobs), [job.status for job in self._archive.details()])
+        ended = [job.status for job in self._archive.details()]
+        newest = supported_levels().newest
+        return ClusterOverview.of(resources, len(self._jobs), ended, self._level.number, newest)
 
     @rpc
     async def request_task_managers(self) -> list[TaskManagerView]:
@@ -795,6 +903,96 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     @rpc
     async def request_masters(self) -> list[str]:
         return list((await self._master.request_status()).masters)
+
+    # ------------------------------------------------------------- the feature level
+
+    @rpc
+    async def finalize_feature_level(self) -> FeatureLevelChange:
+        async with self._finalizing:
+            term, before = self.term, self._level.number
+            level, held_by = level_to_finalize(before, await self._components())
+            limits = tuple(component.limit() for component in held_by)
+            if level == before and limits:
+                others = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
+                raise FeatureLevelHeldError(f"the feature level stays {before}: {limits[0]}{others}")
+            if level > before:
+                store = self._ha.feature_level_store()
+                write = lambda: store.raise_to(level, before, term)  # noqa: E731
+                await self._until_known(write, f"the feature level is {level}", term)
+                self._level = checked(level)
+                self.log.info("the feature level is raised from %d to %d", before, level)
+            await self._notify_level(level)
+            return FeatureLevelChange(before, level, limits)
+
+    async def _components(self) -> list[Component]:
+        """Return the running masters, leaders, TaskExecutors and JobMasters with their releases.
+
+        Raises:
+            FeatureLevelHeldError: one of them does not answer.
+        """
+
+        async def release(name: str, ask: Awaitable[Release]) -> Component:
+            return Component(name, await _answer(name, ask))
+
+        own = await _answer("the own master", self._master.request_status())
+        others = [
+            _answer(f"the master at {system.host}:{system.port}", gateway.request_status())
+            for system, gateway in self._other_masters(own)
+        ]
+        masters = [own, *await asyncio.gather(*others)]
+        manager = await _answer("the ResourceManager", self._resource_manager.get())
+        workers = await _answer("the ResourceManager", manager.request_task_managers())
+        # A job without a JobMaster gets one of a master that is in the list.
+        jobs = [
+            release(f"the JobMaster of job {job.job_id}", job.leader.gateway.request_release())
+            for job in self._jobs.values()
+            if job.leader.gateway is not None
+        ]
+        return [
+            *(status.component for status in masters),
+            await release("the ResourceManager", manager.request_release()),
+            *(view.registration.component for view in workers),
+            *await asyncio.gather(*jobs),
+        ]
+
+    def _other_masters(self, own: ClusterStatus) -> list[tuple[ActorAddress, MasterGateway]]:
+        """Return the other masters that the own master knows, by the addresses of their systems."""
+        here = ActorAddress.parse(own.address)
+        systems = [system for system in map(ActorAddress.parse, own.masters) if system.port != here.port]
+        return [(system, self.gateway(system.with_path(MASTER), MasterGateway)) for system in systems]
+
+    async def _masters_that_answer(self) -> list[Component]:
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                own = await self._master.request_status()
+                asked = [gateway.request_status() for _, gateway in self._other_masters(own)]
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+        except (ActorError, TimeoutError) as error:
+            self.log.info("not all masters answer: %s", error)
+            return []
+        return [own.component, *(each.component for each in answers if not isinstance(each, BaseException))]
+
+    async def _notify_level(self, level: int) -> None:
+        """Notify the writers of stored values. One that misses this keeps writing what all releases read."""
+        own = await _answer("the own master", self._master.request_status())
+        asks = {
+            "the own master": self._master.notify_feature_level(level),
+            **{
+                f"the master at {system.host}:{system.port}": gateway.notify_feature_level(level)
+                for system, gateway in self._other_masters(own)
+            },
+            **{
+                f"the JobMaster of job {job.job_id}": job.leader.gateway.notify_feature_level(level)
+                for job in self._jobs.values()
+                if job.leader.gateway is not None
+            },
+        }
+        if self._resource_manager.gateway is not None:
+            asks["the ResourceManager"] = self._resource_manager.gateway.notify_feature_level(level)
+        answers = await asyncio.gather(*asks.values(), return_exceptions=True)
+        for name, answer in zip(asks, answers, strict=True):
+            if isinstance(answer, BaseException):
+                self.log.warning("%s does not know yet that the feature level is %d: %s", name, level, answer)
 
     @rpc
     async def shut_down_cluster(self) -> None:
@@ -858,6 +1056,16 @@ def merged_logs(job: ArchivedExecutionGraph | None, found: Iterable[TaskLog]) ->
 def _ended_already(job: JobDetails) -> str:
     because = f" ({job.error})" if job.error else ""
     return f"job {job.job_id} is {job.status.value} already{because}"
+
+
+async def _answer(name: str, ask: Awaitable[T]) -> T:
+    """Return the answer of a component; raises `FeatureLevelHeldError` if it does not answer in time."""
+    try:
+        async with asyncio.timeout(RELEASE_TIMEOUT_S):
+            return await ask
+    except (ActorError, GatewayError, TimeoutError) as error:
+        because = str(error) or f"no answer within {RELEASE_TIMEOUT_S:g} s"
+        raise FeatureLevelHeldError(f"the feature level was not raised: {name} does not answer: {because}") from error
 
 
 def _now_ms() -> int:

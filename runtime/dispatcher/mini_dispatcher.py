@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from actors.errors import ActorError
+from actors.errors import ActorError, WireError
 from actors.rpc.gateway import rpc
 from actors.rpc.service import RpcService
 from blob.errors import BlobError
@@ -118,7 +118,11 @@ class MiniDispatcher(Dispatcher):
     async def _keep_logs(self) -> None:
         """Write the logs of the job's tasks next to the components' logs, where they outlive the BlobServer."""
         for details in self._archive.details():
-            job = await self.run_blocking(self._archive.get, details.job_id)
+            try:
+                job = await self.run_blocking(self._archive.get, details.job_id)
+            except (OSError, WireError) as error:  # else the cluster would not end
+                self.log.error("the logs of job %s are lost with the cluster: %s", details.job_id, error)
+                continue
             kept = [
                 (task.name, attempt.number, log)
                 for task in ([] if job is None else job.tasks)

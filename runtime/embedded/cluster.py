@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from actors.rpc.security import load_secret
 from conf.configuration import Configuration
 from conf.options import ClusterOptions, RestartStrategyOptions, RpcOptions, SecurityOptions
+from conf.registry import by_own_key
 from runtime.client import ClusterClient
 from runtime.cluster.session import start_cluster
 from runtime.embedded.access import ClusterAccess
@@ -306,9 +308,11 @@ class EmbeddedCluster:
 def _configuration(settings: Mapping[str, object]) -> tuple[Configuration, bool]:
     """Return the cluster's configuration, and whether its directory is kept."""
     configuration = Configuration.load()
-    ours = {key: value for key, value in _SETTINGS.items() if key not in settings}
+    given = by_own_key(settings)
+    ours = {key: value for key, value in _SETTINGS.items() if key not in given}
     configuration = configuration.overlaid({**ours, **settings}, "settings")
-    keep = ClusterOptions.RUNTIME_DIR.key in settings
+    configuration.report_warnings(lambda text: warnings.warn(text, stacklevel=2))
+    keep = ClusterOptions.RUNTIME_DIR.key in given
     if not keep:
         directory = tempfile.mkdtemp(prefix="understudy-embedded-")
         configuration = configuration.set(ClusterOptions.RUNTIME_DIR, Path(directory))

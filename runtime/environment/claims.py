@@ -28,7 +28,7 @@ class Claim:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
-        os.register_at_fork(after_in_child=self.release)
+        self._is_released_by_forks = False
 
     @property
     def held(self) -> bool:
@@ -39,6 +39,9 @@ class Claim:
         """Take the claim unless another process holds it; return whether this process holds it. Raises OSError."""
         if self._descriptor is not None:
             return True
+        if not self._is_released_by_forks:  # here, because Python keeps every registered object for ever
+            os.register_at_fork(after_in_child=self.release)
+            self._is_released_by_forks = True
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

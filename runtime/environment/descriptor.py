@@ -10,8 +10,7 @@ from actors.errors import WireError
 from actors.rpc.codec import from_plain
 from conf.files import write_private
 from runtime.errors import RuntimeDirectoryError
-
-FORMAT = 1
+from runtime.feature_level import FeatureLevel, Format, can_read, lowest_level
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,18 @@ class ClusterDescriptor:
     addresses: dict[str, str] = field(default_factory=dict)
     masters: tuple[str, ...] = ()
 
-    def write(self, path: Path) -> None:
-        """Replace the file atomically, with mode 0600. Raises OSError."""
-        write_private(path, json.dumps({"format": FORMAT, **asdict(self)}, indent=2).encode() + b"\n")
+    def write(self, path: Path, level: FeatureLevel | None = None) -> None:
+        """Replace the file atomically, with mode 0600.
+
+        Args:
+            path: of the file.
+            level: of the cluster. Default: the lowest of this release.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        version = (level or lowest_level()).version_of(Format.CLUSTER)
+        write_private(path, json.dumps({"format": version, **asdict(self)}, indent=2).encode() + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> ClusterDescriptor:
@@ -85,7 +93,7 @@ class ClusterDescriptor:
         """
         try:
             values = json.loads(path.read_bytes())
-            if values.pop("format") != FORMAT:
+            if not can_read(Format.CLUSTER, values.pop("format")):
                 raise ValueError("it was written by another version")
             descriptor: ClusterDescriptor = from_plain(values, cls)
             return descriptor

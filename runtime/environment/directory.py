@@ -9,6 +9,8 @@ It contains:
     archive/        finished jobs                        jobs/      materialised results of running jobs
     claims/         which master supervises what         rest-token the token of the REST API (0600)
     checkpoints/    of running jobs, with their queries' live state
+    audit/          audit log of the web endpoints
+    users.json      users and tokens of a cluster without Redis (0600)
     savepoints/     savepoints (the user's)
     warehouse/      data of managed tables          tables/     definitions of the tables: `runtime.spark.driver.tables`
     hive/           metastore and warehouse of jobs with Hive's catalog
@@ -28,10 +30,11 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from conf.files import write_private
+from conf.files import sync_names, write_private
 from runtime.environment.claims import Claim
 from runtime.environment.descriptor import ClusterDescriptor
 from runtime.errors import ClusterAlreadyRunning, ClusterNotRunning, RuntimeDirectoryError
+from runtime.feature_level import FeatureLevel
 
 CLUSTER_DIR_VARIABLE = "UNDERSTUDY_CLUSTER_DIR"
 """Environment variable of every process of a cluster: `stop` finds the orphans of a killed process by it."""
@@ -56,6 +59,8 @@ class ClusterDirectory:
         self.lock_file = root / "cluster.lock"
         self.configuration_file = root / "configuration.json"
         self.secret = root / "secret"
+        self.audit_log = root / "audit" / "audit.jsonl"
+        self.users = root / "users.json"
         self.run = root / "run"
         self.log = root / "log"
         self.blob = root / "blob"
@@ -86,6 +91,7 @@ class ClusterDirectory:
             for part in directories:
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _make_private(part)
+            sync_names(*directories)  # job states, Redis's data and finished jobs in them outlive a loss of power
         except OSError as error:
             raise RuntimeDirectoryError(
                 f"cannot make the runtime directory {self.root}: {error.strerror} ({error.filename})",
@@ -184,9 +190,9 @@ class ClusterDirectory:
         signature = self._signature()
         return None if signature is None else signature[1]
 
-    def write_descriptor(self, descriptor: ClusterDescriptor) -> None:
-        """Write ``cluster.json``. Raises OSError."""
-        descriptor.write(self.cluster_json)
+    def write_descriptor(self, descriptor: ClusterDescriptor, level: FeatureLevel | None = None) -> None:
+        """Write ``cluster.json``, in the format of the cluster's feature level. Raises OSError."""
+        descriptor.write(self.cluster_json, level)
 
     def read_descriptor(self) -> ClusterDescriptor:
         """Return the content of ``cluster.json``, which a killed cluster may have left: ``is_running`` says whether.
@@ -255,7 +261,7 @@ class ClusterDirectory:
     def discard(self) -> None:
         """Remove the files that only a further start would need, after `clean`: secrets, blobs, state, workers' files.
 
-        Logs, archive, checkpoints, savepoints and tables stay.
+        Logs, the audit log, archive, checkpoints, savepoints and tables stay.
 
         Raises:
             OSError: a file cannot be removed.
@@ -270,7 +276,7 @@ class ClusterDirectory:
         ):
             if part.is_dir():
                 shutil.rmtree(part)
-        for path in (self.secret, self.root / "rest-token"):
+        for path in (self.secret, self.users, self.root / "rest-token"):
             path.unlink(missing_ok=True)
         for part in (self.archive, self.checkpoints, *self.tables):
             if part.is_dir() and not any(part.iterdir()):

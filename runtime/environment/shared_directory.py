@@ -6,7 +6,7 @@ import contextlib
 import secrets
 from pathlib import Path
 
-from conf.files import write_private
+from conf.files import make_private, write_private
 
 _MARK = ".understudy-{}"
 
@@ -16,7 +16,7 @@ def mark_shared_directory(directory: Path, cluster_id: str) -> None:
 
     The first master writes the mark. A machine that reads the same mark sees the same directory.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory, durable=True)
     path = directory / _MARK.format(cluster_id)
     with contextlib.suppress(FileExistsError):  # another master was first
         write_private(path, secrets.token_hex(16).encode(), replace=False)

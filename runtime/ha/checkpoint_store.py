@@ -5,6 +5,8 @@ file, the handle in a map of the job's own. Every write is conditional on the te
 
 The store returns a subsumed checkpoint only after its handle is removed. So the caller deletes the files to which its
 bytes refer after the handle, never before.
+
+A stored checkpoint may be damaged. Then it is kept as well, until the next checkpoint is stored, which subsumes it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from runtime.ha.errors import (
     HaUnreachableError,
+    LeadershipLostError,
     StateCorruptedError,
     StateHandleConflictError,
     StateHandleNotFoundError,
@@ -177,11 +180,11 @@ class CompletedCheckpoint:
 
     Args:
         checkpoint_id: 0 or more; a later checkpoint has a higher one.
-        data: the bytes that the coordinator wrote.
+        data: the bytes that the coordinator wrote; None if they are damaged.
     """
 
     checkpoint_id: int
-    data: bytes
+    data: bytes | None
 
 
 class RetainedCheckpoints:
@@ -196,11 +199,14 @@ class RetainedCheckpoints:
             raise ValueError(f"at least one checkpoint has to be retained, not {max_retained}")
         self._max_retained = max_retained
         self._kept: dict[int, bytes] = {}
-        self._leaving: dict[int, bytes] = {}
+        self._leaving: dict[int, bytes | None] = {}
+        self._damaged: set[int] = set()
 
     def found(self, checkpoints: list[CompletedCheckpoint]) -> None:
         """Replace the kept checkpoints by those found in the store, without those that have to leave it."""
-        self._kept = {item.checkpoint_id: item.data for item in checkpoints if item.checkpoint_id not in self._leaving}
+        there = {item.checkpoint_id: item.data for item in checkpoints if item.checkpoint_id not in self._leaving}
+        self._kept = {number: data for number, data in there.items() if data is not None}
+        self._damaged = there.keys() - self._kept.keys()
 
     def check_add(self, checkpoint_id: int, data: bytes) -> None:
         """Raise the errors of `CompletedCheckpointStore.add`; the same checkpoint may be added twice."""
@@ -211,7 +217,7 @@ class RetainedCheckpoints:
             raise StateHandleConflictError(
                 f"another checkpoint {checkpoint_id} is stored already; replace or release it"
             )
-        newest = max([*self._kept, *self._leaving], default=-1)
+        newest = max([*self._kept, *self._leaving, *self._damaged], default=-1)
         if same is None and checkpoint_id <= newest:
             raise StateHandleConflictError(f"checkpoint {checkpoint_id} comes after checkpoint {newest} was stored")
 
@@ -221,8 +227,13 @@ class RetainedCheckpoints:
             raise StateHandleNotFoundError(f"checkpoint {checkpoint_id} is not in the store")
 
     def stored(self, checkpoint_id: int, data: bytes, needed: Collection[int] = ()) -> None:
-        """Note a stored checkpoint; beyond the limit, the oldest that are not *needed* have to leave."""
+        """Note a stored checkpoint; damaged ones have to leave, and the oldest beyond the limit.
+
+        Those that are *needed* stay, however many are kept.
+        """
         self._kept[checkpoint_id] = data
+        self._leaving.update(dict.fromkeys(self._damaged))
+        self._damaged.clear()
         for oldest in sorted(self._kept)[: -self._max_retained]:
             if oldest not in needed:
                 self._leaving[oldest] = self._kept.pop(oldest)
@@ -233,12 +244,15 @@ class RetainedCheckpoints:
 
     def left(self, checkpoint_id: int) -> CompletedCheckpoint | None:
         """Note that a checkpoint has left the store; return it if it was known."""
-        data = self._leaving.pop(checkpoint_id, self._kept.pop(checkpoint_id, None))
-        return None if data is None else CompletedCheckpoint(checkpoint_id, data)
+        self._damaged.discard(checkpoint_id)
+        for known in (self._leaving, self._kept):
+            if checkpoint_id in known:
+                return CompletedCheckpoint(checkpoint_id, known.pop(checkpoint_id))
+        return None
 
     def kept(self) -> list[CompletedCheckpoint]:
-        """Return the checkpoints that stay, oldest first."""
-        return [CompletedCheckpoint(number, self._kept[number]) for number in sorted(self._kept)]
+        """Return the checkpoints that stay, oldest first, and damaged ones."""
+        return [CompletedCheckpoint(number, self._kept.get(number)) for number in sorted({*self._kept, *self._damaged})]
 
 
 class CompletedCheckpointStore:
@@ -263,10 +277,7 @@ class CompletedCheckpointStore:
     async def recover(self, term: LeaderTerm) -> list[CompletedCheckpoint]:
         """Return the stored checkpoints, oldest first, and delete files without a handle of former terms.
 
-        Call it before all other methods.
-
-        Raises:
-            StateCorruptedError: a checkpoint is damaged; `release` it to continue without it.
+        Call it before all other methods. A damaged checkpoint is returned without its bytes.
         """
         async with self._lock:
             await self._handles.sweep(term)
@@ -278,8 +289,8 @@ class CompletedCheckpointStore:
     ) -> list[CompletedCheckpoint]:
         """Store a checkpoint; return those that it subsumes, which are no longer in the store.
 
-        If a subsumed checkpoint cannot be removed now, because of a missing reply, a later `add` removes and returns
-        it.
+        It subsumes damaged checkpoints, which are returned without their bytes. If a reply is missing, or the term ends
+        now, a subsumed checkpoint may stay; a later `add` removes and returns it.
 
         Args:
             checkpoint_id: its number.
@@ -288,6 +299,7 @@ class CompletedCheckpointStore:
             needed: the numbers of those that it must not subsume, however many are kept.
 
         Raises:
+            LeadershipLostError: the term is over; nothing was changed.
             StateHandleConflictError: another checkpoint is stored under the number, or one with a higher number.
             OSError: the file cannot be written; nothing was changed.
         """
@@ -305,14 +317,14 @@ class CompletedCheckpointStore:
             await self._put(checkpoint_id, data, term, [item.checkpoint_id for item in self._retained.kept()])
 
     async def get_all(self) -> list[CompletedCheckpoint]:
-        """Return the stored checkpoints, oldest first; raises `StateCorruptedError` if one is damaged."""
+        """Return the stored checkpoints, oldest first; damaged ones without their bytes."""
         found = []
         for name, data in (await self._handles.get_all()).items():
             if isinstance(data, StateCorruptedError):
-                raise StateCorruptedError(
-                    f"checkpoint {name} of job {self._job_id} cannot be used: {data}. Release it to continue without."
-                ) from data
-            found.append(CompletedCheckpoint(int(name), data))
+                logger.error("checkpoint %s of job %s cannot be used: %s", name, self._job_id, data)
+                found.append(CompletedCheckpoint(int(name), None))
+            else:
+                found.append(CompletedCheckpoint(int(name), data))
         return sorted(found, key=lambda item: item.checkpoint_id)
 
     async def release(self, checkpoint_id: int, term: LeaderTerm) -> bool:
@@ -342,7 +354,7 @@ class CompletedCheckpointStore:
             try:
                 # An earlier call without a reply may have removed it already.
                 await self._handles.remove(str(checkpoint_id), term)
-            except (HaUnreachableError, StateWriteUnknownError) as error:
+            except (HaUnreachableError, StateWriteUnknownError, LeadershipLostError) as error:
                 logger.warning("checkpoint %d of job %s is subsumed later: %s", checkpoint_id, self._job_id, error)
                 break
             left = self._retained.left(checkpoint_id)

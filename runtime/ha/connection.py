@@ -291,14 +291,22 @@ class RedisConnection:
         task: asyncio.Task[Any] = asyncio.ensure_future(reply)
         try:
             done, _ = await asyncio.wait([task], timeout=limit)
-        finally:
-            if not task.done():
-                task.cancel()
-                self._abandoned.add(task)
-                task.add_done_callback(self._forget)
+        except asyncio.CancelledError:
+            self._abandon(task)
+            raise
         if not done:
+            self._abandon(task)
             raise TimeoutError
         return task.result()
+
+    def _abandon(self, task: asyncio.Task[Any]) -> None:
+        """End a request whose result nobody awaits any more; it may have ended already, before its caller knew."""
+        if task.done():
+            self._forget(task)
+        else:
+            task.cancel()
+            self._abandoned.add(task)
+            task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._abandoned.discard(task)

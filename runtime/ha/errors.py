@@ -19,6 +19,7 @@ All are ordinary exceptions; of them, only `LeadershipLostError` is sent over RP
     │   ├── StateHandleConflictError another write changed the entry at the same time
     │   ├── StateCorruptedError      the file is missing or is not the one that was stored
     │   └── StateWriteUnknownError   a write may or may not have taken effect
+    ├── FeatureLevelUnsupportedError the cluster's feature level is not one that this release supports
     └── JobAlreadyDoneError          the job has ended and must not run again
 """
 
@@ -26,14 +27,17 @@ from __future__ import annotations
 
 from actors.errors import FencingError
 from actors.rpc.codec import wire_error
+from runtime.feature_level import Release
 
 
 class HaError(Exception):
     """Base of every error raised by the high-availability services."""
 
 
-class HaUnreachableError(HaError, ConnectionError):
+class HaUnreachableError(HaError):
     """No connection, or no reply in time; whether a write took effect is unknown.
+
+    It is no OSError: a caller that handles the errors of its own files must not take this for one of them.
 
     Args:
         message: for users.
@@ -139,3 +143,23 @@ class StateWriteUnknownError(StateHandleError):
 
 class JobAlreadyDoneError(HaError):
     """The job has a result and must not be run again (Flink's ``DuplicateJobSubmissionException``)."""
+
+
+class FeatureLevelUnsupportedError(HaError):
+    """The feature level that a cluster stores is not one that this release supports: it must leave the cluster alone.
+
+    Args:
+        level: of the cluster.
+        own: this release.
+    """
+
+    def __init__(self, level: int, own: Release) -> None:
+        super().__init__(
+            f"the cluster has feature level {level}, and {own} supports {own.levels}: it does not work for this cluster"
+        )
+        later = level > own.levels.newest
+        self.remedy = (
+            "install the release that the other hosts run: the cluster was finalized, which ends downgrades"
+            if later
+            else "run `understudy cluster finalize` with the release that the cluster runs now, then upgrade again"
+        )

@@ -54,6 +54,16 @@ class ClusterKeys:
         """The hash of job id to the number of its next checkpoint."""
         return self.prefix + "checkpoint-ids"
 
+    @property
+    def users(self) -> str:
+        """The hash of users and their tokens, which the end of the cluster keeps."""
+        return self.prefix + "users"
+
+    @property
+    def feature_level(self) -> str:
+        """The hash with the cluster's feature level in its one field."""
+        return self.prefix + "feature-level"
+
     def leader(self, component: str) -> str:
         """Return the latch of a component: a hash of owner, epoch and address that expires with the lease."""
         return f"{self.prefix}leader:{checked_name('component', component)}"

@@ -315,6 +315,7 @@ class RedisLeaderLatch:
         self._changes = keys.changes
         self._component = component
         self._lease_ms = int(lease * 1000)
+        self._confirmed: tuple[LeaderTerm, str] | None = None
 
     async def acquire(self, session: str, floor: int) -> AcquireReply:
         granted, epoch, ttl = await self._connection.run(
@@ -323,7 +324,9 @@ class RedisLeaderLatch:
         return AcquireReply(granted == 1, int(epoch), ttl / 1000)
 
     async def renew(self, term: LeaderTerm, timeout: float) -> bool:
-        arguments = (term.session, term.epoch, self._lease_ms)
+        arguments: tuple[str | int, ...] = (term.session, term.epoch, self._lease_ms)
+        if self._confirmed is not None and self._confirmed[0] == term:
+            arguments += (self._changes, self._component, self._confirmed[1])
         return bool(await self._connection.run(RENEW, (self._key,), arguments, timeout=timeout) == 1)
 
     async def release(self, term: LeaderTerm) -> bool:
@@ -332,4 +335,7 @@ class RedisLeaderLatch:
 
     async def confirm(self, term: LeaderTerm, address: str) -> bool:
         arguments = (term.session, term.epoch, self._changes, self._component, address)
-        return bool(await self._connection.run(CONFIRM, (self._key,), arguments) == 1)
+        confirmed = bool(await self._connection.run(CONFIRM, (self._key,), arguments) == 1)
+        if confirmed:
+            self._confirmed = term, address
+        return confirmed

@@ -28,9 +28,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from conf.files import write_private
+from conf.files import make_private, write_private
 from runtime.ha.connection import MINIMUM_VERSION
 from runtime.ha.errors import RedisBinaryNotFoundError, RedisInUseError, RedisServerError, RedisSocketPathError
+from runtime.process_signals import signal_process
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ class EmbeddedRedis:
             RedisServerError: it does not answer within ``timeout`` seconds; the message ends with its last log lines.
         """
         binary = find_redis_server(self._binary)
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.directory, durable=True)
         lock = self._lock()
         try:
             self._refuse_foreign_socket()
@@ -368,11 +369,9 @@ class EmbeddedRedis:
         except (redis.RedisError, RedisServerError) as error:
             logger.info("redis-server (pid %d) does not take SHUTDOWN (%s), it gets signals", pid, error)
         for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.kill(pid, number)
-                os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                return
+            if not signal_process(pid, number, lambda: self.pid == pid):
+                return  # it has ended
+            signal_process(pid, signal.SIGCONT, lambda: self.pid == pid)
             if _ended(pid, within=timeout):
                 return
         raise RedisServerError(f"redis-server (pid {pid}) does not end, not even by SIGKILL. Look at its disk.")

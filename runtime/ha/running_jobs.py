@@ -127,9 +127,18 @@ class RunningJobsRegistry:
         found = await self.entry(job_id)
         await self._change(job_id, term, lambda found: clean(job_id, found), found)
 
-    async def withdraw(self, job_id: str, term: LeaderTerm) -> None:
-        """Drop the entry of a job whose submission was not completed: one that is PENDING, and no other."""
-        await self._maps.hdel(self._key, job_id, term, demand=JobEntry(JobSchedulingStatus.PENDING).to_json())
+    async def withdraw(
+        self, job_id: str, term: LeaderTerm, status: JobSchedulingStatus = JobSchedulingStatus.PENDING
+    ) -> None:
+        """Drop the entry of a job that has no graph, if its status is this one and no other.
+
+        Args:
+            job_id: of the job.
+            term: the leadership.
+            status: PENDING for a job whose submission was not completed. RUNNING for a job that has ended and is
+                forgotten, which a JobMaster has entered again that did not know of the end.
+        """
+        await self._maps.hdel(self._key, job_id, term, demand=JobEntry(status).to_json())
 
     async def forget(self, job_id: str, term: LeaderTerm) -> None:
         """Drop the entry, if there is one; the id may then run again."""

@@ -86,14 +86,21 @@ local held = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
 if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
 """
 
-# KEYS: latch. ARGV: session, epoch, lease in ms. Reply: 1 renewed, 0 the session no longer holds the latch.
+_RESTORE_ADDRESS = """
+if ARGV[6] and redis.call('HSET', KEYS[1], 'address', ARGV[6]) == 1 then
+  redis.call('PUBLISH', ARGV[4], ARGV[5])
+end
+"""
+
+# KEYS: latch. ARGV: session, epoch, lease in ms; then, of a leader that has confirmed, channel, component, address.
+# Reply: 1 renewed, 0 the session no longer holds the latch.
+# A promoted replica may have the latch without its confirmation: the renewal restores it.
 RENEW = Script(
     "renew",
     f"""{_IF_NOT_LEADER}
   return 0
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
-return 1
+redis.call('PEXPIRE', KEYS[1], ARGV[3]){_RESTORE_ADDRESS}return 1
 """,
 )
 

@@ -15,6 +15,8 @@ from runtime.ha.changes import ChangeFeed, ChangeSource, RedisChangeSource
 from runtime.ha.checkpoint_store import CheckpointRecoveryFactory
 from runtime.ha.connection import RedisCheck, RedisConnection
 from runtime.ha.election import DefaultLeaderElectionService, LatchLeaderElectionDriver, LeaderElectionService
+from runtime.ha.errors import HaUnreachableError
+from runtime.ha.feature_level import FeatureLevelStore
 from runtime.ha.fenced import FencedMaps, FencedWriter
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import LatchReader, LatchTiming, LeaderLatch, LeaderReader, RedisLeaderLatch
@@ -35,7 +37,9 @@ from runtime.ha.state_handles import (
     JobGraphStore,
     StateHandleStore,
 )
+from runtime.ha.user_store import UserStore
 from runtime.protocol.leader import LeaderInformation, LeaderTerm
+from runtime.retry import retry
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +48,8 @@ LATCH_CONNECTIONS = 2
 """How many connections `RedisHaServices.warm_up` opens for latches: elections and followers use them concurrently."""
 DATA_CONNECTIONS = 3
 """How many connections it opens for stores and registries."""
+CLEANUP_PATIENCE_S = 10.0
+"""Seconds for which the end of a cluster waits for a Redis that is busy or being restarted."""
 
 
 class HighAvailabilityServices(Protocol):
@@ -88,11 +94,21 @@ class HighAvailabilityServices(Protocol):
     def checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
         """Return the factory of the jobs' checkpoint stores and counters."""
 
+    def user_store(self) -> UserStore:
+        """Return the store of users and their tokens."""
+
+    def feature_level_store(self) -> FeatureLevelStore:
+        """Return the store of the cluster's feature level."""
+
     async def close(self) -> None:
         """Release leaderships and connections; stored data stay."""
 
-    async def cleanup(self) -> None:
-        """Delete all stored data of the cluster; call it at its end, when no component runs any more."""
+    async def cleanup(self, patience_s: float = CLEANUP_PATIENCE_S) -> None:
+        """Delete the stored data of the cluster except its users; call it when no component runs any more.
+
+        Args:
+            patience_s: seconds for which it tries again if the store does not answer.
+        """
 
 
 class LatchedHaServices:
@@ -133,6 +149,8 @@ class LatchedHaServices:
         self._directory = storage_dir / keys.cluster_id
         self._handles: dict[str, StateHandleStore] = {}
         self._registry = RunningJobsRegistry(maps, keys)
+        self._users = UserStore(maps, keys)
+        self._feature_level = FeatureLevelStore(maps, keys)
         self._graphs = JobGraphStore(self.state_handles(JOB_GRAPHS))
         self._executions = ExecutionStore(self.state_handles(EXECUTIONS))
         self._checkpoints = CheckpointRecoveryFactory(
@@ -177,6 +195,12 @@ class LatchedHaServices:
     def checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
         return self._checkpoints
 
+    def user_store(self) -> UserStore:
+        return self._users
+
+    def feature_level_store(self) -> FeatureLevelStore:
+        return self._feature_level
+
     def state_handles(self, kind: str) -> StateHandleStore:
         """Return the store of the states of one kind, for example ``jobgraphs``."""
         if kind not in self._handles:
@@ -190,13 +214,22 @@ class LatchedHaServices:
         await asyncio.gather(*(service.stop() for service in list(self._opened)))
         await self._feed.close()
 
-    async def cleanup(self) -> None:
-        """Delete all latches and handles of the cluster, then all its state files.
+    async def cleanup(self, patience_s: float = CLEANUP_PATIENCE_S) -> None:
+        """Delete all latches and handles of the cluster, then all its state files; the users stay.
+
+        Args:
+            patience_s: seconds for which it tries again if Redis or the master does not answer.
 
         Raises:
-            HaUnreachableError: Redis or the master does not answer; the files stay, since handles may point to them.
+            HaUnreachableError: it has not answered; the files stay, since handles may point to them.
         """
-        await self._forget()
+        await retry(
+            self._forget,
+            HaUnreachableError,
+            what=f"removing the keys of cluster {self._keys.cluster_id}",
+            log=logger,
+            patience_s=patience_s,
+        )
         await asyncio.to_thread(delete_state_files, self._directory)
 
     async def _forget(self) -> None:
@@ -271,7 +304,7 @@ class RedisHaServices(LatchedHaServices):
         cursor, removed = "0", 0
         while True:
             cursor, keys = await self._data.command("SCAN", cursor, "MATCH", self._keys.prefix + "*", "COUNT", 1000)
-            if keys:
+            if keys := [key for key in keys if key != self._keys.users]:
                 removed += await self._data.command("UNLINK", *keys)
             if str(cursor) == "0":
                 break

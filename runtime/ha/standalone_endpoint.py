@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from actors.rpc.endpoint import SYSTEM, RpcEndpoint
 from actors.rpc.gateway import rpc_sync
 from actors.rpc.service import RpcService
 from runtime.ha.fenced import Demand, HashWrite, in_words, refusal
+from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import AcquireReply
 from runtime.ha.standalone_gateway import POLL_S, HighAvailabilityGateway, LeaderChanges, Wanted
+from runtime.ha.user_store import UserFile
 from runtime.protocol.leader import LeaderInformation, LeaderTerm, boottime
 
 
@@ -35,6 +37,9 @@ class HaMemory:
         clock: seconds; also counts while the machine is suspended.
         milliseconds: since 1970; no epoch is below it, so that a later master of the cluster grants higher epochs.
         on_change: called with a component whose leader has changed.
+        durable: maps that `clear` keeps, by key.
+        keep: called with the key and the new content of such a map, before a write of it takes effect; an exception
+            prevents the write.
     """
 
     def __init__(
@@ -43,12 +48,16 @@ class HaMemory:
         clock: Callable[[], float] = boottime,
         milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         on_change: Callable[[str], None] = lambda component: None,
+        durable: Mapping[str, dict[str, str]] | None = None,
+        keep: Callable[[str, dict[str, str]], None] = lambda key, content: None,
     ) -> None:
         self._clock = clock
         self._milliseconds = milliseconds
         self._on_change = on_change
         self._latches: dict[str, _Latch] = {}
-        self._maps: dict[str, dict[str, str]] = {}
+        self._durable = frozenset(durable or ())
+        self._maps = {key: dict(content) for key, content in (durable or {}).items()}
+        self._keep = keep
         self._epoch = 0
 
     # ------------------------------------------------------------------ latches
@@ -132,20 +141,25 @@ class HaMemory:
         """Set a field, if it is as demanded; raises `LeadershipLostError` if the term is over."""
         write = self._compare(key, field, term, demand)
         if write.done:
-            self._maps.setdefault(key, {})[field] = value
+            self._replace(key, {**self._maps.get(key, {}), field: value})
         return write
 
     def hdel(self, key: str, field: str, term: LeaderTerm, demand: Demand | str) -> HashWrite:
         """Delete a field, if it is as demanded; raises `LeadershipLostError` if the term is over."""
         write = self._compare(key, field, term, demand)
-        if write.done:
-            self._maps.get(key, {}).pop(field, None)
+        if write.done and field in self._maps.get(key, {}):
+            self._replace(key, {name: value for name, value in self._maps[key].items() if name != field})
         return write
 
+    def _replace(self, key: str, content: dict[str, str]) -> None:
+        if key in self._durable:
+            self._keep(key, content)
+        self._maps[key] = content
+
     def clear(self) -> None:
-        """Delete all latches and maps, and keep only the last epoch."""
+        """Delete all latches and maps, and keep only the last epoch and the durable maps."""
         self._latches.clear()
-        self._maps.clear()
+        self._maps = {key: content for key, content in self._maps.items() if key in self._durable}
 
     def _demand_leadership(self, term: LeaderTerm) -> None:
         if self._of(term) is None:
@@ -189,13 +203,20 @@ class StandaloneHa(RpcEndpoint, HighAvailabilityGateway):
 
     Args:
         service: the RPC service at the system's port.
+        keys: of the cluster.
+        users: the file of the cluster's users, which outlive the master.
+
+    Raises:
+        StateCorruptedError: that file cannot be read.
     """
 
     parent_path = SYSTEM
 
-    def __init__(self, service: RpcService) -> None:
+    def __init__(self, service: RpcService, keys: ClusterKeys, users: UserFile) -> None:
         super().__init__(service, "high-availability")
-        self._memory = HaMemory(on_change=self._changed)
+        self._memory = HaMemory(
+            on_change=self._changed, durable={keys.users: users.read()}, keep=lambda key, content: users.write(content)
+        )
         self._changes = ChangeLog()
         self._waiting: dict[asyncio.Future[LeaderChanges], int] = {}
 

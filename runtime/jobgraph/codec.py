@@ -8,8 +8,9 @@ import msgpack
 
 from actors.errors import WireError
 from actors.rpc.codec import from_plain, to_plain
+from runtime.feature_level import Format, can_read, readable_versions
 from runtime.jobgraph.errors import JobGraphVersionError
-from runtime.jobgraph.job_graph import FORMAT_VERSION, JobGraph
+from runtime.jobgraph.job_graph import JobGraph
 
 T = TypeVar("T")
 
@@ -39,10 +40,10 @@ def decode_job_graph(data: bytes) -> JobGraph:
     """
     plain = _unpack(data, JobGraph)
     # First, since a job graph in another format may not look like one of this format.
-    version = plain.get("format_version") if isinstance(plain, dict) else FORMAT_VERSION
-    if version != FORMAT_VERSION:
+    if isinstance(plain, dict) and not can_read(Format.JOB_GRAPH, version := plain.get("format_version")):
+        readable = readable_versions(Format.JOB_GRAPH)
         raise JobGraphVersionError(
-            f"job graph {plain.get('job_id')} is in format {version}, this version reads {FORMAT_VERSION}; "
+            f"job graph {plain.get('job_id')} is in format {version}, this version reads {readable}; "
             "use the same version of understudy for client and cluster"
         )
     graph: JobGraph = from_plain(plain, JobGraph)

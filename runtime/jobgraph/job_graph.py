@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from runtime.feature_level import Format, oldest_version
 from runtime.ids import JobID, JobVertexID
 from runtime.jobgraph.errors import UnknownVertexError
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.working_directory import WorkingDirectory
 
-FORMAT_VERSION = 2
-"""Version of the structure below. Raise it with every change: readers refuse unknown versions."""
 DEFAULT_SLOT_SHARING_GROUP = "default"
 
 
@@ -161,7 +160,7 @@ class JobGraph:
         argv: arguments after the file on the command line; a script's ``sys.argv[1:]``.
         restart_strategy: None for the cluster's default.
         created_ms: when the client made it, in milliseconds since the epoch.
-        format_version: of this structure; readers refuse unknown versions.
+        format_version: of this structure (`runtime.feature_level`); readers refuse unknown versions.
         priority: jobs with a higher one get slots first.
         savepoint: the state from which its streaming queries start; None: they start without state.
         configuration: the job's own settings, by key: `conf.options.JOB_OPTIONS` and Spark's.
@@ -171,6 +170,8 @@ class JobGraph:
         client_heartbeat_timeout_s: for an attached job: seconds without a heartbeat of its client after which it is
             cancelled (Flink's ``initialClientHeartbeatTimeout``). None: it needs no client.
         is_function: whether the script was made of a function that a Python program submitted; only for display.
+        owner: name of the user whose token submitted it, set by the web endpoint; empty for a client with one of the
+            cluster's own secrets.
     """
 
     job_id: JobID
@@ -183,7 +184,7 @@ class JobGraph:
     argv: tuple[str, ...] = ()
     restart_strategy: RestartStrategyConfig | None = None
     created_ms: int = 0
-    format_version: int = FORMAT_VERSION
+    format_version: int = oldest_version(Format.JOB_GRAPH)
     priority: int = 0
     savepoint: SavepointRestoreSettings | None = None
     configuration: dict[str, str] = field(default_factory=dict)
@@ -192,6 +193,7 @@ class JobGraph:
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     client_heartbeat_timeout_s: float | None = None
     is_function: bool = False
+    owner: str = ""
 
     @classmethod
     def for_script(

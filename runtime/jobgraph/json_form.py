@@ -10,9 +10,10 @@ from typing import Any
 
 from actors.errors import WireError
 from actors.rpc.codec import from_plain, to_plain
+from runtime.feature_level import Format, can_read, oldest_version, readable_versions
 from runtime.ids import JobID
 from runtime.jobgraph.errors import JobGraphError, JobGraphVersionError
-from runtime.jobgraph.job_graph import FORMAT_VERSION, JobEdge, JobGraph, JobVertex
+from runtime.jobgraph.job_graph import JobEdge, JobGraph, JobVertex
 from runtime.jobgraph.validation import validate
 
 MAX_BYTES = 1 << 20
@@ -40,9 +41,10 @@ def from_json(data: bytes) -> JobGraph:
         raise JobGraphError("the job graph is no JSON") from None
     if not isinstance(given, dict):
         raise JobGraphError("the job graph must be an object of JSON")
-    version = given.get("format_version", FORMAT_VERSION)
-    if version != FORMAT_VERSION:
-        raise JobGraphVersionError(f"the job graph is in format {version!r:.40}, this version reads {FORMAT_VERSION}")
+    version = given.get("format_version", oldest_version(Format.JOB_GRAPH))
+    if not can_read(Format.JOB_GRAPH, version):
+        readable = readable_versions(Format.JOB_GRAPH)
+        raise JobGraphVersionError(f"the job graph is in format {version!r:.40}, this version reads {readable}")
     _require_known("the job graph", given, JobGraph)
     if given.get("artifacts"):
         raise JobGraphError("the job graph names artifacts: send the job's files beside it")

@@ -10,6 +10,7 @@ from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import JOB_OPTIONS
 from conf.registry import is_job_setting
+from runtime.feature_level import Format, can_read, readable_versions
 from runtime.jobgraph.errors import (
     DuplicateVertexError,
     EmptyJobGraphError,
@@ -23,7 +24,6 @@ from runtime.jobgraph.errors import (
     UnknownVertexError,
 )
 from runtime.jobgraph.job_graph import (
-    FORMAT_VERSION,
     JobGraph,
     JobKind,
     JobVertex,
@@ -50,14 +50,17 @@ def validate(graph: JobGraph) -> None:
     Raises:
         JobGraphError: or a subclass, for the first broken rule.
     """
-    if graph.format_version != FORMAT_VERSION:
+    if not can_read(Format.JOB_GRAPH, graph.format_version):
+        readable = readable_versions(Format.JOB_GRAPH)
         raise JobGraphVersionError(
-            f"job {graph.name!r} is in job graph format {graph.format_version}, this version reads {FORMAT_VERSION}; "
+            f"job {graph.name!r} is in job graph format {graph.format_version}, this version reads {readable}; "
             "use the same version of understudy for client and cluster"
         )
     check_name("job", graph.name)
     if graph.submitter:
         check_name("submitter", graph.submitter)
+    if graph.owner:
+        check_name("owner", graph.owner)
     if not graph.vertices:
         raise EmptyJobGraphError(f"job {graph.name!r} has no vertices: add at least one sink to its pipeline")
     names: set[str] = set()

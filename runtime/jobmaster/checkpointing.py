@@ -15,6 +15,7 @@ from typing import Any
 
 from actors.errors import ActorError, FencingError, WireError
 from conf.configuration import Configuration
+from conf.files import sync_directory
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.coordinator import (
@@ -31,10 +32,11 @@ from runtime.checkpoint.coordinator import (
     TriggerTasks,
 )
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.retained import write_metadata
+from runtime.checkpoint.retained import PREFIX, write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
-from runtime.ha.checkpoint_store import CheckpointIDCounter, CompletedCheckpointStore
-from runtime.ha.errors import HaError, LeadershipLostError, StateCorruptedError, StateHandleConflictError
+from runtime.feature_level import FeatureLevel, Format, can_read, lowest_level, readable_versions
+from runtime.ha.checkpoint_store import CheckpointIDCounter, CompletedCheckpoint, CompletedCheckpointStore
+from runtime.ha.errors import HaError, LeadershipLostError, StateHandleConflictError
 from runtime.ha.running_jobs import JobSchedulingStatus, RunningJobsRegistry
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobVertexID, TriggerID
@@ -45,7 +47,6 @@ from runtime.jobmaster.savepoints import Rollback, SavepointWriter, TaskRestores
 from runtime.leadership import LeaderEndpoint
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import (
-    FORMAT_VERSION,
     NO_TOTALS,
     AcknowledgeCheckpoint,
     CheckpointMetadata,
@@ -80,6 +81,7 @@ class JobCheckpoints:
         written: returns once the state of the execution is written under the leadership; raises `JobNotReachableError`
             if that is over.
         on_change: called when work has ended after which `advance` may be able to do more.
+        level: returns the feature level of the cluster, at which checkpoints and savepoints are written.
     """
 
     def __init__(
@@ -95,9 +97,11 @@ class JobCheckpoints:
         cancel_job: Callable[[], None],
         written: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
+        level: Callable[[], FeatureLevel] = lowest_level,
     ) -> None:
         self._endpoint = endpoint
         self._on_change = on_change
+        self._level = level
         self._job = job
         self._term = term
         self._task_managers = task_managers
@@ -118,6 +122,7 @@ class JobCheckpoints:
         self._restores = TaskRestores(job.job_id, self._directory)
         self._storing = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
+        self._storing_checkpoints: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # --------------------------------------------------------------- the beginning and the end
@@ -141,15 +146,11 @@ class JobCheckpoints:
         # Before the leadership is checked: a checkpoint that starts later is the next JobMaster's, and is not swept.
         begun = await self._endpoint.run_blocking(self._begun)
         self._endpoint.act(self._term)
-        completed = []
-        for checkpoint_id, data in [] if is_new else await self._recover_store():
-            try:
-                completed.append(_decode(data))
-            except WireError as error:
-                self._endpoint.log.error("checkpoint %d is passed over: %s", checkpoint_id, error)
-        kept = {item.path for item in completed}
+        completed, unreadable = self._decoded([] if is_new else await self._store.recover(self._term))
+        # A checkpoint that cannot be read is still in the store: its files stay until a later one subsumes it.
+        kept = {item.path for item in completed} | {str(self._directory / f"{PREFIX}{number}") for number in unreadable}
         abandoned = [path for path in begun if str(path) not in kept]
-        self._coordinator.recovered(completed, totals, len(abandoned))
+        self._coordinator.recovered(completed, totals, len(abandoned), unreadable)
         if abandoned:
             await self._endpoint.run_blocking(self._sweep, abandoned)
         if self._job.savepoint is not None and not completed:
@@ -178,14 +179,22 @@ class JobCheckpoints:
                 return replace(initial, new_query_id=True)
         return initial
 
-    async def _recover_store(self) -> list[tuple[int, bytes]]:
-        try:
-            found = await self._store.recover(self._term)
-        except StateCorruptedError as error:
-            # The live state of the queries counts; a checkpoint is only needed if that is lost.
-            self._endpoint.log.error("the job continues without its checkpoints: %s", error)
-            return []
-        return [(item.checkpoint_id, item.data) for item in found]
+    def _decoded(self, found: Sequence[CompletedCheckpoint]) -> tuple[list[CheckpointMetadata], list[int]]:
+        """Return checkpoints of the store, and the numbers of those that are damaged or of another version.
+
+        The job continues without these. The live state of the queries counts; a checkpoint is only needed if that is
+        lost.
+        """
+        completed, unreadable = [], []
+        for item in found:
+            try:
+                if item.data is None:
+                    raise WireError("it is damaged")
+                completed.append(_decode(item.data))
+            except WireError as error:
+                self._endpoint.log.error("checkpoint %d is passed over: %s", item.checkpoint_id, error)
+                unreadable.append(item.checkpoint_id)
+        return completed, unreadable
 
     def _begun(self) -> list[Path]:
         """Return the directories of checkpoints that were begun, completed or not."""
@@ -216,11 +225,22 @@ class JobCheckpoints:
         kept = self._coordinator.completed if self._settings.retains(status) else ()
         if not kept:
             await self._endpoint.run_blocking(self._remove_tree, self._directory)
+            await self._endpoint.run_blocking(self._sync_removal, self._directory.parent)
             return
         self._endpoint.log.info("job %s: retained %s", self._job.job_id, ", ".join(sorted(kept)))
         for path in self._directory.iterdir():
             if path.name not in kept:
                 await self._endpoint.run_blocking(self._remove_tree, path)
+        await self._endpoint.run_blocking(self._sync_removal, self._directory)
+
+    def _sync_removal(self, directory: Path) -> None:
+        """Make a removal durable before the job is forgotten: afterwards nobody would remove what came back."""
+        try:
+            sync_directory(directory)
+        except FileNotFoundError:
+            return  # the job never had a checkpoint
+        except OSError as error:
+            self._endpoint.log.warning("after a loss of power, removed checkpoints may be in %s: %s", directory, error)
 
     def close(self) -> None:
         """Stop all work here: the next JobMaster has the job."""
@@ -248,8 +268,16 @@ class JobCheckpoints:
         """Return the present figures."""
         return self._coordinator.statistics(self._now())
 
-    def restore(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
-        """Return the state that a task starts from, just before it is deployed."""
+    async def restore(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
+        """Return the state that a task starts from, just before it is deployed.
+
+        Wait for a checkpoint that is being stored: the task must not start from the one before. Going back to that one
+        removes files of the sink, and the new checkpoint would be complete and could not be restored.
+        """
+        while self._storing_checkpoints:
+            await asyncio.wait(self._storing_checkpoints)
+        if not self._closed:
+            self._do(self._coordinator.task_restarts(task_key, self._now()))
         self._coordinator.stop_undone()
         latest = self._coordinator.latest
         completed = () if latest is None else (latest, *self._coordinator.earlier)
@@ -341,7 +369,10 @@ class JobCheckpoints:
                     for task in instruction.tasks:
                         self._spawn(self._trigger(instruction, task), f"triggering {task.name}")
                 case StoreCheckpoint():
-                    self._spawn(self._make_last(instruction), "storing a checkpoint")
+                    storing = self._spawn(self._make_last(instruction), "storing a checkpoint")
+                    if not instruction.trigger.type.is_savepoint:
+                        self._storing_checkpoints.add(storing)
+                        storing.add_done_callback(self._storing_checkpoints.discard)
                 case NotifyComplete():
                     for task in instruction.tasks:
                         gateway = self._task_managers.gateway(task.resource_id)
@@ -358,10 +389,11 @@ class JobCheckpoints:
                 case FailJob():
                     self._fail_job(instruction.reason)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task = self._endpoint.spawn(work, what)
         self._work.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
@@ -411,6 +443,7 @@ class JobCheckpoints:
         """Store a checkpoint; one at a time, because the store takes them in the order of their numbers."""
         number = instruction.metadata.checkpoint_id
         subsumed: list[CheckpointMetadata] = []
+        unreadable: list[int] = []
         path = instruction.metadata.path
         async with self._storing:
             try:
@@ -418,8 +451,9 @@ class JobCheckpoints:
                     path = await self._write_savepoint(instruction)
                 else:
                     metadata = self._coordinator.counted(instruction.metadata)
-                    await self._endpoint.run_blocking(write_metadata, metadata)
-                    subsumed = await self._add(metadata)
+                    written = self._level().marked(metadata, Format.CHECKPOINT_METADATA)
+                    await self._endpoint.run_blocking(write_metadata, written)
+                    subsumed, unreadable = self._decoded(await self._add(metadata))
             except (LeadershipLostError, JobNotReachableError, FencingError) as error:
                 self._endpoint.log.info("checkpoint %d is left: %s", number, error)
                 return  # the next JobMaster finds out whether it is in the store
@@ -427,7 +461,7 @@ class JobCheckpoints:
                 instructions = self._coordinator.store_failed(number, str(error), self._now())
             else:
                 self._endpoint.log.info("checkpoint %d of job %s is complete: %s", number, self._job.job_id, path)
-                instructions = self._coordinator.stored(number, path, subsumed, self._now())
+                instructions = self._coordinator.stored(number, path, subsumed, self._now(), unreadable)
                 if instruction.trigger.type.is_savepoint:
                     self._spawn(self._note_totals(), "counting a savepoint")
                 if instruction.trigger.type is SnapshotType.SAVEPOINT_CANCEL:
@@ -454,6 +488,7 @@ class JobCheckpoints:
             instruction.metadata,
             self._term.epoch,
             lambda: not self._closed,
+            self._level(),
         )
         try:
             await self._written()  # rejected if the store knows a later JobMaster
@@ -463,13 +498,13 @@ class JobCheckpoints:
             await self._endpoint.run_blocking(self._savepoints.discard, made)
             raise
 
-    async def _add(self, metadata: CheckpointMetadata) -> list[CheckpointMetadata]:
-        """Add a checkpoint to the store, again while it is not known whether it is there."""
+    async def _add(self, metadata: CheckpointMetadata) -> list[CompletedCheckpoint]:
+        """Add a checkpoint to the store, again while it is not known whether it is there; return what it subsumes."""
 
-        async def add() -> list[CheckpointMetadata]:
+        async def add() -> list[CompletedCheckpoint]:
             needed = self._coordinator.needed_beside(metadata)
-            removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term, needed)
-            return [_decode(item.data) for item in removed]
+            data = encode(self._level().marked(metadata, Format.COMPLETED_CHECKPOINT))
+            return await self._store.add(metadata.checkpoint_id, data, self._term, needed)
 
         return await retry(
             add,
@@ -496,6 +531,7 @@ class JobCheckpoints:
 def _decode(data: bytes) -> CheckpointMetadata:
     """Decode a stored checkpoint; raises WireError."""
     metadata = decode(data, CheckpointMetadata)
-    if metadata.format_version != FORMAT_VERSION:
-        raise WireError(f"it is in format {metadata.format_version}, this version reads {FORMAT_VERSION}")
+    if not can_read(Format.COMPLETED_CHECKPOINT, metadata.format_version):
+        readable = readable_versions(Format.COMPLETED_CHECKPOINT)
+        raise WireError(f"it is in format {metadata.format_version}, this version reads {readable}")
     return metadata

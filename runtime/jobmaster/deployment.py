@@ -7,10 +7,10 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from actors.errors import ActorError
+from actors.errors import ActorError, AskTimeout, RecipientTerminated, RecipientUnreachable
 from blob.gateway import BlobAddress
 from blob.offload import BlobWriter, Inline, MaybeOffloaded, MessageOffload, Offloaded, offload_if_larger
 from conf.configuration import Configuration
@@ -19,6 +19,7 @@ from runtime.environment.context import blob_client
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.leadership import LeaderEndpoint
+from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.descriptor import TaskDeployment, TaskDeploymentDescriptor, pack
 from runtime.protocol.errors import DeploymentNotFoundError, SlotNotAllocatedError, UnknownTaskExecutorError
 from runtime.protocol.messages import TaskExecutorRegistration
@@ -44,12 +45,19 @@ class TaskManagers:
         job_id: the job.
         configuration: the cluster's.
         blob: address of the BlobServer for the parts of a descriptor that are over the limit.
+        on_unreachable: called when a TaskExecutor cannot be reached, or the connection to it has broken. It may live.
     """
 
     def __init__(
-        self, endpoint: LeaderEndpoint, job_id: JobID, configuration: Configuration, blob: BlobAddress
+        self,
+        endpoint: LeaderEndpoint,
+        job_id: JobID,
+        configuration: Configuration,
+        blob: BlobAddress,
+        on_unreachable: Callable[[ResourceID], None],
     ) -> None:
         self._endpoint = endpoint
+        self._on_unreachable = on_unreachable
         self._job_id = job_id
         self._blobs = blob_client(configuration, blob, endpoint.service.secret)
         self._offload = DeploymentOffload(
@@ -103,44 +111,79 @@ class TaskManagers:
         self,
         resource_id: ResourceID,
         descriptor: TaskDeploymentDescriptor,
+        restore: Callable[[], Awaitable[JobManagerTaskRestore | None]],
         written: Callable[[], Awaitable[None]],
+        is_over: Callable[[], bool],
     ) -> None:
         """Send a task to its TaskExecutor, once *written* has returned: then the next JobMaster knows the deployment.
 
+        A broken connection, or a late answer, does not show whether the task has started. It is then sent again, which
+        starts it at most once, until the TaskExecutor answers, is lost, or *is_over* says that the attempt has ended.
+
+        Args:
+            resource_id: the TaskExecutor.
+            descriptor: the task.
+            restore: returns the state that the task starts from.
+            written: returns once the deployment is written.
+            is_over: returns whether the attempt has ended.
+
         Raises:
+            RecipientTerminated: the TaskExecutor is about to end.
             SlotNotAllocatedError: the TaskExecutor has ended, or has not registered with this JobMaster. It never
                 registers if it has freed the slots that it had for a former JobMaster.
             ActorError, GatewayError: it did not accept the task.
             BlobError: the descriptor is large and could not be uploaded.
         """
-        worker = self._workers.get(resource_id)
-        if worker is None:
-            raise SlotNotAllocatedError(f"TaskExecutor {resource_id} is not registered: it has no slot for this job")
         sent = self._deploying[descriptor.attempt.attempt_id] = asyncio.Event()
         try:
-            await self._send(worker.gateway, descriptor, written)
+            attempt = replace(descriptor.attempt, restore=await restore())
+            if resource_id not in self._workers:
+                raise SlotNotAllocatedError(
+                    f"TaskExecutor {resource_id} is not registered: it has no slot for this job"
+                )
+            await self._send(resource_id, replace(descriptor, attempt=attempt), written, is_over)
         finally:
             sent.set()
             del self._deploying[descriptor.attempt.attempt_id]
 
     async def _send(
         self,
-        gateway: TaskExecutorGateway,
+        resource_id: ResourceID,
         descriptor: TaskDeploymentDescriptor,
         written: Callable[[], Awaitable[None]],
+        is_over: Callable[[], bool],
     ) -> None:
+        async def submit(deployment: TaskDeployment) -> None:
+            worker = self._workers.get(resource_id)
+            if worker is None or is_over():
+                return
+            try:
+                await worker.gateway.submit_task(deployment)
+            except RecipientUnreachable:
+                self._on_unreachable(resource_id)
+                raise
+
+        async def deliver(deployment: TaskDeployment) -> None:
+            await retry(
+                lambda: submit(deployment),
+                (RecipientUnreachable, AskTimeout),
+                unless=RecipientTerminated,
+                what=f"deploying {descriptor.attempt.task_name} at TaskExecutor {resource_id}",
+                log=self._endpoint.log,
+            )
+
         offload = self._offload
         job, attempt = pack(descriptor)
         async with offload.delivery(job, keep=True) as job_sent, offload.delivery(attempt) as attempt_sent:
             await written()
             try:
-                await gateway.submit_task(TaskDeployment(job_sent, attempt_sent))
+                await deliver(TaskDeployment(job_sent, attempt_sent))
             except DeploymentNotFoundError as error:
                 self._endpoint.log.info("%s is sent again: %s", descriptor.attempt.task_name, error)
                 lasting = TaskDeployment(
                     await offload.lasting(job, job_sent, keep=True), await offload.lasting(attempt, attempt_sent)
                 )
-                await gateway.submit_task(lasting)
+                await deliver(lasting)
 
     def cancel(self, attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
         """Cancel an attempt, after its deployment has been delivered; repeated until the TaskExecutor answers."""
@@ -157,19 +200,34 @@ class TaskManagers:
 
         await retry(cancel, ActorError, what=f"cancelling at TaskExecutor {resource_id}", log=self._endpoint.log)
 
-    def free_slot(self, slot: AllocatedSlot) -> None:
-        """Return a slot to its TaskExecutor."""
-        self._endpoint.spawn(self._free(slot), f"returning {slot.slot_id}")
+    def disconnect(self, resource_id: ResourceID, reason: str) -> None:
+        """Tell a TaskExecutor that counts as lost, and may live even so, to end its tasks of this job.
 
-    async def _free(self, slot: AllocatedSlot) -> None:
-        worker = self._workers.get(slot.slot_id.resource_id)
-        if worker is None:
-            return
-        try:
-            await worker.gateway.free_slot(slot.allocation_id, "the job does not need it any more")
-        except ActorError as error:
-            # A TaskExecutor frees a job's slots by itself when the job's JobMaster is silent.
-            self._endpoint.log.info("%s was not returned: %s", slot.slot_id, error)
+        (Flink's `JobMaster.disconnectTaskManager` does so.) Nothing comes of it if the TaskExecutor cannot be reached.
+        """
+        gateway = self.gateway(resource_id)
+        if gateway is None and resource_id in self._expected:
+            address = self._expected[resource_id]
+            gateway = self._endpoint.gateway(address, TaskExecutorGateway, term=self._endpoint.term)
+        if gateway is not None:
+            gateway.disconnect_job_manager(self._job_id, reason)
+
+    def free_slot(self, slot: AllocatedSlot, is_held: Callable[[], bool]) -> None:
+        """Return a slot to its TaskExecutor; repeated until it answers, is lost, or has offered the slot again.
+
+        Args:
+            slot: the slot.
+            is_held: returns whether the job holds the slot again.
+        """
+        self._endpoint.spawn(self._free(slot, is_held), f"returning {slot.slot_id}")
+
+    async def _free(self, slot: AllocatedSlot, is_held: Callable[[], bool]) -> None:
+        async def free() -> None:
+            worker = self._workers.get(slot.slot_id.resource_id)
+            if worker is not None and not is_held():
+                await worker.gateway.free_slot(slot.allocation_id, "the job does not need it any more")
+
+        await retry(free, ActorError, what=f"returning {slot.slot_id}", log=self._endpoint.log)
 
     def job_over(self, reason: str) -> None:
         """Tell all TaskExecutors that the job is over."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from actors.errors import ActorError, FencingError, RecipientUnreachable, WireError
+from actors.errors import ActorError, FencingError, RecipientTerminated, WireError
 from actors.process.logs import set_process_context
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
@@ -31,7 +31,10 @@ from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
 from runtime.alarm import Alarm
 from runtime.checkpoint.errors import CheckpointError
 from runtime.environment.context import ComponentContext
-from runtime.ha.errors import HaError, JobAlreadyDoneError, StateCorruptedError
+from runtime.feature_level import Format, Release, can_read, lowest_level, readable_versions
+from runtime.ha.errors import HaError, JobAlreadyDoneError, StateCorruptedError, StateHandleNotFoundError
+from runtime.ha.feature_level import checked, own_release
+from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, TriggerID
@@ -39,7 +42,6 @@ from runtime.jobgraph.codec import decode, decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.checkpointing import JobCheckpoints
 from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.execution import FORMAT_VERSION as SNAPSHOT_VERSION
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.jobmaster.execution_graph import (
     ACTIVE,
@@ -80,6 +82,7 @@ from runtime.protocol.checkpoints import (
     CheckpointOutcome,
     CheckpointTrigger,
     DeclineCheckpoint,
+    JobManagerTaskRestore,
     OperationState,
     OperationStatus,
     SnapshotType,
@@ -102,6 +105,7 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.retry import retry
 
 LOST_LOGS_TIMEOUT_S = 5.0
+SLOT_GONE_DELAY_S = 0.5
 POOL_GRACE_S = 5.0  # the ResourceManager's rejection comes first, and its message says more
 
 JobHeartbeatAnswer = tuple[frozenset[ExecutionAttemptID], JobHeartbeat]
@@ -154,11 +158,12 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             on_lost=lambda: self._pool.disconnect_resource_manager(),
             on_waiting=self._slot_request_waits,
         )
-        self._task_managers = TaskManagers(self, job_id, configuration, blob)
+        self._task_managers = TaskManagers(self, job_id, configuration, blob, self._task_manager_unreachable)
         self._heartbeats: HeartbeatManager | None = None
         self._journal: ExecutionJournal | None = None
         self._checkpoints: JobCheckpoints | None = None
         self._cannot_begin = ""
+        self._level = lowest_level()
         self._resumes = False
         self._known_addresses: dict[ResourceID, str] = {}
         self._alarm = Alarm(self, self._wake)
@@ -170,16 +175,23 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await self._dispatcher.start()  # finds its leader while the rest is read
         await self._resource_manager.start()
         store = self._ha.execution_store()
-        is_new, encoded = await asyncio.gather(
+        level, is_new, encoded = await asyncio.gather(
+            self._ha.feature_level_store().current(),
             self._ha.running_jobs_registry().set_running(self._job_id, term),
             self._ha.job_graph_store().get(self._job_id),
             return_exceptions=True,
         )
+        if isinstance(level, BaseException):
+            raise level
+        self._level = level
         if isinstance(is_new, JobAlreadyDoneError):  # even if its graph could not be read, which may be removed
             self.log.warning("job %s is over already: it is not run again", self._job_id)
             return
         if isinstance(is_new, BaseException):
             raise is_new
+        if isinstance(encoded, StateHandleNotFoundError):
+            # This process stood still while the job ended and was forgotten: nothing would ever end the new entry.
+            await self._ha.running_jobs_registry().withdraw(self._job_id, term, JobSchedulingStatus.RUNNING)
         if isinstance(encoded, BaseException):
             raise encoded
         saved = None
@@ -211,6 +223,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._cancel_with_savepoint,
             self._written,
             self._advance_checkpoints,
+            lambda: self._level,
         )
         rollback, totals = (None, NO_TOTALS) if saved is None else (saved.rollback, saved.checkpoints)
         self._cannot_begin = await self._checkpoints.recover(rollback, totals, is_new=is_new) or self._cannot_begin
@@ -229,18 +242,21 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         """Return the cluster's configuration, with the job's own settings over it."""
         self._cannot_begin = ""
         try:
-            return self._configuration.overlaid(job.configuration, "the job")
+            configuration = self._configuration.overlaid(job.configuration, "the job")
         except ConfigurationError as error:  # each setting is valid by itself, but they contradict each other
             self._cannot_begin = str(error)
             return self._configuration
+        configuration.report_warnings(lambda text: self.log.warning("%s", text))
+        return configuration
 
     async def _saved_execution(self) -> ExecutionGraphSnapshot | None:
         """Return the state that the former JobMaster has written; None if there is none, or it cannot be read."""
         try:
             data = await self._ha.execution_store().find(self._job_id)
             saved = None if data is None else decode(data, ExecutionGraphSnapshot)
-            if saved is not None and saved.format_version != SNAPSHOT_VERSION:
-                raise WireError(f"it has format {saved.format_version}, this version reads {SNAPSHOT_VERSION}")
+            if saved is not None and not can_read(Format.EXECUTION, saved.format_version):
+                readable = readable_versions(Format.EXECUTION)
+                raise WireError(f"it has format {saved.format_version}, this version reads {readable}")
         except (StateCorruptedError, WireError) as error:
             self.log.error("job %s restarts from the beginning, its state cannot be read: %s", self._job_id, error)
             return None
@@ -251,7 +267,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         checkpoints = self._checkpoints
         if checkpoints is not None:
             saved = replace(saved, rollback=checkpoints.rollback, checkpoints=checkpoints.totals)
-        return encode(saved)
+        return encode(self._level.marked(saved, Format.EXECUTION))
 
     async def serve(self) -> None:
         """Start the job, or resume it."""
@@ -260,7 +276,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             return
         self.log.info("job %s (%s) %s", self._job_id, self._job.name, "is resumed" if self._resumes else "starts")
         self._heartbeats = HeartbeatManager(
-            self, self._configuration, on_timeout=self._task_manager_lost, on_payload=self._task_manager_heard
+            self, self._configuration, on_timeout=self._task_manager_silent, on_payload=self._task_manager_heard
         )
         self._heartbeats.start()
         self._resource_manager.register()
@@ -375,17 +391,27 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             case SlotLost():
                 return graph.slot_lost(instruction.allocation_id, instruction.reason, now)
             case ReturnSlot():
-                self._task_managers.free_slot(instruction.slot)
+                slot = instruction.slot
+                self._task_managers.free_slot(slot, lambda: self._pool.holds(slot.allocation_id))
         return []
 
     async def _deploy(self, instruction: DeployTask) -> None:
-        descriptor, journal = instruction.descriptor, self._journal
-        if journal is None or self._checkpoints is None:
+        descriptor, graph = instruction.descriptor, self._graph
+        journal, checkpoints = self._journal, self._checkpoints
+        if journal is None or checkpoints is None or graph is None:
             return
-        restore = self._checkpoints.restore(descriptor.attempt.task_key)
-        descriptor = replace(descriptor, attempt=replace(descriptor.attempt, restore=restore))
+
+        def restore() -> Awaitable[JobManagerTaskRestore | None]:
+            return checkpoints.restore(descriptor.attempt.task_key)
+
         try:
-            await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, journal.written)
+            await self._task_managers.deploy(
+                instruction.slot.slot_id.resource_id,
+                descriptor,
+                restore,
+                journal.written,
+                lambda: graph.has_ended(descriptor.attempt.attempt_id),
+            )
         except SlotNotAllocatedError as error:
             allocation_id = instruction.slot.allocation_id
             self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
@@ -393,8 +419,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self.log.info("%s is left to the next JobMaster: %s", descriptor.attempt.task_name, error)
         except FencingError as error:
             self.log.info("%s is left to a later JobMaster: %s", descriptor.attempt.task_name, error)
-        except RecipientUnreachable as error:
-            # Its process has ended. The heartbeats show that later; until then its slots must not be tried again.
+        except RecipientTerminated as error:
+            # Its process ends. The heartbeats show that later; until then its slots must not be tried again.
             self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))
         except Exception as error:  # any error of the deployment is the failure of this attempt
             kind = FailureKind.TASK_EXECUTOR_LOST if isinstance(error, ActorError) else FailureKind.RUNTIME
@@ -527,6 +553,16 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                 self._graph.deployments_reported(ResourceID(target), heartbeat.executions, asked_for, current_instant())
             )
 
+    def _task_manager_unreachable(self, resource_id: ResourceID) -> None:
+        """Find out soon whether a TaskExecutor has ended, or only the connection to it."""
+        if self._heartbeats is not None:
+            self._heartbeats.ask_now(resource_id)
+
+    def _task_manager_silent(self, target: str, reason: str) -> None:
+        """Count a TaskExecutor as lost by its heartbeats; one that can be reached after all ends its tasks."""
+        self._task_managers.disconnect(ResourceID(target), reason)
+        self._task_manager_lost(target, reason)
+
     def _task_manager_lost(self, resource_id: str, reason: str, cause: ErrorInfo | None = None) -> None:
         lost = ResourceID(resource_id)
         if not self._task_managers.remove(lost) or self._graph is None:
@@ -542,6 +578,25 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     @rpc_sync
     def notify_allocation_failure(self, allocation_id: AllocationID, reason: str) -> None:
         self._do(self._pool.fail_allocation(allocation_id, reason, time.monotonic()))
+
+    @rpc_sync
+    def notify_slot_gone(self, allocation_id: AllocationID) -> None:
+        # A little later: its offer may still arrive; and a slot that is refused each time must not keep both busy.
+        self.schedule_run_async(SLOT_GONE_DELAY_S, lambda: self._ask_again(allocation_id))
+
+    def _ask_again(self, allocation_id: AllocationID) -> None:
+        if self._graph is not None:
+            self._do(self._pool.ask_again(allocation_id))
+
+    @rpc_sync
+    def notify_feature_level(self, level: int) -> None:
+        if level > self._level.number:
+            self.log.info("job %s is written at feature level %d from now on", self._job_id, level)
+            self._level = checked(level)
+
+    @rpc_sync
+    def request_release(self) -> Release:
+        return own_release()
 
     @rpc_sync
     def heartbeat_from_resource_manager(self) -> None:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 
+from runtime.feature_level import Format, oldest_version
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, SlotRequestID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.topology import Chain
@@ -29,9 +30,6 @@ from runtime.protocol.streaming_query import StreamingQuery
 
 ATTEMPT_HISTORY = 16
 """Number of attempts of a task that are kept (Flink's ``jobmanager.execution.attempts-history-size``)."""
-
-FORMAT_VERSION = 1
-"""Version of the format of an `ExecutionGraphSnapshot`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -175,7 +173,7 @@ class ExecutionGraphSnapshot:
     strategy: RestartStrategyState
     taken_ms: int
     tasks: tuple[TaskSnapshot, ...]
-    format_version: int = FORMAT_VERSION
+    format_version: int = oldest_version(Format.EXECUTION)
     failure_counts: dict[str, int] = field(default_factory=dict)
     rollback: Rollback | None = None
     checkpoints: CheckpointTotals = NO_TOTALS

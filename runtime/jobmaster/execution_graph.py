@@ -231,6 +231,7 @@ class ExecutionGraph:
             # Clients that watch a running job request it several times a second, and do not need 10 kB for each query.
             query_histories=tuple(self.query_histories()) if self._status.is_globally_terminal else (),
             is_function=self._graph.is_function,
+            owner=self._graph.owner,
         )
 
     def query_histories(self) -> list[QueryHistory]:
@@ -471,6 +472,10 @@ class ExecutionGraph:
     def task_failed(self, attempt_id: ExecutionAttemptID, error: ErrorInfo, at: Instant) -> list[Instruction]:
         """Fail an attempt without a report of its TaskExecutor, e.g. because it could not be deployed."""
         return self.task_state_reported(TaskExecutionState(attempt_id, ExecutionState.FAILED, error), at)
+
+    def has_ended(self, attempt_id: ExecutionAttemptID) -> bool:
+        """Return whether an attempt, or the whole job, is over."""
+        return self._current_task(attempt_id) is None
 
     def attempts_seen_at(self, resource_id: ResourceID) -> frozenset[ExecutionAttemptID]:
         """Return the attempts that a TaskExecutor has reported as started, and whose end no report has shown."""

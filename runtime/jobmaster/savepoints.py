@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.configuration import Configuration
-from conf.files import remove_tree, rename_durably, sync_directories, sync_directory
+from conf.files import remove_tree, rename_durably, sync_directories, sync_names
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, take_files
@@ -23,6 +23,7 @@ from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.restore import check_sink
 from runtime.checkpoint.retained import PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
 from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, read_savepoint, write_savepoint
+from runtime.feature_level import FeatureLevel
 from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.protocol.checkpoints import (
@@ -59,7 +60,11 @@ class SavepointWriter:
         return parent / savepoint_name(self._job.job_id, trigger.trigger_id)
 
     def find(self, trigger: CheckpointTrigger) -> str:
-        """Return the path of a trigger's complete savepoint; empty if there is none."""
+        """Return the path of a trigger's complete savepoint, whose name is on the disk; empty if there is none.
+
+        Raises:
+            CheckpointError, OSError: it is damaged, or the disk failed.
+        """
         path = self.path_of(trigger)
         if not trigger.type.is_savepoint:
             return ""
@@ -69,10 +74,16 @@ class SavepointWriter:
         except OSError:  # no access, or the name is too long: writing the savepoint reports it
             return ""
         read_savepoint(path)
+        sync_names(path)  # the JobMaster that has written it may have been lost before it has synced that
         return str(path)
 
     def copy(
-        self, trigger: CheckpointTrigger, metadata: CheckpointMetadata, epoch: int, wanted: Callable[[], bool]
+        self,
+        trigger: CheckpointTrigger,
+        metadata: CheckpointMetadata,
+        epoch: int,
+        wanted: Callable[[], bool],
+        level: FeatureLevel | None = None,
     ) -> Path:
         """Copy the snapshots into a directory that `publish` makes the savepoint.
 
@@ -85,6 +96,7 @@ class SavepointWriter:
             metadata: of the checkpoint that was taken for it.
             epoch: of the JobMaster.
             wanted: returns whether the savepoint is still needed once all is copied; otherwise it is removed.
+            level: of the cluster. Default: the lowest of this release.
 
         Returns:
             the directory; hidden, beside the place of the savepoint.
@@ -99,7 +111,8 @@ class SavepointWriter:
             if number.isdecimal() and int(number) <= epoch:
                 _take_away(other)
         try:
-            made = Path(write_savepoint(part, SavepointJob(self._job.job_id, self._job.name), metadata.queries).path)
+            job = SavepointJob(self._job.job_id, self._job.name)
+            made = Path(write_savepoint(part, job, metadata.queries, level).path)
         except BaseException:
             _remove(part)
             raise
@@ -108,10 +121,20 @@ class SavepointWriter:
         return made
 
     def publish(self, trigger: CheckpointTrigger, made: Path) -> str:
-        """Make the directory of `copy` the savepoint, in one step; only while the JobMaster leads. Raises OSError."""
+        """Make the directory of `copy` the savepoint, in one step; only while the JobMaster leads.
+
+        If a former JobMaster has published this trigger's savepoint in the meantime, that one stays.
+
+        Raises:
+            OSError: there is no savepoint.
+            CheckpointError: something else is in its place.
+        """
         path = self.path_of(trigger)
         try:
             rename_durably(made, path)
+        except OSError:
+            if not self.find(trigger):
+                raise
         finally:
             self.discard(made)
         return str(path)
@@ -220,7 +243,7 @@ class TaskRestores:
             remove_tree(pinned)
             take_files(path, list_files(path), pinned)
             sync_directories(pinned)
-            sync_directory(self._directory)
+            sync_names(pinned)
         except OSError as error:
             raise SnapshotError(f"the files of {path} cannot be kept for the rollback: {error}") from error
         if is_checkpoint(pinned):

@@ -137,6 +137,10 @@ class SlotPool:
         """Slots in use."""
         return tuple(held.slot for held in self._held.values() if held.request_id is not None)
 
+    def holds(self, allocation_id: AllocationID) -> bool:
+        """Return whether the job holds the slot of an allocation, in use or in reserve."""
+        return allocation_id in self._held
+
     def request_of(self, allocation_id: AllocationID) -> SlotRequestID | None:
         """Return the waiting request with this allocation id; None if it does not wait any more."""
         return next((item.request_id for item in self._pending.values() if item.allocation_id == allocation_id), None)
@@ -181,6 +185,14 @@ class SlotPool:
     def disconnect_resource_manager(self) -> None:
         """Note the loss of the ResourceManager; requests wait for the next one."""
         self._connected = False
+
+    def ask_again(self, allocation_id: AllocationID) -> list[SlotPoolInstruction]:
+        """Repeat a request whose slot is gone: it was allocated, and never offered. Ignore requests that do not wait.
+
+        A TaskExecutor reports the loss of a slot that it has offered.
+        """
+        pending = next((item for item in self._pending.values() if item.allocation_id == allocation_id), None)
+        return [] if pending is None else self._ask(pending)
 
     def offer_slot(self, offer: SlotOffer, address: str, now: float) -> tuple[bool, list[SlotPoolInstruction]]:
         """Process a TaskExecutor's offer of a slot; return whether it is accepted. Idempotent by allocation id.

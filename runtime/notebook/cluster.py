@@ -7,6 +7,7 @@ import functools
 import inspect
 import tempfile
 import typing
+import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -470,6 +471,7 @@ def connect(
         return Cluster(cast(ClusterClient, own))
     configuration = Configuration.load(None if config is None else Path(config))
     configuration = configuration.overlaid(dict(settings or {}), "settings")
+    configuration.report_warnings(lambda text: warnings.warn(text, stacklevel=2))
     if secret_file is not None:
         configuration = configuration.set(SecurityOptions.SECRET_FILE, Path(secret_file).expanduser())
     if ca_file is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from conf.options import JOB_OPTIONS
-from conf.registry import is_job_setting
+from conf.registry import deprecation, is_job_setting, report_once
 from runtime.api import Pipeline
 from runtime.errors import NotebookError
 from runtime.ids import JobID
@@ -150,6 +151,10 @@ def job_settings(settings: Mapping[str, str]) -> dict[str, str]:
     if wrong:
         own = ", ".join(sorted(option.key for option in JOB_OPTIONS))
         raise NotebookError(f"{wrong[0]!r} is no setting of a job", f"those are Spark's own and {own}")
+    report_once(
+        (warning for key in settings if (warning := deprecation(key, "settings of the job"))),
+        lambda text: warnings.warn(text, stacklevel=2),
+    )
     return {key: str(value) for key, value in settings.items()}
 
 

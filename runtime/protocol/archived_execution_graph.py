@@ -112,6 +112,7 @@ class JobDetails:
         streams: as in `ArchivedExecutionGraph`.
         submitter: as in `JobGraph`.
         is_function: as in `JobGraph`.
+        owner: as in `JobGraph`.
     """
 
     job_id: JobID
@@ -126,6 +127,7 @@ class JobDetails:
     streams: bool = False
     submitter: str = ""
     is_function: bool = False
+    owner: str = ""
 
 
 class ApplicationStatus(Enum):
@@ -189,6 +191,7 @@ class ArchivedExecutionGraph:
         cancelled_because: why the cluster cancelled it; empty where a user cancelled it, or it was not cancelled.
         query_histories: the past figures of its streaming queries; only of a job that is over.
         is_function: as in `JobGraph`.
+        owner: as in `JobGraph`.
     """
 
     job_id: JobID
@@ -208,6 +211,7 @@ class ArchivedExecutionGraph:
     cancelled_because: str = ""
     query_histories: tuple[QueryHistory, ...] = ()
     is_function: bool = False
+    owner: str = ""
 
     @property
     def start_ms(self) -> int:
@@ -247,4 +251,5 @@ class ArchivedExecutionGraph:
             self.streams,
             self.submitter,
             self.is_function,
+            self.owner,
         )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from runtime.feature_level import Format, oldest_version
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, TriggerID
 from runtime.protocol.query_snapshot import QuerySnapshot
-
-FORMAT_VERSION = 1
 
 
 class SnapshotType(Enum):
@@ -142,7 +141,7 @@ class CheckpointMetadata:
     trigger_ms: int
     completed_ms: int
     tasks: tuple[TaskSnapshot, ...]
-    format_version: int = FORMAT_VERSION
+    format_version: int = oldest_version(Format.COMPLETED_CHECKPOINT)
     totals: CheckpointTotals = NO_TOTALS
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 from blob.offload import Inline, Offloaded
 from conf.options import JobOptions
-from conf.registry import SPARK_PREFIX
+from conf.registry import SPARK_PREFIX, by_own_key
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, SlotID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.codec import decode, encode
@@ -92,7 +92,7 @@ class JobInformation:
     @classmethod
     def of(cls, graph: JobGraph) -> JobInformation:
         """Return the `JobInformation` of a job."""
-        driver = graph.configuration.get(JobOptions.SPARK_DRIVER.key, "")
+        driver = by_own_key(graph.configuration).get(JobOptions.SPARK_DRIVER.key, "")
         conf = {key: value for key, value in graph.configuration.items() if key.startswith(SPARK_PREFIX)}
         return cls(
             graph.job_id,

@@ -12,8 +12,15 @@ from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationStatus
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import JOB_MASTER
-from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
+from runtime.protocol.messages import (
+    ClusterOverview,
+    FeatureLevelChange,
+    MultipleJobsDetails,
+    TaskLog,
+    TaskManagerView,
+)
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
+from runtime.users.identities import ApiToken, User
 
 
 class DispatcherGateway(FencedRpcGateway):
@@ -212,6 +219,65 @@ class DispatcherGateway(FencedRpcGateway):
     @reads
     def request_masters(self) -> Ask[list[str]]:
         """Return addresses of the actor systems of the cluster's living masters, at which all components are found."""
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
+    def finalize_feature_level(self) -> Ask[FeatureLevelChange]:
+        """Raise the cluster's feature level to the highest that all registered components support. Idempotent.
+
+        From then on stored values are written in the formats of that level, and older releases refuse the cluster.
+
+        Raises:
+            FeatureLevelHeldError: a component supports no higher level than the present one, although others do; or a
+                component does not answer. The message names it. Nothing was changed.
+        """
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
+    def add_user(self, user: User) -> Ask[bool]:
+        """Add a user, or change the role of the user of that name; return whether anything was changed. Idempotent.
+
+        Raises:
+            IdentityRejectedError: the name has the wrong form, or there are too many users.
+            IdentitiesUnreachableError: it is unknown whether the user was added; repeat the call.
+        """
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
+    def remove_user(self, name: str) -> Ask[bool]:
+        """Remove a user with all tokens; return whether there was one. Idempotent; the user's jobs stay.
+
+        Raises:
+            IdentitiesUnreachableError: it is unknown whether all of it was removed; repeat the call.
+        """
+        raise NotImplementedError
+
+    @reads
+    def list_users(self) -> Ask[list[User]]:
+        """Return the users, by name. Raises `IdentitiesUnreachableError`."""
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
+    def add_token(self, token: ApiToken) -> Ask[bool]:
+        """Add a token that the client has made (`make_token`); return whether it is new. Idempotent.
+
+        Raises:
+            IdentityRejectedError: there is no such user, the id is taken, or the user has too many tokens.
+            IdentitiesUnreachableError: it is unknown whether the token was added; repeat the call.
+        """
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
+    def revoke_token(self, token_id: str) -> Ask[bool]:
+        """Remove a token; return whether there was one. Idempotent. Raises as `remove_user`.
+
+        Web endpoints stop serving it within `runtime.rest.authorization.MAX_AGE_S`.
+        """
+        raise NotImplementedError
+
+    @reads
+    def list_tokens(self, user: str) -> Ask[list[ApiToken]]:
+        """Return the tokens of a user, or of all users if *user* is empty, without digests. Raises as `list_users`."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)

@@ -13,9 +13,12 @@
     ├── SlotNotAllocatedError        the slot is not this job's (any more)
     ├── DeploymentNotFoundError      a part of a deployment travels as a blob, which was not found
     ├── UnknownOperationError        no savepoint or checkpoint of that trigger id is known here
+    ├── FeatureLevelHeldError        a component does not support a higher feature level
     ├── NoSuchLogError               the requested file is no log
     ├── NoSuchTaskError              no process of that attempt runs here
     ├── TaskNotRespondingError       a task process does not answer
+    ├── IdentityRejectedError        a user or token cannot be added, changed or removed as requested
+    │   └── IdentitiesUnreachableError   the store of users does not answer
     └── ShuttingDownError            the cluster is about to be shut down
 
 The errors of an invalid job graph (`runtime.jobgraph.errors`) also reach callers with their own type.
@@ -74,7 +77,7 @@ class UnknownJobManagerError(GatewayError):
 
 @wire_error
 class SlotOccupiedError(GatewayError):
-    """The slot belongs to another allocation."""
+    """The slot belongs to another allocation, or the allocation has another slot."""
 
 
 @wire_error
@@ -85,6 +88,13 @@ class SlotNotAllocatedError(GatewayError):
 @wire_error
 class UnknownOperationError(GatewayError):
     """No savepoint or checkpoint is known under that trigger id; trigger it again."""
+
+
+@wire_error
+class FeatureLevelHeldError(GatewayError):
+    """The cluster's feature level was not raised: a component does not support a higher one, or does not answer."""
+
+    remedy = "upgrade or stop that component, then run `understudy cluster finalize` again"
 
 
 @wire_error
@@ -100,6 +110,16 @@ class NoSuchTaskError(GatewayError):
 @wire_error
 class TaskNotRespondingError(GatewayError):
     """A task process does not answer."""
+
+
+@wire_error
+class IdentityRejectedError(GatewayError):
+    """A user or token cannot be added, changed or removed as requested."""
+
+
+@wire_error
+class IdentitiesUnreachableError(IdentityRejectedError):
+    """The store of users does not answer. A change may or may not have been made: repeat the call."""
 
 
 @wire_error

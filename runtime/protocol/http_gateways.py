@@ -72,6 +72,13 @@ HTTP_GATEWAYS: Mapping[str, HttpGateway] = {
                 "request_cluster_overview",
                 "request_task_managers",
                 "request_masters",
+                "add_user",
+                "remove_user",
+                "list_users",
+                "add_token",
+                "revoke_token",
+                "list_tokens",
+                "finalize_feature_level",
                 "shut_down_cluster",
             }
         ),

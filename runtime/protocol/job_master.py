@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.rpc.gateway import RECIPIENT, Ask, FencedRpcGateway, fenced_by, reads
+from runtime.feature_level import Release
 from runtime.ids import AllocationID, ResourceID, TriggerID
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
@@ -14,7 +15,7 @@ from runtime.protocol.checkpoints import (
 )
 from runtime.protocol.descriptor import JobReport, SlotOffer, TaskExecutionState, TaskProgress
 from runtime.protocol.execution_state import ErrorInfo
-from runtime.protocol.leader import RESOURCE_MANAGER
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER
 from runtime.protocol.messages import TaskExecutorRegistration
 from runtime.protocol.streaming_query import QueryHistory
 
@@ -62,6 +63,14 @@ class JobMasterGateway(FencedRpcGateway):
     @fenced_by(RESOURCE_MANAGER)
     def heartbeat_from_resource_manager(self) -> Ask[None]:
         """Answer a heartbeat of the ResourceManager."""
+        raise NotImplementedError
+
+    @fenced_by(RESOURCE_MANAGER)
+    def notify_slot_gone(self, allocation_id: AllocationID) -> Ask[None]:
+        """Report that a slot that was allocated to the job no longer is. Idempotent.
+
+        If it was never offered to the JobMaster, its request still waits, and the JobMaster repeats it.
+        """
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
@@ -116,6 +125,16 @@ class JobMasterGateway(FencedRpcGateway):
     @fenced_by(RECIPIENT)
     def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> Ask[OperationStatus]:
         """Roll the job back to one of its checkpoints or savepoints; see `DispatcherGateway.roll_back`."""
+        raise NotImplementedError
+
+    @fenced_by(DISPATCHER)
+    def notify_feature_level(self, level: int) -> Ask[None]:
+        """Report the feature level that the cluster stores now. Idempotent; a lower one has no effect."""
+        raise NotImplementedError
+
+    @reads
+    def request_release(self) -> Ask[Release]:
+        """Return the release that it runs, and the feature levels that this release supports."""
         raise NotImplementedError
 
     @reads

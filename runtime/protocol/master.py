@@ -57,6 +57,11 @@ class MasterGateway(RpcGateway):
         """Return the living workers of `request_worker`, and adopt those whose master is dead."""
         raise NotImplementedError
 
+    @fenced_by(DISPATCHER)
+    def notify_feature_level(self, level: int) -> Ask[None]:
+        """Report the feature level that the cluster stores now. Idempotent; a lower one has no effect."""
+        raise NotImplementedError
+
     @reads
     def request_status(self) -> Ask[ClusterStatus]:
         """Return the status of the cluster and its processes."""

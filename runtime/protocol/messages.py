@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from actors.address import ActorAddress
 from actors.rpc.gateway import FencingToken
 from blob.gateway import BlobAddress
+from runtime.feature_level import FIRST, Component, FeatureLevels, Release
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID
 from runtime.protocol.archived_execution_graph import JobDetails
 from runtime.protocol.descriptor import TaskProgress
@@ -41,6 +43,7 @@ class TaskExecutorRegistration:
         version: of Understudy.
         shared_directory: the cluster's mark that it reads in ``cluster.shared-dir``; empty where there is none.
         spark_loss: when and why its last Spark driver was lost; empty where none was lost.
+        levels: the feature levels that it supports.
     """
 
     resource_id: ResourceID
@@ -55,6 +58,12 @@ class TaskExecutorRegistration:
     version: str = ""
     shared_directory: str = ""
     spark_loss: str = ""
+    levels: FeatureLevels = FeatureLevels()  # noqa: RUF009  # frozen
+
+    @property
+    def component(self) -> Component:
+        """Return its name and release."""
+        return Component(f"TaskExecutor {self.resource_id}", Release(self.version, self.levels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,8 @@ class ClusterOverview:
         jobs_finished: jobs that are remembered as FINISHED.
         jobs_cancelled: jobs that are remembered as CANCELED.
         jobs_failed: jobs that are remembered as FAILED.
+        feature_level: of the cluster.
+        newest_feature_level: the newest that the leading Dispatcher supports.
     """
 
     task_managers: int
@@ -163,9 +174,18 @@ class ClusterOverview:
     jobs_finished: int
     jobs_cancelled: int
     jobs_failed: int
+    feature_level: int = FIRST
+    newest_feature_level: int = FIRST
 
     @classmethod
-    def of(cls, resources: ResourceOverview, running: int, ended: Iterable[JobStatus]) -> ClusterOverview:
+    def of(
+        cls,
+        resources: ResourceOverview,
+        running: int,
+        ended: Iterable[JobStatus],
+        feature_level: int = FIRST,
+        newest_feature_level: int = FIRST,
+    ) -> ClusterOverview:
         """Return the counts of the ResourceManager and of the Dispatcher as one overview."""
         counts = Counter(ended)
         return cls(
@@ -177,7 +197,24 @@ class ClusterOverview:
             counts[JobStatus.FINISHED],
             counts[JobStatus.CANCELED],
             counts[JobStatus.FAILED],
+            feature_level,
+            newest_feature_level,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevelChange:
+    """The outcome of a request to raise the cluster's feature level.
+
+    Args:
+        before: the level before the request.
+        level: the level now; the same, if all components support no higher one.
+        held_by: if some components support a higher one: those that do not, and what they support.
+    """
+
+    before: int
+    level: int
+    held_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +267,10 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A master's report on the cluster: itself, the processes that it looks after, and the addresses of all masters."""
+    """A master's report on the cluster: itself, the processes that it looks after, and the addresses of all masters.
+
+    *levels* are the feature levels that the master's release supports.
+    """
 
     cluster_id: str
     version: str
@@ -238,3 +278,10 @@ class ClusterStatus:
     started_ms: int
     processes: tuple[ProcessView, ...]
     masters: tuple[str, ...] = ()
+    levels: FeatureLevels = FeatureLevels()  # noqa: RUF009  # frozen
+
+    @property
+    def component(self) -> Component:
+        """Return the master's name, by the address of its system, and its release."""
+        system = ActorAddress.parse(self.address)
+        return Component(f"the master at {system.host}:{system.port}", Release(self.version, self.levels))

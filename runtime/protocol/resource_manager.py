@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from actors.rpc.gateway import RECIPIENT, Ask, FencedRpcGateway, fenced_by, reads
+from runtime.feature_level import Release
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.metrics.metric import TaskManagerMetricAddress
 from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.diagnostics import ComponentLog
-from runtime.protocol.leader import JOB_MASTER
+from runtime.protocol.leader import DISPATCHER, JOB_MASTER
 from runtime.protocol.messages import (
     LeaderAddress,
     RegistrationSuccess,
@@ -118,6 +119,19 @@ class ResourceManagerGateway(FencedRpcGateway):
     @reads
     def request_task_manager_metric_query_service_addresses(self) -> Ask[list[TaskManagerMetricAddress]]:
         """Return the addresses that serve the metrics of the registered TaskExecutors."""
+        raise NotImplementedError
+
+    @fenced_by(DISPATCHER)
+    def notify_feature_level(self, level: int) -> Ask[None]:
+        """Report the feature level that the cluster stores now. Idempotent.
+
+        TaskExecutors that do not support it are deregistered.
+        """
+        raise NotImplementedError
+
+    @reads
+    def request_release(self) -> Ask[Release]:
+        """Return the release that it runs, and the feature levels that this release supports."""
         raise NotImplementedError
 
     @reads

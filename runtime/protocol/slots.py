@@ -101,7 +101,18 @@ class FailRequest:
     reason: str
 
 
-SlotManagerInstruction = AllocateSlot | FailRequest
+@dataclass(frozen=True, slots=True)
+class SlotGone:
+    """Report to the JobMaster that a slot that was allocated to the job no longer is.
+
+    Its TaskExecutor was lost, or freed it, perhaps before it offered it to the JobMaster.
+    """
+
+    job_id: JobID
+    allocation_id: AllocationID
+
+
+SlotManagerInstruction = AllocateSlot | FailRequest | SlotGone
 
 
 @dataclass(frozen=True, slots=True)

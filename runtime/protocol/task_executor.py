@@ -28,7 +28,7 @@ class TaskExecutorGateway(RpcGateway):
         """Give this slot to the job and offer it to its JobMaster; called by the ResourceManager.
 
         Raises:
-            SlotOccupiedError: another allocation holds it.
+            SlotOccupiedError: another allocation holds it, or the allocation holds another slot here.
         """
         raise NotImplementedError
 

@@ -19,6 +19,8 @@ from conf.options import ClusterOptions, JobOptions, ResourceManagerOptions
 from runtime.alarm import Alarm
 from runtime.environment.context import ComponentContext
 from runtime.environment.shared_directory import shared_directory_mark
+from runtime.feature_level import Release, supported_levels
+from runtime.ha.feature_level import checked, own_release
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat import HeartbeatManager
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
@@ -48,12 +50,20 @@ from runtime.protocol.messages import (
 )
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.resource_manager_driver import ResourceManagerDriver
-from runtime.protocol.slots import AllocateSlot, FailRequest, SlotManagerInstruction, SlotReport, SlotRequest
+from runtime.protocol.slots import (
+    AllocateSlot,
+    FailRequest,
+    SlotGone,
+    SlotManagerInstruction,
+    SlotReport,
+    SlotRequest,
+)
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.resourcemanager.active import ActiveResourceManager
 from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
 from runtime.resourcemanager.slot_manager import SlotManager
+from runtime.retry import retry
 
 SOON_S = 0.5
 """Seconds from a change until workers are started or stopped; several changes within that time are handled at once."""
@@ -97,22 +107,24 @@ class Admission:
             configuration.get(ClusterOptions.SHARED_DIR), configuration.get(ClusterOptions.ID)
         )
 
-    def check(self, registration: TaskExecutorRegistration, former: Instance | None) -> None:
+    def check(self, registration: TaskExecutorRegistration, former: Instance | None, level: int) -> None:
         """Refuse a TaskExecutor that cannot work for this cluster.
 
         Args:
             registration: of the TaskExecutor.
             former: the current registration of its name; None if there is none.
+            level: the feature level of the cluster.
 
         Raises:
-            RegistrationRejectedError: it is of another version, another machine has its name, or it sees another
-                shared directory.
+            RegistrationRejectedError: it does not support the cluster's feature level, another machine has its name, or
+                it sees another shared directory.
         """
         name, host = registration.resource_id, ActorAddress.parse(registration.address).host
-        if registration.version != runtime.__version__:
+        if level not in registration.levels:
             raise RegistrationRejectedError(
-                f"{name} on {host} runs Understudy {registration.version or 'of an unknown version'}, the master runs "
-                f"{runtime.__version__}: install the same version on all hosts"
+                f"{name} on {host} runs Understudy {registration.version or 'of an unknown version'}, which does not "
+                f"support the cluster's feature level {level}; the master runs {runtime.__version__}: install the same "
+                "version on all hosts"
             )
         other = None if former is None else ActorAddress.parse(former.registration.address).host
         if other not in (None, host):
@@ -167,6 +179,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._instances = InstanceManager()
         self._instances.add_instance_listener(self)
         self._shutting_down = ""
+        self._level: int | None = None
         self._driver = create_driver(self)
         self._jobs: dict[JobID, _Job] = {}
         self._alarm = Alarm(self, self._look)
@@ -196,6 +209,9 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     async def lead(self, term: LeaderTerm) -> None:
         """Begin with an empty state: TaskExecutors and JobMasters register with the new leader."""
+        self._level = await self._ha.feature_level_store().find()
+        if self._level is not None:
+            checked(self._level)
         self._begin_books()
         self._shutting_down = ""
         configuration = self._configuration
@@ -244,14 +260,34 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     # ------------------------------------------------------------ TaskExecutors
 
-    @rpc_sync
-    def register_task_executor(self, registration: TaskExecutorRegistration) -> RegistrationSuccess:
+    @rpc
+    async def register_task_executor(self, registration: TaskExecutorRegistration) -> RegistrationSuccess:
+        term = self.term
+        level = self._level or await self._found_level()
+        self.act(term)
         if self._shutting_down:
             raise ShuttingDownError(f"TaskExecutor {registration.resource_id} is not registered: {self._shutting_down}")
-        self._admission.check(registration, self._instances.find(registration.resource_id))
-        gateway = self.gateway(registration.address, TaskExecutorGateway, term=self.term)
+        self._admission.check(registration, self._instances.find(registration.resource_id), level)
+        gateway = self.gateway(registration.address, TaskExecutorGateway, term=term)
         instance = self._instances.register(InstanceID.random(), registration, gateway, _now_ms())
         return RegistrationSuccess(instance.instance_id, self._blob, self._system)
+
+    async def _found_level(self) -> int:
+        """Return the feature level of the cluster; this release's newest until the first Dispatcher has stored one."""
+        self._level = await self._ha.feature_level_store().find()
+        return self._level or supported_levels().newest
+
+    @rpc_sync
+    def notify_feature_level(self, level: int) -> None:
+        self._level = level
+        for instance in list(self._instances):
+            if level not in instance.registration.levels:
+                reason = f"{instance.registration.component.limit()}: the cluster has feature level {level}"
+                self._instances.unregister(instance.instance_id, reason)
+
+    @rpc_sync
+    def request_release(self) -> Release:
+        return own_release()
 
     def new_instance_available(self, instance: Instance) -> None:
         """Begin heartbeats with a TaskExecutor; the InstanceManager calls this."""
@@ -368,6 +404,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             match instruction:
                 case AllocateSlot():
                     self.spawn(self._allocate(instruction), f"allocating {instruction.slot_id}")
+                case SlotGone():
+                    self.spawn(self._tell_gone(instruction), f"reporting the lost slot {instruction.allocation_id}")
                 case FailRequest():
                     self.spawn(self._fail(instruction), f"refusing slot request {instruction.request.allocation_id}")
 
@@ -396,6 +434,18 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         except ActorError as error:
             # The JobMaster's own pool gives the request up a little later, so it does not wait for ever.
             self.log.warning("job %s was not notified of its refused slot: %s", instruction.request.job_id, error)
+
+    async def _tell_gone(self, instruction: SlotGone) -> None:
+        """Report the loss of a slot until the JobMaster answers, its job ends, or another ResourceManager leads."""
+        slots = self._slots
+
+        async def tell() -> None:
+            job = self._jobs.get(instruction.job_id)
+            if job is not None and slots is self._slots:
+                await job.gateway.notify_slot_gone(instruction.allocation_id)
+
+        what = f"reporting a lost slot to the JobMaster of job {instruction.job_id}"
+        await retry(tell, ActorError, what=what, log=self.log)
 
     # -------------------------------------------------------------------- views
 

@@ -22,6 +22,7 @@ from runtime.protocol.slots import (
     AllocateSlot,
     FailRequest,
     SlotCounts,
+    SlotGone,
     SlotManagerInstruction,
     SlotReport,
     SlotRequest,
@@ -201,6 +202,8 @@ class SlotManager:
         # Derived from the above, so that no event has to read all slots, TaskExecutors or requests.
         self._waiting: list[tuple[int, int, AllocationID]] = []
         self._held: Counter[AllocationID] = Counter()
+        self._left: dict[AllocationID, JobID] = {}
+        """Allocations that have left their last slot since the last `_match`."""
         self._free_slots = FreeSlots()
         self._counts = SlotCounts()
         self._fail_unfulfillable = False
@@ -303,12 +306,15 @@ class SlotManager:
         return self.report_slot_status(instance_id, report)
 
     def unregister_task_manager(self, instance_id: InstanceID) -> list[SlotManagerInstruction]:
-        """Remove a TaskExecutor with its slots; requests for which one was pending wait again. Ignore unknown ones."""
+        """Remove a TaskExecutor with its slots; requests for which one was pending wait again. Ignore unknown ones.
+
+        The job of an allocated slot learns that it is gone (`SlotGone`). It may still wait for its offer.
+        """
         manager = self._task_managers.get(instance_id)
         if manager is None:
             return []
         self._remove(manager)
-        return [*self._fail_all_if_unfulfillable(), *self._match()]
+        return [*self._match(), *self._fail_all_if_unfulfillable()]
 
     def registered_workers(self, now: float) -> tuple[RegisteredWorker, ...]:
         """Return the TaskExecutors that are not released, and how long they have been idle; call it regularly."""
@@ -416,12 +422,14 @@ class SlotManager:
     def _hold(self, slot: Slot, allocation_id: AllocationID | None) -> None:
         """Set the allocation of a slot; two slots may be pending for one request."""
         before, slot.allocation_id = slot.allocation_id, allocation_id
+        if allocation_id is not None:
+            self._held[allocation_id] += 1
         if before is not None:
             self._held[before] -= 1
             if not self._held[before]:
                 del self._held[before]
-        if allocation_id is not None:
-            self._held[allocation_id] += 1
+                if slot.job_id is not None:
+                    self._left[before] = slot.job_id
 
     def _count(self, manager: TaskManagerSlots) -> None:
         """Update the counts and free slots after a change of a TaskExecutor."""
@@ -454,7 +462,13 @@ class SlotManager:
         del self._task_managers[manager.instance_id], self._by_name[manager.resource_id]
 
     def _match(self) -> list[SlotManagerInstruction]:
-        instructions: list[SlotManagerInstruction] = []
+        """Report the allocations that no slot has any more, and give the free slots to the waiting requests."""
+        instructions: list[SlotManagerInstruction] = [
+            SlotGone(job_id, allocation_id)
+            for allocation_id, job_id in self._left.items()
+            if allocation_id not in self._held and allocation_id not in self._requests
+        ]
+        self._left.clear()
         while self._waiting:
             entry = self._requests[self._waiting[0][-1]]
             manager = self._nearest(entry.request)

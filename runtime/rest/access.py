@@ -1,6 +1,6 @@
 """Access rules: which requests are served and which connections stay, decided by the head of a request first. Pure.
 
-The token protects the endpoint from other users of the machine and of the network. Pages of other sites run in the
+A token protects the endpoint from other users of the machine and of the network. Pages of other sites run in the
 browser of a user who has the token. Against these, the endpoint checks the name in the header Host (DNS rebinding) and
 the site that a request comes from.
 """
@@ -13,6 +13,8 @@ import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from runtime.users.identities import CLUSTER, Principal, looks_like_a_token
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 CHANGES_BY_GET = ("yarn-cancel", "yarn-stop")
@@ -38,11 +40,18 @@ class Refusal:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Token of a user, which the store of users has to identify."""
+
+    token: bytes
+
+
 class AccessPolicy:
     """The rules of one endpoint.
 
     Args:
-        token: the token that every request has to show; None if requests need none.
+        token: the endpoint's own token; every request has to show it or that of a user. None if requests need none.
         hosts: the names of the endpoint in the header Host, without ports; IPv6 addresses in brackets.
         scheme: ``http`` or ``https``.
         max_content: the most bytes of a request's body.
@@ -54,8 +63,8 @@ class AccessPolicy:
         self._scheme = scheme.encode()
         self._max_content = max_content
 
-    def check(self, method: str, path: str, headers: Headers) -> Refusal | None:
-        """Return why the request is refused; None if it is served.
+    def check(self, method: str, path: str, headers: Headers) -> Refusal | Principal | Shown:
+        """Return whom the request is from, or why it is refused; `Shown` if that is still to be found out.
 
         Args:
             method: in upper case.
@@ -87,10 +96,16 @@ class AccessPolicy:
             )
         if origins and (len(origins) > 1 or _origin(origins[0]) != (self._scheme, *asked)):
             return Refusal(403, "requests of pages from other sites are refused (header Origin)")
+        verdict: Principal | Shown = CLUSTER
         if self._token is not None:
-            if authorizations != 1 or not self._is_token(authorization):
+            shown = _bearer(authorization) if authorizations == 1 else b""
+            if looks_like_a_token(shown):
+                verdict = Shown(shown)
+            elif not hmac.compare_digest(shown, self._token):
                 return Refusal(
-                    401, "show the token: `Authorization: Bearer TOKEN`; it is in rest.authentication.token-file"
+                    401,
+                    "show a token: `Authorization: Bearer TOKEN`; an admin issues one with `understudy token add`, and "
+                    "the cluster's own is in rest.authentication.token-file",
                 )
         elif changes_state(method, path) and (
             fetched_from == b"cross-site" or (method in SAFE_METHODS and not asked_for)
@@ -98,11 +113,13 @@ class AccessPolicy:
             return Refusal(403, "a request that changes something by GET needs the header X-Requested-By")
         if length and (not length.isdigit() or int(length[:20]) > self._max_content):
             return Refusal(413, f"at most {self._max_content} bytes are taken (rest.server.max-content-length)")
-        return None
+        return verdict
 
-    def _is_token(self, authorization: bytes) -> bool:
-        scheme, _, shown = authorization.partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(shown.strip(), self._token or b"")
+
+def _bearer(authorization: bytes) -> bytes:
+    """Return the token in a header Authorization; empty if there is none."""
+    scheme, _, shown = authorization.partition(b" ")
+    return shown.strip() if scheme.lower() == b"bearer" else b""
 
 
 def changes_state(method: str, path: str) -> bool:

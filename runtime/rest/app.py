@@ -20,11 +20,17 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from runtime.rest.access import AccessPolicy, Refusal
+from runtime.ha.errors import HaError
+from runtime.rest.access import AccessPolicy, Refusal, Shown
+from runtime.rest.auditing import AUDITED, Audited, audited_of
+from runtime.rest.authorization import PRINCIPAL, check_route, rule_of_route
 from runtime.rest.context import Rest
 from runtime.rest.errors import RestError, error_body, status_of
 from runtime.rest.handlers import ROUTES, cluster, events, jobs
-from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, openapi
+from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, now_ms, openapi
+from runtime.users.audit import AuditLog, Flood
+from runtime.users.identities import Principal
+from runtime.users.roles import may
 
 logger = logging.getLogger(__name__)
 
@@ -118,12 +124,20 @@ class RestApplication:
         policy: the access rules.
         max_content: the most bytes of a request's body.
         with_token: whether requests have to show the token, for the OpenAPI document.
+        audit: gets a line for each request that changes something; None for no log.
+
+    Raises:
+        LookupError: a route has no rule in the table of roles.
     """
 
-    def __init__(self, rest: Rest, policy: AccessPolicy, max_content: int, *, with_token: bool) -> None:
+    def __init__(
+        self, rest: Rest, policy: AccessPolicy, max_content: int, *, with_token: bool, audit: AuditLog | None = None
+    ) -> None:
         self._rest = rest
         self._policy = policy
         self._max_content = max_content
+        self._audit = audit
+        self._flood = Flood()
         self._page = StaticFiles()
         own = RestRoute("GET", "/openapi.json", "This document", result={"openapi": str, "paths": dict})
         self.routes = (*ROUTES, replace(own, handler=self._openapi))
@@ -140,17 +154,52 @@ class RestApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        path, method = scope["path"], scope["method"]
         file = self._page.find(scope)
         if file is not None:
             await file(scope, receive, send)
             return
-        refusal = self._policy.check(method, path, scope["headers"])
-        if refusal is None and not scope["state"]["admit"]():
-            refusal = Refusal(503, "too many connections at present (rest.server.max-connections); try again")
-        if refusal is not None:
-            await _send_error(send, refusal.status, refusal.message, close=True)
+        audited = Audited.of(scope)
+        try:
+            await self._answer(scope, receive, audited.watching(send), audited)
+        finally:
+            self._record(audited)
+
+    def _record(self, audited: Audited) -> None:
+        """Write the line of a request that changes something or was refused."""
+        if not audited.counts or self._audit is None:
             return
+        at_ms, suppressed = now_ms(), 0
+        if audited.principal is None:
+            admitted = self._flood.admit(at_ms)
+            if admitted is None:
+                return
+            suppressed = admitted
+        try:
+            self._audit.write(audited.entry(at_ms, suppressed))
+        except OSError as error:
+            logger.error("the audit log misses %r of %s: %s", audited.action[:200], audited.who, error)
+
+    async def _identify(self, scope: Scope) -> Principal | Refusal:
+        """Return whom a request is from, or why it is refused."""
+        verdict = self._policy.check(scope["method"], scope["path"], scope["headers"])
+        if isinstance(verdict, Shown):
+            try:
+                verdict = await self._rest.identities.identify(verdict.token)
+            except HaError as error:  # without the store nobody can be identified
+                logger.warning("users cannot be identified: %s", error)
+                return Refusal(503, "users cannot be identified at present, since their store does not answer; retry")
+        if isinstance(verdict, Principal) and not scope["state"]["admit"]():
+            return Refusal(503, "too many connections at present (rest.server.max-connections); try again")
+        return verdict
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, audited: Audited) -> None:
+        path, method = scope["path"], scope["method"]
+        verdict = await self._identify(scope)
+        if isinstance(verdict, Refusal):
+            audited.reason = verdict.message
+            await _send_error(send, verdict.status, verdict.message, close=True)
+            return
+        audited.principal = verdict
         if path.startswith(PREFIX + "/"):
             path = path[len(PREFIX) :]
         started = False
@@ -164,18 +213,20 @@ class RestApplication:
 
         try:
             short_cut = _SHORT_CUTS.get(path) if method == "GET" else None
-            if short_cut is not None:
+            if short_cut is not None and may(verdict, rule_of_route("GET", path)):
                 body = await short_cut(self._rest)
                 await send({"type": "http.response.start", "status": 200, "headers": [*_JSON_HEADERS, _length(body)]})
                 await send({"type": "http.response.body", "body": body})
                 return
-            await self._router({**scope, "path": path}, _bounded(receive, self._max_content), watch)
+            inner = {**scope, "path": path, PRINCIPAL: verdict, AUDITED: audited}
+            await self._router(inner, _bounded(receive, self._max_content), watch)
         except ClientDisconnect:
             logger.debug("the client of %s %r has disconnected", method, path[:200])
         except Exception as error:  # the client gets one line, and the log the rest
             if started:
                 logger.error("the answer to %s %r broke off: %s", method, path[:200], error)
                 raise
+            audited.reason = str(error)
             await self._tell(send, error, method, path)
 
     async def _tell(self, send: Send, error: Exception, method: str, path: str) -> None:
@@ -200,16 +251,20 @@ class _Resource:
 
     def __init__(self, rest: Rest, routes: Sequence[RestRoute]) -> None:
         self._rest = rest
-        self._handlers = {route.method: route.handler for route in routes}
+        self._routes = {route.method: (route, rule_of_route(route.method, route.path)) for route in routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self._handlers.get("GET" if scope["method"] == "HEAD" else scope["method"])
-        if handler is None:
-            verbs = ", ".join(self._handlers)
+        found = self._routes.get("GET" if scope["method"] == "HEAD" else scope["method"])
+        if found is None:
+            verbs = ", ".join(self._routes)
             error = error_body(f"{scope['method']} is not served here, only {verbs}")
             response = Response(error, 405, {"allow": verbs}, JSON)
         else:
-            response = await handler(self._rest, Request(scope, receive, send))
+            route, rule = found
+            request = Request(scope, receive, send)
+            audited_of(request).begin_route(f"{route.method} {route.path}", request.path_params)
+            await check_route(self._rest, request, rule, route.summary)
+            response = await route.handler(self._rest, request)
         await response(scope, receive, send)
 
 

@@ -21,10 +21,13 @@ from runtime.protocol.leader import REST_ENDPOINT, LeaderTerm
 from runtime.protocol.web_monitor import RestAddress, WebMonitorGateway
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
+from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
-from runtime.rest.context import Rest, Snapshots
+from runtime.rest.context import Rest
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports, ports_key
 from runtime.rest.server import RestServer, tls_context
+from runtime.rest.snapshots import Snapshots
+from runtime.users.audit import AuditLog
 
 
 class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
@@ -93,9 +96,13 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         hosts = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
         max_content = get(RestOptions.MAX_CONTENT_LENGTH)
         snapshots = Snapshots(get(RestOptions.REFRESH_INTERVAL), asyncio.get_running_loop().time)
-        rest = Rest(self._backend, snapshots, configuration, self._context.directory.log, url, self._closing)
+        directory = self._context.directory
+        identities = KnownIdentities(self._ha.user_store().read)
+        rest = Rest(self._backend, snapshots, configuration, directory.log, url, self._closing, identities=identities)
         policy = AccessPolicy(token, hosts, scheme, max_content)
-        return RestApplication(rest, policy, max_content, with_token=token is not None)
+        return RestApplication(
+            rest, policy, max_content, with_token=token is not None, audit=AuditLog(directory.audit_log)
+        )
 
     async def on_stop(self) -> None:
         self._closing.set()

@@ -14,6 +14,8 @@ from blob.errors import BlobError, BlobNotFound
 from runtime.checkpoint.errors import CheckpointError
 from runtime.jobgraph.errors import JobGraphError
 from runtime.protocol.errors import (
+    IdentitiesUnreachableError,
+    IdentityRejectedError,
     JobAlreadyTerminatedError,
     JobNotFoundError,
     JobSubmissionError,
@@ -36,6 +38,8 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (BlobNotFound, 404),
     (UnknownOperationError, 404),
     (JobAlreadyTerminatedError, 409),
+    (IdentitiesUnreachableError, 503),
+    (IdentityRejectedError, 409),
     (CheckpointError, 409),
     (JobGraphError, 400),
     (JobSubmissionError, 503),

@@ -46,8 +46,8 @@ _ERROR = {"$ref": "#/components/schemas/Errors"}
 _ERRORS: Mapping[int, str] = {
     308: "This request has been removed; the error names its replacement",
     400: "The request is malformed",
-    401: "The request does not show the token",
-    403: "The endpoint does not have this name, or does not serve pages of this site",
+    401: "The request shows no token, or one that identifies nobody",
+    403: "The user's role does not allow it, or the endpoint does not have this name or serve pages of this site",
     404: "There is no object of that name",
     408: "The body did not come in time",
     409: "The present state does not allow the request",

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable
@@ -22,6 +24,7 @@ from pathlib import Path
 from conf.configuration import Configuration
 from conf.options import TaskManagerOptions
 from runtime.errors import ClusterError
+from runtime.process_signals import signal_process
 
 MOUNTS = Path("/proc/self/mounts")
 PERIOD_US = 100_000
@@ -118,7 +121,7 @@ class ControlGroups:
             ControlGroupError: there is no such group, or it cannot be used.
         """
         by_group: dict[tuple[int, Path], list[str]] = {}
-        found = _mounts(mounts.read_text())
+        found = _mounts(mounts.read_text(errors="surrogateescape"))
         for controller in limits.controllers:
             by_group.setdefault(_find(controller, name, found), []).append(controller)
         groups = cls(
@@ -225,10 +228,13 @@ class ControlGroup:
             while not _removed(directory):
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"processes in {directory} do not end")
-                for pid in (directory / "cgroup.procs").read_text().split():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(pid), signal.SIGKILL)
+                for pid in _words(directory / "cgroup.procs"):
+                    signal_process(int(pid), signal.SIGKILL, functools.partial(_contains, directory, pid))
                 time.sleep(0.005)
+
+
+def _contains(directory: Path, pid: str) -> bool:
+    return pid in _words(directory / "cgroup.procs")
 
 
 def _removed(directory: Path) -> bool:
@@ -246,12 +252,17 @@ def _removed(directory: Path) -> bool:
 def _mounts(table: str) -> list[tuple[int, Path, frozenset[str]]]:
     """Return version, directory and options of each mounted tree."""
     kinds = {"cgroup": 1, "cgroup2": 2}
-    lines = (line.split() for line in table.splitlines())
+    lines = (line.split(" ") for line in table.split("\n") if line)
     return [
-        (kinds[kind], Path(directory.replace("\\040", " ")), frozenset(options.split(",")))
+        (kinds[kind], Path(_unescaped(directory)), frozenset(options.split(",")))
         for _, directory, kind, options, *_ in lines
         if kind in kinds
     ]
+
+
+def _unescaped(field: str) -> str:
+    """Return a field of the kernel's table of mounts, which has white space, ``\\`` and ``#`` as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
 
 
 def _find(controller: str, name: str, mounts: list[tuple[int, Path, frozenset[str]]]) -> tuple[int, Path]:

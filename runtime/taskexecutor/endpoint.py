@@ -36,6 +36,7 @@ from runtime.environment.context import (
     wait_for_process,
 )
 from runtime.environment.shared_directory import shared_directory_mark
+from runtime.feature_level import supported_levels
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat import HeartbeatManager, Silence
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
@@ -192,6 +193,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
                 self._configuration.get(ClusterOptions.SHARED_DIR), self._configuration.get(ClusterOptions.ID)
             ),
             spark_loss=self._losses.last(),
+            levels=supported_levels(),
         )
 
     # ---------------------------------------------------------------- life

@@ -22,6 +22,7 @@ from runtime.checkpoint.lease import (
     read_holder,
     refusal,
 )
+from runtime.process_signals import signal_process
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.spark.driver.api import SparkDriver
 from runtime.spark.errors import SparkError
@@ -128,7 +129,7 @@ class LocationLeases:
             if decision is LeaseDecision.REFUSED:
                 raise refusal(location, self._holder, named, locked_by)
             if decision is LeaseDecision.FENCE:
-                self._fence(location, locked_by)
+                self._fence(location, path, locked_by)
         return False
 
     async def _lock(self, path: Path) -> bool:
@@ -136,14 +137,15 @@ class LocationLeases:
         try:
             return await asyncio.shield(locking)
         except asyncio.CancelledError:
-            await asyncio.wait((locking,))  # else the driver would lock it after the attempt has released its locks
+            # Otherwise the driver would lock it after the attempt has released its locks.
+            await asyncio.gather(locking, return_exceptions=True)
             raise
 
-    def _fence(self, location: str, pid: int) -> None:
+    def _fence(self, location: str, path: Path, pid: int) -> None:
         what = f"an earlier attempt still writes to the checkpointLocation {location}"
         self._tell_user(f"{what}: its Spark driver, process {pid}, is killed")
         logger.warning("Spark driver %d still holds the lease of %s, which is over: killed", pid, location)
-        os.kill(pid, signal.SIGKILL)
+        signal_process(pid, signal.SIGKILL, lambda: lock_holder(path) == pid)
 
 
 def _make_own(path: Path) -> None:

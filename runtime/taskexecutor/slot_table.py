@@ -36,7 +36,8 @@ class TaskSlotTable:
         """Give a slot to a job; return False if the same allocation has it already.
 
         Raises:
-            SlotOccupiedError: the slot does not exist, or belongs to another allocation.
+            SlotOccupiedError: the slot does not exist, or belongs to another allocation; or the allocation has another
+                slot, since the answer to an earlier request was lost.
         """
         if slot_id not in self._slot_ids:
             raise SlotOccupiedError(f"there is no slot {slot_id} here")
@@ -45,6 +46,9 @@ class TaskSlotTable:
             if known.allocation_id == allocation_id:
                 return False
             raise SlotOccupiedError(f"slot {slot_id} belongs to job {known.job_id}")
+        other = next((item for item in self._allocations.values() if item.allocation_id == allocation_id), None)
+        if other is not None:
+            raise SlotOccupiedError(f"job {job_id} has slot {other.slot_id} under allocation {allocation_id} already")
         self._allocations[slot_id] = Allocation(allocation_id, job_id, slot_id)
         return True
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -71,13 +72,22 @@ def query_progress(text: str) -> QueryProgress:
     )
 
 
+_PYTHON_SOURCE = re.compile(r"org\.apache\.spark\.sql\.execution\.datasources\.v2\.python\.")
+"""Spark's description of a Python data source: a class of Spark's own, without the source's name."""
+
+
 def _source(told: dict[str, Any]) -> SourceProgress:
+    description, end, latest = str(told.get("description", "")), told.get("endOffset"), told.get("latestOffset")
+    if _PYTHON_SOURCE.match(description):
+        description = "Python data source"
+        if isinstance(end, dict) and isinstance(latest, dict):  # numbers by partition, as those of a Kafka topic
+            end, latest = {"": end}, {"": latest}
     return SourceProgress(
-        description=str(told.get("description", "")),
+        description=description,
         rows=int(told.get("numInputRows") or 0),
         rows_per_second=_rate(told.get("inputRowsPerSecond")),
         processed_per_second=_rate(told.get("processedRowsPerSecond")),
-        lag=source_lag(told.get("endOffset"), told.get("latestOffset")),
+        lag=source_lag(end, latest),
     )
 
 

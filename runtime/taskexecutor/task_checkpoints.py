@@ -159,6 +159,7 @@ class TaskCheckpoints:
         self._expected = frozenset(query.name for query in expected)
         self._taken: dict[int, tuple[QuerySnapshot, ...]] = {}
         self._runs: dict[int, asyncio.Task[None]] = {}
+        self._unfinished: set[int] = set()
         self._stop: asyncio.Task[None] | None = None
         self._stop_outcome = StopOutcome.NOT_ASKED
         self._ended = False
@@ -192,8 +193,9 @@ class TaskCheckpoints:
         number = trigger.checkpoint_id
         if number in self._runs or self._ended:
             return
+        self._unfinished.add(number)
         self._runs[number] = run = asyncio.get_running_loop().create_task(self._take_part(trigger))
-        run.add_done_callback(lambda _: self._runs.pop(number, None))
+        run.add_done_callback(lambda _: self._run_ended(number))
         if trigger.trigger.type.ends_the_job:
             self._stop = run
 
@@ -208,24 +210,34 @@ class TaskCheckpoints:
         self._taken.pop(checkpoint_id, None)
 
     async def end(self) -> StopOutcome:
-        """Note that the process has ended and left Spark; wait for the outcome of a stop-with-savepoint."""
+        """Note that the process has ended and left Spark; wait for the outcome of a stop-with-savepoint.
+
+        It also waits for snapshots that are being taken: the job's end removes its files, and these would stay.
+        """
         self._ended = True
         self._changed.set()
+        while self._unfinished:
+            self._changed.clear()
+            await self._changed.wait()
         if self._stop is not None:
             await asyncio.gather(self._stop, return_exceptions=True)
         return self._stop_outcome
 
     async def _take_part(self, trigger: TriggerCheckpoint) -> None:
-        # A task without queries runs to its own end.
-        is_stop = trigger.trigger.type.ends_the_job and bool(self._queries)
+        is_stop = False
         report = StopReport()
         try:
+            if trigger.trigger.type.ends_the_job:
+                # A query that started after the stop would run on.
+                await self._all_started(trigger.timeout_s)
+                is_stop = bool(self._queries)  # a task without queries runs to its own end
             self._check_locations()
             if is_stop:
                 self._stop_outcome = StopOutcome.FAILED  # until the savepoint is known to be complete
                 report = await self._stop_queries(_drains(trigger))
             queries, duration_ms = await self._snapshot(trigger)
         except (CheckpointError, SparkError, OSError) as error:
+            self._snapshot_ended(trigger.checkpoint_id)
             if isinstance(error, NotStoppedError):
                 self._stop_outcome = StopOutcome.NOT_ASKED
             elif isinstance(error, DrainFailedError):
@@ -235,6 +247,7 @@ class TaskCheckpoints:
                 DeclineCheckpoint(trigger.checkpoint_id, self._attempt.attempt_id, str(error))
             )
             return
+        self._snapshot_ended(trigger.checkpoint_id)
         self._taken[trigger.checkpoint_id] = queries
         ack = AcknowledgeCheckpoint(
             trigger.checkpoint_id,
@@ -249,6 +262,14 @@ class TaskCheckpoints:
         if is_stop and outcome is CheckpointOutcome.COMPLETED:
             self._stop_outcome = StopOutcome.COMPLETED
             self.stopped.set()
+
+    def _snapshot_ended(self, number: int) -> None:
+        self._unfinished.discard(number)
+        self._changed.set()
+
+    def _run_ended(self, number: int) -> None:
+        self._runs.pop(number, None)
+        self._snapshot_ended(number)  # also after an error that is a defect
 
     async def _snapshot(self, trigger: TriggerCheckpoint) -> tuple[tuple[QuerySnapshot, ...], int]:
         """Return the snapshots, and the milliseconds that they took."""

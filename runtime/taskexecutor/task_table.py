@@ -27,6 +27,9 @@ from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task import Task
 from runtime.taskexecutor.task_checkpoints import CheckpointResponder, TaskCheckpoints
 
+ENDED = 1000
+"""Number of ended attempts that are remembered: a deployment that was sent again may arrive after the attempt's end."""
+
 
 class TaskTable:
     """Attempts that run here, and those whose end is not reported yet.
@@ -43,13 +46,14 @@ class TaskTable:
         self._runs: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
         self._reports: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
         self._unreported: dict[ExecutionAttemptID, tuple[JobID, ExecutionReport]] = {}
+        self._ended: dict[ExecutionAttemptID, None] = {}
         self._holds_back = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def __contains__(self, attempt_id: ExecutionAttemptID) -> bool:
-        """Return whether the attempt runs here, or has ended without its JobMaster knowing it yet."""
-        return attempt_id in self._tasks or attempt_id in self._unreported
+        """Return whether the attempt runs here, or has run here."""
+        return attempt_id in self._tasks or attempt_id in self._unreported or attempt_id in self._ended
 
     def __len__(self) -> int:
         """Return the number of attempts that run here."""
@@ -167,6 +171,9 @@ class TaskTable:
                 self._idle.set()
             self._endpoint.log.info("%s of job %s is %s", task.descriptor.attempt.task_name, job_id, state.state.value)
             self._unreported[state.attempt_id] = job_id, task.report()
+            self._ended[state.attempt_id] = None
+            if len(self._ended) > ENDED:
+                del self._ended[next(iter(self._ended))]
             if self._holds_back:
                 return
         attempt_id = state.attempt_id

@@ -27,11 +27,12 @@ BENCHMARKS = {
     "rest": "tests.bench.rest",
     "rpc": "tests.bench.rpc",
     "scale": "tests.bench.scale",
+    "simulation": "tests.bench.simulation",
     "submit": "tests.bench.submit",
 }
 
 
-APART = frozenset({"first_contact"})
+APART = frozenset({"first_contact", "simulation"})
 """Those that `all` runs only if they are named: they take long, and have no floor or peer beside them."""
 
 
@@ -49,6 +50,8 @@ def main() -> int:
             one.add_argument("--kills", type=int, default=6, help="how often the cluster is killed (default 6)")
         if name == "first_contact":
             one.add_argument("--examples", metavar="FILE", help="an earlier result of `python -m tests.spark_examples`")
+        if name == "simulation":
+            one.add_argument("--minutes", type=float, default=60.0, help="minutes of planted faults (default 60)")
         if name == "scale":
             one.add_argument("--size", type=float, default=1.0, help="a part of the whole (default 1)")
     everything = commands.add_parser("all", help="all of them, beside their floors and peers")
@@ -74,7 +77,9 @@ def main() -> int:
 
 def _one(arguments: argparse.Namespace) -> int:
     module = importlib.import_module(BENCHMARKS[arguments.name])
-    options = {name: value for name, value in vars(arguments).items() if name in ("kills", "size", "examples")}
+    options = {
+        name: value for name, value in vars(arguments).items() if name in ("kills", "size", "examples", "minutes")
+    }
     figures, rows = module.run(arguments.rounds, **options)
     width = max(len(name) for name, _ in rows)
     for name, text in rows:

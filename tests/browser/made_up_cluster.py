@@ -231,11 +231,13 @@ class MadeUpCluster:
             name = f"batch-{number} of {count}"
             self.graphs[job_id] = _job(job_id, name, JobStatus.FINISHED, _now() - 10_000, main=(_S.FINISHED, ()))
 
-    def add_ended(self, job_id: JobID, name: str, hours_ago: float, kind: JobKind = JobKind.SCRIPT) -> None:
+    def add_ended(
+        self, job_id: JobID, name: str, hours_ago: float, kind: JobKind = JobKind.SCRIPT, owner: str = ""
+    ) -> None:
         """One more job, which ended so long ago."""
         began = _now() - round(hours_ago * 3_600_000)
         graph = _job(job_id, name, JobStatus.FINISHED, began, main=(_S.FINISHED, ()))
-        self.graphs[job_id] = replace(graph, kind=kind)
+        self.graphs[job_id] = replace(graph, kind=kind, owner=owner)
 
     def add_namesake(self, job_id: JobID) -> None:
         """One more running job called as others are."""

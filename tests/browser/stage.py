@@ -9,9 +9,10 @@ from pathlib import Path
 from conf.configuration import Configuration
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
-from runtime.rest.context import Rest, Snapshots
+from runtime.rest.context import Rest
 from runtime.rest.listening import listen
 from runtime.rest.server import RestServer
+from runtime.rest.snapshots import Snapshots
 from tests.browser.made_up_cluster import MadeUpCluster
 
 TOKEN = "t" * 64

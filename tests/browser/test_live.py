@@ -123,9 +123,9 @@ def test_many_jobs_are_shown_by_and_by_and_found_by_their_names(visitor: Visitor
     expect(rows).to_have_count(100)
     page.get_by_role("button", name="Show 100 more").click()
     expect(rows).to_have_count(200)
-    page.get_by_label("Filter by name, id, state or submitter").fill("batch-17 of")
+    page.get_by_label("Filter by name, id, state or owner").fill("batch-17 of")
     expect(rows).to_have_count(1)
-    page.get_by_label("Filter by name, id, state or submitter").fill("nothing like it")
+    page.get_by_label("Filter by name, id, state or owner").fill("nothing like it")
     expect(page.get_by_text("No job here has “nothing like it”").first).to_be_visible()
 
 

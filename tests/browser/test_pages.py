@@ -14,7 +14,7 @@ from runtime.protocol.execution_state import JobStatus
 from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, WAITING, vertex_id
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Route
+    from playwright.sync_api import Locator
 
     from tests.browser.visitor import Visitor
 
@@ -268,7 +268,7 @@ def test_the_whole_id_of_a_job_is_copied(visitor: Visitor, *, has_clipboard: boo
     assert visitor.problems == []
 
 
-def test_kind_and_submitter_of_a_job_are_shown_where_they_are_known(visitor: Visitor) -> None:
+def test_kind_and_owner_of_a_job_are_shown(visitor: Visitor) -> None:
     page = visitor.page
     visitor.stage.cluster.add_ended(JobID("7" * 32), "copy", 0.5)
     visitor.go("#/jobs")
@@ -279,21 +279,13 @@ def test_kind_and_submitter_of_a_job_are_shown_where_they_are_known(visitor: Vis
     expect(page.locator("tr", has=page.get_by_role("link", name="copy"))).to_contain_text("script, batch")
     visitor.go(f"#/jobs/{'7' * 32}")
     expect(page.locator(".facts").first).to_contain_text("script, batch")
-
-    def add_submitter(route: Route) -> None:
-        """As a cluster answers that knows who has submitted a job."""
-        told = route.fetch().json()
-        for job in told.get("jobs", [told]):
-            job["submitter"] = "ada" if job["name"] == "copy" else ""
-        route.fulfill(json=told)
-
-    page.route("**/jobs/overview", add_submitter)
-    page.route(f"**/jobs/{'7' * 32}", add_submitter)
+    visitor.stage.cluster.add_ended(JobID("6" * 32), "owned", 0.5, owner="ada")
     visitor.go("#/jobs")
     ended = page.get_by_role("region", name="Ended jobs")
-    expect(ended.get_by_role("columnheader", name="Submitter")).to_be_visible()
-    expect(ended.locator("tr", has=page.get_by_role("link", name="copy"))).to_contain_text("ada")
-    visitor.go(f"#/jobs/{'7' * 32}")
+    expect(ended.get_by_role("columnheader", name="Owner")).to_be_visible()
+    expect(ended.locator("tr", has=page.get_by_role("link", name="owned"))).to_contain_text("ada")
+    expect(ended.locator("tr", has=page.get_by_role("link", name="copy"))).not_to_contain_text("ada")
+    visitor.go(f"#/jobs/{'6' * 32}")
     expect(page.locator(".facts").first).to_contain_text("ada")
     assert visitor.problems == []
 

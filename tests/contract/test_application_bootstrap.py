@@ -11,8 +11,11 @@ from actors.errors import RecipientUnreachable
 from conf.configuration import Configuration
 from runtime.application.program import ApplicationFiles
 from runtime.application.state import ApplicationResult
+from runtime.cluster import application_bootstrap as module
 from runtime.cluster.application_bootstrap import ApplicationBootstrap
 from runtime.environment.directory import ClusterDirectory
+from runtime.errors import ClusterNotRunning
+from runtime.ha.errors import RedisUnreachableError
 from runtime.ids import ApplicationID, JobID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.protocol.archived_execution_graph import ApplicationStatus, JobDetails
@@ -38,6 +41,22 @@ def once():
     return first
 
 """
+
+
+def test_an_application_waits_for_a_master_and_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    client = object()
+    outcomes: list[Any] = [RedisUnreachableError("here", "refused"), ClusterNotRunning("no leader", "start it"), client]
+
+    def connect(_configuration: Configuration) -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(module, "connect_locally", connect)
+    assert module._connected(Configuration()) is client
 
 
 class FakeCluster:

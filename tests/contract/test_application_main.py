@@ -12,11 +12,13 @@ from runtime.application.client import ApplicationGateway
 from runtime.application.program import ApplicationFiles
 from runtime.application.state import ExecuteIds, MainEnd, MainOutcome
 from runtime.cluster.application_bootstrap import MainProcess
+from runtime.cluster.deployment import MainOutput
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID
+from runtime.job_file import ship_directory
 from runtime.protocol.archived_execution_graph import JobDetails
 
-Start = Callable[[str], MainProcess]
+Start = Callable[..., MainProcess]
 
 
 class NoJobs:
@@ -35,16 +37,25 @@ def files(tmp_path: Path) -> ApplicationFiles:
 
 @pytest.fixture
 def start(files: ApplicationFiles, tmp_path: Path) -> Start:
-    def run(text: str) -> MainProcess:
-        program = tmp_path / "app.py"
+    def run(text: str, working_dir: Path | None = None) -> MainProcess:
+        program = (working_dir or tmp_path) / "app.py"
         program.write_text(text)
-        deployed = files.deploy(ApplicationID.random(), "app", program, ("x",), ())
-        gateway = ApplicationGateway(NoJobs(), ExecuteIds("a"), (), lambda ask: ask())  # type: ignore[arg-type]
-        return MainProcess(
-            Configuration.from_dict({"taskmanager.task.memory.limit": "256 mb"}), files, deployed, gateway
-        )
+        place, packed = None, None
+        if working_dir is not None:
+            scratch = tmp_path / "scratch"
+            scratch.mkdir(exist_ok=True)
+            place, (packed, _) = ship_directory(working_dir, program, scratch, 1 << 20)
+        files.deploy(ApplicationID.random(), "app", program, ("x",), (), None, place, packed)
+        return run_of(files)
 
     return run
+
+
+def run_of(files: ApplicationFiles) -> MainProcess:
+    """One more run of the program that was deployed."""
+    gateway = ApplicationGateway(NoJobs(), ExecuteIds("a"), (), lambda ask: ask())  # type: ignore[arg-type]
+    configuration = Configuration.from_dict({"taskmanager.task.memory.limit": "256 mb"})
+    return MainProcess(configuration, files, files.program(), gateway)
 
 
 def end_of(main: MainProcess) -> MainEnd:
@@ -63,6 +74,45 @@ if __name__ == "__main__":
 """
     assert end_of(start(text)) == MainEnd(MainOutcome.FINISHED)
     assert files.stdout.read_text() == f"['x'] no jobs {files.work} []\n"
+
+
+def test_each_run_of_main_has_a_copy_of_the_directory_that_was_shipped(
+    start: Start, files: ApplicationFiles, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "data.txt").write_text("here")
+    (project / "helpers.py").write_text("NAME = 'beside'")
+    text = """\
+import os, pathlib, sys
+import helpers
+print(sys.argv[0], os.path.relpath(__file__), pathlib.Path("data.txt").read_text(), helpers.NAME)
+pathlib.Path("data.txt").write_text("changed")
+"""
+    for run in (lambda: start(text, project), lambda: run_of(files)):
+        assert end_of(run()) == MainEnd(MainOutcome.FINISHED), files.stderr.read_text()
+        assert files.stdout.read_text() == "app.py app.py here beside\n"
+    assert (project / "data.txt").read_text() == "here"
+
+
+def test_output_is_shown_while_main_runs_and_each_run_apart(start: Start, files: ApplicationFiles) -> None:
+    pieces: list[tuple[int, str, bytes]] = []
+    output = MainOutput(files, lambda piece: pieces.append((piece.attempt, piece.name, piece.data)))
+    output.poll()
+    assert pieces == [], "it has not begun"
+    main = start("import sys, threading\nprint('one')\nsys.stderr.write('half')\nthreading.Event().wait()")
+    while len(pieces) < 2:
+        assert main.serve(0.05) is None, "it still runs"
+        output.poll()
+    assert sorted(pieces) == [(0, "stderr", b"half"), (0, "stdout", b"one\n")]
+    main.stop()
+    end_of(start("print('one')"))
+    output.poll()
+    assert pieces[2:] == [(1, "stdout", b"one\n")], "by another run, which has written the same"
+    end_of(start("raise ValueError('no')"))
+    output.poll()
+    assert output.has_shown("ValueError: no")
+    assert not output.has_shown("KeyError")
 
 
 @pytest.mark.parametrize(

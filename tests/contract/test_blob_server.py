@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import multiprocessing
 import os
 import random
@@ -463,6 +464,19 @@ def test_a_damaged_local_copy_is_replaced_from_the_store(tmp_path: Path) -> None
         with pytest.raises(BlobNotFound):
             client.get_to_file(lost, tmp_path / "lost")
         assert not (tmp_path / "lost").exists()
+
+
+@pytest.mark.parametrize("damage", [b"damaged", LARGE[:-1] + b"?", LARGE + b"and more"], ids=["short", "same", "long"])
+def test_a_stream_gets_an_intact_copy_after_a_damaged_one(tmp_path: Path, damage: bytes) -> None:
+    store = FileSystemBlobStore(tmp_path / "store")
+    with Served(tmp_path / "blob", store) as served, served.client() as client:
+        key = client.put_bytes(LARGE, PermanentBlobKey, JOB)
+        (tmp_path / f"blob/job_{JOB}/blob_{key}").write_bytes(damage)
+        with pytest.raises(DigestMismatch):
+            client.get_to_stream(key, io.BytesIO(), JOB)
+        again = io.BytesIO()
+        client.get_to_stream(key, again, JOB)
+        assert again.getvalue() == LARGE
 
 
 def test_a_damaged_copy_in_the_store_is_an_error(tmp_path: Path) -> None:

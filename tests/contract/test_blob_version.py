@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from actors.rpc.security import HELLO_SIZE, MAGIC, REFUSAL, VERSION, ClientHandshake
+from actors.rpc.security import PROOF_SIZE, SPOKEN, ClientHandshake, Versions, far_end, refusal
 from blob.client import BlobClient
 from blob.errors import BlobProtocolError
 from blob.key import TransientBlobKey
 from tests.contract.blob_harness import SECRET, Served
 from tests.waiting import PATIENCE_S
+
+LATER = Versions(SPOKEN.newest + 1, SPOKEN.newest + 2)
 
 
 def test_another_version_is_told_the_servers(tmp_path: Path) -> None:
@@ -20,17 +23,14 @@ def test_another_version_is_told_the_servers(tmp_path: Path) -> None:
         Served(tmp_path / "blob") as served,
         socket.create_connection(served.server.address, timeout=PATIENCE_S) as sock,
     ):
-        sock.sendall((MAGIC + bytes([VERSION + 1])).ljust(HELLO_SIZE, b"\0"))
-        assert sock.recv(len(REFUSAL), socket.MSG_WAITALL) == REFUSAL
+        sock.sendall(ClientHandshake(SECRET, "blob", far_end(sock), LATER).hello())
+        assert sock.recv(PROOF_SIZE, socket.MSG_WAITALL) == refusal(SPOKEN)
         assert sock.recv(1) == b""
 
 
 def test_a_client_names_both_versions_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hello = ClientHandshake.hello
-    monkeypatch.setattr(ClientHandshake, "hello", lambda self: MAGIC + bytes([VERSION + 1]) + hello(self)[5:])
-    later = (MAGIC + bytes([VERSION + 1])).ljust(len(REFUSAL), b"\0")
-    monkeypatch.setattr("actors.rpc.security.REFUSAL", later)
-    told = f"version {VERSION + 1}, this side speaks {VERSION}: install the same release"
+    monkeypatch.setattr("blob.link.ClientHandshake", partial(ClientHandshake, spoken=LATER))
+    told = f"version {SPOKEN}, this side speaks {LATER}: install the same release"
     with (
         Served(tmp_path / "blob") as served,
         BlobClient(served.server.address, SECRET, retries=0) as client,

@@ -14,7 +14,7 @@ from conf import Configuration
 from runtime.cluster.preflight import standard_checks
 from runtime.spark.errors import TaskLimitError
 from runtime.spark.task.program import enter
-from runtime.taskexecutor.control_groups import ControlGroupError, ControlGroups, GroupLimits
+from runtime.taskexecutor.control_groups import ControlGroupError, ControlGroups, GroupLimits, _find, _mounts
 from tests.processes import lives
 from tests.temporary_cgroup import temporary_cgroup
 from tests.waiting import PATIENCE_S
@@ -134,6 +134,19 @@ def test_a_group_that_is_not_there_cannot_be_used_or_lacks_a_limit_is_said_at_on
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may do everything
     with pytest.raises(ControlGroupError, match=f"{directories[0]} .*is not writable"):
         check({"taskmanager.cgroup": name, **limit})
+
+
+def test_a_tree_is_found_whatever_its_name(tmp_path: Path) -> None:
+    """The kernel writes white space, backslashes and hashes as octal numbers."""
+    for name in ("plain", "with space", "tab\tline\nback\\slash\\040", "#first", "größe", "no\u00a0break\u2028line"):
+        group = tmp_path / name / "group"
+        group.mkdir(parents=True)
+        (group.parent / "cgroup.controllers").write_text("memory")
+        (group / "cgroup.controllers").write_text("memory")
+        (group / "cgroup.subtree_control").write_text("memory")
+        escaped = "".join(f"\\{ord(c):03o}" if c in " \t\n\\#" else c for c in str(group.parent))
+        mounts = f"proc /proc proc rw 0 0\ncgroup2 {escaped} cgroup2 rw 0 0\n"
+        assert _find("memory", "/group", _mounts(mounts)) == (2, group)
 
 
 def test_a_machine_without_control_groups_says_so(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import runtime
 from actors.errors import FencingError
 from actors.receptionist import Listing, Receptionist, receptionist_of
 from actors.rpc.endpoint import RpcEndpoint
@@ -24,6 +25,7 @@ from blob.server import BlobServer
 from blob.settings import BlobServerOptions
 from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
+from runtime.feature_level import supported_levels
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
@@ -89,6 +91,10 @@ class Guardian(RpcEndpoint, MasterGateway):
 
     @rpc_sync
     def request_status(self) -> ClusterStatus:
+        return ClusterStatus("c", runtime.__version__, str(self.address), 0, (), (), supported_levels())
+
+    @rpc_sync
+    def notify_feature_level(self, level: int) -> None:
         raise NotImplementedError
 
     @rpc_sync

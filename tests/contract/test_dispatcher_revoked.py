@@ -278,6 +278,7 @@ class HeldGuardian(Guardian):
         self.let.set()
         self.asked: list[str] = []
         self.ends: list[ApplicationStatus] = []
+        self.serves = False
         self.may_answer = asyncio.Event()
 
     @rpc
@@ -288,8 +289,10 @@ class HeldGuardian(Guardian):
 
     @rpc
     async def request_status(self) -> ClusterStatus:
-        self.asked.append("request_status")
-        await self.may_answer.wait()
+        if self.serves:  # and not already when a Dispatcher looks for the feature level of a new cluster
+            self.asked.append("request_status")
+            await self.may_answer.wait()
+        self.serves = True
         return ClusterStatus("c", "0", str(self.address), 1, (), (str(self.address),))
 
     @rpc_sync

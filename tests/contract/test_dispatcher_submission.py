@@ -43,7 +43,7 @@ from tests.waiting import AT_ONCE, PATIENCE_S
 
 LEASE = 30.0
 RETENTION = partial(Retention, 1000, 1 << 20, 3600.0)
-JOB, OTHER = JobID("a" * 32), JobID("b" * 32)
+JOB, OTHER, FORGOTTEN = JobID("a" * 32), JobID("b" * 32), JobID("c" * 32)
 
 
 def graph(job_id: JobID = JOB, size: int = 0) -> JobGraph:
@@ -185,6 +185,8 @@ async def test_the_next_leader_withdraws_what_was_not_stored_and_runs_what_was(
     term = LeaderTerm(DISPATCHER, (await latch.acquire("predecessor", 0)).epoch, "predecessor")
     for job_id in (JOB, OTHER):
         await registry.running_jobs_registry().set_pending(job_id, term)
+    # A thawed JobMaster has entered a forgotten job again, and was lost before it withdrew the entry.
+    await registry.running_jobs_registry().set_running(FORGOTTEN, term)
     await registry.job_graph_store().put(OTHER, encode(graph(OTHER)), term)
     await latch.release(term)
     await connection.close()

@@ -16,12 +16,11 @@ from runtime.ha.connection import RedisConnection
 from runtime.ha.errors import (
     LeadershipLostError,
     RedisUnreachableError,
-    StateCorruptedError,
     StateHandleConflictError,
     StateHandleNotFoundError,
     StateWriteUnknownError,
 )
-from runtime.ha.fenced import FencedWriter
+from runtime.ha.fenced import Demand, FencedWriter, HashWrite
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.protocol.leader import DISPATCHER, LeaderTerm, job_master
@@ -252,6 +251,32 @@ async def test_a_removal_in_doubt_is_made_good_by_the_next_add(
     assert files(tmp_path) == ["4"]
 
 
+async def test_a_checkpoint_that_was_stored_before_the_term_ended_is_not_told_as_refused(
+    direct: RedisConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await lead(direct)
+    store = factory(direct, tmp_path).completed_checkpoint_store(JOB, 1)
+    await store.add(1, checkpoint(1).data, old)
+    successors: list[LeaderTerm] = []
+    remove = FencedWriter.hdel
+
+    async def remove_late(
+        self: FencedWriter, key: str, field: str, term: LeaderTerm, *, demand: Demand | str
+    ) -> HashWrite:
+        successors.append(await lead(direct))
+        return await remove(self, key, field, term, demand=demand)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FencedWriter, "hdel", remove_late)
+        assert await store.add(2, checkpoint(2).data, old) == [], "it is stored; the successor removes the other one"
+    with pytest.raises(LeadershipLostError):
+        await store.add(3, checkpoint(3).data, old)
+    (new,) = successors
+    successor = factory(direct, tmp_path).completed_checkpoint_store(JOB, 1)
+    assert await successor.recover(new) == [checkpoint(1), checkpoint(2)]
+    assert await successor.add(3, checkpoint(3).data, new) == [checkpoint(1), checkpoint(2)]
+
+
 async def test_an_add_in_doubt_is_repeated_and_counted_once(
     direct: RedisConnection, proxied: RedisConnection, redis_proxy: RedisProxy, tmp_path: Path
 ) -> None:
@@ -334,21 +359,37 @@ async def test_redis_away_is_told_and_changes_nothing(
     assert await counter.get_and_increment(term) == 1
 
 
-async def test_a_damaged_checkpoint_is_told_and_can_be_released(direct: RedisConnection, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"x"), Path.unlink], ids=["changed", "missing"])
+async def test_a_damaged_checkpoint_is_passed_over_and_subsumed_by_the_next(
+    direct: RedisConnection, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
     term = await lead(direct)
     store = factory(direct, tmp_path).completed_checkpoint_store(JOB, 3)
     await store.add(1, b"1", term)
     await store.add(2, b"2", term)
     (path,) = (tmp_path / "ha").rglob("2@*")
-    path.write_bytes(b"x")
+    damage(path)
+    new = await lead(direct)
+    for _ in range(2):  # its entry stays, for a JobMaster that can read it again
+        successor = factory(direct, tmp_path).completed_checkpoint_store(JOB, 3)
+        assert await successor.recover(new) == [CompletedCheckpoint(1, b"1"), CompletedCheckpoint(2, None)]
+    with pytest.raises(StateHandleConflictError):
+        await successor.add(2, b"2", new)
+    assert await successor.add(3, b"3", new) == [CompletedCheckpoint(2, None)]
+    assert await successor.recover(new) == [CompletedCheckpoint(1, b"1"), CompletedCheckpoint(3, b"3")]
+    assert files(tmp_path) == ["1", "3"]
+
+
+async def test_a_damaged_checkpoint_can_be_released(direct: RedisConnection, tmp_path: Path) -> None:
+    term = await lead(direct)
+    store = factory(direct, tmp_path).completed_checkpoint_store(JOB, 3)
+    await store.add(1, b"1", term)
+    next((tmp_path / "ha").rglob("1@*")).write_bytes(b"x")
     successor, new = factory(direct, tmp_path).completed_checkpoint_store(JOB, 3), await lead(direct)
-    with pytest.raises(StateCorruptedError, match=r"checkpoint 2 of job .* Release it"):
-        await successor.recover(new)
-    with pytest.raises(StateCorruptedError):
-        await successor.add(3, b"3", new)
-    assert await successor.release(2, new)
-    assert await successor.recover(new) == [CompletedCheckpoint(1, b"1")]
-    assert await successor.add(3, b"3", new) == []
+    assert await successor.recover(new) == [CompletedCheckpoint(1, None)]
+    assert await successor.release(1, new)
+    assert await successor.add(2, b"2", new) == []
+    assert await successor.get_all() == [CompletedCheckpoint(2, b"2")]
 
 
 async def test_a_full_disk_changes_nothing(direct: RedisConnection, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -367,6 +368,43 @@ async def test_nothing_is_left_behind(redis_server: RedisServer, open_ha: Open, 
             pass
     await connection.close()
     assert {task for task in asyncio.all_tasks() if task.get_name().startswith("ha-")} == set()
+
+
+async def test_a_renewal_restores_the_address_that_a_promoted_replica_has_missed(redis_server: RedisServer) -> None:
+    """Seed 1536925223 of the simulator: the replica had the latch, but not yet its confirmation.
+
+    The leader led on, and no follower ever found it.
+    """
+    connection, keys = RedisConnection(redis_server.url, timeout=10.0), ClusterKeys("c1")
+    reader = LatchReader(connection, keys)
+    latch = RedisLeaderLatch(connection, keys, DISPATCHER, 600.0)
+    reply = await latch.acquire("s", 0)
+    term = LeaderTerm(DISPATCHER, reply.epoch, "s")
+    assert await latch.renew(term, 1.0)
+    assert await reader.leader(DISPATCHER) is None, "it has not confirmed its leadership"
+    await latch.confirm(term, "akka.tcp://u@a:1/user/d")
+    pubsub = connection.pubsub()
+    await pubsub.subscribe(keys.changes)
+    await connection.command("HDEL", keys.leader(DISPATCHER), "address")
+    for _ in range(2):
+        assert await latch.renew(term, 1.0)
+        assert await reader.leader(DISPATCHER) == LeaderInformation(
+            DISPATCHER, "akka.tcp://u@a:1/user/d", reply.epoch, "s"
+        )
+    await connection.command("PUBLISH", keys.changes, "the last")
+    told = [message async for message in _until(pubsub, "the last") if message["type"] == "message"]
+    assert [message["data"] for message in told] == [DISPATCHER, "the last"], "one change, not one for each renewal"
+    await pubsub.aclose()  # type: ignore[no-untyped-call, unused-ignore]
+    await reader.close()
+    await connection.close()
+
+
+async def _until(pubsub: Any, last: str) -> AsyncIterator[dict[str, Any]]:
+    async with asyncio.timeout(PATIENCE_S):
+        async for message in pubsub.listen():
+            yield message
+            if message["data"] == last:
+                return
 
 
 async def test_a_thousand_followers_ask_together(redis_server: RedisServer) -> None:

@@ -108,6 +108,10 @@ class Master(RpcEndpoint, MasterGateway):
         raise NotImplementedError
 
     @rpc_sync
+    def notify_feature_level(self, level: int) -> None:
+        raise NotImplementedError
+
+    @rpc_sync
     def shut_down_cluster(self) -> None:
         raise NotImplementedError
 

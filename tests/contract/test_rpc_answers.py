@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from actors.errors import (
     UnknownActor,
     WireError,
 )
+from actors.rpc import blocking, wire
 from actors.rpc import connection as rpc_connection
-from actors.rpc import security, wire
 from actors.rpc.gateway import FencingToken
 from actors.rpc.security import (
     GREETING_SIZE,
@@ -39,12 +40,13 @@ from actors.rpc.security import (
     MAC_SIZE,
     MAGIC,
     PROOF_SIZE,
-    REFUSAL,
-    VERSION,
+    SPOKEN,
     ClientHandshake,
     ServerHandshake,
+    Versions,
     far_end,
     near_end,
+    refusal,
 )
 from actors.rpc.service import RpcConfig, RpcService
 from actors.rpc.tls import TlsConfig
@@ -195,7 +197,7 @@ def stage(server: ProbeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture)
 async def truncated_handshake(stage: Stage) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rpc_connection, "HANDSHAKE_TIMEOUT_S", 0.1)
-        await stage.cut_off(MAGIC + bytes([VERSION]) + bytes(10), "no handshake within 0.1 s")
+        await stage.cut_off(MAGIC + bytes([SPOKEN.newest]) + bytes(10), "no handshake within 0.1 s")
         with socket.create_server(("127.0.0.1", 0)) as mute:
             address = ActorAddress("s", *mute.getsockname(), PATH)
             async with stage.client() as client:
@@ -215,15 +217,15 @@ async def wrong_protocol(stage: Stage) -> None:
     )
 
 
-@row("wrong version")
-async def wrong_version(stage: Stage) -> None:
-    await stage.cut_off(MAGIC + bytes([VERSION + 1]) + bytes(32), f"version {VERSION + 1}, this side speaks", REFUSAL)
+@row("no common version")
+async def no_common_version(stage: Stage) -> None:
+    later = Versions(SPOKEN.newest + 1, SPOKEN.newest + 2)
+    hello = ClientHandshake(SECRET, "rpc", LOCAL, later).hello()
+    await stage.cut_off(hello, f"version {later}, this side speaks {SPOKEN}", refusal(SPOKEN))
     with pytest.MonkeyPatch.context() as patch:
-        later = (MAGIC + bytes([VERSION + 1])).ljust(PROOF_SIZE, b"\0")
-        patch.setattr(security, "REFUSAL", later)  # as a server of a later version would have it
-        hello = ClientHandshake.hello
-        patch.setattr(ClientHandshake, "hello", lambda self: MAGIC + bytes([VERSION + 1]) + hello(self)[5:])
-        told = f"the peer speaks protocol version {VERSION + 1}, this side speaks {VERSION}: install the same release"
+        for user in (rpc_connection, blocking):
+            patch.setattr(user, "ClientHandshake", partial(ClientHandshake, spoken=later))
+        told = f"the peer speaks protocol version {SPOKEN}, this side speaks {later}: install the same release"
         async with stage.client() as client:
             with pytest.raises(ProtocolVersionMismatch, match=told):
                 await stage.probe(client).echo(b"x")

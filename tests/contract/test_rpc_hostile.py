@@ -33,15 +33,17 @@ from actors.rpc.gateway import FencingToken
 from actors.rpc.security import (
     GREETING_SIZE,
     HELLO_SIZE,
+    LOCAL,
     MAC_SIZE,
     MAGIC,
     PROOF_SIZE,
-    REFUSAL,
-    VERSION,
+    SPOKEN,
     ClientHandshake,
     ServerHandshake,
+    Versions,
     far_end,
     near_end,
+    refusal,
 )
 from actors.rpc.service import RpcConfig, RpcService
 from tests.contract.rpc_harness import (
@@ -307,7 +309,9 @@ UNAUTHENTICATED = {
     "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(60),
     "random": random.Random(1).randbytes(4096),
     "zeros": bytes(1 << 20),
-    "another version": MAGIC + bytes([VERSION + 1]) + bytes(64),
+    "another version": ClientHandshake(
+        OTHER_SECRET, "rpc", LOCAL, Versions(SPOKEN.newest + 1, SPOKEN.newest + 1)
+    ).hello(),
 }
 
 AUTHENTICATED: dict[str, bytes] = {
@@ -334,7 +338,7 @@ def test_another_protocol_is_cut_off_with_one_log_line(
             with contextlib.suppress(ConnectionError):
                 peer.send(UNAUTHENTICATED[name])
             if name == "another version":
-                assert peer.sock.recv(len(REFUSAL), socket.MSG_WAITALL) == REFUSAL
+                assert peer.sock.recv(PROOF_SIZE, socket.MSG_WAITALL) == refusal(SPOKEN)
             assert peer.is_cut_off()
         steady.check()
     assert len(refusals(caplog)) == 1
@@ -423,7 +427,7 @@ def test_a_handshake_may_come_byte_by_byte_and_with_the_first_frames(server: Pro
         assert [peer.message(), peer.message()] == [[wire.REPLY, 1, b"x"]] * 2
 
 
-@pytest.mark.parametrize("sent", [b"", MAGIC, MAGIC + bytes([VERSION]) + bytes(10)], ids=["nothing", "4", "15"])
+@pytest.mark.parametrize("sent", [b"", MAGIC, MAGIC + bytes([SPOKEN.newest]) + bytes(10)], ids=["nothing", "4", "15"])
 def test_a_peer_that_does_not_finish_its_handshake_is_cut_off(
     server: ProbeServer, sent: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,7 @@ from runtime.ha.latch import LeaderLatch, RedisLeaderLatch
 from runtime.ha.services import LatchedHaServices, RedisHaServices, StandaloneHaServices
 from runtime.ha.standalone_client import MasterConnection, MasterLeaderLatch, MasterMaps
 from runtime.ha.standalone_endpoint import StandaloneHa
+from runtime.ha.user_store import UserFile
 from tests.fakes.redis_server import RedisServer
 from tests.waiting import PATIENCE_S
 
@@ -139,7 +140,7 @@ class MasterKeeper(Keeper):
         self._port = 0
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tests.fakes.ha_keeper", str(self._port)]
+        command = [sys.executable, "-m", "tests.fakes.ha_keeper", str(self._port), str(self.storage.parent)]
         self._child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
         assert self._child.stdout is not None
         self._port = int(self._child.stdout.readline())
@@ -183,14 +184,14 @@ async def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     made.stop()
 
 
-async def _serve(port: int) -> None:
+async def _serve(port: int, directory: Path) -> None:
     service = RpcService(asyncio.get_running_loop(), SECRET, RpcConfig(port=port))
     await service.listen()
-    await service.start_server(StandaloneHa(service))
+    await service.start_server(StandaloneHa(service, ClusterKeys(CLUSTER), UserFile(directory / "users.json")))
     sys.stdout.write(f"{service.port}\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1])))
+    asyncio.run(_serve(int(sys.argv[1]), Path(sys.argv[2])))

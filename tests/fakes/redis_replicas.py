@@ -154,12 +154,12 @@ class Servers:
         """A redis-server, with an append-only file unless the settings say otherwise."""
         return self._keep(Server(self._path("redis"), ["appendonly yes", *settings]))
 
-    def sentinel(self, master: Server) -> Server:
-        """The one Sentinel of a master; it decides alone."""
+    def sentinel(self, master: Server, down_after: float = 2.0) -> Server:
+        """The one Sentinel of a master; it decides alone, ``down_after`` seconds after the master's last answer."""
         settings = [
             f"sentinel monitor {SERVICE} 127.0.0.1 {master.port} 1",
             f"sentinel auth-pass {SERVICE} {PASSWORD}",
-            f"sentinel down-after-milliseconds {SERVICE} 2000",
+            f"sentinel down-after-milliseconds {SERVICE} {down_after * 1000:.0f}",
             f"sentinel failover-timeout {SERVICE} 10000",
         ]
         return self._keep(Server(self._path("sentinel"), settings, sentinel=True))

@@ -121,7 +121,7 @@ SCENARIOS = (
         "That is said. A query goes on from its live state, or from the latest whole checkpoint; what is not whole is "
         "never put back, and changes nothing.",
         (
-            "contract/test_ha_checkpoints.py::test_a_damaged_checkpoint_is_told_and_can_be_released",
+            "contract/test_ha_checkpoints.py::test_a_damaged_checkpoint_is_passed_over_and_subsumed_by_the_next",
             "unit/test_checkpoint_snapshot.py::test_a_damaged_snapshot_changes_nothing",
             "unit/test_task_restore.py::test_the_live_files_are_used_where_they_are_not_behind",
             "unit/test_task_restore.py::test_a_checkpoint_is_put_back_where_the_live_files_are_broken",
@@ -189,7 +189,7 @@ SCENARIOS = (
         "There is one cluster, or a clear line; no job of a cluster that was not told to end is lost.",
         (
             "faults/test_start_stop.py::test_a_master_that_is_told_to_end_while_another_joins_leaves_it_the_jobs",
-            "faults/test_start_stop.py::test_of_masters_that_are_told_to_end_at_once_the_last_one_ends_the_cluster",
+            "faults/test_start_stop.py::test_of_masters_that_are_told_to_end_at_once_the_last_one_ends_all_processes",
             "faults/test_start_stop.py::test_a_start_that_is_refused_ends_no_process_and_changes_nothing",
             "faults/test_start_stop.py::test_a_start_that_fails_keeps_the_jobs_of_a_killed_cluster",
             "faults/test_start_stop.py::test_a_cluster_is_stopped_while_it_is_being_started",

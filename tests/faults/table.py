@@ -45,9 +45,20 @@ end.
     python -m tests.faults.nemesis --seed 7            # in the order of that seed
     python -m tests.faults.nemesis --long              # an hour
 
+A broken connection alone does not make a TaskExecutor lost: the JobMaster sends its request again. Only its heartbeats
+do, or the end of its process. A TaskExecutor that counts as lost, and lives, is then told to end its tasks of the job.
+
 Limits: a TaskExecutor that stands still or is cut off does not end its tasks. The JobMaster runs them again on another
 one, so a batch task may run twice until the first TaskExecutor is heard again. A streaming query does not: its
 checkpointLocation has one writer.
+
+## The simulator
+
+The control plane also runs in a simulated world, where time is virtual and each fault comes by a seed:
+[simulation](simulation.md) says what it covers. It finds what is too rare for real processes; it says nothing about
+Spark, Java, redis-server and Thespian themselves, which it models.
+
+    python -m tests.simulation run --minutes 3         # new random seeds
 
 ## The soak
 

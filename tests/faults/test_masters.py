@@ -105,6 +105,23 @@ def test_a_master_that_is_told_to_end_leaves_at_once_and_the_rest_goes_on(pair: 
     assert waiting.starts == 1
 
 
+def test_jobs_outlive_the_only_master_that_is_told_to_end(own_cluster: Cluster, tmp_path: Path) -> None:
+    """A reboot ends all processes by SIGTERM. Only `stop` ends the jobs."""
+    own_cluster.run("start")
+    waiting = WaitingJob.start(own_cluster, tmp_path)
+    master = psutil.Process(own_cluster.pid_of("master"))
+    master.terminate()
+    master.wait(PATIENCE_S)
+    await_value(lambda: not own_cluster.processes())
+    refused = own_cluster.run("status", check=False)
+    assert "`start` starts it again" in refused.stderr
+    own_cluster.run("start")
+    own_cluster.await_status(waiting.job_id, "RUNNING")
+    await_value(lambda: waiting.starts == 2)
+    waiting.release()
+    own_cluster.await_status(waiting.job_id, "FINISHED")
+
+
 def test_a_master_that_stood_still_beyond_its_lease_is_refused_and_steps_down(pair: Cluster, tmp_path: Path) -> None:
     waiting = WaitingJob.start(pair, tmp_path)
     attempt = ExecutionAttemptID(pair.job(waiting.job_id)["tasks"][0]["attempts"][0]["attempt_id"])

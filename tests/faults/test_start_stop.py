@@ -91,8 +91,12 @@ def test_a_master_that_is_told_to_end_while_another_joins_leaves_it_the_jobs(clu
 
 
 @pytest.mark.parametrize("last", ["master", "master-1"])
-def test_of_masters_that_are_told_to_end_at_once_the_last_one_ends_the_cluster(cluster: Cluster, last: str) -> None:
+def test_of_masters_that_are_told_to_end_at_once_the_last_one_ends_all_processes(
+    cluster: Cluster, tmp_path: Path, last: str
+) -> None:
+    """The jobs stay, as at a reboot: only `stop` ends them."""
     cluster.run("start", "--masters=2")
+    job_id = submit(cluster, tmp_path)
     redis, slow = cluster.pid_of("redis"), psutil.Process(cluster.pid_of(last))
     masters = [psutil.Process(pid) for pid in ClusterDirectory(cluster.directory).heads()]
     assert len(masters) == 2
@@ -105,6 +109,10 @@ def test_of_masters_that_are_told_to_end_at_once_the_last_one_ends_the_cluster(c
     slow.resume()
     slow.wait(PATIENCE_S)
     assert not lives(redis)
+    assert cluster.processes() == {}
+    cluster.run("start")
+    assert is_known(cluster, job_id)
+    cluster.run("stop")
     assert not (cluster.directory / "cluster.json").exists()
     assert cluster.processes() == {}
 

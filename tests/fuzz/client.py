@@ -19,7 +19,7 @@ from actors.client import ActorClient
 from actors.errors import ActorError
 from actors.rpc import wire
 from actors.rpc.config import RpcConfig
-from actors.rpc.security import GREETING_SIZE, MAC_SIZE, TARGET_SIZE, ServerHandshake, near_end
+from actors.rpc.security import GREETING_SIZE, MAC_SIZE, ServerHandshake, near_end
 from actors.rpc.service import RpcService
 from tests.fuzz import decoder
 from tests.fuzz.live_server import FRAME_SIZE, SECRET, TargetGateway
@@ -60,7 +60,7 @@ class MadServer(threading.Thread):
         source = ByteSource(self._random.randbytes(500))
         handshake = ServerHandshake(SECRET, "rpc", near_end(sock))
         handshake.receive(sock.recv(GREETING_SIZE, socket.MSG_WAITALL))
-        proof = handshake.receive(sock.recv(TARGET_SIZE, socket.MSG_WAITALL))
+        proof = handshake.receive(sock.recv(handshake.expects, socket.MSG_WAITALL))
         match source.number(12):
             case 0:
                 sock.sendall(source.take(100))

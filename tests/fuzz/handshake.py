@@ -15,25 +15,26 @@ from actors.rpc.security import (
     MAC_SIZE,
     MAGIC,
     PROOF_SIZE,
-    REFUSAL,
+    SPOKEN,
     TARGET_SIZE,
-    VERSION,
     ClientHandshake,
     ServerHandshake,
+    refusal,
 )
 from tests.fuzz.source import ByteSource
 
 SECRET, OTHER_SECRET = b"0123456789abcdef0123456789abcdef", b"fedcba9876543210fedcba9876543210"
-PREAMBLE = MAGIC + bytes([VERSION])
-
-
+PREAMBLE = MAGIC + bytes([SPOKEN.newest])
 TARGET = bytes(10) + b"\xff\xff" + bytes([127, 0, 0, 1]) + (4711).to_bytes(2)
 
 
-def expected_mac(secret: bytes, role: bytes, service: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    """The proof, from the protocol's description rather than from its code."""
+def expected_mac(
+    secret: bytes, role: bytes, service: bytes, client_nonce: bytes, server_nonce: bytes, of_client: tuple[int, int]
+) -> bytes:
+    """Return the proof as the protocol's description has it; *of_client* is its oldest and newest version."""
     key = hashlib.blake2b(secret, digest_size=32, person=b"understudy-auth").digest()
-    text = b"|".join((role, service, *(part.hex().encode() for part in (client_nonce, server_nonce, TARGET))))
+    bound = (client_nonce, server_nonce, TARGET, bytes((*of_client, SPOKEN.newest)))
+    text = b"|".join((role, service, *(part.hex().encode() for part in bound)))
     return hmac.new(key, text, hashlib.sha256).digest()
 
 
@@ -103,7 +104,7 @@ class _Connection:
         self.failed = True
         assert len(text) < 300
         assert not self._machine.done
-        for size in (0, MAC_SIZE, TARGET_SIZE, GREETING_SIZE, HELLO_SIZE, PROOF_SIZE):
+        for size in (0, MAC_SIZE, TARGET_SIZE + 1, GREETING_SIZE, HELLO_SIZE, PROOF_SIZE):
             try:
                 self._machine.receive(bytes(size))
             except WireError:
@@ -140,31 +141,34 @@ def _check_server(source: ByteSource) -> None:
     answers = [old.answer, other.answer, blob.answer, old.proof[-MAC_SIZE:], source.take(MAC_SIZE), client.hello()]
     if connection.answered:  # what answers the server's nonce can be made only now
         nonces = connection.received[5:GREETING_SIZE], connection.answered[5:GREETING_SIZE]
+        versions = (connection.received[HELLO_SIZE - 1], connection.received[4])
         answers = [
-            expected_mac(SECRET, b"client", b"rpc", *nonces),
+            expected_mac(SECRET, b"client", b"rpc", *nonces, versions),
             *answers,
             connection.answered[GREETING_SIZE:],
-            expected_mac(OTHER_SECRET, b"client", b"rpc", *nonces),
-            expected_mac(SECRET, b"client", b"blob", *nonces),
+            expected_mac(OTHER_SECRET, b"client", b"rpc", *nonces, versions),
+            expected_mac(SECRET, b"client", b"blob", *nonces, versions),
+            expected_mac(SECRET, b"client", b"rpc", *nonces, (versions[0], versions[1] ^ 1)),
         ]
     connection.feed(source.pieces(_spoilt(source, source.choose(answers)) + source.take(16)))
 
     hello, answer = connection.received[:HELLO_SIZE], connection.received[HELLO_SIZE : HELLO_SIZE + MAC_SIZE]
-    greeted = len(hello) >= GREETING_SIZE and hello[:5] == PREAMBLE
-    if greeted and hello[GREETING_SIZE:] == TARGET:
-        nonces = hello[5:GREETING_SIZE], connection.answered[5:GREETING_SIZE]
-        proof = PREAMBLE + nonces[1] + expected_mac(SECRET, b"server", b"rpc", *nonces)
+    greeted = len(hello) >= GREETING_SIZE and hello[:4] == MAGIC
+    is_too_old = greeted and hello[4] < SPOKEN.oldest
+    is_whole = greeted and not is_too_old and len(hello) == HELLO_SIZE
+    is_too_new = is_whole and hello[-1] > SPOKEN.newest
+    if is_whole and not is_too_new and hello[GREETING_SIZE:-1] == TARGET:
+        nonces, versions = (hello[5:GREETING_SIZE], connection.answered[5:GREETING_SIZE]), (hello[-1], hello[4])
+        proof = PREAMBLE + nonces[1] + expected_mac(SECRET, b"server", b"rpc", *nonces, versions)
         assert connection.answered == proof
-        genuine = expected_mac(SECRET, b"client", b"rpc", *nonces)
+        genuine = expected_mac(SECRET, b"client", b"rpc", *nonces, versions)
         assert server.done == (answer == genuine), "let in without the proof, or not with it"
         assert connection.failed == (len(answer) == MAC_SIZE and answer != genuine)
         assert server.refusal == b""
     else:
         assert not server.done
         assert connection.answered == b"", "nothing is shown to who does not speak the protocol, or has not dialled us"
-        of_another_version = len(hello) >= GREETING_SIZE and hello[:4] == MAGIC and not greeted
-        of_another_target = greeted and len(hello) == HELLO_SIZE
-        assert server.refusal == (REFUSAL if of_another_version or of_another_target else b"")
+        assert server.refusal == (refusal(SPOKEN) if is_too_old or is_whole else b"")
 
 
 def _check_client(source: ByteSource) -> None:
@@ -177,13 +181,13 @@ def _check_client(source: ByteSource) -> None:
         server = ServerHandshake(secret, service, TARGET)
         server.receive(hello[:GREETING_SIZE])
         proofs.append(server.receive(hello[GREETING_SIZE:]))
-    choices = (*proofs, old.proof, hello + bytes(MAC_SIZE), REFUSAL, source.take(PROOF_SIZE))
+    choices = (*proofs, old.proof, hello + bytes(MAC_SIZE), refusal(SPOKEN), source.take(PROOF_SIZE))
     connection.feed(source.pieces(_spoilt(source, source.choose(choices)) + source.take(16)))
     genuine = proofs[0]
     assert client.done == (connection.received[:PROOF_SIZE] == genuine), "an impostor was believed, or the server not"
     if client.done:
         assert connection.answered == expected_mac(
-            SECRET, b"client", b"rpc", hello[5:GREETING_SIZE], genuine[5:GREETING_SIZE]
+            SECRET, b"client", b"rpc", hello[5:GREETING_SIZE], genuine[5:GREETING_SIZE], (SPOKEN.oldest, SPOKEN.newest)
         )
     else:
         assert connection.answered == b"", "nothing is shown to who has not proved itself"

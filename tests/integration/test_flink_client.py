@@ -94,7 +94,7 @@ def test_flinks_client_shows_why_not(cluster: Cluster, tmp_path: Path) -> None:
     rest = RestClient.of(cluster)
     flink = FlinkClient(tmp_path, rest)
     (tmp_path / "stranger").mkdir()
-    assert "show the token" in FlinkClient(tmp_path / "stranger", RestClient(rest.url, "")).bad("cancel", "0" * 32)
+    assert "show a token" in FlinkClient(tmp_path / "stranger", RestClient(rest.url, "")).bad("cancel", "0" * 32)
     assert "Job could not be found" in flink.bad("cancel", "0" * 32)
     for command in (("stop",), ("savepoint",), ("checkpoint",)):
         assert f"Could not find Flink job ({'0' * 32})" in flink.bad(*command, "0" * 32)

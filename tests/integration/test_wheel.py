@@ -56,7 +56,8 @@ def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(wheel: Path) 
     assert inside == {name for package in PACKAGES for name in _files_of(package)}
     assert {f"{package}/py.typed" for package in PACKAGES} <= inside
     assert {"conf/config.yaml", "conf/kubernetes/60-master.yaml", "runtime/rest/static/index.html"} <= inside
-    assert data == {f"share/understudy/examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+    assert data == {f"share/understudy/{name}" for name in _files_of("examples")}
+    assert "share/understudy/examples/monitoring/grafana/datasources.yaml" in data
     assert described["Name"] == "understudy-spark"
     assert {"java", "redis-server", "notebook", "examples", "s3", "docs"} <= set(
         described.get_all("Provides-Extra") or ()

@@ -274,7 +274,7 @@ inline acquire(m, who, above) {
     fi
 }
 
-/* RENEW: sets granted. */
+/* RENEW: sets granted. That it restores the leader's address is left out: the model has no addresses. */
 inline renew(m, who, nr) {
     if
 #ifdef RENEW_ANY          /* FAULT RENEW_ANY: no comparison of owner and epoch */

@@ -14,6 +14,7 @@ from tests.mutants import (
     jobs,
     own_names,
     rest,
+    users,
     working_directory,
 )
 from tests.mutants.model import Mutant
@@ -30,5 +31,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *jobs.MUTANTS,
     *own_names.MUTANTS,
     *rest.MUTANTS,
+    *users.MUTANTS,
     *working_directory.MUTANTS,
 )

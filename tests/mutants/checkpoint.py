@@ -14,6 +14,69 @@ _LEASES = "runtime/taskexecutor/location_leases.py"
 
 MUTANTS = (
     Mutant(
+        "stop-completed-beside-a-restarted-task",
+        "A stop is made again if a task is lost whose queries it has stopped.",
+        "runtime/checkpoint/coordinator.py",
+        "                missing += pending.lost_of(attempts)\n",
+        "                pass\n",
+        (
+            "unit/test_checkpoint_coordinator.py"
+            "::test_a_stop_is_made_again_if_a_task_whose_queries_it_has_stopped_is_lost_before_the_others_are_done",
+        ),
+    ),
+    Mutant(
+        "stop-undone-while-it-is-stored",
+        "A stop that is undone while its savepoint is written is reported as failed.",
+        "runtime/checkpoint/coordinator.py",
+        "        if pending.is_undone:\n",
+        "        if False:\n",
+        (
+            "unit/test_checkpoint_coordinator.py"
+            "::test_a_stop_that_a_lost_task_undoes_while_its_savepoint_is_written_is_told",
+        ),
+    ),
+    Mutant(
+        "stop-found-after-a-deployment",
+        "A former JobMaster's savepoint does not stop tasks that were deployed since.",
+        "runtime/checkpoint/coordinator.py",
+        "            is_undone = self._has_deployed and self._is_undone(trigger)\n",
+        "            is_undone = False\n",
+        (
+            "unit/test_checkpoint_coordinator.py"
+            "::test_a_savepoint_of_a_former_job_master_does_not_stop_tasks_that_were_deployed_since",
+        ),
+    ),
+    Mutant(
+        "stop-in-progress-hidden-by-a-former-one",
+        "A former stop that is asked after again does not hide the stop in progress.",
+        "runtime/checkpoint/coordinator.py",
+        "            elif not is_other:\n",
+        "            else:\n",
+        (
+            "unit/test_checkpoint_coordinator.py"
+            "::test_a_former_stop_that_is_asked_after_again_does_not_hide_the_one_in_progress",
+        ),
+    ),
+    Mutant(
+        "former-stop-not-undone",
+        "A task that runs again undoes a former JobMaster's stop beside the one in progress.",
+        "runtime/checkpoint/coordinator.py",
+        "                self._former_stops.append(trigger)\n",
+        "                pass\n",
+        (
+            "unit/test_checkpoint_coordinator.py"
+            "::test_a_task_that_runs_again_undoes_a_former_stop_beside_the_one_in_progress",
+        ),
+    ),
+    Mutant(
+        "stop-before-the-queries-have-started",
+        "A stop waits for the queries of a task that was restored.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "                await self._all_started(trigger.timeout_s)\n                is_stop",
+        "                is_stop",
+        ("unit/test_task_checkpoints.py::test_a_stop_waits_for_the_queries_of_a_task_that_was_restored",),
+    ),
+    Mutant(
         "snapshot-half-taken",
         "A snapshot that could not be taken leaves nothing.",
         _SNAPSHOT,
@@ -134,10 +197,45 @@ MUTANTS = (
         ("unit/test_checkpoint_snapshot.py::test_it_is_on_the_disk_before_it_is_one",),
     ),
     Mutant(
+        "savepoint-found-not-synced",
+        "The savepoint of a lost JobMaster is on the disk before its successor acknowledges it.",
+        "runtime/jobmaster/savepoints.py",
+        "        sync_names(path)",
+        "        _ = (path)",
+        ("unit/test_job_checkpoints.py::test_a_savepoint_is_acknowledged_when_its_name_is_on_the_disk",),
+    ),
+    Mutant(
+        "savepoint-found-by-the-dispatcher-not-synced",
+        "The savepoint that only a lost JobMaster knew of is on the disk before the Dispatcher shows it as complete.",
+        "runtime/dispatcher/endpoint.py",
+        "await self.run_blocking(sync_names, path)",
+        "_ = (path)",
+        ("unit/test_dispatcher_checkpoints.py::test_a_savepoint_that_only_a_lost_job_master_knew_of_is_found",),
+    ),
+    Mutant(
+        "published-savepoint-reported-as-failed",
+        "A savepoint that a former JobMaster has published at the last moment is taken over.",
+        "runtime/jobmaster/savepoints.py",
+        "            if not self.find(trigger):\n                raise\n",
+        "            raise\n",
+        (
+            "unit/test_job_checkpoints.py"
+            "::test_a_savepoint_that_a_former_job_master_publishes_at_the_last_moment_is_taken_over",
+        ),
+    ),
+    Mutant(
+        "snapshot-found-not-synced",
+        "A snapshot that a lost process has taken is on the disk before it is acknowledged.",
+        "runtime/checkpoint/snapshot.py",
+        "            sync_names(target)",
+        "            _ = (target)",
+        ("unit/test_checkpoint_snapshot.py::test_it_is_on_the_disk_before_it_is_one",),
+    ),
+    Mutant(
         "rollback-pinned-not-synced",
         "What a rollback goes back to is on the disk before it is written down.",
         "runtime/jobmaster/savepoints.py",
-        "            sync_directories(pinned)\n            sync_directory(self._directory)\n",
+        "            sync_directories(pinned)\n            sync_names(pinned)\n",
         "",
         ("unit/test_job_checkpoints.py::test_what_a_rollback_keeps_is_on_the_disk",),
     ),
@@ -298,7 +396,7 @@ MUTANTS = (
         "lock-taken-after-the-end",
         "No lock is taken after the attempt has given up its locks.",
         _LEASES,
-        "await asyncio.wait((locking,))",
+        "await asyncio.gather(locking, return_exceptions=True)",
         "pass",
         ("unit/test_location_leases.py::test_no_lock_is_taken_after_the_attempt_has_given_up_its_locks",),
     ),

@@ -37,6 +37,43 @@ MUTANTS = (
         long=True,
     ),
     Mutant(
+        "signal-to-whoever-has-the-number",
+        "A signal reaches the process that is meant, or none.",
+        "runtime/process_signals.py",
+        "            if not is_meant():\n",
+        "            if is_meant() is None:\n",
+        (
+            "unit/test_process_signals.py::test_it_is_sent_to_the_process_that_is_meant",
+            "unit/test_process_signals.py"
+            "::test_a_sweep_spares_a_process_that_has_got_the_number_of_one_of_the_clusters",
+        ),
+    ),
+    Mutant(
+        "keys-of-a-cluster-left-in-a-busy-redis",
+        "The keys of a cluster are removed from a Redis that does not answer at once.",
+        "runtime/ha/services.py",
+        "            patience_s=patience_s,\n",
+        "            patience_s=0.0,\n",
+        ("unit/test_forgetting_jobs.py::test_keys_are_removed_from_a_redis_that_answers_again",),
+    ),
+    Mutant(
+        "jobs-not-forgotten-by-the-master-are-not-forgotten-by-stop",
+        "A master that could not remove the jobs from Redis leaves that to `understudy stop`.",
+        "runtime/cluster/master.py",
+        "        if not (is_forgotten or self.is_own):\n            return\n",
+        "",
+        ("unit/test_forgetting_jobs.py::test_a_master_that_could_not_remove_the_keys_leaves_that_to_the_stop",),
+    ),
+    Mutant(
+        "jobs-forgotten-at-a-reboot",
+        "Jobs outlive the only master of a session cluster that gets SIGTERM.",
+        "runtime/cluster/master.py",
+        "            if self._ends_cluster or not self._is_outlived_by_jobs():\n",
+        "            if True:\n",
+        ("faults/test_masters.py::test_jobs_outlive_the_only_master_that_is_told_to_end",),
+        long=True,
+    ),
+    Mutant(
         "lease-kept-after-the-end-of-its-job",
         "The lease of a checkpointLocation is free with the end of its job.",
         "runtime/taskexecutor/task.py",

@@ -130,7 +130,7 @@ MUTANTS = (
         "half-submission-kept-by-the-next",
         "The next leader withdraws what was not stored.",
         _DISPATCHER,
-        "                await registry.withdraw(job_id, term)\n        await self._job_blobs",
+        "                await registry.withdraw(job_id, term, entry.status)\n        await self._job_blobs",
         "        await self._job_blobs",
         (
             "contract/test_dispatcher_submission.py::test_the_next_leader_withdraws_what_was_not_stored_and_runs_what_was",
@@ -265,8 +265,8 @@ MUTANTS = (
         "checkpoint-swept-by-a-former-job-master",
         "A JobMaster that may not lead any more sweeps nothing.",
         _CHECKPOINTING,
-        "        self._endpoint.act(self._term)\n        completed = []\n",
-        "        completed = []\n",
+        "        self._endpoint.act(self._term)\n        completed, unreadable =",
+        "        completed, unreadable =",
         ("unit/test_job_checkpoints.py::test_a_job_master_that_may_not_lead_any_more_sweeps_nothing",),
     ),
     Mutant(
@@ -278,11 +278,19 @@ MUTANTS = (
         ("unit/test_job_checkpoints.py::test_a_successor_knows_what_is_stored_and_sweeps_the_rest",),
     ),
     Mutant(
+        "unreadable-checkpoint-swept",
+        "A stored checkpoint that cannot be read keeps its files until another one subsumes it.",
+        _CHECKPOINTING,
+        ' | {str(self._directory / f"{PREFIX}{number}") for number in unreadable}',
+        "",
+        ("unit/test_job_checkpoints.py::test_a_stored_checkpoint_that_cannot_be_read_does_not_keep_later_ones_away",),
+    ),
+    Mutant(
         "loaded-checkpoint-subsumed",
         "The last checkpoint that was loaded is kept until a newer one is.",
         _CHECKPOINTING,
-        "removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term, needed)",
-        "removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term)",
+        "return await self._store.add(metadata.checkpoint_id, data, self._term, needed)",
+        "return await self._store.add(metadata.checkpoint_id, data, self._term)",
         ("unit/test_job_checkpoints.py::test_the_last_checkpoint_that_was_loaded_is_kept_until_a_newer_one_is",),
     ),
     Mutant(
@@ -436,7 +444,23 @@ MUTANTS = (
         "",
         ("unit/test_slot_manager.py::test_a_new_instance_replaces_the_old_one_of_its_name",),
     ),
+    Mutant(
+        "lost-slot-not-told",
+        "A job learns of the loss of a slot that was allocated to it, for it may still wait for the offer.",
+        _SLOTS,
+        "                    self._left[before] = slot.job_id\n",
+        "                    pass\n",
+        ("unit/test_slot_manager.py::test_a_job_is_told_of_an_allocated_slot_that_is_gone_and_may_ask_for_it_again",),
+    ),
     # ------------------------------------------------------------------ the TaskExecutor
+    Mutant(
+        "second-slot-of-an-allocation",
+        "An allocation has one slot of a TaskExecutor.",
+        "runtime/taskexecutor/slot_table.py",
+        "        if other is not None:\n",
+        "        if False:\n",
+        ("unit/test_slot_table.py::test_an_allocation_has_one_slot",),
+    ),
     Mutant(
         "slot-given-twice",
         "A slot that belongs to an allocation is given to no other.",
@@ -693,8 +717,8 @@ MUTANTS = (
         "detached-until-the-next-leader-only",
         "A job that was detached needs no client under the next Dispatcher either.",
         _DISPATCHER,
-        "        data = encode(replace(graph, client_heartbeat_timeout_s=None))\n",
-        "        data = encode(graph)\n",
+        "        data = self._encoded(replace(graph, client_heartbeat_timeout_s=None))\n",
+        "        data = self._encoded(graph)\n",
         (
             "integration/test_attached_job.py::test_a_job_whose_client_lives_outlives_its_dispatcher_and_one_that_stood_still",
         ),

@@ -225,8 +225,8 @@ MUTANTS = (
         "processes-left-in-a-control-group",
         "What runs on in the group of a task ends with it.",
         _GROUPS,
-        "                        os.kill(int(pid), signal.SIGKILL)\n",
-        "                        pass\n",
+        "                    signal_process(int(pid), signal.SIGKILL, functools.partial(_contains, directory, pid))\n",
+        "                    pass\n",
         ("contract/test_control_groups.py::test_what_runs_on_in_a_group_ends_with_it",),
     ),
     Mutant(

@@ -280,16 +280,17 @@ def test_a_wrong_number_of_arguments_is_refused(values: Any) -> None:
         SPECS["defaults"].decode_arguments(values)
 
 
-def test_defaults_and_keywords_are_filled_in_by_the_caller() -> None:
+def test_defaults_are_filled_in_by_the_caller_up_to_its_last_argument() -> None:
     encode = SPECS["defaults"].encode_arguments
-    assert encode((1,), {}) == [1, "b", None]
-    assert encode((1, "x"), {}) == [1, "x", None]
+    assert encode((1,), {}) == [1]
+    assert encode((1, "x"), {}) == [1, "x"]
+    assert encode((), {"a": 1, "b": "x"}) == [1, "x"]
     assert encode((), {"c": Point(2), "a": 1}) == [1, "b", {"x": 2, "y": 0.0}]
 
 
-def test_an_older_caller_may_leave_out_what_has_a_default() -> None:
-    assert SPECS["defaults"].decode_arguments([1]) == [1]
-    assert SPECS["defaults"].decode_arguments([1, "x"]) == [1, "x"]
+def test_the_receiver_fills_in_the_defaults_behind_the_last_argument() -> None:
+    assert SPECS["defaults"].decode_arguments([1]) == [1, "b", None]
+    assert SPECS["defaults"].decode_arguments([1, "x"]) == [1, "x", None]
 
 
 @pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, "b", None, 4), {}), ((1,), {"d": 1}), ((1,), {"a": 1})])

@@ -119,8 +119,11 @@ def test_an_executor_brings_its_result_back(embedded: EmbeddedLoop) -> None:
 
 
 def test_sockets_wake_the_loop(embedded: EmbeddedLoop) -> None:
+    echoed: list[bytes] = []
+
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(await reader.readexactly(5))
+        echoed.append(await reader.readexactly(5))
+        writer.write(echoed[0])
         await writer.drain()
         writer.close()
 
@@ -138,7 +141,7 @@ def test_sockets_wake_the_loop(embedded: EmbeddedLoop) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    play_thespian(embedded, lambda: bool(received))
+    play_thespian(embedded, lambda: bool(echoed))  # not until it is received: that wakes nothing
     thread.join()
     assert received == [b"hello"]
     server.close()
@@ -206,7 +209,6 @@ class WorkClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> WorkClock:
     clock = WorkClock()
-    monkeypatch.setattr("actors.process.loops.time", clock)
     monkeypatch.setattr("actors.process.loops.time", clock)
     return clock
 

@@ -156,7 +156,7 @@ def test_a_remote_gateway_sends_bound_and_encoded_arguments() -> None:
     (ask, tell) = service.sent
     assert ask[:2] == ("ask", ADDRESS)
     assert ask[2].name == "greet"
-    assert ask[3:] == (["ann", 1], token, 2.5)
+    assert ask[3:] == (["ann"], token, 2.5)  # the receiver fills in the default
     assert tell == ("tell", ADDRESS, "note", ["x"], token)
 
 

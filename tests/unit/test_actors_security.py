@@ -22,15 +22,16 @@ from actors.rpc.security import (
     MAC_SIZE,
     MAGIC,
     PROOF_SIZE,
-    REFUSAL,
-    VERSION,
+    SPOKEN,
     ClientHandshake,
     ServerHandshake,
+    Versions,
     check_peer_is_us,
     far_end,
     load_or_create_secret,
     load_secret,
     near_end,
+    refusal,
 )
 from tests.handshakes import authenticate_client_socket
 from tests.waiting import PATIENCE_S
@@ -40,12 +41,16 @@ TARGET = bytes(10) + b"\xff\xff\x7f\0\0\1\x12\x34"
 OTHER_SECRET = b"fedcba9876543210fedcba9876543210"
 
 
-def client_of(secret: bytes = SECRET, service: str = "rpc", target: bytes = TARGET) -> ClientHandshake:
-    return ClientHandshake(secret, service, target)
+def client_of(
+    secret: bytes = SECRET, service: str = "rpc", target: bytes = TARGET, spoken: Versions = SPOKEN
+) -> ClientHandshake:
+    return ClientHandshake(secret, service, target, spoken)
 
 
-def server_of(secret: bytes = SECRET, service: str = "rpc", target: bytes = TARGET) -> ServerHandshake:
-    return ServerHandshake(secret, service, target)
+def server_of(
+    secret: bytes = SECRET, service: str = "rpc", target: bytes = TARGET, spoken: Versions = SPOKEN
+) -> ServerHandshake:
+    return ServerHandshake(secret, service, target, spoken)
 
 
 def prove(server: ServerHandshake, hello: bytes) -> bytes:
@@ -147,7 +152,7 @@ def test_a_server_refuses_who_has_dialled_another_port_and_proves_nothing_to_him
 
 def test_a_handshake_that_is_passed_on_with_the_port_changed_is_believed_by_neither_side() -> None:
     client, server = client_of(target=ELSEWHERE), server_of()
-    proof = prove(server, client.hello()[:GREETING_SIZE] + TARGET)  # as the relay would have it
+    proof = prove(server, client.hello().replace(ELSEWHERE, TARGET))  # as the relay would have it
     with pytest.raises(AuthenticationError, match="server does not hold"):
         client.receive(proof)
     trusting = client_of(target=ELSEWHERE)  # a client that would answer whatever the proof
@@ -224,25 +229,63 @@ def test_a_process_of_another_user_at_the_other_end_of_a_unix_socket_is_refused(
 # ------------------------------------------------------------------ versions, and other protocols
 
 
-@pytest.mark.parametrize("side", ["client", "server"])
-def test_another_version_is_named_on_both_sides(side: str) -> None:
-    handshake = server_of() if side == "server" else client_of()
-    first = (MAGIC + bytes([VERSION + 1])).ljust(handshake.expects, b"\0")
-    with pytest.raises(ProtocolVersionMismatch, match=f"version {VERSION + 1}, this side speaks {VERSION}: install"):
-        handshake.receive(first)
+RANGES = [Versions(3, 3), Versions(3, 4), Versions(4, 4), Versions(4, 6), Versions(6, 7), Versions(3, 9)]
 
 
-def test_a_server_of_another_version_names_it_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, server = client_of(), server_of()
-    hello = bytearray(client.hello())
-    hello[4] = VERSION + 1  # the client's is the newer one
-    with pytest.raises(ProtocolVersionMismatch):
-        server.receive(bytes(hello[:GREETING_SIZE]))
-    assert len(server.refusal) == PROOF_SIZE
-    monkeypatch.setattr("actors.rpc.security.VERSION", VERSION + 1)
-    with pytest.raises(ProtocolVersionMismatch, match=f"version {VERSION}, this side speaks {VERSION + 1}: install"):
+@pytest.mark.parametrize("ours", RANGES, ids=str)
+@pytest.mark.parametrize("theirs", RANGES, ids=str)
+def test_both_sides_agree_on_the_newest_version_that_both_speak(ours: Versions, theirs: Versions) -> None:
+    common = {*range(ours.oldest, ours.newest + 1)} & {*range(theirs.oldest, theirs.newest + 1)}
+    client, server = client_of(spoken=ours), server_of(spoken=theirs)
+    if common:
+        server.receive(client.receive(prove(server, client.hello())))
+        assert client.done
+        assert server.done
+        assert client.version == server.version == max(common)
+        assert all(far.fits(b"x", near.next(b"x")) for near, far in zip(client.tags(), server.tags(), strict=True))
+        return
+    with pytest.raises(ProtocolVersionMismatch, match=f"version .*, this side speaks {theirs}: install"):
+        prove(server, client.hello())
+    with pytest.raises(ProtocolVersionMismatch, match=f"version {theirs}, this side speaks {ours}: install"):
         client.receive(server.refusal)
     assert not client.done
+    assert client.version == server.version == 0
+
+
+def test_version_2_is_refused_by_its_shorter_hello_and_refuses_in_its_own_form() -> None:
+    server = server_of()
+    with pytest.raises(ProtocolVersionMismatch, match=f"version 2, this side speaks {SPOKEN}: install"):
+        server.receive(MAGIC + bytes([2]) + bytes(32))
+    assert len(server.refusal) == PROOF_SIZE
+    with pytest.raises(ProtocolVersionMismatch, match=f"version 2, this side speaks {SPOKEN}: install"):
+        client_of().receive((MAGIC + bytes([2])).ljust(PROOF_SIZE, b"\0"))
+
+
+def test_nobody_between_the_two_lowers_their_version() -> None:
+    client, server = client_of(spoken=Versions(3, 5)), server_of(spoken=Versions(3, 5))
+    hello = bytearray(client.hello())
+    hello[4] = 4
+    proof = prove(server, bytes(hello))
+    assert server.version == 4
+    with pytest.raises(AuthenticationError, match="server does not hold"):
+        client.receive(proof)
+    client, server = client_of(spoken=Versions(3, 5)), server_of(spoken=Versions(3, 5))
+    lowered = bytearray(prove(server, client.hello()))
+    lowered[4] = 4
+    with pytest.raises(AuthenticationError, match="server does not hold"):
+        client.receive(bytes(lowered))
+
+
+@pytest.mark.parametrize("oldest", range(256))
+def test_any_oldest_version_of_a_client_is_agreed_on_or_refused(oldest: int) -> None:
+    hello = client_of().hello()[:-1] + bytes([oldest])
+    server = server_of()
+    if oldest <= SPOKEN.newest:
+        prove(server, hello)
+        assert server.version == SPOKEN.newest
+    else:
+        with pytest.raises(ProtocolVersionMismatch):
+            prove(server, hello)
 
 
 def test_only_another_version_is_told_anything() -> None:
@@ -260,7 +303,7 @@ def test_only_another_version_is_told_anything() -> None:
 
 def test_a_refusal_of_the_same_version_is_no_proof() -> None:
     with pytest.raises(AuthenticationError):
-        client_of().receive(REFUSAL)
+        client_of().receive(refusal(SPOKEN))
 
 
 @pytest.mark.parametrize("size", [0, 1, GREETING_SIZE - 1, GREETING_SIZE + 1])
@@ -299,7 +342,7 @@ def test_no_random_bytes_pass_the_server(hello: bytes, answer: bytes) -> None:
     server = server_of()
     with pytest.raises(WireError):
         server_of().receive(hello)
-    prove(server, MAGIC + bytes([VERSION]) + hello[5:] + TARGET)
+    prove(server, MAGIC + bytes([SPOKEN.newest]) + hello[5:] + TARGET + bytes([SPOKEN.oldest]))
     with pytest.raises(AuthenticationError):
         server.receive(answer)
     assert not server.done
@@ -307,7 +350,7 @@ def test_no_random_bytes_pass_the_server(hello: bytes, answer: bytes) -> None:
 
 @given(proof=st.binary(min_size=PROOF_SIZE, max_size=PROOF_SIZE))
 def test_no_random_bytes_pass_the_client(proof: bytes) -> None:
-    for first in (proof, MAGIC + bytes([VERSION]) + proof[5:]):
+    for first in (proof, MAGIC + bytes([SPOKEN.newest]) + proof[5:]):
         client = client_of()
         with pytest.raises(ActorError):
             client.receive(first)

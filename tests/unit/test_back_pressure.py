@@ -211,6 +211,25 @@ def test_lag_where_it_is_a_number(end: Any, latest: Any, lag: int | None) -> Non
     assert source_lag(end, latest) == lag
 
 
+@pytest.mark.parametrize(
+    ("end", "latest", "lag"),
+    [
+        ({"0": 8, "1": 16}, {"0": 10, "1": 16}, 2),
+        ({"offset": 8}, {"offset": 9}, 1),
+        ({"0": 8}, {"0": 8, "1": 5}, None),
+        ({"0": "a"}, {"0": "b"}, None),
+        ({"0": 8}, None, None),
+        (3, 10, 7),
+    ],
+)
+def test_a_python_data_source_is_named_and_its_partitions_are_summed(end: Any, latest: Any, lag: int | None) -> None:
+    for kind in ("PythonMicroBatchStream", "PythonMicroBatchStreamWithAdmissionControl"):
+        description = f"org.apache.spark.sql.execution.datasources.v2.python.{kind}@63452da0"
+        told = {"batchId": 0, "sources": [{"description": description, "endOffset": end, "latestOffset": latest}]}
+        (source,) = query_progress(json.dumps(told)).sources
+        assert (source.description, source.lag) == ("Python data source", lag)
+
+
 def info(run_id: str, number: int | None, took_ms: int = 100, interval: int | None = INTERVAL) -> StreamingQueryInfo:
     told = PROGRESS | {"batchId": number, "timestamp": str(number), "durationMs": {"triggerExecution": took_ms}}
     return StreamingQueryInfo("q", run_id, None, True, number, None if number is None else json.dumps(told), interval)

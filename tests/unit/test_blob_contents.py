@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blob.contents import BlobContents, KeyedLocks
-from blob.errors import BlobNotFound
+from blob.errors import BlobNotFound, BlobServerError
 from blob.file_store import FileSystemBlobStore
 from blob.key import KEY_TYPES, BlobKey, BlobType
 from blob.limits import StorageBudget
@@ -257,6 +258,63 @@ def test_a_blob_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path, monkeyp
     contents.close()
 
 
+def _note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    return synced
+
+
+def test_the_names_of_its_directories_are_on_the_disk_when_a_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cluster" / "blobs"
+    (root / f"job_{LIVE}").mkdir(parents=True)  # by a server that was killed before it had synced a name
+    synced = _note_syncs(monkeypatch)
+    BlobDirectory(root, exclusive=True).close()
+    assert {root, root.parent, tmp_path} <= set(synced)
+    synced.clear()
+    BlobDirectory(tmp_path / "cache", exclusive=False).close()
+    assert synced == [], "a cache needs to survive nothing"
+
+
+def test_the_directory_of_a_job_whose_name_the_disk_did_not_take_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = Contents(tmp_path / "blobs", VoidBlobStore(), Clock())
+
+    def fail(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == tmp_path / "blobs":
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(BlobServerError, match="Input/output"):
+            contents.put(b"x", LIVE)
+    synced = _note_syncs(monkeypatch)
+    contents.put(b"x", LIVE)
+    assert tmp_path / "blobs" in synced
+    contents.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_directories_of_jobs_without_blobs_are_swept(tmp_path: Path, clock: Clock, restarted: bool) -> None:
+    contents = Contents(tmp_path / "blobs", VoidBlobStore(), clock)
+    deleted = contents.put(b"x", LIVE, BlobType.TRANSIENT)
+    contents.put(b"x", DEAD, BlobType.TRANSIENT)
+    kept = contents.put(b"x", OTHER)
+    contents.delete(LIVE, deleted)
+    clock.now = AGE
+    contents.get(OTHER, kept)
+    contents.delete_expired()
+    if restarted:
+        contents.close()
+        contents = Contents(tmp_path / "blobs", VoidBlobStore(), clock)
+    contents.sweep([LIVE, OTHER])
+    assert [path.name for path in (tmp_path / "blobs").glob("job_*")] == [f"job_{OTHER}"]
+    assert contents.get(LIVE, contents.put(b"y", LIVE)) == b"y"
+    contents.close()
+
+
 def test_an_upload_that_comes_to_nothing_leaves_nothing(tmp_path: Path) -> None:
     contents = Contents(tmp_path / "blobs", VoidBlobStore(), Clock())
     with contents.begin(UploadName(BlobType.PERMANENT, LIVE, os.urandom(16), 5)) as upload:
@@ -264,6 +322,31 @@ def test_an_upload_that_comes_to_nothing_leaves_nothing(tmp_path: Path) -> None:
         assert (contents.total_bytes, upload.temporary.exists()) == (5, True)
     assert (contents.total_bytes, upload.temporary.exists()) == (0, False)
     contents.close()
+
+
+def test_what_a_failing_disk_does_not_remove_counts_until_it_is_removed(
+    contents: Contents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incoming = tmp_path / "blob" / "incoming"
+    contents.put(b"12345", DEAD)
+    key = contents.put(b"123", None, BlobType.TRANSIENT)
+    upload = contents.begin(UploadName(BlobType.PERMANENT, LIVE, os.urandom(16), 20))
+    with monkeypatch.context() as failing:
+        for function in ("unlink", "rmdir"):
+            failing.setattr(os, function, _fail)
+        upload.end()
+        assert contents.delete_job(DEAD, from_store=False)
+        assert contents.delete(None, key)
+        contents.delete_expired()
+    with pytest.raises(BlobNotFound):
+        contents.get(None, key)
+    assert (contents.total_bytes, len(list(incoming.iterdir()))) == (28, 3)
+    contents.delete_expired()
+    assert (contents.total_bytes, list(incoming.iterdir())) == (0, [])
+
+
+def _fail(*_arguments: object, **_keywords: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
 
 
 def test_what_is_used_when_the_sweep_comes_to_it_is_spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

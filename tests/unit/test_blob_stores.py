@@ -127,7 +127,7 @@ def test_a_copy_is_on_the_disk_before_it_is_a_blob(tmp_path: Path, monkeypatch: 
     local = tmp_path / "local"
     local.write_bytes(b"x")
     assert FileSystemBlobStore(tmp_path / "store").put(local, JOB, PermanentBlobKey.create(bytes(32), bytes(16)))
-    assert steps == [
+    assert steps[-5:] == [
         f"sync {tmp_path.name}",
         "sync store",
         "sync .blob_p",

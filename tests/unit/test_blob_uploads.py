@@ -10,7 +10,7 @@ from blob.uploads import MOST_PARKED, PARKED_FROM, ParkedUploads, Upload, Upload
 def upload(directory: Path, number: int = 0, received: int = PARKED_FROM) -> Upload:
     name = UploadName(BlobType.TRANSIENT, None, number.to_bytes(16), 2 * PARKED_FROM)
     path = directory / f"temp-{number}"
-    made = Upload(name, os.open(path, os.O_CREAT | os.O_RDWR), path, lambda _: None)
+    made = Upload(name, os.open(path, os.O_CREAT | os.O_RDWR), path, lambda ended: ended.temporary.unlink())
     made.received = received
     return made
 

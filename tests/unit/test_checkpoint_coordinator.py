@@ -185,6 +185,37 @@ def test_a_task_that_ends_takes_the_checkpoint_along() -> None:
     assert driver.store == []
 
 
+@pytest.mark.parametrize("kind", [SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT])
+def test_a_checkpoint_is_aborted_when_a_task_that_has_done_its_part_starts_again(kind: SnapshotType) -> None:
+    """Its restore may remove files of its sink that this part of the checkpoint names."""
+    driver = Driver(timeout_s=60)
+    driver.running = ready(1, 2)
+    wanted, _ = driver.trigger(kind)
+    driver.acknowledge(1, 1)
+    driver.running = RunningTasks((task(2),), are_ready=False, are_stateful=True)
+    assert driver.advance() == [], "a task that has ended for good may have done its part"
+    driver.carry_out(driver.coordinator.task_restarts(JobVertexID(f"{9:032x}"), at(driver.now)))
+    assert driver.coordinator.outcome(1) is CheckpointOutcome.PENDING, "another task starts"
+    steps = driver.carry_out(driver.coordinator.task_restarts(task(1).key, at(driver.now)))
+    assert len(of_type(steps, NotifyAborted)) == 1
+    assert driver.acknowledge(1, 2) is CheckpointOutcome.ABORTED
+    assert driver.store == []
+    driver.running = ready(1, 2)
+    (again,) = of_type(driver.advance(), TriggerTasks)
+    assert isinstance(again, TriggerTasks)
+    assert again.trigger == wanted
+
+
+def test_a_checkpoint_that_is_being_stored_is_not_aborted_when_a_task_starts_again() -> None:
+    driver = Driver()
+    driver.hold_stores = True
+    driver.trigger()
+    driver.acknowledge(1)
+    assert driver.coordinator.task_restarts(task(1).key, at(driver.now)) == []
+    driver.carry_out(driver.put(driver.held.pop()))
+    assert [item.checkpoint_id for item in driver.store] == [1]
+
+
 def test_too_many_failures_in_a_row_fail_the_job_and_a_success_forgives() -> None:
     driver = Driver(interval_s=10, tolerable_failures=1)
     decline = lambda number: driver.carry_out(  # noqa: E731
@@ -341,6 +372,96 @@ def test_a_stop_that_a_lost_task_undoes_is_told_and_the_job_is_checkpointed_agai
     assert (status.state, status.path) == (OperationState.FAILED, "/c/chk-1")
     assert "the job continues" in status.error
     assert len(of_type(driver.advance(), TriggerTasks)) == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SnapshotType if kind.ends_the_job])
+def test_a_stop_is_made_again_if_a_task_whose_queries_it_has_stopped_is_lost_before_the_others_are_done(
+    kind: SnapshotType,
+) -> None:
+    driver = Driver()
+    driver.running = ready(1, 2)
+    wanted, _ = driver.trigger(kind)
+    driver.acknowledge(1, 1)
+    driver.running = RunningTasks((task(2),), are_ready=False, are_stateful=True)
+    driver.advance()
+    driver.coordinator.stop_undone()  # the lost task is deployed again
+    assert driver.acknowledge(1, 2) is CheckpointOutcome.ABORTED
+    assert driver.coordinator.operation(wanted.trigger_id).state is OperationState.IN_PROGRESS  # type: ignore[union-attr]
+    driver.running = ready(3, 4)
+    (again,) = of_type(driver.advance(), TriggerTasks)
+    assert isinstance(again, TriggerTasks)
+    assert again.trigger == wanted
+    for number in (3, 4):
+        driver.acknowledge(2, number)
+    assert driver.coordinator.operation(wanted.trigger_id).state is OperationState.COMPLETED  # type: ignore[union-attr]
+
+
+def test_a_task_without_queries_may_end_while_a_stop_waits_for_the_others() -> None:
+    driver = Driver()
+    driver.running = ready(1, 2)
+    wanted, _ = driver.trigger(SnapshotType.SAVEPOINT_SUSPEND)
+    ack = AcknowledgeCheckpoint(1, task(1).attempt_id, wanted, ())
+    driver.carry_out(driver.coordinator.acknowledged(ack, at(driver.now))[1])
+    driver.running = ready(2)
+    driver.advance()
+    driver.acknowledge(1, 2)
+    assert driver.coordinator.operation(wanted.trigger_id).state is OperationState.COMPLETED  # type: ignore[union-attr]
+
+
+def test_a_stop_that_a_lost_task_undoes_while_its_savepoint_is_written_is_told() -> None:
+    driver = Driver(interval_s=10)
+    driver.hold_stores = True
+    wanted, _ = driver.trigger(SnapshotType.SAVEPOINT_SUSPEND)
+    driver.acknowledge(1)
+    driver.running = RunningTasks()
+    driver.advance()
+    driver.coordinator.stop_undone()
+    driver.running = ready(2)
+    driver.advance()
+    driver.carry_out(driver.put(driver.held.pop()))
+    status = driver.coordinator.operation(wanted.trigger_id)
+    assert status is not None
+    assert (status.state, status.path) == (OperationState.FAILED, "/c/chk-1")
+    assert "the job continues" in status.error
+    assert len(of_type(driver.advance(100), TriggerTasks)) == 1
+
+
+def test_a_savepoint_of_a_former_job_master_does_not_stop_tasks_that_were_deployed_since() -> None:
+    driver = Driver()
+    cancel, stop = request(SnapshotType.SAVEPOINT_CANCEL), request(SnapshotType.SAVEPOINT_SUSPEND)
+    driver.coordinator.stop_undone()
+    for _ in range(2):
+        status = driver.coordinator.already_there(stop, "/s")
+        assert (status.state, status.path) == (OperationState.FAILED, "/s")
+        assert "the job continues" in status.error
+    assert driver.coordinator.already_there(cancel, "/s").state is OperationState.COMPLETED
+
+
+def test_a_former_stop_that_is_asked_after_again_does_not_hide_the_one_in_progress() -> None:
+    driver = Driver()
+    driver.coordinator.stop_undone()
+    former, present = request(SnapshotType.SAVEPOINT_TERMINATE), request(SnapshotType.SAVEPOINT_CANCEL)
+    driver.coordinator.trigger(present, at(driver.now))
+    assert driver.coordinator.already_there(former, "/s").state is OperationState.FAILED
+    stop = driver.coordinator.stop_operation
+    assert stop is not None
+    assert (stop.trigger_id, stop.state) == (present.trigger_id, OperationState.IN_PROGRESS)
+    status = driver.coordinator.trigger(request(SnapshotType.SAVEPOINT_TERMINATE), at(driver.now))
+    assert "accepts no other request" in status.error
+
+
+def test_a_task_that_runs_again_undoes_a_former_stop_beside_the_one_in_progress() -> None:
+    driver = Driver()
+    former, present = request(SnapshotType.SAVEPOINT_TERMINATE), request(SnapshotType.SAVEPOINT_SUSPEND)
+    driver.coordinator.trigger(present, at(driver.now))
+    assert driver.coordinator.already_there(former, "/s").state is OperationState.COMPLETED
+    driver.coordinator.stop_undone()
+    status = driver.coordinator.operation(former.trigger_id)
+    assert status is not None
+    assert (status.state, status.path) == (OperationState.FAILED, "/s")
+    stop = driver.coordinator.stop_operation
+    assert stop is not None
+    assert stop.state is OperationState.IN_PROGRESS
 
 
 def test_a_checkpoint_that_is_overtaken_is_aborted() -> None:

@@ -93,8 +93,11 @@ def test_it_is_on_the_disk_before_it_is_one(
         monkeypatch.setattr(os, "link", _no_links)
     with synced(monkeypatch) as inodes_synced:
         first = Path(take(files, "1").path)
-        everything = [first, *first.rglob("*"), first.parent]
+        everything = [first, *first.rglob("*"), *list(first.parents)[:3]]
         assert [path for path in everything if path.stat().st_ino not in inodes_synced] == []
+    with synced(monkeypatch) as inodes_synced:
+        take(files, "1")
+        assert first.parent.stat().st_ino in inodes_synced, "whose name its process may not have synced"
     files.run(1)
     with synced(monkeypatch) as inodes_synced:
         second = Path(take(files, "2", load_snapshot(first)).path)

@@ -24,6 +24,7 @@ from click.testing import CliRunner
 
 from runtime.cluster import job_commands
 from runtime.cluster.cli import SHELLS, cli
+from runtime.cluster.cluster_commands import first_job_note
 from runtime.cluster.command_line import (
     ExitStatus,
     Interrupted,
@@ -35,10 +36,11 @@ from runtime.cluster.command_line import (
 )
 from runtime.cluster.job_commands import run_attached
 from runtime.errors import ClusterError
-from runtime.ids import JobID
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
-from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails, TaskInfo
+from runtime.protocol.diagnostics import TaskPoolReport
+from runtime.protocol.execution_state import ExecutionState, JobStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_JSON = {"demo", "completion"}
@@ -293,6 +295,35 @@ def test_ctrl_c_twice_while_a_job_is_submitted_says_that_it_may_be(capsys: pytes
     assert "interrupted: job j may have been submitted" in capsys.readouterr().err
 
 
+def test_with_json_the_output_of_a_job_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output has one JSON value, and nothing else."""
+
+    class Printing(Submitting):
+        def read_task_log(self, job_id: str, attempt_id: str, name: str, offset: int) -> Any:
+            data = {"stdout": b"a result", "stderr": b""}[name][offset:]
+            return SimpleNamespace(result=lambda: SimpleNamespace(data=data))
+
+        def task_executor(self, resource_id: str) -> Any:
+            return self
+
+        def watch(self, job_id: str) -> list[Any]:
+            started = AttemptInfo(
+                ExecutionAttemptID("b" * 32), 0, ExecutionState.FINISHED, "tm-0", {"CREATED": 1}, None, 0
+            )
+            task = TaskInfo(JobVertexID("c" * 32), "j", (), (started,), "")
+            return [replace(CANCELED, tasks=(task,), status=JobStatus.FAILED, timestamps={"CREATED": 1, "FAILED": 2})]
+
+    client: Any = Printing(0)
+    graph: Any = SimpleNamespace(job_id="j")
+    assert run_attached(client, graph, Path("f"), as_json=True) == ExitStatus.FAILED
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["state"] == "FAILED"
+    assert "a result\n" in shown.err, "nothing follows on its line"
+    assert f"error: job {'a' * 32} (j) FAILED" in shown.err
+    run_attached(client, graph, Path("f"))
+    assert capsys.readouterr().out == "a result"
+
+
 @pytest.mark.parametrize("status", [ExitStatus.DONE, ExitStatus.FAILED])
 def test_a_demo_names_its_result_only_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: ExitStatus
@@ -305,6 +336,13 @@ def test_a_demo_names_its_result_only_where_there_is_one(
     done = CliRunner().invoke(cli, ["demo", "--out", str(tmp_path)])
     assert done.exit_code == status, done.output
     assert (f"the result is in {tmp_path}" in done.stderr) == (status is ExitStatus.DONE)
+
+
+def test_a_start_says_that_a_first_job_is_slow_while_no_task_process_is_ready() -> None:
+    warming, ready = TaskPoolReport(2), TaskPoolReport(2, {"SCRIPT": 1, "PIPELINE": 0})
+    note = "Spark is still warming up: a job in the next seconds takes longer to start"
+    assert first_job_note([ready, warming]) == note
+    assert first_job_note([ready]) == first_job_note([TaskPoolReport(0)]) == first_job_note([]) == ""
 
 
 # ------------------------------------------------- the job that is meant

@@ -21,6 +21,7 @@ from conf.layers import parse_yaml
 from conf.option import ConfigOption
 from conf.options import (
     AREAS,
+    CheckpointingOptions,
     ClusterOptions,
     EnvironmentOptions,
     HeartbeatOptions,
@@ -32,6 +33,7 @@ from conf.options import (
     RpcOptions,
     SecurityOptions,
     SparkOptions,
+    StateBackend,
     TaskManagerOptions,
     all_options,
 )
@@ -148,11 +150,12 @@ def test_values_that_cannot_stand_together() -> None:
         load("security.ssl.internal.enabled=true", "security.ssl.internal.certificate=/c.pem")
 
 
-def test_foreign_and_former_keys() -> None:
-    configuration = load("pekko.framesize=2097152b", "restart-strategy=none")
+def test_foreign_keys() -> None:
+    configuration = load("pekko.framesize=2097152b", "restart-strategy=none", "state.backend=rocksdb")
     assert configuration.get(RpcOptions.FRAME_SIZE) == 2 << 20
     assert configuration.get(RestartStrategyOptions.TYPE) is RestartStrategyType.NONE
-    assert configuration.warnings == ("-D: 'restart-strategy' is a former name of 'restart-strategy.type'",)
+    assert configuration.get(CheckpointingOptions.STATE_BACKEND) is StateBackend.ROCKSDB
+    assert configuration.warnings == ()
 
 
 def test_spark_keys_pass_through(tmp_path: Path) -> None:
@@ -286,7 +289,8 @@ def test_a_secret_that_others_may_read_is_warned_of(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(f"high-availability.redis.url: {REDIS_URL}\n")
     file.chmod(0o644)
-    assert "chmod 600" in load(config=file).warnings[0]
+    (warning,) = load(config=file).warnings
+    assert str(warning) == f"{file} holds 'high-availability.redis.url' and other users may read it: chmod 600 {file}"
     file.chmod(0o600)
     assert load(config=file).warnings == ()
 

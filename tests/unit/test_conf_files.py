@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -19,6 +20,7 @@ from conf.files import (
     name_when_whole,
     private_file,
     rename_durably,
+    sync_names,
     write_private,
 )
 
@@ -116,6 +118,7 @@ def test_only_temporary_names_are_those_of_others(name: str) -> None:
 
 
 def test_the_name_of_each_directory_that_is_made_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_names(tmp_path)
     synced: list[str] = []
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
@@ -128,10 +131,63 @@ def test_the_name_of_each_directory_that_is_made_is_synced(tmp_path: Path, monke
     assert len(synced) == 2
 
 
+def test_the_names_of_directories_that_another_process_made_are_synced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_names(tmp_path)
+    for name in ("a/b/c", "a/b/d"):
+        (tmp_path / name).mkdir(parents=True)  # and its process is killed before it has synced a name
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    make_private(tmp_path / "a" / "b" / "c", durable=True)
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"], "from the top"
+    make_private(tmp_path / "a" / "b" / "c", durable=True)
+    assert len(synced) == 3
+    sync_names(tmp_path / "a" / "b" / "c", tmp_path / "a" / "b" / "d")
+    assert synced[3:] == [tmp_path / "a" / "b"], "the one that is not known yet"
+    shutil.rmtree(tmp_path / "a")
+    make_private(tmp_path / "a", durable=True)
+    assert synced[4:] == [tmp_path], "another directory, with the name and perhaps the inode of a removed one"
+
+
+def test_names_that_the_disk_did_not_take_are_synced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_names(tmp_path)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            make_private(tmp_path / "a" / "b", durable=True)
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    )
+    make_private(tmp_path / "a" / "b", durable=True)
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+
+
+def test_the_names_above_a_directory_that_is_renamed_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_names(tmp_path)
+    make_private(tmp_path / "job" / "chk-1" / ".part")
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    rename_durably(tmp_path / "job" / "chk-1" / ".part", tmp_path / "job" / "chk-1" / "whole")
+    assert [path for path in synced if path.name != ".part"] == [
+        tmp_path,
+        tmp_path / "job",
+        tmp_path / "job" / "chk-1",
+    ]
+
+
 def test_a_directory_is_renamed_when_its_names_are_on_the_disk_and_its_own_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "part" / "queries" / "0").mkdir(parents=True)
+    sync_names(tmp_path)
     steps: list[str] = []
 
     def synced(descriptor: int) -> None:
@@ -147,6 +203,7 @@ def test_a_directory_is_renamed_when_its_names_are_on_the_disk_and_its_own_follo
 @pytest.mark.parametrize("works", range(2))
 def test_a_name_that_may_not_last_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: int) -> None:
     (tmp_path / "part").mkdir()
+    sync_names(tmp_path)
     synced: list[int] = []
 
     def fail(descriptor: int) -> None:
@@ -165,6 +222,7 @@ def test_a_directory_that_goes_elsewhere_is_synced_in_both_places(
 ) -> None:
     (tmp_path / "from" / "part").mkdir(parents=True)
     (tmp_path / "to").mkdir()
+    sync_names(tmp_path / "to")
     synced: list[str] = []
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -217,6 +217,10 @@ class Worker:
             raise DeploymentNotFoundError("not here")
 
 
+async def no_restore() -> None:
+    return None
+
+
 def test_a_taskexecutor_that_finds_no_blob_is_sent_a_permanent_one() -> None:
     async def body() -> None:
         blobs, worker = Blobs(), Worker()
@@ -227,7 +231,7 @@ def test_a_taskexecutor_that_finds_no_blob_is_sent_a_permanent_one() -> None:
             run_blocking=in_thread,
             log=logging.getLogger("test"),
         )
-        managers = TaskManagers(endpoint, JOB, Configuration(), BlobAddress("127.0.0.1", 1))
+        managers = TaskManagers(endpoint, JOB, Configuration(), BlobAddress("127.0.0.1", 1), Mock())
         managers._offload = offload_to(blobs)
         resource = ResourceID("tm-0")
         managers.add(TaskExecutorRegistration(resource, "akka.tcp://x@127.0.0.1:2/user/tm-0", 1, 1, "", "", "", 1, 1))
@@ -238,7 +242,7 @@ def test_a_taskexecutor_that_finds_no_blob_is_sent_a_permanent_one() -> None:
             written += 1
 
         sent = descriptor(0)
-        await managers.deploy(resource, sent, write)
+        await managers.deploy(resource, sent, no_restore, write, lambda: False)
         assert written == 1
         first, second = worker.offered
         assert isinstance(first.job, Offloaded)
@@ -260,14 +264,14 @@ def test_a_slot_of_a_task_executor_that_has_not_registered_is_given_up() -> None
         endpoint: Any = SimpleNamespace(
             service=SimpleNamespace(secret=b"secret"), run_blocking=in_thread, log=logging.getLogger("test")
         )
-        managers = TaskManagers(endpoint, JOB, Configuration(), BlobAddress("127.0.0.1", 1))
+        managers = TaskManagers(endpoint, JOB, Configuration(), BlobAddress("127.0.0.1", 1), Mock())
         pool, done = SlotPool(60.0, 60.0), list[object]()
         slot = AllocatedSlot(AllocationID.random(), SlotID(ResourceID("tm-0"), 1), "akka.tcp://x@127.0.0.1:2/user/tm-0")
         managers.expect(slot.slot_id.resource_id, slot.address)
         pool.adopt_slot(SlotRequestID.random(), slot, 0.0)
         job: Any = SimpleNamespace(
             _journal=Mock(),
-            _checkpoints=Mock(restore=Mock(return_value=None)),
+            _checkpoints=Mock(restore=AsyncMock(return_value=None)),
             _graph=Mock(),
             _task_managers=managers,
             _pool=pool,
@@ -289,6 +293,6 @@ def test_a_task_executor_that_was_lost_is_told_to_register_again() -> None:
     endpoint: Any = SimpleNamespace(
         service=SimpleNamespace(secret=b"secret"), run_blocking=in_thread, log=logging.getLogger("test")
     )
-    managers = TaskManagers(endpoint, JOB, Configuration(), BlobAddress("127.0.0.1", 1))
+    managers = TaskManagers(endpoint, JOB, Configuration(), BlobAddress("127.0.0.1", 1), Mock())
     with pytest.raises(UnknownTaskExecutorError, match="register again"):
         managers.address_of(ResourceID("tm-0"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,7 +78,9 @@ async def test_a_stop_of_a_stopped_job_names_the_savepoint_of_the_first(tmp_path
 
 
 @pytest.mark.parametrize("target", ["", "elsewhere"])
-async def test_a_savepoint_that_only_a_lost_job_master_knew_of_is_found(tmp_path: Path, target: str) -> None:
+async def test_a_savepoint_that_only_a_lost_job_master_knew_of_is_found(
+    tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = StreamingFiles(tmp_path / "live")
     files.run(1)
     snapshot = take_snapshot(files.query, tmp_path / "chk" / "counts")
@@ -86,7 +89,16 @@ async def test_a_savepoint_that_only_a_lost_job_master_knew_of_is_found(tmp_path
     parent.mkdir()
     Path(made.path).rename(parent / savepoint_name(JOB, TRIGGER))
     dispatcher = Ended(tmp_path / "default", CheckpointStatsSnapshot())
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
     status = await dispatcher.stop_with_savepoint(JOB, TRIGGER, str(parent) if target else "", False)
+    assert parent in synced, "the JobMaster may have been lost between the rename and the sync"
     assert (status.state, status.path) == (OperationState.COMPLETED, str(parent / savepoint_name(JOB, TRIGGER)))
     with pytest.raises(JobAlreadyTerminatedError):
         await dispatcher.trigger_checkpoint(JOB, TRIGGER)

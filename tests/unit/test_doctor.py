@@ -85,10 +85,11 @@ def test_all_is_well(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["CHECK", "STATE", "FOUND", "REMEDY"]
-    assert lines[-1] == f"all {len(NAMES) - 1} checks are well"  # the port is any
+    assert lines[-1] == f"all {len(NAMES)} checks are well"  # the port is any, and the configuration is one more
     told = parsed(("doctor",), run(tmp_path, "--json").stdout)
     assert told["ok"] is True
-    assert [check["name"] for check in told["checks"]] == [name for name in NAMES if name != "jobmanager.rpc.port"]
+    others = [name for name in NAMES[1:] if name != "jobmanager.rpc.port"]
+    assert [check["name"] for check in told["checks"]] == ["Python", "configuration", *others]
     assert all(check["ok"] and check["detail"] and not check["remedy"] for check in told["checks"])
     assert not (tmp_path / "cluster").exists(), "whoever looks changes nothing"
 
@@ -108,7 +109,7 @@ def test_everything_that_fails_is_told_with_its_remedy(tmp_path: Path, monkeypat
     assert "JAVA_HOME" in failed["Java"]["remedy"]
     assert "JAVA_HOME" not in failed["Java"]["detail"]
     assert "high-availability.redis.url" in failed["Redis"]["remedy"]
-    assert run(tmp_path, **{"spark.driver.memory": "900000 gb"}).stdout.endswith("2 of 13 checks failed\n")
+    assert run(tmp_path, **{"spark.driver.memory": "900000 gb"}).stdout.endswith("2 of 14 checks failed\n")
 
 
 def test_a_web_endpoint_that_asks_nobody_for_the_token_is_told(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from runtime.cluster.documents import (
     DOCUMENTS,
     Application,
     Checkpoints,
+    FinalizedLevel,
     HostOutcomes,
     Job,
     JobFailures,
@@ -179,6 +180,7 @@ SAMPLES: list[tuple[str, Any]] = [
             CLUSTER, ClusterOverview(1, 2, 1, 0, 1, 2, 3, 4), [EXECUTOR], {"tm-0": TaskPoolReport(4)}, [WHOLE.details()]
         ),
     ),
+    ("cluster finalize", FinalizedLevel("c", 2, 1, ("the master at h:1 runs Understudy 0.2.0, which supports 2",))),
     ("log-level", [LogLevel("master", "root", "INFO")]),
     ("log-level", [LogLevelChange("master", "root", "INFO", "DEBUG")]),
     ("log-level", []),

@@ -111,6 +111,22 @@ async def service() -> AsyncIterator[RpcService]:
     await made.close()
 
 
+async def test_a_call_before_the_actor_system_starts_is_refused_and_does_not_keep_it_from_starting() -> None:
+    service = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
+    caller = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
+    try:
+        await service.listen()
+        gateway = caller.gateway(service.address_of("/user/notes"), NotesGateway)
+        with pytest.raises(UnknownActor, match="no actor /user/notes lives here yet"):
+            await gateway.notes()
+        await start_actor_system(service)
+        await service.start_server(Notes(service))
+        assert await gateway.notes() == []
+    finally:
+        await caller.close()
+        await service.close()
+
+
 @pytest.fixture
 async def notes(service: RpcService) -> AsyncIterator[Notes]:
     endpoint = Notes(service)

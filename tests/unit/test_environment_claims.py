@@ -228,3 +228,16 @@ def test_a_lock_that_was_handed_over_is_its_receivers_and_free_at_its_end(tmp_pa
     again = directory.acquire()
     assert again.incarnation != lock.incarnation
     again.release()
+
+
+def test_reading_claims_registers_nothing_at_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masters read the claims four times a second, and Python keeps what is registered for ever."""
+    registered: list[object] = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **functions: registered.append(functions))
+    claim = Claim(tmp_path / "redis")
+    assert claim.living() is None
+    assert registered == []
+    for _ in range(3):
+        assert claim.try_acquire()
+        claim.release()
+    assert registered == [{"after_in_child": claim.release}]

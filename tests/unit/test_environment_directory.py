@@ -165,7 +165,7 @@ def test_a_lock_on_a_file_that_is_gone_is_none(directory: ClusterDirectory, monk
 
 
 def test_what_a_stopped_cluster_leaves(directory: ClusterDirectory) -> None:
-    for path in (directory.secret, directory.root / "rest-token"):
+    for path in (directory.secret, directory.users, directory.root / "rest-token"):
         path.touch(mode=0o600)
     for part in (
         directory.ha,

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
+from typing import Any
+
 import pytest
+from redis import exceptions as redis_errors
 
 from runtime.ha.connection import RedisConnection, SentinelUrl, assess, describe_url
 from runtime.ha.errors import RedisRequirementError, RedisUnreachableError
@@ -102,6 +108,35 @@ async def test_an_unreachable_server_is_named_with_the_remedy_and_without_the_pa
         await latch.acquire("s", 0)
     assert "s3cret" not in str(raised.value)
     await connection.close()
+
+
+@pytest.mark.parametrize("ended_first", [True, False])
+async def test_the_error_of_a_cancelled_call_is_not_reported_as_one_that_nobody_has_seen(
+    monkeypatch: pytest.MonkeyPatch, ended_first: bool
+) -> None:
+    connection, answer = RedisConnection("redis://127.0.0.1:1/0"), asyncio.Event()
+    loop, reported = asyncio.get_running_loop(), list[str]()
+    loop.set_exception_handler(lambda loop, context: reported.append(context["message"]))
+
+    async def execute(*arguments: Any) -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # redis-py may lose one, too, when a connection breaks
+            await answer.wait()
+        raise redis_errors.ConnectionError("gone")
+
+    monkeypatch.setattr(connection._client, "execute_command", execute)
+    call = asyncio.create_task(connection.command("GET", "key"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    if ended_first:  # the request ends, and the caller is cancelled before it hears of that
+        answer.set()
+        await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait((call,))
+    assert call.cancelled()
+    del call  # with its traceback, which holds the request
+    await connection.close()
+    gc.collect()
+    assert reported == []
 
 
 @pytest.mark.parametrize("name", ["", "a*", "a{b}", "../x", "a b", "x" * 200])

@@ -130,3 +130,23 @@ async def test_a_listener_that_stood_still_goes_on_listening(monkeypatch: pytest
     silence.heard()
     await silence.lasts(TIMEOUT)
     assert slept == pytest.approx(2 * TIMEOUT)
+
+
+async def test_a_target_that_may_have_ended_is_asked_at_once_and_lost_at_the_second_refusal() -> None:
+    watcher, asked = Watcher(), 0
+
+    async def refuse() -> None:
+        nonlocal asked
+        asked += 1
+        raise RecipientUnreachable("nothing listens there")
+
+    watcher.manager.monitor("tm-1", refuse)
+    watcher.manager.ask_now("tm-1")
+    watcher.manager.ask_now("tm-1")
+    watcher.manager.ask_now("another")
+    await asyncio.gather(*watcher.spawned)
+    assert (asked, watcher.lost) == (1, [])
+    watcher.run_for(0.2)
+    await asyncio.gather(*watcher.spawned)
+    assert asked == 2
+    assert [target for target, _ in watcher.lost] == ["tm-1"]

@@ -81,6 +81,10 @@ class Keeper:
         self.count = 1
         self.failures: list[Exception] = []
         self.jobs: dict[str, JobEntry] = {}
+        self.is_open = asyncio.Event()
+        """Checkpoints are stored only while this is set."""
+        self.is_open.set()
+        self.adds = asyncio.Event()
 
     def running_jobs_registry(self) -> Keeper:
         return self
@@ -110,6 +114,8 @@ class Keeper:
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
+        self.adds.set()
+        await self.is_open.wait()
         self.retained.check_add(checkpoint_id, data)
         self.retained.stored(checkpoint_id, data, needed)
         left = [self.retained.left(number) for number in self.retained.leaving()]
@@ -235,14 +241,14 @@ async def test_the_last_checkpoint_that_was_loaded_is_kept_until_a_newer_one_is(
         assert (await until(checkpoints, request())).state is OperationState.COMPLETED
         assert job.kept() == kept
     successor = await job.lead()
-    restore = successor.restore(TASK.key)
+    restore = await successor.restore(TASK.key)
     assert restore is not None
     assert (restore.checkpoint_id, [item.checkpoint_id for item in restore.earlier]) == (3, [1])
     assert [query.is_proven for item in restore.earlier for query in item.queries] == [True]
     job.files.run(1)
     await until(successor, request())
     assert job.kept() == ["chk-4"]
-    restore = successor.restore(TASK.key)
+    restore = await successor.restore(TASK.key)
     assert restore is not None
     assert restore.earlier == ()
 
@@ -256,10 +262,31 @@ async def test_the_new_checkpoint_is_stored_before_the_oldest_loses_its_files(jo
     assert (await until(checkpoints, request())).state is OperationState.COMPLETED
     assert job.kept() == ["chk-2"]
     assert job.manager.notified == [("complete", 1), ("complete", 2)]
-    restore = checkpoints.restore(TASK.key)
+    restore = await checkpoints.restore(TASK.key)
     assert restore is not None
     assert [(query.name, query.batch_id) for query in restore.queries] == [("counts", 2)]
-    assert checkpoints.restore(JobVertexID.random()) is None
+    assert await checkpoints.restore(JobVertexID.random()) is None
+
+
+@pytest.mark.parametrize("stores", [True, False], ids=["is stored", "cannot be stored"])
+async def test_a_task_restarts_only_when_it_is_known_whether_a_checkpoint_is_stored(job: Job, stores: bool) -> None:
+    """Else the restart goes back to the checkpoint before, and removes files that the sink of the new one needs."""
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+    job.files.run(1)
+    job.keeper.is_open.clear()
+    job.keeper.adds.clear()
+    await checkpoints.trigger(request())
+    checkpoints.advance(READY)
+    await asyncio.wait_for(job.keeper.adds.wait(), PATIENCE_S)
+    restoring = asyncio.create_task(checkpoints.restore(TASK.key))
+    assert await asyncio.wait({restoring}, timeout=0.05) == (set(), {restoring})
+    if not stores:
+        job.keeper.retained.found([CompletedCheckpoint(9, b"a later one")])
+    job.keeper.is_open.set()
+    restore = await restoring
+    assert restore is not None
+    assert restore.checkpoint_id == (2 if stores else 1)
 
 
 async def test_time_matters_while_a_checkpoint_is_asked_for_or_under_way_or_due_now_and_then(job: Job) -> None:
@@ -302,7 +329,7 @@ async def test_a_checkpoint_that_cannot_be_stored_leaves_the_others_alone(job: J
     failed = await until(checkpoints, request())
     assert (failed.state, failed.error) == (OperationState.FAILED, "no space left on the device")
     assert job.kept() == ["chk-1"]
-    assert checkpoints.restore(TASK.key) is not None
+    assert await checkpoints.restore(TASK.key) is not None
 
 
 async def test_a_store_that_does_not_answer_is_asked_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +349,7 @@ async def test_a_leader_that_is_none_any_more_decides_nothing(job: Job) -> None:
     assert job.kept() == ["chk-1"], "it may be in the store"
     successor = await job.lead()
     assert job.kept() == [], "it was not"
-    assert successor.restore(TASK.key) is None
+    assert await successor.restore(TASK.key) is None
 
 
 async def test_a_successor_knows_what_is_stored_and_sweeps_the_rest(job: Job) -> None:
@@ -342,6 +369,27 @@ async def test_a_successor_knows_what_is_stored_and_sweeps_the_rest(job: Job) ->
     assert Path((await until(second, request())).path).name == "chk-3", "no number is given out twice"
 
 
+@pytest.mark.parametrize("data", [None, b"of another version"], ids=["damaged", "other"])
+async def test_a_stored_checkpoint_that_cannot_be_read_does_not_keep_later_ones_away(
+    job: Job, data: bytes | None
+) -> None:
+    job.keeper.retained = RetainedCheckpoints(2)
+    first = await job.lead()
+    await until(first, request())
+    await until(first, request())
+    whole, broken = job.keeper.retained.kept()
+    job.keeper.retained.found([whole, CompletedCheckpoint(broken.checkpoint_id, data)])
+    successor = await job.lead()
+    assert job.kept() == ["chk-1", "chk-2"], "what is in the store keeps its files"
+    assert successor.statistics().counts == CheckpointStatsCounts(restored=0, total=2, completed=2)
+    restore = await successor.restore(TASK.key)
+    assert restore is not None
+    assert restore.checkpoint_id == 1
+    for _ in range(2):
+        assert (await until(successor, request())).state is OperationState.COMPLETED
+    assert job.kept() == ["chk-3", "chk-4"]
+
+
 async def test_the_counters_go_on_from_those_of_the_former_job_master(job: Job) -> None:
     checkpoints = await job.lead()
     for kind in (SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.CHECKPOINT):
@@ -349,7 +397,7 @@ async def test_the_counters_go_on_from_those_of_the_former_job_master(job: Job) 
     job.manager.refuses = True
     assert (await until(checkpoints, request())).state is OperationState.FAILED
     job.manager.refuses, job.manager.is_silent = False, True
-    checkpoints.restore(TASK.key)
+    await checkpoints.restore(TASK.key)
     await job.written()  # as at the deployment of what is restored
     await checkpoints.trigger(request())
     checkpoints.advance(READY)
@@ -474,6 +522,27 @@ async def test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were
     assert [str(path) for path in (tmp_path / "savepoints").iterdir()] == [writer.find(wanted)]
 
 
+async def test_a_savepoint_that_a_former_job_master_publishes_at_the_last_moment_is_taken_over(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A savepoint of a former JobMaster is published after this one has looked for it, and before it begins its own."""
+    wanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    former = SavepointWriter(job.graph, Configuration.from_dict({}))
+    files = take_snapshot(job.files.query, tmp_path / "chk-1" / "counts")
+    made = former.copy(wanted, cast(Any, SimpleNamespace(queries=(files,))), 1, lambda: True)
+    checkpoints, copy = await job.lead(), SavepointWriter.copy
+
+    def publish_first(writer: SavepointWriter, *arguments: Any) -> Path:
+        former.publish(wanted, made)
+        return copy(writer, *arguments)
+
+    monkeypatch.setattr(SavepointWriter, "copy", publish_first)
+    status = await until(checkpoints, wanted)
+    assert (status.state, status.error) == (OperationState.COMPLETED, "")
+    assert verify_savepoint(Path(status.path)) == []
+    assert [path.name for path in (tmp_path / "savepoints").iterdir()] == [Path(status.path).name], "nothing is left"
+
+
 async def test_a_savepoint_goes_where_the_configuration_says(job: Job, tmp_path: Path) -> None:
     checkpoints = await job.lead(**{"execution.checkpointing.savepoint-dir": str(tmp_path / "mine")})
     made = await until(checkpoints, request(SnapshotType.SAVEPOINT))
@@ -489,11 +558,11 @@ async def test_a_job_begins_from_a_savepoint_and_goes_on_from_its_own_checkpoint
     made = await until(await job.lead(), request(SnapshotType.SAVEPOINT))
     other = Job(tmp_path / "other", job.files, SavepointRestoreSettings(made.path))
     checkpoints = await other.lead()
-    restore = checkpoints.restore(TASK.key)
+    restore = await checkpoints.restore(TASK.key)
     assert restore is not None
     assert (restore.savepoint, [query.name for query in restore.queries]) == (made.path, ["counts"])
     await until(checkpoints, request())
-    restore = checkpoints.restore(TASK.key)
+    restore = await checkpoints.restore(TASK.key)
     assert restore is not None
     assert (restore.savepoint, restore.checkpoint_id) == ("", 1)
     figures = checkpoints.statistics()
@@ -518,9 +587,27 @@ async def test_the_queries_of_a_copy_are_others_while_the_job_runs_that_they_wer
     other = Job(tmp_path / "other", job.files, SavepointRestoreSettings(made.path, new_query_id=asked))
     if status is not None:
         other.keeper.jobs[job.graph.job_id] = JobEntry(status)
-    restore = (await other.lead()).restore(TASK.key)
+    restore = await (await other.lead()).restore(TASK.key)
     assert restore is not None
     assert restore.new_query_id is given
+
+
+async def test_a_store_that_is_away_does_not_make_the_savepoint_unreadable(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await until(await job.lead(), request(SnapshotType.SAVEPOINT))
+    copy = Job(job.root, job.files, SavepointRestoreSettings(made.path))
+    away: list[Exception] = [HaUnreachableError("redis", "gone")]
+
+    async def entry(job_id: str) -> JobEntry | None:
+        if away:
+            raise away.pop()
+        return None
+
+    monkeypatch.setattr(copy.keeper, "entry", entry)
+    with pytest.raises(HaUnreachableError):  # the leadership is given up, and the job is led again
+        await copy.lead()
+    assert await (await copy.lead()).restore(TASK.key) is not None
 
 
 async def test_a_damaged_savepoint_is_said_to_be_one(job: Job) -> None:
@@ -579,7 +666,7 @@ async def test_what_is_retained_is_found_by_the_job_that_begins_from_it(
         SavepointRestoreSettings(str(elsewhere)),
     )
     later = await job.lead()
-    restore = later.restore(TASK.key)
+    restore = await later.restore(TASK.key)
     assert restore is not None
     assert (restore.checkpoint_id, restore.savepoint) == (2, str(elsewhere))
     assert [(query.batch_id, query.path) for query in restore.queries] == [(3, str(elsewhere / TASK.key / "counts"))]
@@ -623,7 +710,7 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
         if leader is None:  # whoever leads next
             leader = await job.lead()
             assert await leader.recover(checkpoints.rollback) == ""
-        restore = leader.restore(TASK.key)
+        restore = await leader.restore(TASK.key)
         assert restore is not None
         assert (restore.checkpoint_id, restore.rollback, restore.new_query_id) == (1, "a" * 32, False)
         assert [(query.name, query.batch_id) for query in restore.queries] == [("counts", 1)]
@@ -632,13 +719,13 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
     job.files.run(2)
     await until(checkpoints, request())
     assert job.kept() == ["chk-2"], "what it has gone back to is subsumed"
-    again = checkpoints.restore(TASK.key)
+    again = await checkpoints.restore(TASK.key)
     assert again is not None
     assert (again.checkpoint_id, again.rollback) == (2, "")
 
     made = await until(checkpoints, request(SnapshotType.SAVEPOINT, tmp_path / "kept"))
     await checkpoints.roll_back(TriggerID("b" * 32), made.path, True)
-    restore = checkpoints.restore(TASK.key)
+    restore = await checkpoints.restore(TASK.key)
     assert restore is not None
     assert (restore.checkpoint_id, restore.new_query_id, restore.queries[0].batch_id) == (0, True, 3)
     restored = checkpoints.statistics().latest_restored
@@ -658,14 +745,14 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
     shutil.rmtree(made.path)
     later = await job.lead()
     assert await later.recover(checkpoints.rollback) == ""
-    assert later.restore(TASK.key) == restore
+    assert await later.restore(TASK.key) == restore
     job.manager.checkpoints = checkpoints
     job.files.run(1)
     await until(checkpoints, request())
     shutil.rmtree(restore.savepoint)
     last = await job.lead()
     assert await last.recover(checkpoints.rollback) == ""
-    latest = last.restore(TASK.key)
+    latest = await last.restore(TASK.key)
     assert latest is not None
     assert (latest.checkpoint_id, latest.rollback, last.rollback) == (4, "", checkpoints.rollback)
 
@@ -680,10 +767,45 @@ async def test_a_rollback_that_was_not_written_down_leaves_the_former_one_to_the
     job.keeper.retained, job.keeper.count = RetainedCheckpoints(1), 2
     successor = await job.lead()
     assert await successor.recover(written) == ""
-    restore = successor.restore(TASK.key)
+    restore = await successor.restore(TASK.key)
     assert restore is not None
     assert restore.rollback == "a" * 32
     assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'a' * 12}"]
+
+
+@pytest.mark.parametrize("retention", ["NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION"])
+async def test_what_the_end_of_a_job_removes_does_not_come_back_after_a_loss_of_power(
+    job: Job, monkeypatch: pytest.MonkeyPatch, retention: str
+) -> None:
+    checkpoints = await job.lead(**{RETENTION: retention})
+    await until(checkpoints, request())
+    (job.directory / "tasks").mkdir()
+    changed = job.directory if retention.startswith("RETAIN") else job.directory.parent
+    left: list[list[str]] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        if os.fstat(descriptor).st_ino == changed.stat().st_ino:
+            left.append([path.name for path in changed.iterdir()])
+
+    monkeypatch.setattr(os, "fsync", note)
+    await checkpoints.finish(JobStatus.CANCELED)
+    assert left == [[path.name for path in changed.iterdir()]], "it is synced once, when all is removed"
+
+
+async def test_a_job_ends_although_a_removal_cannot_be_synced(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+
+    def fail(descriptor: int) -> None:
+        raise OSError("the disk failed")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    await checkpoints.finish(JobStatus.CANCELED)
+    assert "the disk failed" in caplog.text
 
 
 async def test_what_a_rollback_keeps_is_on_the_disk(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -729,6 +851,32 @@ async def test_a_job_is_cancelled_with_its_savepoint_before_a_task_hears_that_it
     successor = await job.lead()  # the first was lost before it could write that down
     assert (await successor.trigger(trigger)).path == made.path
     assert job.manager.notified == [("cancel", 0)]
+
+
+async def test_a_savepoint_is_acknowledged_when_its_name_is_on_the_disk(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = await job.lead()
+    target = job.root / "savepoints"
+    trigger, sync = request(SnapshotType.SAVEPOINT, target), os.fsync
+    seen: list[tuple[bool, OperationState]] = []
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == target:
+            seen.append((any(target.glob("savepoint-*")), checkpoints.operation(trigger.trigger_id).state))
+
+    monkeypatch.setattr(os, "fsync", note)
+    made = await until(checkpoints, trigger)
+    assert seen[-1] == (True, OperationState.IN_PROGRESS)
+    assert {state for _, state in seen} == {OperationState.IN_PROGRESS}
+    seen.clear()
+    successor = await job.lead()  # the first may have been lost between the rename and the sync
+    monkeypatch.setattr(
+        checkpoints, "operation", lambda _: OperationStatus(made.trigger_id, OperationState.IN_PROGRESS)
+    )
+    assert (await successor.trigger(trigger)).path == made.path
+    assert seen == [(True, OperationState.IN_PROGRESS)]
 
 
 async def test_a_job_goes_on_whose_savepoint_before_its_cancellation_fails(job: Job) -> None:

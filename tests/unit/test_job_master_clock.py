@@ -15,6 +15,7 @@ from actors.rpc.service import RpcConfig, RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID, SlotRequestID
+from runtime.jobmaster import endpoint as module
 from runtime.jobmaster.endpoint import JobMaster
 from runtime.jobmaster.execution_graph import ReleaseSlot, RequestSlot
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotPool
@@ -77,6 +78,20 @@ async def test_a_request_ends_and_a_slot_goes_back_at_its_deadline_and_not_befor
     await called(master._task_managers.free_slot)
     assert loop.time() - began >= 0.2
     assert timers(master) == 0
+
+
+async def test_a_request_is_sent_again_whose_slot_was_allocated_and_never_offered(
+    master: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLOT_GONE_DELAY_S", 0.01)
+    master._pool, master._job = SlotPool(60.0, 60.0), Mock()
+    master._resource_manager = Mock()
+    master._pool.connect_resource_manager()
+    master._do([RequestSlot(REQUEST, "t")])
+    (asked,) = (call.args[0] for call in master._resource_manager.ask_for_slot.call_args_list)
+    master.notify_slot_gone(asked.allocation_id)
+    await called(master._resource_manager.ask_for_slot, 2)
+    assert master._resource_manager.ask_for_slot.call_args.args[0] == asked
 
 
 async def test_what_is_due_earlier_is_not_kept_waiting_by_a_later_timer(

@@ -5,15 +5,43 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from runtime.feature_level import FeatureLevel, lowest_level
 from runtime.ha.errors import HaUnreachableError, JobAlreadyDoneError, StateHandleNotFoundError
+from runtime.ha.fenced import Demand, HashWrite
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, RunningJobsRegistry
 from runtime.jobmaster.endpoint import JobMaster
 from runtime.protocol.leader import LeaderTerm
 
 TERM = LeaderTerm("jobmaster-j", 1, "session")
+
+
+class Maps:
+    """Maps whose one writer leads."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, str] = {}
+
+    async def get(self, key: str, field: str) -> str | None:
+        return self.entries.get(field)
+
+    async def hset(self, key: str, field: str, value: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
+        found = self.entries.get(field)
+        if found != (None if demand is Demand.ABSENT else demand):
+            return HashWrite(False, found)
+        self.entries[field] = value
+        return HashWrite(True)
+
+    async def hdel(self, key: str, field: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
+        found = self.entries.get(field)
+        if found != demand:
+            return HashWrite(False, found)
+        del self.entries[field]
+        return HashWrite(True)
 
 
 class Follower:
@@ -36,9 +64,17 @@ class Answer:
     get = set_running = _fail
 
 
-def lead(registry: Answer, graphs: Answer) -> None:
+class Levels:
+    async def current(self) -> FeatureLevel:
+        return lowest_level()
+
+
+def lead(registry: Answer | RunningJobsRegistry, graphs: Answer) -> None:
     ha = SimpleNamespace(
-        execution_store=lambda: None, running_jobs_registry=lambda: registry, job_graph_store=lambda: graphs
+        execution_store=lambda: None,
+        running_jobs_registry=lambda: registry,
+        job_graph_store=lambda: graphs,
+        feature_level_store=lambda: Levels(),
     )
     job: Any = SimpleNamespace(
         _job_id="j", _ha=ha, _dispatcher=Follower(), _resource_manager=Follower(), log=logging.getLogger("test")
@@ -53,6 +89,23 @@ def test_a_job_that_is_over_is_not_run_again_also_when_its_graph_is_gone(
     with caplog.at_level(logging.WARNING):
         lead(Answer(JobAlreadyDoneError("done"), turns[0]), Answer(StateHandleNotFoundError("gone"), turns[1]))
     assert "over already" in caplog.text
+
+
+def test_a_thawed_job_master_does_not_enter_a_forgotten_job_again() -> None:
+    maps = Maps()
+    registry = RunningJobsRegistry(cast(Any, maps), ClusterKeys("c"))
+    for _ in range(2):
+        with pytest.raises(StateHandleNotFoundError):
+            lead(registry, Answer(StateHandleNotFoundError("gone"), 0))
+        assert maps.entries == {}
+
+
+def test_a_job_whose_graph_cannot_be_read_now_keeps_its_entry() -> None:
+    maps = Maps()
+    registry = RunningJobsRegistry(cast(Any, maps), ClusterKeys("c"))
+    with pytest.raises(HaUnreachableError):
+        lead(registry, Answer(HaUnreachableError("Redis", "away"), 0))
+    assert maps.entries == {"j": JobEntry(JobSchedulingStatus.RUNNING).to_json()}
 
 
 def test_what_keeps_the_job_from_being_read_is_told() -> None:

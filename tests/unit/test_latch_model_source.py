@@ -19,7 +19,7 @@ TICK_S = 0.1
 
 MODELLED = {
     "acquire": ("acquire", "0f3725c4cb6bb3c8bdc0286156e4bc643c5c28cc"),
-    "renew": ("renew", "b667f234f381fcb2f71f6b4ead0537838f15067f"),
+    "renew": ("renew", "bfe138359e7eaf28506b2929a60766b624af7667"),
     "release": ("release", "bc5c274d7578412082bf905bb771adba24878b10"),
     "fenced set": ("fenced_write", "1f4765adc857068082309e6c5fce4710fe5b9430"),
 }

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import errno
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -245,6 +246,28 @@ async def test_no_lock_is_taken_after_the_attempt_has_given_up_its_locks(tmp_pat
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert list(attempt.driver.locked) == [attempt.file]
+
+
+async def test_a_driver_that_is_lost_while_an_ended_attempt_asks_leaves_no_unretrieved_error(tmp_path: Path) -> None:
+    attempt, begun, go_on = Attempt(tmp_path), asyncio.Event(), asyncio.Event()
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+
+    async def lost(path: Path, owner: str) -> bool:
+        begun.set()
+        await go_on.wait()
+        raise DriverLostError("its process has ended")
+
+    attempt.driver.lock_file = lost
+    asking = asyncio.create_task(attempt.leases.request(attempt.location))
+    await begun.wait()
+    asking.cancel()
+    go_on.set()
+    await asyncio.wait((asking,))
+    assert asking.cancelled()
+    del asking
+    gc.collect()
+    assert unhandled == []
 
 
 async def test_the_lease_of_the_dead_is_free(tmp_path: Path, holder: subprocess.Popen[str]) -> None:

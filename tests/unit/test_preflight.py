@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conf import Configuration
+from runtime import retry
 from runtime.cluster import preflight
 from runtime.cluster.preflight import (
     Check,
@@ -21,6 +24,8 @@ from runtime.cluster.preflight import (
     standard_checks,
 )
 from runtime.errors import PreflightError
+from runtime.ha.connection import RedisConnection
+from runtime.ha.errors import RedisUnreachableError
 
 
 @pytest.fixture
@@ -123,3 +128,33 @@ def test_every_finding_at_once() -> None:
         require([Check("b", fail)])
     with pytest.raises(ZeroDivisionError):
         examine([Check("bug", lambda: str(1 // 0))])
+
+
+def test_a_start_waits_for_a_redis_that_is_busy_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, failures, clock = RedisUnreachableError("127.0.0.1:1", "no reply within 1 s"), [0], [0.0]
+
+    async def check(_: RedisConnection) -> str:
+        failures[0] -= 1
+        if failures[0] >= 0:
+            raise busy
+        return "Redis 7"
+
+    async def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(RedisConnection, "check", check)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    configuration = Configuration.from_dict({"high-availability.redis.url": "redis://127.0.0.1:1"})
+    for attempts in (0, 3):
+        said: list[str] = []
+        failures[0] = attempts
+        assert preflight.describe_redis(configuration, said.append) == "Redis 7"
+        assert said == ["Redis does not answer: trying again for 10 s (no reply within 1 s)"][:attempts]
+    clock[0], failures[0] = 0.0, 1000
+    with pytest.raises(RedisUnreachableError):
+        preflight.describe_redis(configuration, said.append)
+    assert 9.0 < clock[0] <= 10.0
+    failures[0] = 1
+    with pytest.raises(RedisUnreachableError):  # `doctor` shows how it is now
+        preflight.describe_redis(configuration)

@@ -176,6 +176,7 @@ def test_job_page() -> None:
     assert "State:     FAILED\n" in text
     assert "Restarts:  1\n" in text
     assert "Failures:  1 user-code, 1 task-process-lost\n" in text
+    assert ["VERTEX", "STATE", "ATTEMPT", "DURATION", "TASKS", "TASKEXECUTOR"] in map(str.split, text.splitlines())
     assert "read    FINISHED        1  1.5 s       8/8  tm-0" in text
     assert "write   CANCELED        1" in text
     assert "Failure in task 'join': ZeroDivisionError: division by zero\nTraceback:" in text
@@ -281,7 +282,7 @@ def test_task_managers() -> None:
     assert out.getvalue().splitlines()[-1] == f"tm-0: its Spark driver was replaced; {loss}"
     out = io.StringIO()
     print_task_managers([], out)
-    assert out.getvalue() == "no TaskManagers\n"
+    assert out.getvalue() == "no TaskExecutors\n"
 
 
 def test_heavy_modules_are_loaded_late() -> None:

@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock, MagicMock, Mock
 import pytest
 
 from actors.address import ActorAddress
+from actors.errors import ActorError
 from actors.rpc.service import RpcConfig, RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
@@ -66,6 +67,23 @@ class Clock:
         async with asyncio.timeout(PATIENCE_S):
             while self.manager._alarm._rings_at < time.monotonic() + 0.3:  # noqa: ASYNC110  # it tells nobody
                 await asyncio.sleep(0.005)
+
+
+async def test_a_job_is_told_of_a_slot_that_was_allocated_to_it_and_is_gone(clock: Clock) -> None:
+    manager = clock.manager
+    request = SlotRequest(JOB, AllocationID("b" * 32), "job", "t")
+    told, failures = asyncio.Event(), [ActorError("it does not answer")]
+
+    async def notify(allocation_id: AllocationID) -> None:
+        assert allocation_id == request.allocation_id
+        if failures:
+            raise failures.pop()
+        told.set()
+
+    manager._jobs[JOB] = Mock(gateway=Mock(notify_slot_gone=notify))
+    manager._slots.register_task_manager(INSTANCE, NAME, "addr", USED)
+    manager.notify_slot_available(INSTANCE, FREE)
+    await asyncio.wait_for(told.wait(), PATIENCE_S)
 
 
 @pytest.fixture

@@ -15,11 +15,12 @@ from hypothesis.strategies import integers
 
 from conf.configuration import Configuration
 from runtime.errors import PreflightError
-from runtime.rest.access import AccessPolicy, ConnectionLimits, is_loopback
-from runtime.rest.context import MAX_SNAPSHOTS, Snapshots
+from runtime.rest.access import AccessPolicy, ConnectionLimits, Refusal, Shown, is_loopback
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.cluster import OpenLog, list_logs
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports
+from runtime.rest.snapshots import MAX_SNAPSHOTS, Snapshots
+from runtime.users.identities import CLUSTER
 
 TOKEN = b"t" * 32
 HOST = (b"host", b"localhost:8081")
@@ -27,8 +28,11 @@ BEARER = (b"authorization", b"Bearer " + TOKEN)
 
 
 def status(method: str, path: str, *headers: tuple[bytes, bytes], token: bytes | None = TOKEN) -> int:
-    refusal = AccessPolicy(token, ["spark.example.org", "[fe80::1]"], "http", 1000).check(method, path, headers)
-    return 200 if refusal is None else refusal.status
+    verdict = AccessPolicy(token, ["spark.example.org", "[fe80::1]"], "http", 1000).check(method, path, headers)
+    if isinstance(verdict, Refusal):
+        return verdict.status
+    assert verdict == CLUSTER
+    return 200
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST", "PATCH", "PUT", "DELETE", "TRACE"])
@@ -51,6 +55,22 @@ def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(hmac, "compare_digest", compared)
     assert status("GET", "/", HOST, BEARER) == 200
     compared.assert_called_once_with(TOKEN, TOKEN)
+
+
+def test_a_users_token_is_looked_up_and_the_endpoints_own_is_not() -> None:
+    policy = AccessPolicy(TOKEN, [], "http", 1000)
+    text = b"understudy_" + b"a" * 16 + b"_" + b"b" * 64
+    bearer = (b"authorization", b"Bearer " + text)
+    assert policy.check("GET", "/", [HOST, bearer]) == Shown(text)
+    assert policy.check("GET", "/", [HOST, BEARER]) == CLUSTER
+    for headers in ([HOST, bearer, BEARER], [HOST, bearer, bearer], [HOST, (b"authorization", b"Basic " + text)]):
+        refused = policy.check("GET", "/", headers)
+        assert isinstance(refused, Refusal)
+        assert refused.status == 401
+    for name, value in ((b"origin", b"http://evil.org"), (b"content-length", b"9999")):
+        assert isinstance(policy.check("POST", "/", [HOST, bearer, (name, value)]), Refusal)
+    open_to_all = AccessPolicy(None, [], "http", 1000)
+    assert open_to_all.check("GET", "/", [HOST, bearer]) == CLUSTER, "without authentication there are no identities"
 
 
 def test_the_token_is_shown_once() -> None:
@@ -140,7 +160,7 @@ def test_a_port_that_the_scheme_implies_is_the_same_port() -> None:
         assert status("GET", "/", (b"host", host.encode()), BEARER, (b"origin", origin.encode())) == 200
     policy = AccessPolicy(TOKEN, [], "https", 1000)
     for host, origin in (("localhost", "https://localhost:443"), ("[::1]:443", "https://[::1]")):
-        assert policy.check("GET", "/", [(b"host", host.encode()), BEARER, (b"origin", origin.encode())]) is None
+        assert policy.check("GET", "/", [(b"host", host.encode()), BEARER, (b"origin", origin.encode())]) == CLUSTER
     for host, origin in (("localhost", "https://localhost:80"), ("[::1]:443", "https://[::1]:80")):
         assert policy.check("GET", "/", [(b"host", host.encode()), BEARER, (b"origin", origin.encode())]) is not None
 

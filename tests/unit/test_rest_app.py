@@ -60,8 +60,11 @@ from runtime.protocol.slots import SlotCounts
 from runtime.protocol.streaming_query import QueryHistory
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
-from runtime.rest.context import Rest, Snapshots
+from runtime.rest.authorization import KnownIdentities, nobody
+from runtime.rest.context import Rest
+from runtime.rest.snapshots import Snapshots
 from runtime.stack_samples import FoldedStack, StackProfile
+from runtime.users.audit import AuditLog
 from tests.streaming_files import StreamingFiles
 from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_messages import FIGURES, HISTORY, ID, READ, REGISTRATION, graph
@@ -344,13 +347,28 @@ class Answer:
 class Site:
     """Asks an application as a server does."""
 
-    def __init__(self, directory: Path, max_age_s: float = 0.0, clock: Any = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        max_age_s: float = 0.0,
+        clock: Any = lambda: 0.0,
+        identities: KnownIdentities | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
         self.cluster = MadeUpCluster()
         configuration = Configuration.from_dict(
             {"high-availability.redis.url": "redis://:hidden@h/0", "cluster.runtime-dir": str(directory / "runtime")}
         )
-        rest = Rest(self.cluster, Snapshots(max_age_s, clock), configuration, directory, "http://localhost:8081")
-        self.app = RestApplication(rest, AccessPolicy(TOKEN, [], "http", MAX_CONTENT), MAX_CONTENT, with_token=True)
+        rest = Rest(
+            self.cluster,
+            Snapshots(max_age_s, clock),
+            configuration,
+            directory,
+            "http://localhost:8081",
+            identities=identities or KnownIdentities(nobody),
+        )
+        policy = AccessPolicy(TOKEN, [], "http", MAX_CONTENT)
+        self.app = RestApplication(rest, policy, MAX_CONTENT, with_token=True, audit=audit)
 
     async def ask(
         self, method: str, target: str, body: Iterable[bytes] = (), *headers: tuple[bytes, bytes], token: bytes = TOKEN
@@ -381,6 +399,7 @@ class Site:
             "query_string": query.encode(),
             "root_path": "",
             "headers": shown,
+            "client": ("127.0.0.1", 5),
             "state": {"admit": lambda: True},
         }
         await self.app(scope, receive, send)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from actors.errors import RecipientUnreachable
 from conf.configuration import Configuration
 from runtime.protocol.execution_state import JobStatus
 from runtime.rest.handlers import events
+from runtime.users.identities import CLUSTER
 from tests.unit.test_rest_app import Site
 from tests.unit.test_rest_messages import ID
 from tests.waiting import PATIENCE_S
@@ -81,7 +82,7 @@ async def test_modules_exist_and_none_makes_markup_of_text(site: Site) -> None:
 
 async def test_events_tell_of_changes_and_end_with_the_server(site: Site) -> None:
     rest = replace(site.app._rest, configuration=Configuration.from_dict({"web.refresh-interval": "1 ms"}))
-    stream = events.stream(rest)
+    stream = events.stream(rest, CLUSTER)
 
     async def until(wanted: bytes) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -114,7 +115,7 @@ async def test_events_show_that_the_server_lives_while_the_cluster_does_not_answ
         return ()
 
     monkeypatch.setattr(site.cluster, "jobs", ask)
-    stream = events.stream(rest)
+    stream = events.stream(rest, CLUSTER)
     async with asyncio.timeout(PATIENCE_S):
         assert (await anext(stream)).startswith(b"event: waiting")
         answers.set()

@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Iterator
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,3 +78,12 @@ def test_a_failure_is_logged_once_however_often_it_repeats(loop: VirtualLoop, ca
     with caplog.at_level(logging.INFO):
         loop.run_until_complete(retry(attempt, OSError, what="registering", log=log, backoff=EVEN))
     assert caplog.messages == ["registering is tried again: no", "registering is tried again: full"]
+
+
+def test_who_has_no_more_patience_gets_the_last_error(loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.retry.time", SimpleNamespace(monotonic=loop.time))
+    attempt = Attempts(*[OSError(f"the error {number}") for number in range(9)])
+    work = retry(attempt, OSError, what="it", log=log, backoff=EVEN, patience_s=7.0)
+    with pytest.raises(OSError, match="the error 3"):
+        loop.run_until_complete(work)
+    assert [at - attempt.at[0] for at in attempt.at] == pytest.approx([0.0, 1.0, 3.0, 7.0])

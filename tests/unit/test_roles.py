@@ -21,6 +21,7 @@ from runtime.environment.context import ComponentContext
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.shared_directory import mark_shared_directory, shared_directory_mark
 from runtime.errors import PreflightError
+from runtime.feature_level import FeatureLevels
 from runtime.ha.errors import RedisUnreachableError
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import InstanceID, ResourceID
@@ -187,27 +188,34 @@ def mark(admission: Admission, tmp_path: Path) -> str:
 
 def test_a_fitting_task_executor_is_admitted(admission: Admission, mark: str) -> None:
     assert mark
-    admission.check(registration(OTHER, mark), None)
-    admission.check(registration("192.0.2.1", ""), None)  # on the master's own machine a path is a path
+    admission.check(registration(OTHER, mark), None, 1)
+    admission.check(registration("192.0.2.1", ""), None, 1)  # on the master's own machine a path is a path
 
 
-def test_another_version_is_refused(admission: Admission, mark: str) -> None:
-    with pytest.raises(RegistrationRejectedError, match=r"runs Understudy 0\.0\.1"):
-        admission.check(registration(OTHER, mark, "0.0.1"), None)
+def test_another_release_is_admitted_if_it_supports_the_feature_level_and_refused_otherwise(
+    admission: Admission, mark: str
+) -> None:
+    earlier = registration(OTHER, mark, "0.0.1")
+    admission.check(earlier, None, 1)
+    with pytest.raises(RegistrationRejectedError, match=r"runs Understudy 0\.0\.1, which does not support .* level 2"):
+        admission.check(earlier, None, 2)
+    admission.check(replace(earlier, levels=FeatureLevels(2, 3)), None, 2)
+    with pytest.raises(RegistrationRejectedError, match="feature level 1"):
+        admission.check(replace(earlier, levels=FeatureLevels(2, 3)), None, 1)
 
 
 def test_another_file_system_is_refused(admission: Admission) -> None:
     with pytest.raises(RegistrationRejectedError, match=f"cluster.shared-dir on {OTHER}"):
-        admission.check(registration(OTHER, "another"), None)
+        admission.check(registration(OTHER, "another"), None, 1)
 
 
 def test_a_name_belongs_to_one_host_and_to_its_replaced_process(admission: Admission, mark: str) -> None:
     book = InstanceManager()
     gateway = TaskExecutorGateway.__new__(TaskExecutorGateway)
     first = book.register(InstanceID.random(), registration(OTHER, mark), gateway, 0)
-    admission.check(replace(registration(OTHER, mark), pid=9), first)
+    admission.check(replace(registration(OTHER, mark), pid=9), first, 1)
     with pytest.raises(RegistrationRejectedError, match=f"registered from {OTHER} already"):
-        admission.check(registration("192.0.2.8", mark), first)
+        admission.check(registration("192.0.2.8", mark), first, 1)
 
 
 def test_the_mark_of_a_directory_is_made_once(tmp_path: Path) -> None:

@@ -73,9 +73,12 @@ def test_its_files_are_on_the_disk_before_it_is_one(
         synced.add((Path(f"/proc/self/fd/{descriptor}").readlink().name, os.fstat(descriptor).st_ino))
 
     monkeypatch.setattr(os, "fsync", note)
-    path = Path(write_savepoint(tmp_path / "savepoints", JOB, [snapshot]).path)
+    (tmp_path / "made" / "by" / "another").mkdir(parents=True)  # process, which was killed before it has synced a name
+    path = Path(write_savepoint(tmp_path / "made" / "by" / "another" / "savepoints", JOB, [snapshot]).path)
     inodes = {inode for _, inode in synced}
-    assert [name for name in (path, *path.rglob("*"), path.parent) if name.stat().st_ino not in inodes] == []
+    above = list(path.parents)[:5]
+    assert above[-1] == tmp_path
+    assert [name for name in (path, *path.rglob("*"), *above) if name.stat().st_ino not in inodes] == []
 
 
 def test_what_the_manifest_says(files: StreamingFiles, savepoint: Savepoint) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointJob
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
+from runtime.cluster.checkpoint_commands import _facts
 from runtime.cluster.cli import cli
 from runtime.cluster.output import SCHEMA
 from tests.json_output import parsed
@@ -52,6 +54,13 @@ def test_list(savepoint: Savepoint) -> None:
     }
     assert (bad["ok"], bad["job_id"], len(bad["problems"])) == (False, None, 1)
     assert run("list", str(directory.parent / "live")).stdout == "no savepoints\n"
+
+
+def test_a_source_from_elsewhere_is_named_for_people(savepoint: Savepoint) -> None:
+    (query,) = savepoint.queries
+    offsets = replace(query.snapshot, offsets=['{"0": 8}', '{"logOffset": 2}'])
+    python = replace(query, snapshot=offsets, description=replace(query.description, sources=("other", "file")))
+    assert _facts(python)["Sources"] == 'custom data source at {"0": 8}; file at {"logOffset": 2}'
 
 
 def test_info(savepoint: Savepoint) -> None:

@@ -12,6 +12,7 @@ from runtime.protocol.slots import (
     FailRequest,
     Locality,
     SlotCounts,
+    SlotGone,
     SlotManagerInstruction,
     SlotReport,
     SlotRequest,
@@ -51,6 +52,47 @@ def register(manager: SlotManager, number: int, slots: int) -> list[SlotManagerI
 
 def slots_of(instructions: list[SlotManagerInstruction]) -> list[str]:
     return [str(item.slot_id) for item in instructions if isinstance(item, AllocateSlot)]
+
+
+def allocated(manager: SlotManager, number: int = 1) -> AllocationID:
+    """Give the request a slot; the TaskExecutor agrees, but may never offer it to the job."""
+    (given_slot,) = manager.register_slot_request(request(number), 0.0)
+    assert isinstance(given_slot, AllocateSlot)
+    manager.slot_allocated(given_slot.slot_id, given_slot.request.allocation_id)
+    return given_slot.request.allocation_id
+
+
+def test_a_job_is_told_of_an_allocated_slot_that_is_gone_and_may_ask_for_it_again() -> None:
+    manager = SlotManager(10.0)
+    for number in (1, 2, 3):
+        register(manager, number, 1)
+    gone = [SlotGone(JOB, allocated(manager, number)) for number in (1, 2, 3)]
+    assert manager.report_slot_status(instance(1), report("tm-1", None)) == gone[:1], "its TaskExecutor freed it"
+    assert manager.unregister_task_manager(instance(2)) == gone[1:2], "its TaskExecutor is lost"
+    again = manager.register_task_manager(instance(4), ResourceID("tm-3"), "addr-4", report("tm-3", None))
+    assert again == gone[2:], "its TaskExecutor was replaced"
+    assert slots_of(manager.register_slot_request(request(2), 1.0)) == ["tm-1/0"]
+
+
+def test_a_slot_that_another_allocation_has_or_that_does_not_exist_any_more_is_gone() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 2)
+    gone = [SlotGone(JOB, allocated(manager, number)) for number in (1, 2)]
+    left = manager.report_slot_status(instance(1), report("tm-1", request(9).allocation_id))
+    assert sorted(left, key=str) == sorted(gone, key=str)
+
+
+def test_a_slot_on_its_way_or_that_the_job_still_has_elsewhere_is_not_gone() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    manager.register_slot_request(request(1), 0.0)
+    assert manager.unregister_task_manager(instance(1)) == [], "the request waits again"
+    register(manager, 2, 1)
+    found = manager.register_task_manager(
+        instance(3), ResourceID("tm-3"), "addr-3", report("tm-3", request(1).allocation_id)
+    )
+    assert found == [], "an earlier answer was lost: now two slots are the request's"
+    assert manager.unregister_task_manager(instance(3)) == []
 
 
 def test_a_free_slot_is_given_and_counted() -> None:
@@ -318,6 +360,11 @@ class FakeTaskExecutor:
     def report(self) -> SlotReport:
         return SlotReport(tuple(SlotStatus(slot, JOB if held else None, held) for slot, held in self.slots.items()))
 
+    def would_take(self, message: AllocateSlot) -> bool:
+        """A slot has one allocation, and an allocation one slot, as in `TaskSlotTable`."""
+        holders = [slot for slot, held in self.slots.items() if held == message.request.allocation_id]
+        return holders == [message.slot_id] or (not holders and self.slots[message.slot_id] is None)
+
 
 class SlotManagerMachine(RuleBasedStateMachine):
     """Messages arrive, are delayed, lost or answered too late; TaskExecutors come and go."""
@@ -328,13 +375,19 @@ class SlotManagerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.numbers = 0
         self.executors: dict[InstanceID, FakeTaskExecutor] = {}
+        self.wanted: dict[AllocationID, SlotRequest] = {}
+        self.arrivals: list[AllocationID] = []
         self.open: set[AllocationID] = set()
+        self.withdrawn: set[AllocationID] = set()
         self.failed: set[AllocationID] = set()
         self.released: set[InstanceID] = set()
 
     def do(self, instructions: list[SlotManagerInstruction]) -> None:
         waiting = [item for item in self.manager.pending_requests if self.manager.waiting_reason(item.allocation_id)]
         for item in instructions:
+            if isinstance(item, SlotGone):
+                self.ask_again(item.allocation_id)
+                continue
             allocation_id = item.request.allocation_id
             assert allocation_id in self.open, "an instruction for a request that has ended"
             if isinstance(item, FailRequest):
@@ -347,8 +400,21 @@ class SlotManagerMachine(RuleBasedStateMachine):
                 assert all(self.rank(other) > rank for other in waiting), "one that was to be served earlier waits"
                 self.executors[item.instance_id].inbox.append(item)
 
-    def rank(self, wanted: SlotRequest) -> tuple[int, str]:
-        return -wanted.priority, wanted.allocation_id
+    def ask(self, wanted: SlotRequest) -> None:
+        self.open.add(wanted.allocation_id)
+        self.arrivals.append(wanted.allocation_id)
+        self.do(self.manager.register_slot_request(wanted, self.now))
+        self.do(self.manager.register_slot_request(wanted, self.now))
+
+    def ask_again(self, allocation_id: AllocationID) -> None:
+        """The slot is gone that was allocated to this job; the job has not been offered it."""
+        assert allocation_id not in self.open, "a request that waits has lost nothing"
+        if allocation_id not in self.withdrawn | self.failed:
+            self.arrivals.remove(allocation_id)
+            self.ask(self.wanted[allocation_id])
+
+    def rank(self, wanted: SlotRequest) -> tuple[int, int]:
+        return -wanted.priority, self.arrivals.index(wanted.allocation_id)
 
     def number(self) -> int:
         self.numbers += 1
@@ -373,15 +439,15 @@ class SlotManagerMachine(RuleBasedStateMachine):
     @rule(priority=st.integers(-1, 1))
     def request_slot(self, priority: int) -> None:
         wanted = request(self.number(), JOB, priority)
-        self.open.add(wanted.allocation_id)
-        self.do(self.manager.register_slot_request(wanted, self.now))
-        self.do(self.manager.register_slot_request(wanted, self.now))
+        self.wanted[wanted.allocation_id] = wanted
+        self.ask(wanted)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
         allocation_id = data.draw(st.sampled_from(sorted(self.open)))
         self.open.remove(allocation_id)
+        self.withdrawn.add(allocation_id)
         self.manager.unregister_slot_request(allocation_id)
 
     @precondition(lambda self: any(executor.inbox for executor in self.executors.values()))
@@ -390,14 +456,11 @@ class SlotManagerMachine(RuleBasedStateMachine):
         executor = data.draw(st.sampled_from([item for _, item in sorted(self.executors.items()) if item.inbox]))
         message = executor.inbox.pop(0)
         allocation_id, slot = message.request.allocation_id, message.slot_id
-        held = executor.slots[slot]
-        refused = held not in (None, allocation_id)
+        refused = not executor.would_take(message)
         if not never_arrives and not refused:
             executor.slots[slot] = allocation_id
-        if never_arrives or answer_is_lost:
+        if never_arrives or answer_is_lost or refused:
             self.do(self.manager.slot_allocation_failed(slot, allocation_id))
-        elif refused:
-            self.do(self.manager.slot_allocation_failed(slot, allocation_id, SlotStatus(slot, JOB, held)))
         else:
             self.do(self.manager.slot_allocated(slot, allocation_id))
             self.open.discard(allocation_id)
@@ -470,7 +533,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
                 executor = self.executors[key]
                 while executor.inbox:
                     message = executor.inbox.pop(0)
-                    if executor.slots[message.slot_id] in (None, message.request.allocation_id):
+                    if executor.would_take(message):
                         executor.slots[message.slot_id] = message.request.allocation_id
                         self.do(self.manager.slot_allocated(message.slot_id, message.request.allocation_id))
                         self.open.discard(message.request.allocation_id)
@@ -480,6 +543,9 @@ class SlotManagerMachine(RuleBasedStateMachine):
         self.now += 1000.0
         self.do(self.manager.expired(self.now))
         assert self.manager.pending_requests == ()
+        held = {held for executor in self.executors.values() for held in executor.slots.values()}
+        forgotten = self.wanted.keys() - self.withdrawn - self.failed - held
+        assert not forgotten, "a request that is not withdrawn has its slot, or has failed"
         counts = self.manager.counts()
         truly_free = sum(held is None for executor in self.executors.values() for held in executor.slots.values())
         assert (counts.free, counts.pending) == (truly_free, 0)

@@ -51,6 +51,18 @@ def offer(pool: SlotPool, number: int, index: int, now: float = 0.0) -> tuple[bo
     return pool.offer_slot(SlotOffer(allocation(number), slot(index)), "addr", now)
 
 
+def test_a_request_whose_slot_is_gone_is_sent_again_while_it_waits() -> None:
+    pool = connected_pool()
+    pool.request_slot(request(1), "join", 0.0)
+    assert pool.ask_again(allocation(1)) == [AskForSlot(allocation(1), "join")]
+    assert pool.ask_again(allocation(7)) == []
+    offer(pool, 1, 0)
+    assert pool.ask_again(allocation(1)) == [], "the job has it, and learns of its loss from the TaskExecutor"
+    pool.request_slot(request(2), "join", 0.0)
+    pool.disconnect_resource_manager()
+    assert pool.ask_again(allocation(2)) == []
+
+
 def test_a_request_is_asked_for_offered_and_ready() -> None:
     pool = connected_pool()
     assert pool.request_slot(request(1), "join", 0.0) == [AskForSlot(allocation(1), "join")]

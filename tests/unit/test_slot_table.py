@@ -28,6 +28,15 @@ def test_a_slot_has_one_allocation() -> None:
     assert table.allocate(SLOT, OTHER_JOB, OTHER)
 
 
+def test_an_allocation_has_one_slot() -> None:
+    table = TaskSlotTable(NAME, 2)
+    table.allocate(SLOT, JOB, ALLOCATION)
+    with pytest.raises(SlotOccupiedError, match=f"has slot {SLOT} under allocation {ALLOCATION} already"):
+        table.allocate(SlotID(NAME, 1), JOB, ALLOCATION)
+    table.free(ALLOCATION)
+    assert table.allocate(SlotID(NAME, 1), JOB, ALLOCATION)
+
+
 def test_there_are_as_many_slots_as_there_are() -> None:
     table = TaskSlotTable(NAME, 1)
     for slot_id in (SlotID(NAME, 1), SlotID(ResourceID("taskmanager-1"), 0)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,21 @@ import pytest
 
 from runtime import __version__
 from runtime.checkpoint.manifest import digest_of
+from runtime.feature_level import Format
 from tests.stored_formats import (
     FORMATS,
     StoredFormat,
+    changed_levels,
     changes_without_version,
     current,
+    current_levels,
     golden_files,
     problems,
     recorded,
 )
 
 GOLDEN = golden_files()
-WITH_FIELDS = [item for item in FORMATS if item.name not in ("file-list", "blob-fence")]
+WITH_FIELDS = [item for item in FORMATS if item.name not in ("file-list", "blob-fence", "feature-level")]
 
 
 def named(value: Any) -> str:
@@ -66,6 +70,30 @@ def test_a_field_of_a_later_release_is_ignored(item: StoredFormat) -> None:
         plain["digest"] = digest_of(plain)
     later = json.dumps(plain).encode() if is_json else msgpack.packb(plain)
     assert item.read(later) == item.read(data) is not None
+
+
+@pytest.mark.parametrize("name", ["job-graph", "archived-job"])
+def test_a_job_that_was_stored_before_jobs_had_owners_has_none(name: str) -> None:
+    (item,) = (item for item in FORMATS if item.name == name)
+    plain = msgpack.unpackb(item.write(item.value), strict_map_key=False)
+    assert plain.pop("owner") == "text"
+    earlier = item.read(msgpack.packb(plain))
+    assert earlier.owner == ""
+    assert earlier == dataclasses.replace(item.value, owner="")
+
+
+def test_each_format_that_holds_its_version_has_one_at_each_level() -> None:
+    assert {item.name: item.level_format for item in FORMATS if item.level_format} == {of.value: of for of in Format}
+
+
+def test_a_new_version_needs_a_new_level() -> None:
+    before = current_levels()
+    second = {name: version + (name == "execution") for name, version in before["1"].items()}
+    (found,) = changed_levels(before, {"1": second})
+    assert found == "execution: level 1 wrote version 1, and writes 2"
+    assert changed_levels(before, {"1": {}})
+    assert changed_levels(before, before | {"2": second}) == []
+    assert changed_levels(before | {"2": second}, {"2": second}) == []  # a release need not support the first level
 
 
 def change(path: str, value: Any) -> dict[str, Any]:

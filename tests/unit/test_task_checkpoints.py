@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runtime.checkpoint.snapshot import take_snapshot
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, TriggerID
 from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
@@ -22,6 +24,7 @@ from runtime.protocol.checkpoints import (
 from runtime.protocol.descriptor import AttemptInformation
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 from runtime.spark.errors import SparkError
+from runtime.taskexecutor import task_checkpoints
 from runtime.taskexecutor.task_checkpoints import (
     DrainFailedError,
     NotStoppedError,
@@ -157,12 +160,54 @@ async def test_a_task_that_was_restored_waits_for_its_queries(files: StreamingFi
     assert isinstance(await responder.next(), AcknowledgeCheckpoint)
 
 
+async def test_a_stop_waits_for_the_queries_of_a_task_that_was_restored(files: StreamingFiles, tmp_path: Path) -> None:
+    former = QuerySnapshot(files.query.name, "id", "/l", None, "/p", 1)
+    checkpoints, responder, stopper = made(JobManagerTaskRestore(1, (former,)))
+    checkpoints.trigger(trigger(tmp_path, 2, SnapshotType.SAVEPOINT_SUSPEND))
+    await asyncio.sleep(0)
+    assert (responder.told, stopper.drains) == ([], [])
+    checkpoints.query_started(files.query)
+    assert isinstance(await responder.next(), AcknowledgeCheckpoint)
+    assert stopper.drains == [False], "the query was not left running beside its savepoint"
+    responder.answer = CheckpointOutcome.COMPLETED
+    responder.decided.set()
+    assert await checkpoints.end() is StopOutcome.COMPLETED
+
+
 async def test_a_task_that_ends_without_its_queries_declines(tmp_path: Path) -> None:
     former = QuerySnapshot("counts", "id", "/l", None, "/p", 1)
     checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
     checkpoints.trigger(trigger(tmp_path, 2))
     await checkpoints.end()
     assert "'counts' has not been started again" in (await responder.next()).reason
+
+
+async def test_the_end_of_a_task_waits_for_a_snapshot_that_is_being_taken(
+    files: StreamingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the job removes its files; a snapshot that is written later would stay for ever."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any, **options: Any) -> QuerySnapshot:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+        return take_snapshot(*arguments, **options)
+
+    monkeypatch.setattr(task_checkpoints, "take_snapshot", slow)
+    checkpoints, responder, _ = made()
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    ending = asyncio.create_task(checkpoints.end())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not ending.done()
+    may_end.set()
+    assert await asyncio.wait_for(ending, PATIENCE_S) is StopOutcome.NOT_ASKED
+    assert (tmp_path / "chk-1").exists()
+    await responder.next()
+    checkpoints.trigger(trigger(tmp_path, 2))
+    assert not (tmp_path / "chk-2").exists()
 
 
 @pytest.mark.parametrize("answer", [CheckpointOutcome.COMPLETED, CheckpointOutcome.ABORTED])

@@ -139,6 +139,30 @@ async def test_a_task_that_does_not_end_keeps_no_task_executor_from_going(job_ma
     await table.job_ended(JOB)
 
 
+async def test_an_attempt_that_has_ended_is_not_started_again(job_master: FakeJobMaster) -> None:
+    """A deployment that was sent again, because its connection broke, may arrive after the JobMaster knows the end."""
+    table = table_with_a_task(job_master)
+    (attempt,) = table.executions(JOB)
+    FakeTask.lost.set()
+    await table.job_ended(JOB)
+    while table._reports:
+        await asyncio.wait(table._reports.values())
+    assert table.executions(JOB) == ()
+    assert attempt.state.attempt_id in table
+
+
+async def test_only_the_last_ended_attempts_are_remembered(
+    job_master: FakeJobMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_table, "ENDED", 2)
+    table = table_with_a_task(job_master)
+    FakeTask.lost.set()
+    for _ in range(4):
+        table.start(script(), cast(Any, None), cast(Any, None), cast(Any, None))
+    await table.job_ended(JOB)
+    assert len(table._ended) == 2
+
+
 class Going:
     """As much of a TaskExecutor that is about to end as its gateway looks at before it refuses."""
 

@@ -118,6 +118,11 @@ def overview(counts: ClusterOverview) -> Json:
     }
 
 
+def feature_level(counts: ClusterOverview) -> Json:
+    """GET /feature-level: of the cluster, and the newest that the leading Dispatcher supports."""
+    return {"feature-level": counts.feature_level, "newest-feature-level": counts.newest_feature_level}
+
+
 def processes(status: ClusterStatus, leaders: Iterable[LeaderInformation]) -> Json:
     """GET /processes: the processes that masters supervise; ``epoch`` is that of a known leader, else -1."""
     epochs = {leader.address: leader.epoch for leader in leaders}
@@ -214,6 +219,16 @@ async def get_overview(rest: Rest, request: Request) -> Response:
 async def get_processes(rest: Rest, request: Request) -> Response:
     status = await rest.snapshots.get("/processes", rest.backend.status)
     return answer(processes(status, rest.backend.leaders()))
+
+
+@RestRoute(
+    "GET",
+    "/feature-level",
+    "The feature level, which decides the formats that the cluster writes",
+    result={"feature-level": int, "newest-feature-level": int},
+).on(ROUTES)
+async def get_feature_level(rest: Rest, request: Request) -> Response:
+    return answer(feature_level(await rest.snapshots.get("overview", rest.backend.overview)))
 
 
 @RestRoute("GET", "/jobmanager/config", "The cluster's configuration, secrets masked", result=forms.SETTINGS).on(ROUTES)

@@ -17,10 +17,12 @@ from starlette.responses import Response, StreamingResponse
 from actors.errors import ActorError
 from conf.options import RestOptions
 from runtime.protocol.messages import ClusterOverview, TaskManagerView
+from runtime.rest.authorization import principal_of
 from runtime.rest.context import Rest
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.jobs import details_of_jobs
 from runtime.rest.routing import RestRoute
+from runtime.users.identities import Principal
 
 MEDIA = "text/event-stream"
 _CHANGED = b"event: changed\ndata: {}\n\n"
@@ -42,13 +44,13 @@ async def _seen(rest: Rest) -> Any:
     return jobs, counts, [(view.registration.resource_id, view.free_slots) for view in views]
 
 
-async def stream(rest: Rest) -> AsyncIterator[bytes]:
-    """Yield the events, until the endpoint stops."""
+async def stream(rest: Rest, principal: Principal) -> AsyncIterator[bytes]:
+    """Yield the events, until the endpoint stops or the token of *principal* ends to be valid."""
     interval_s = rest.configuration.get(RestOptions.REFRESH_INTERVAL)
     closing = asyncio.ensure_future(rest.closing.wait())
     last = None
     try:
-        while not closing.done():
+        while not closing.done() and await rest.identities.confirm(principal):
             asked = asyncio.ensure_future(_seen(rest))
             try:
                 while not asked.done() and not closing.done():
@@ -68,4 +70,4 @@ async def stream(rest: Rest) -> AsyncIterator[bytes]:
 
 @RestRoute("GET", "/events", "Server-sent events: something has changed", media=MEDIA).on(ROUTES)
 async def get_events(rest: Rest, request: Request) -> Response:
-    return StreamingResponse(stream(rest), media_type=MEDIA)
+    return StreamingResponse(stream(rest, principal_of(request)), media_type=MEDIA)

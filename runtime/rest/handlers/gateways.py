@@ -48,6 +48,8 @@ from runtime.protocol.http_gateways import (
 )
 from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER
 from runtime.protocol.processes import process_addresses
+from runtime.rest.auditing import audited_of
+from runtime.rest.authorization import check_call, check_job_id, owned
 from runtime.rest.backend import SLOW_ASK_S
 from runtime.rest.context import BODY_TIMEOUT_S, Rest, read_body
 from runtime.rest.errors import RestError, error_body, status_of
@@ -113,17 +115,25 @@ async def call(rest: Rest, request: Request) -> Response:
     if media_of(request) != MSGPACK:
         raise RestError(415, f"send the arguments as an array of MessagePack, with Content-Type: {MSGPACK}")
     arguments = _arguments(spec, await read_body(request, MOST_OF_A_CALL))
+    name = request.path_params["gateway"]
     changes = getattr(getattr(known.gateway_type, spec.name), FENCING_MARK, None) != READS
+    audited_of(request).begin_call(f"{name}/{spec.name}", arguments, changes=changes)
+    await check_call(rest, request, name, spec.name, arguments)
     if changes:
         rest.snapshots.forget()
     try:
-        result = await _call(rest, request.path_params["gateway"], request.query_params.get("address"), spec, arguments)
+        if (name, spec.name) == (DISPATCHER, "submit_job"):
+            result: Any = await _submit(rest, request, *arguments)
+        else:
+            result = await _call(rest, name, request.query_params.get("address"), spec, arguments)
     except RestError:
         raise
     except Exception as error:
+        audited_of(request).reason = str(error)
         return _refused(error)
     finally:
         if changes:
+            rest.identities.forget()
             rest.snapshots.forget()  # also answers to requests from during the call
     told = result if spec.encode_result is None else spec.encode_result(result)
     return Response(msgpack.packb(told, use_bin_type=True), media_type=MSGPACK)
@@ -195,7 +205,7 @@ async def _members(rest: Rest, name: str) -> set[ActorAddress]:
 # ------------------------------- calls that name what the caller may not choose
 
 
-async def _submit(rest: Rest, message: Any) -> JobID:
+async def _submit(rest: Rest, request: Request, message: Any) -> JobID:
     if not isinstance(message, Inline):
         raise RestError(400, f"by HTTP a job graph travels in the call, and has at most {MOST_OF_A_CALL} bytes")
     graph: JobGraph = await asyncio.to_thread(_decoded_graph, message.data)
@@ -203,7 +213,7 @@ async def _submit(rest: Rest, message: Any) -> JobID:
         path = await _directory(rest, graph.savepoint.path)
         await asyncio.to_thread(read_savepoint, Path(path))
         graph = replace(graph, savepoint=replace(graph.savepoint, path=path))
-    return await rest.backend.submit_graph(graph)
+    return await rest.backend.submit_graph(await owned(rest, request, graph))
 
 
 def _decoded_graph(data: bytes) -> JobGraph:
@@ -241,7 +251,6 @@ async def _dispose_savepoint(rest: Rest, path: str) -> bool:
 
 
 _CALLS: Mapping[str, Callable[..., Awaitable[Any]]] = {
-    "submit_job": _submit,
     "trigger_savepoint": _trigger_savepoint,
     "stop_with_savepoint": _stop_with_savepoint,
     "roll_back": _roll_back,
@@ -270,6 +279,8 @@ async def put_blob(rest: Rest, request: Request) -> Response:
         raise RestError(400, "name the job of the file in the parameter job")
     if media_of(request) != OCTETS:
         raise RestError(415, f"send the file as it is, with Content-Type: {OCTETS}")
+    audited_of(request).target = owner
+    await check_job_id(rest, request, owner)
     with tempfile.NamedTemporaryFile(prefix="us-upload-", buffering=0) as file:
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):

@@ -30,6 +30,7 @@ from runtime.job_file import JobFileError, kind_of
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
 from runtime.jobgraph.json_form import MAX_BYTES, from_json
 from runtime.rest import forms
+from runtime.rest.authorization import owned
 from runtime.rest.context import BODY_TIMEOUT_S, Rest
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.checkpoints import directory_of
@@ -195,7 +196,7 @@ async def submit_script(rest: Rest, request: Request) -> Response:
                     "or POST /v1/graphs",
                 )
             graph = replace(_graph(form, files[0]), savepoint=await _found(rest, _restore_settings(form)))
-            return await _submit(rest, graph, files)
+            return await _submit(rest, request, graph, files)
 
 
 @RestRoute(
@@ -217,7 +218,7 @@ async def submit_graph(rest: Rest, request: Request) -> Response:
         with tempfile.TemporaryDirectory(prefix="us-upload-") as directory:
             files = await kept_files(form, main, Path(directory))
             await kind_of_file(files[0])
-            return await _submit(rest, graph, files)
+            return await _submit(rest, request, graph, files)
 
 
 async def _found(rest: Rest, settings: SavepointRestoreSettings | None) -> SavepointRestoreSettings | None:
@@ -232,7 +233,8 @@ async def _found(rest: Rest, settings: SavepointRestoreSettings | None) -> Savep
     return replace(settings, path=str(path))
 
 
-async def _submit(rest: Rest, graph: JobGraph, files: Iterable[JobFile]) -> Response:
+async def _submit(rest: Rest, request: Request, graph: JobGraph, files: Iterable[JobFile]) -> Response:
+    graph = await owned(rest, request, graph)
     rest.snapshots.forget()
     try:
         job_id = await rest.backend.submit(graph, files)

@@ -210,7 +210,7 @@ class TableRecord:
         if self._hashes.get(name) == hashed:
             return
         file = self._file(name)
-        make_private(file.parent)
+        make_private(file.parent, durable=True)
         write_private(file, self._serialised(name, definition))
         self._hashes[name], self._files[name] = hashed, _signature(file.stat())
 

@@ -111,9 +111,13 @@ def _wind_up() -> None:
 
 
 def _check_exit(leaving: SystemExit, name: str) -> None:
+    """Raise `ScriptExitError` if plain Python would end with another status than 0, which has one byte."""
     code = leaving.code
-    if code is None or code == 0:
+    if code is None:
         return
     if isinstance(code, int):
-        raise ScriptExitError(f"{name} ended with exit status {code}", code & 0xFF) from None
+        status = int(code) & 0xFF if -sys.maxsize <= code <= sys.maxsize else 0xFF
+        if status:
+            raise ScriptExitError(f"{name} ended with exit status {status}", status) from None
+        return
     raise ScriptExitError(f"{name} ended itself with: {code}", EXIT_FAILED, str(code)) from None

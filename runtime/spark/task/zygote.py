@@ -106,23 +106,23 @@ class _Zygote:
                 f"the zygote got {message.get('op')!r}, which it does not know, or no control socket with it"
             )
         control = self._descriptors.pop(0)
+        zygote = os.getpid()  # the child cannot ask for it: this process may have been killed by then
         try:
             pid = os.fork()
         except OSError as error:
             self._send({"op": "fork_failed", "id": message["id"], "error": str(error)})
             return
         if pid == 0:
-            self._become_task(message, control)
+            self._become_task(message, control, zygote)
         os.close(control)
         self._children.add(pid)
         self._send({"op": "forked", "id": message["id"], "pid": pid})
 
-    def _become_task(self, message: Message, control: int) -> NoReturn:
+    def _become_task(self, message: Message, control: int, zygote: int) -> NoReturn:
         status = 1
         try:
-            parent = os.getppid()
             os.setsid()
-            die_with(parent)
+            die_with(zygote)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -77,7 +77,7 @@ class StreamingQueryJob:
         if isinstance(step, StoreCheckpoint):
             number = step.metadata.checkpoint_id
             removed = await self._store.add(number, encode(step.metadata), self._term)
-            subsumed = [decode(item.data, CheckpointMetadata) for item in removed]
+            subsumed = [decode(item.data, CheckpointMetadata) for item in removed if item.data is not None]
             return self._coordinator.stored(number, step.metadata.path, subsumed, _now())
         return []
 

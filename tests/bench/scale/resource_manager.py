@@ -45,6 +45,10 @@ class SlotTaker(FencedRpcEndpoint, JobMasterGateway):
         """It is there."""
 
     @rpc_sync
+    def notify_slot_gone(self, allocation_id: AllocationID) -> None:
+        pass
+
+    @rpc_sync
     def notify_allocation_failure(self, allocation_id: AllocationID, reason: str) -> None:
         self.failures.append(reason)
 

@@ -64,7 +64,7 @@ export function view({ job, part }, parameters, shell) {
     facts([
       ["Id", h("a", { href: jobHref(job.jid) }, h("code", {}, job.jid)), copyable(job.jid, "")],
       ["Kind", kindOf(job)],
-      job.submitter && ["Submitter", job.submitter],
+      job.owner && ["Owner", job.owner],
       ["Started", moment(job["start-time"])],
       ended && ["Ended", moment(job["end-time"])],
       ["Duration", lasting(job["start-time"], job["end-time"], job.now - Date.now())],

@@ -45,11 +45,11 @@ export function jobColumns(jobs, ended) {
   const columns = [
     { title: "Job", kind: "name", cell: link, sort: { name: "name", value: (job) => job.name } },
     { title: "Kind", cell: kindOf, sort: { name: "kind", value: kindOf } },
-    jobs.some((job) => job.submitter) && {
-      title: "Submitter",
+    jobs.some((job) => job.owner) && {
+      title: "Owner",
       kind: "name",
-      cell: (job) => job.submitter || "–",
-      sort: { name: "submitter", value: (job) => job.submitter ?? "" },
+      cell: (job) => job.owner || "–",
+      sort: { name: "owner", value: (job) => job.owner },
     },
     { title: "State", cell: (job) => badge(job.state), sort: { name: "state", value: (job) => job.state } },
     {

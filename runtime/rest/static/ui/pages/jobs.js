@@ -27,7 +27,7 @@ function matching(jobs, range) {
   const sought = words.trim().toLowerCase();
   const since = range ? Date.now() - range[2] : 0;
   return jobs.filter((job) => {
-    const text = `${job.name}\n${job.jid}\n${job.state}\n${job.submitter ?? ""}`.toLowerCase();
+    const text = `${job.name}\n${job.jid}\n${job.state}\n${job.owner}`.toLowerCase();
     return text.includes(sought) && (!isOver(job.state) || job["end-time"] >= since);
   });
 }
@@ -51,10 +51,10 @@ function search(shell) {
   return h(
     "label",
     { class: "search" },
-    h("span", { class: "unseen" }, "Filter by name, id, state or submitter"),
+    h("span", { class: "unseen" }, "Filter by name, id, state or owner"),
     h("input", {
       type: "search",
-      placeholder: "Name, id, state or submitter",
+      placeholder: "Name, id, state or owner",
       value: words,
       on: {
         input: (event) => {
@@ -80,7 +80,7 @@ export function view(jobs, { query }, shell) {
   const part = (caption, of, hasEnded, none, most) => {
     const columns = jobColumns(of, hasEnded);
     const sorting = sortingOf(columns, PATH, query, hasEnded ? "-ended" : "-started");
-    const missed = words.trim() ? `No job here has “${words.trim()}” in its name, id, state or submitter.` : "No job here is in this state.";
+    const missed = words.trim() ? `No job here has “${words.trim()}” in its name, id, state or owner.` : "No job here is in this state.";
     return jobTable(caption, of, isFiltered ? missed : none, { columns, sorting, most });
   };
   return [

@@ -36,9 +36,11 @@ export function view(shell, refused) {
     h(
       "p",
       { id: "login-help" },
-      "The token is in the file that ",
+      "An admin issues a token with ",
+      h("code", { class: "wrap" }, "understudy token add"),
+      ". The cluster's own token is in the file that ",
       h("code", { class: "wrap" }, "rest.authentication.token-file"),
-      " names. It is kept for this tab only.",
+      " names. The page keeps it for this tab only.",
     ),
     h("label", { for: "token" }, "Token"),
     field,

@@ -1,6 +1,6 @@
 // The masters: who leads what, how they are configured, their logs.
 
-import { at, getJson, getOptional } from "../api.js";
+import { ApiError, at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { count } from "../format.js";
 import { logView } from "../log_view.js";
@@ -23,11 +23,18 @@ export async function load({ tab, file }) {
   if (tab === "log-levels") return levels.load();
   if (tab === "configuration") return getJson("jobmanager/config");
   if (tab === "thread-dump") return getOptional("jobmanager/thread-dump");
-  const [cluster, config, environment, actors] = await Promise.all([
+  const [cluster, config, environment, actors, level] = await Promise.all([
     ...["processes", "config", "jobmanager/environment"].map((path) => getJson(path)),
     getOptional("actors"),
+    getJson("feature-level").catch(withoutLeader),
   ]);
-  return { cluster, config, environment, leaders: leadersOf(actors) };
+  return { cluster, config, environment, leaders: leadersOf(actors), level };
+}
+
+/** The processes are shown also while no Dispatcher leads, which knows the level. */
+function withoutLeader(error) {
+  if (error instanceof ApiError) return null;
+  throw error;
 }
 
 /** What each process says itself of its leadership, by its name: {epoch, since}. */
@@ -74,7 +81,14 @@ function processTable(processes, leaders) {
   );
 }
 
-function state({ cluster, config, environment, leaders }) {
+/** The feature level, and what raises it; the leading Dispatcher knows it. */
+function featureLevel(level) {
+  if (!level) return "–";
+  const [now, newest] = [level["feature-level"], level["newest-feature-level"]];
+  return newest > now ? `${now}; understudy cluster finalize raises it to ${newest}` : `${now}`;
+}
+
+function state({ cluster, config, environment, leaders, level }) {
   return [
     card("Processes", processTable(cluster.processes, leaders)),
     card(
@@ -83,6 +97,7 @@ function state({ cluster, config, environment, leaders }) {
         ["Id", cluster["cluster-id"]],
         ["Started", moment(cluster["start-time"])],
         ["Understudy", cluster.version],
+        ["Feature level", featureLevel(level)],
         ["REST API", `Flink ${config["flink-version"]}`],
         ["Python", environment.jvm.version],
         ["Machine", environment.jvm.arch],

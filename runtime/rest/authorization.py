@@ -1,0 +1,229 @@
+"""Authorization of requests: who a token identifies, and whether that user may do what the request asks for.
+
+This module only finds rule and owner; `runtime.users.roles` decides. Routes are checked by the application before their
+handlers run (`Authorization.route`). Calls of gateways are checked once their arguments are decoded (`call`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+
+from blob.errors import InvalidBlobKey
+from blob.key import BlobKey, TransientBlobKey
+from runtime.ha.errors import HaError
+from runtime.job_logs import logs_owner
+from runtime.jobgraph.job_graph import JobGraph
+from runtime.protocol.archived_execution_graph import JobDetails
+from runtime.rest.access import Refusal
+from runtime.rest.auditing import audited_of
+from runtime.rest.errors import RestError
+from runtime.rest.snapshots import Snapshots
+from runtime.users.identities import Identities, Principal, TokenRefusedError
+from runtime.users.roles import CALLS, HANDED_OUT, OWN, ROUTES, Rule, depends_on_owner, may, refusal
+
+if TYPE_CHECKING:
+    from runtime.rest.context import Rest
+
+MAX_AGE_S = 1.0
+"""Seconds for which a change of users or tokens may not be seen by an endpoint."""
+MIN_AGE_S = 0.1
+"""Seconds after which an unknown token is looked for anew: it may have been issued since the last look."""
+
+PRINCIPAL = "principal"
+"""The key of a request's scope under which the application puts the `Principal`."""
+
+
+class KnownIdentities:
+    """Users and tokens of the cluster, from a recent look into the store.
+
+    Args:
+        read: reads the store; raises an exception if it does not answer.
+        clock: returns monotonic seconds.
+        now_ms: returns milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[Identities]],
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._read = read
+        self._now_ms = now_ms
+        self._recent = Snapshots(MAX_AGE_S, clock)
+        self._new = Snapshots(MIN_AGE_S, clock)
+
+    async def identify(self, shown: bytes) -> Principal | Refusal:
+        """Return whom a token identifies, or why it identifies nobody.
+
+        Raises:
+            HaError: the store does not answer, so nobody is identified.
+        """
+        try:
+            return (await self.recent()).authenticate(shown, self._now_ms())
+        except TokenRefusedError:
+            pass
+        try:
+            found: Identities = await self._new.get("users", self._read)
+            return found.authenticate(shown, self._now_ms())
+        except TokenRefusedError as error:
+            return Refusal(401, str(error))
+
+    async def confirm(self, principal: Principal) -> bool:
+        """Return whether a principal is still who it was at the beginning of a long answer; False without the store."""
+        if not principal.token_id:
+            return True  # one of the cluster's own secrets
+        try:
+            return (await self.recent()).confirm(principal, self._now_ms())
+        except HaError:
+            return False
+
+    async def recent(self) -> Identities:
+        """Return users and tokens as they were at most `MAX_AGE_S` ago. Raises as `identify`."""
+        found: Identities = await self._recent.get("users", self._read)
+        return found
+
+    def forget(self) -> None:
+        """Drop what is known, after a change through this endpoint."""
+        self._recent.forget()
+        self._new.forget()
+
+
+async def nobody() -> Identities:
+    """Return no users at all."""
+    return Identities({})
+
+
+def principal_of(request: Request) -> Principal:
+    """Return the identity behind a request."""
+    found: Principal = request.scope[PRINCIPAL]
+    return found
+
+
+def rule_of_route(method: str, path: str) -> Rule:
+    """Return the rule of a route. Raises LookupError if the table has none, so that no such route is ever served."""
+    rule = ROUTES.get(f"{method} {path}")
+    if rule is None:
+        raise LookupError(f"{method} {path} has no rule in runtime.users.roles")
+    return rule
+
+
+async def check_route(rest: Rest, request: Request, rule: Rule, summary: str) -> None:
+    """Check whether the principal of a request may use a route.
+
+    Args:
+        rest: the context of the handlers.
+        request: the request, with the parameters of its path.
+        rule: of the route.
+        summary: of the route, for the refusal.
+
+    Raises:
+        RestError: of status 403 if not, and 404 if that depends on the owner of a job that does not exist.
+    """
+    shown = request.path_params.get("jobid") or request.path_params.get("applicationid")
+    if shown is None and "key" in request.path_params:
+        shown = request.query_params.get("job")
+        rule = HANDED_OUT if isinstance(_key_of(request), TransientBlobKey) else rule
+    what = f"this request ({summary.partition(';')[0]})"
+    await _demand(rest, principal_of(request), rule, what, _owner_of_job, shown)
+
+
+def _key_of(request: Request) -> BlobKey | None:
+    try:
+        return BlobKey.parse(request.path_params["key"])
+    except InvalidBlobKey:
+        return None  # the handler refuses it
+
+
+async def check_call(rest: Rest, request: Request, name: str, method: str, arguments: Sequence[Any]) -> None:
+    """Check whether the principal of a request may call a method of a component.
+
+    Args:
+        rest: the context of the handlers.
+        request: the request.
+        name: of the component.
+        method: of the component.
+        arguments: decoded; the first one names the object that is owned, if the rule depends on that.
+
+    Raises:
+        RestError: as `check_route`.
+    """
+    action = f"{name}/{method}"
+    owner_of = _OWNERS.get(action, _owner_of_job)
+    shown = str(arguments[0]) if arguments else None
+    await _demand(rest, principal_of(request), CALLS[action], f"the call {action}", owner_of, shown)
+
+
+async def check_job_id(rest: Rest, request: Request, job_id: str) -> None:
+    """Check that the id of a job to be submitted is new, or that of a job that the principal may change.
+
+    Raises:
+        RestError: of status 403 if not.
+    """
+    principal = principal_of(request)
+    if depends_on_owner(principal, OWN):
+        owner = await _owner_of_job(rest, job_id)
+        if owner is not None and not may(principal, OWN, owner):
+            raise RestError(403, refusal(principal, OWN, f"using the id of job {job_id}", owner))
+
+
+async def owned(rest: Rest, request: Request, graph: JobGraph) -> JobGraph:
+    """Return a job graph with the user of a request as its owner, whatever owner it names.
+
+    Raises:
+        RestError: of status 403: its id is that of a job that the user may not change.
+    """
+    audited_of(request).target = graph.job_id
+    await check_job_id(rest, request, graph.job_id)
+    return replace(graph, owner=principal_of(request).name)
+
+
+async def _demand(
+    rest: Rest,
+    principal: Principal,
+    rule: Rule,
+    what: str,
+    owner_of: Callable[[Rest, str], Awaitable[str | None]],
+    shown: str | None,
+) -> None:
+    owner = None
+    if shown is not None and depends_on_owner(principal, rule):
+        owner = await owner_of(rest, shown)
+        if owner is None:
+            raise RestError(404, f"there is no {shown[:80]!r}, or you may not know of it")
+    if not may(principal, rule, owner):
+        raise RestError(403, refusal(principal, rule, what, owner))
+
+
+async def _owner_of_job(rest: Rest, shown: str) -> str | None:
+    """Return the name of a job's owner, empty if it has none; None if there is no such job.
+
+    A job that is not in a recent list may be new, so the cluster is asked. The owner of a job never changes.
+    """
+    jobs: tuple[JobDetails, ...] = await rest.snapshots.get("jobs", rest.backend.jobs)
+    owner = _owner_in(jobs, shown)
+    return _owner_in(await rest.backend.jobs(), shown) if owner is None else owner
+
+
+def _owner_in(jobs: Sequence[JobDetails], shown: str) -> str | None:
+    return next((job.owner for job in jobs if shown in (job.job_id, logs_owner(job.job_id))), None)
+
+
+async def _owner_of_token(rest: Rest, token_id: str) -> str | None:
+    return (await rest.identities.recent()).user_of_token(token_id) or None
+
+
+async def _named(rest: Rest, user: str) -> str | None:
+    return user
+
+
+_OWNERS: Mapping[str, Callable[[Rest, str], Awaitable[str | None]]] = {
+    "dispatcher/list_tokens": _named,
+    "dispatcher/revoke_token": _owner_of_token,
+}
+"""How the owner of the first argument is found, for calls whose first argument is no job."""

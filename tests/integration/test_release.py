@@ -1,0 +1,109 @@
+"""The packages of a release: two builds of a commit are equal, and the previous release works beside the checkout."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import release
+from tests.cluster_harness import Cluster, await_value, started
+from tests.job_files import TRIVIAL
+
+pytestmark = pytest.mark.skipif(not release.is_clone(), reason="packages are built from a commit, and this is no clone")
+PREVIOUS = release.latest_release() or "HEAD"
+"""The release before the checkout; before the first one the last commit stands for it."""
+
+
+def _build(clone: Path, **environ: str) -> dict[str, bytes]:
+    """Clone the checkout's commit, build it there as `make dist` does, and return the packages by name."""
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(release.ROOT), str(clone)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "tests.release"],
+        cwd=clone,
+        env={**os.environ, **environ, "PYTHONPATH": str(clone)},
+        umask=int(environ.get("UMASK", "022"), 8),
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return {package.name: package.read_bytes() for package in (clone / "dist").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the packages of a build in one clone."""
+    return _build(tmp_path_factory.mktemp("first") / "clone")
+
+
+def test_two_builds_are_equal(packages: dict[str, bytes], tmp_path: Path) -> None:
+    """In another directory, at another time, with another umask, time zone, language and order of sets."""
+    clone = tmp_path / "another" / "place"
+    other = _build(clone, UMASK="077", TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="1", SOURCE_DATE_EPOCH="1")
+    assert len(packages) == 2
+    assert other.keys() == packages.keys()
+    assert [name for name in packages if packages[name] != other[name]] == []
+    # The comparison sees a difference: the same files in a commit of another second.
+    later = {**os.environ, "GIT_COMMITTER_DATE": "2030-01-01T00:00:00Z"}
+    author = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    subprocess.run(
+        ["git", *author, "commit", "--quiet", "--amend", "--no-edit", "--no-verify"], cwd=clone, env=later, check=True
+    )
+    amended = {package.name: package.read_bytes() for package in release.build("HEAD", tmp_path / "amended", clone)}
+    assert [name for name in packages if packages[name] == amended[name]] == []
+
+
+def test_times_are_those_of_the_commit(packages: dict[str, bytes], tmp_path: Path) -> None:
+    epoch = release.commit_time("HEAD")
+    for name, content in packages.items():
+        (tmp_path / name).write_bytes(content)
+    [wheel], [sdist] = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        assert len({member.date_time for member in archive.infolist()}) == 1
+        assert {member.external_attr >> 16 & 0o777 for member in archive.infolist()} <= {0o644, 0o755, 0o664}
+    with tarfile.open(sdist) as source:
+        assert {(member.mtime, member.uid, member.uname) for member in source} == {(epoch, 0, "")}
+    assert gzip.decompress(sdist.read_bytes())
+    assert int.from_bytes(sdist.read_bytes()[4:8], "little") == epoch
+
+
+def test_the_source_distribution_builds_the_same_files(packages: dict[str, bytes], tmp_path: Path) -> None:
+    for name, content in packages.items():
+        (tmp_path / name).write_bytes(content)
+    [wheel], [sdist] = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(tmp_path / "again"), str(sdist)], check=True)
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(tmp_path / "again" / wheel.name) as other:
+        assert {name: one.read(name) for name in one.namelist()} == {
+            name: other.read(name) for name in other.namelist()
+        }
+
+
+@pytest.fixture
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of the previous release."""
+    tree = release.export(PREVIOUS, tmp_path_factory.mktemp("previous") / "tree")
+    yield from started(tmp_path_factory.mktemp("c"), tree=tree)
+
+
+def test_commands_of_either_release_work_with_a_cluster_of_the_previous_one(previous: Cluster, tmp_path: Path) -> None:
+    present = replace(previous, tree=release.ROOT)
+    file = tmp_path / "trivial.py"
+    file.write_text(TRIVIAL)
+    for commands in (previous, present):
+        assert "sum 499500" in commands.run("job", "run", str(file)).stdout
+        assert len(commands.json("status")["task_executors"]) == 1
+    # A master of the checkout joins, and takes over. The TaskExecutor is still one of the previous release.
+    present.run("start-master")
+    os.kill(previous.pid_of("master"), signal.SIGKILL)
+    await_value(lambda: present.leaders().get("dispatcher") == "dispatcher-1")
+    for commands in (previous, present):
+        assert "sum 499500" in commands.run("job", "run", str(file)).stdout

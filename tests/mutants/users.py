@@ -1,0 +1,228 @@
+"""Guards of users: tokens, roles, owners, the audit log."""
+
+from __future__ import annotations
+
+from tests.mutants.model import Mutant
+
+_IDENTITIES = "runtime/users/identities.py"
+_ROLES = "runtime/users/roles.py"
+_AUTHORIZATION = "runtime/rest/authorization.py"
+_APP = "runtime/rest/app.py"
+_CALLS = "runtime/rest/handlers/gateways.py"
+
+_ROUTES = "unit/test_rest_roles.py::test_each_route_allows_each_role_what_the_table_says"
+_EACH_CALL = "unit/test_rest_roles.py::test_each_call_allows_each_role_what_the_table_says"
+
+MUTANTS = (
+    Mutant(
+        "token-digest-unchecked",
+        "A token has the secret of its record.",
+        _IDENTITIES,
+        "if not hmac.compare_digest(_digest(parts[2]), digest) or token is None:",
+        "if token is None:",
+        ("unit/test_identities.py::test_what_is_not_the_token_identifies_nobody",),
+    ),
+    Mutant(
+        "expired-token",
+        "A token ends to be valid.",
+        _IDENTITIES,
+        "if token.has_expired(now_ms):",
+        "if False:",
+        (
+            "unit/test_identities.py::test_a_token_identifies_its_user_until_it_expires",
+            "unit/test_rest_roles.py::test_an_expired_or_revoked_token_or_that_of_a_removed_user_is_refused",
+        ),
+    ),
+    Mutant(
+        "tokens-outlive-their-user",
+        "A removed user leaves no tokens.",
+        _IDENTITIES,
+        "fields = [_TOKEN + token.token_id for token in self._tokens.values() if token.user == name]",
+        "fields = list[str]()",
+        ("unit/test_identities.py::test_a_removed_user_leaves_no_token_to_a_successor_of_the_name",),
+    ),
+    Mutant(
+        "tokens-added-while-their-user-is-removed",
+        "No token is added while its user is removed.",
+        "runtime/ha/user_store.py",
+        "async with self._changing:",
+        "async with asyncio.Lock():",
+        ("unit/test_dispatcher_users.py::test_no_token_comes_while_its_user_is_removed",),
+    ),
+    Mutant(
+        "events-outlive-their-token",
+        "A stream of events ends with its token.",
+        "runtime/rest/handlers/events.py",
+        " and await rest.identities.confirm(principal):",
+        ":",
+        ("unit/test_rest_roles.py::test_a_stream_of_events_ends_with_its_token",),
+    ),
+    Mutant(
+        "digests-in-listings",
+        "A listing of tokens shows no digest.",
+        _IDENTITIES,
+        'return [replace(token, digest="") for token in found]',
+        "return found",
+        ("unit/test_identities.py::test_a_listing_shows_no_digest",),
+    ),
+    Mutant(
+        "everything-is-ones-own",
+        "A user changes only their own jobs.",
+        _ROLES,
+        "and owner == principal.name",
+        "and owner is not None",
+        ("unit/test_role_table.py::test_a_rule_allows_what_it_says", _ROUTES, _EACH_CALL),
+    ),
+    Mutant(
+        "nobodys-jobs-are-nobodys",
+        "A job without an owner belongs to no user.",
+        _ROLES,
+        "and bool(principal.name) and",
+        "and",
+        ("unit/test_role_table.py::test_nobody_owns_what_has_no_owner",),
+    ),
+    Mutant(
+        "routes-unchecked",
+        "The table decides each request.",
+        _APP,
+        "            await check_route(self._rest, request, rule, route.summary)\n",
+        "",
+        (_ROUTES,),
+    ),
+    Mutant(
+        "short-cut-unchecked",
+        "The table decides the most frequent requests too.",
+        _APP,
+        ' and may(verdict, rule_of_route("GET", path)):',
+        ":",
+        ("unit/test_rest_roles.py::test_the_short_cut_is_under_the_table_too",),
+    ),
+    Mutant(
+        "calls-unchecked",
+        "The table decides each call.",
+        _CALLS,
+        "    await check_call(rest, request, name, spec.name, arguments)\n",
+        "",
+        (_EACH_CALL,),
+    ),
+    Mutant(
+        "owner-of-the-clients-choice",
+        "A job belongs to the user who submitted it.",
+        _AUTHORIZATION,
+        "return replace(graph, owner=principal_of(request).name)",
+        "return graph",
+        ("unit/test_rest_roles.py::test_a_job_belongs_to_the_user_who_submitted_it",),
+    ),
+    Mutant(
+        "id-of-anothers-job",
+        "No user submits files or a job under the id of another's job.",
+        _AUTHORIZATION,
+        "if owner is not None and not may(principal, OWN, owner):",
+        "if False:",
+        ("unit/test_rest_roles.py::test_no_user_takes_the_id_of_anothers_job",),
+    ),
+    Mutant(
+        "unlisted-job-is-free",
+        "A new job is its owner's before it is in a recent list.",
+        _AUTHORIZATION,
+        "return _owner_in(await rest.backend.jobs(), shown) if owner is None else owner",
+        "return owner",
+        ("unit/test_rest_roles.py::test_a_new_job_is_anothers_before_it_is_in_a_list",),
+    ),
+    Mutant(
+        "no-audit",
+        "Each change has a line in the audit log.",
+        _APP,
+        "            self._record(audited)\n",
+        "            pass\n",
+        ("unit/test_rest_roles.py::test_each_change_and_each_refusal_has_a_line",),
+    ),
+    Mutant(
+        "users-end-with-the-cluster",
+        "The end of a cluster keeps its users.",
+        "runtime/ha/services.py",
+        "if keys := [key for key in keys if key != self._keys.users]:",
+        "if keys:",
+        ("contract/test_ha_users.py::test_users_outlive_the_end_of_the_cluster_and_the_keeper",),
+    ),
+    Mutant(
+        "secret-for-a-digest",
+        "The store holds no token.",
+        _IDENTITIES,
+        "name, _digest(secret.encode()), created_ms",
+        "name, secret, created_ms",
+        ("unit/test_identities.py::test_no_digest_of_a_record_is_a_secret",),
+    ),
+    Mutant(
+        "token-digest-compared-byte-by-byte",
+        "Digests are compared in constant time.",
+        _IDENTITIES,
+        "not hmac.compare_digest(_digest(parts[2]), digest)",
+        "_digest(parts[2]) != digest",
+        ("unit/test_identities.py::test_digests_are_compared_in_constant_time_also_without_a_record",),
+    ),
+    Mutant(
+        "viewers-change-their-own",
+        "A viewer changes nothing.",
+        _ROLES,
+        '    "dispatcher/submit_job": SUBMIT,',
+        '    "dispatcher/submit_job": ANYONE,',
+        ("unit/test_role_table.py::test_a_viewer_changes_nothing",),
+    ),
+    Mutant(
+        "operators-end-the-cluster",
+        "Only an admin ends the cluster.",
+        _ROLES,
+        '    "master/shut_down_cluster": ADMINISTER,',
+        '    "master/shut_down_cluster": OPERATE,',
+        ("unit/test_role_table.py::test_only_an_admin_ends_the_cluster_raises_its_level_and_manages_users",),
+    ),
+    Mutant(
+        "each-key-is-a-permission",
+        "Files and kept logs of a job are its owner's.",
+        _AUTHORIZATION,
+        "rule = HANDED_OUT if isinstance(_key_of(request), TransientBlobKey) else rule",
+        "rule = HANDED_OUT",
+        ("unit/test_rest_roles.py::test_files_and_kept_logs_of_a_job_are_its_owners",),
+    ),
+    Mutant(
+        "route-without-a-rule",
+        "A route without a rule is never served.",
+        _AUTHORIZATION,
+        'rule = ROUTES.get(f"{method} {path}")',
+        'rule = ROUTES.get(f"{method} {path}", OWN)',
+        ("unit/test_rest_roles.py::test_a_route_without_a_rule_is_never_served",),
+    ),
+    Mutant(
+        "unknown-tokens-read-the-store",
+        "Unknown tokens do not have the store read without end.",
+        _AUTHORIZATION,
+        "self._new = Snapshots(MIN_AGE_S, clock)",
+        "self._new = Snapshots(0.0, clock)",
+        ("unit/test_rest_roles.py::test_unknown_tokens_do_not_make_it_read_the_store_without_end",),
+    ),
+    Mutant(
+        "let-in-without-the-store",
+        "Nobody is identified while the store does not answer.",
+        _APP,
+        'return Refusal(503, "users cannot be identified at present, since their store does not answer; retry")',
+        "from runtime.users.identities import CLUSTER\n\n                verdict = CLUSTER",
+        ("unit/test_rest_roles.py::test_without_the_store_nobody_is_identified_and_the_clusters_token_works",),
+    ),
+    Mutant(
+        "flood-of-the-audit-log",
+        "Unauthenticated requests do not fill the audit log.",
+        "runtime/users/audit.py",
+        "if self._passed >= self._most:",
+        "if False:",
+        ("unit/test_rest_roles.py::test_strangers_do_not_fill_the_log",),
+    ),
+    Mutant(
+        "users-written-by-a-former-leader",
+        "Only the leading Dispatcher changes users.",
+        "runtime/ha/standalone_endpoint.py",
+        "        self._demand_leadership(term)\n        found = self.get(key, field)\n",
+        "        found = self.get(key, field)\n",
+        ("contract/test_ha_users.py::test_a_former_leader_changes_nothing",),
+    ),
+)

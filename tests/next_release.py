@@ -1,0 +1,34 @@
+"""A planted next release: a copy of this one with a second feature level, at which it writes new versions of formats.
+
+Its commands and processes are real. It differs from this release in its version and in the table of levels alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from runtime import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("actors", "blob", "conf", "runtime", "understudy")
+
+VERSION = "0.99.0"
+LEVEL = 2
+_TABLE_ENDS = '"""Versions of the formats, by level:'
+_SECOND_LEVEL = f"VERSIONS[{LEVEL}] = {{**VERSIONS[1], Format.JOB_GRAPH: 3, Format.EXECUTION: 2}}\n"
+
+
+def make_next_release(directory: Path) -> Path:
+    """Write the packages of the next release into a new directory, and return it."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
+    _replace(directory / "runtime" / "__init__.py", f'"{__version__}"', f'"{VERSION}"')
+    _replace(directory / "runtime" / "feature_level.py", _TABLE_ENDS, _SECOND_LEVEL + _TABLE_ENDS)
+    return directory
+
+
+def _replace(file: Path, before: str, after: str) -> None:
+    text = file.read_text()
+    assert text.count(before) == 1, f"{file} does not have {before!r} once"
+    file.write_text(text.replace(before, after))

@@ -1,0 +1,61 @@
+"""The version of the release stands in several files: all have the same."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import subprocess
+from datetime import date
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from runtime import __version__
+from runtime.cluster.cli import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+_IMAGE = re.compile(r"understudy:(\d[\w.]*)")
+_SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
+_RELEASE = re.compile(r"(\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d)\)")
+
+
+def other_images(text: str, version: str) -> list[str]:
+    return [found for found in _IMAGE.findall(text) if found != version]
+
+
+def test_the_package_and_the_command_have_the_version() -> None:
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    assert metadata["metadata"]["version"] == __version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+    assert __version__ in CliRunner().invoke(cli, ["--version"]).output
+
+
+def test_images_have_the_version() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("this is no clone")
+    texts = {
+        name: (ROOT / name).read_text("utf-8")
+        for name in listed.stdout.splitlines()
+        if name == "Containerfile" or (name.endswith((".md", ".yaml", ".py")) and not name.startswith("tests/"))
+    }
+    found = {name: _IMAGE.findall(text) for name, text in texts.items() if _IMAGE.search(text)}
+    assert {"Containerfile", "conf/kubernetes/60-master.yaml", "docs/kubernetes.md"} <= found.keys()
+    assert {name: other for name, text in texts.items() if (other := other_images(text, __version__))} == {}
+    assert other_images("image: understudy:0.0.9", __version__) == ["0.0.9"]
+
+
+def test_changes_have_a_dated_section_for_the_version() -> None:
+    unreleased, *released = _SECTION.findall((ROOT / "CHANGELOG.md").read_text("utf-8"))
+    assert unreleased == "Unreleased"
+    parsed = [_RELEASE.fullmatch(section) for section in released]
+    assert all(parsed), released
+    versions, dates = zip(*(match.groups() for match in parsed if match), strict=True)
+    assert versions[0] == __version__
+    assert [date.fromisoformat(day) for day in dates] == sorted(map(date.fromisoformat, dates), reverse=True)
+
+
+def test_stored_formats_of_the_version_have_golden_files() -> None:
+    assert any((ROOT / "tests" / "golden" / __version__).iterdir())
