@@ -1,0 +1,132 @@
+"""Plans of faults that have found a defect of the product.
+
+Each names the planted fault of `tests.simulation.planted` that takes the mend out again. With that fault the plan has
+to fail, and without it to pass. A plan that meets the old situation no more, after a change of a workload or of the
+product, passes with the fault too. Then the test fails, and another seed or plan has to be found:
+
+    python -m tests.simulation.with_fault renewal-without-the-address shrink --workload ha --seed 7 --short 4
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.simulation.faults import Fault
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A plan of faults to keep.
+
+    Args:
+        defect: what it has found.
+        planted: name of the planted fault that brings the defect back.
+        workload: its name.
+        seed: of everything but the plan.
+        plan: the faults.
+        faults_s: virtual seconds of faults.
+        check: what fails without the mend.
+    """
+
+    defect: str
+    planted: str
+    workload: str
+    seed: int
+    plan: Sequence[Fault]
+    faults_s: float
+    check: str
+
+    def command(self, *, is_mended: bool) -> list[str]:
+        """Return the command that runs the plan, with the mend or without it."""
+        module = ["tests.simulation"] if is_mended else ["tests.simulation.with_fault", self.planted]
+        return [
+            *(sys.executable, "-W", "ignore", "-m", *module, "replay", "--workload", self.workload),
+            *("--seed", str(self.seed), "--short", str(self.faults_s), "--faults", repr(list(self.plan))),
+        ]
+
+    def start(self, *, is_mended: bool) -> subprocess.Popen[str]:
+        """Start the command in a process of its own."""
+        return subprocess.Popen(
+            self.command(is_mended=is_mended),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+KEPT: tuple[Kept, ...] = (
+    Kept(
+        "The only master got SIGTERM, as at a reboot, and the cluster's jobs were forgotten.",
+        "jobs-forgotten-after-a-signal",
+        "supervision",
+        0,
+        (
+            Fault(0.1, "command", ("host1", "start")),
+            Fault(8.0, "command", ("host1", "submit")),
+            Fault(14.0, "signal", ("host1", 0.375, 15)),  # the fifth of twelve processes, `entrypoint`
+        ),
+        18.0,
+        "no job is lost",
+    ),
+    Kept(
+        "What a failing disk did not remove stayed in the BlobServer's directory until it restarted.",
+        "rest-of-a-failed-removal-forgotten",
+        "blobs",
+        0,
+        (Fault(15.0, "disk_remove_errors", ("m1", 1.0, 5.0)),),
+        20.0,
+        "nothing is left behind",
+    ),
+    Kept(
+        "A client that reads into a stream got the server's damaged copy again each time, and never the store's.",
+        "damaged-copy-streamed-again",
+        "blobs",
+        3,
+        (Fault(4.6, "blob_damage", ("m1", 0.48)),),
+        11.0,
+        "a damaged copy is replaced",
+    ),
+    Kept(
+        "`status` beside the end of `stop` complained about a configuration that was just being removed.",
+        "configuration-that-is-being-removed-is-an-error",
+        "supervision",
+        0,
+        (
+            Fault(0.1, "command", ("host1", "start")),
+            Fault(10.0, "command", ("host1", "stop")),
+            Fault(10.5, "disk_slow", ("d", 0.3, 9.5)),
+            Fault(15.6, "command", ("host1", "status")),
+        ),
+        20.0,
+        "no unhandled error",
+    ),
+    Kept(
+        "A promoted replica had a latch without its leader's address: nobody who started later found the leader.",
+        "renewal-without-the-address",
+        "ha",
+        59,
+        (
+            Fault(0.0, "redis_slow", (0.05, 1.5)),
+            Fault(2.216, "redis_fail_over", (0.416, 0.05)),
+            Fault(2.816, "kill", ("contender1",)),
+        ),
+        3.0,
+        "followers find the leader",
+    ),
+    Kept(
+        "A connection broke just after a task was submitted, its TaskExecutor counted as lost, and the job ran twice.",
+        "task-executor-of-a-broken-connection-given-up",
+        "cluster",
+        0,
+        (Fault(0.0, "break_after", (88,)),),  # the 88th delivery is the first task's
+        4.0,
+        "no job runs twice",
+    ),
+)

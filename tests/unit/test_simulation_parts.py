@@ -1,0 +1,184 @@
+"""Parts of the simulator: its checkers find what they are for, plans are values, and shrinking finds the least."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.simulation.checks import Leaders, Once, Register
+from tests.simulation.faults import COMMON_KINDS, Fault, FaultPlan, add_kinds
+from tests.simulation.mutants import ROOT as SOURCES
+from tests.simulation.planted import catalogue, controls
+from tests.simulation.shrink import as_pytest_function, least
+from tests.simulation.world import Failure, Outcome
+
+
+class Found(Exception):
+    """A checker has found something."""
+
+
+def fail(check: str, text: str) -> None:
+    raise Found(check)
+
+
+def written(*versions: tuple[int, int]) -> Register:
+    register = Register("it", fail)
+    for now, version in enumerate(versions, 10):
+        register.acknowledged(register.begin(version, version, now), now)
+    return register
+
+
+def test_an_acknowledged_write_has_to_be_found() -> None:
+    register = written((1, 1), (1, 2))
+    register.read(20, 21, (1, 2), (1, 2))
+    with pytest.raises(Found, match="acknowledged writes stay"):
+        register.read(22, 23, (1, 1), (1, 1))
+
+
+def test_a_read_that_began_before_the_write_may_miss_it() -> None:
+    written((1, 1), (1, 2)).read(11, 30, (1, 1), (1, 1))
+
+
+def test_what_was_read_does_not_come_back_after_a_later_read() -> None:
+    register = written((1, 1))
+    register.unknown(register.begin((2, 1), (2, 1), 12))
+    register.read(20, 21, (2, 1), (2, 1))
+    with pytest.raises(Found, match="acknowledged writes stay"):
+        register.read(22, 23, (1, 1), (1, 1))
+
+
+def test_nothing_is_there_only_after_a_removal() -> None:
+    register = written((1, 1))
+    with pytest.raises(Found, match="acknowledged writes stay"):
+        register.read(20, 21, None, None)
+    register.begin((1, 2), None, 22)
+    register.read(23, 24, None, None)
+
+
+def test_a_refused_write_is_never_found() -> None:
+    register = written((1, 1))
+    write = register.begin((1, 2), (1, 2), 12)
+    register.refused(write, 13)
+    with pytest.raises(Found, match="no refused write"):
+        register.read(20, 21, (1, 2), (1, 2))
+
+
+def test_a_write_that_may_have_happened_before_it_was_refused_may_be_found() -> None:
+    register = written((1, 1))
+    write = register.begin((1, 2), (1, 2), 12)
+    register.unknown(write)
+    register.refused(write, 13)
+    register.read(20, 21, (1, 2), (1, 2))
+
+
+def test_what_was_never_written_is_not_read() -> None:
+    with pytest.raises(Found, match="only what was written"):
+        written((1, 1)).read(20, 21, (9, 9), (9, 9))
+
+
+def test_what_the_store_may_lose_need_not_be_found() -> None:
+    register = written((1, 1), (1, 2), (1, 3))
+    register.lost(12, 15)
+    register.read(20, 21, (1, 2), (1, 2))
+    register.lost(0, 22)
+    register.read(23, 24, None, None)
+
+
+def test_two_leaders_are_found() -> None:
+    leaders = Leaders(fail)
+    leaders.granted("a", 1, "s")
+    leaders.holding([("a", 1)])
+    with pytest.raises(Found, match="one leader at a time"):
+        leaders.holding([("a", 1), ("b", 2)])
+    with pytest.raises(Found, match="one leader for each epoch"):
+        leaders.granted("b", 1, "t")
+
+
+def test_a_session_of_two_terms_is_found() -> None:
+    leaders = Leaders(fail)
+    leaders.granted("a", 1, "s")
+    leaders.granted("a", 2, "t")
+    with pytest.raises(Found, match="each term has a session"):
+        leaders.granted("a", 3, "s")
+
+
+def test_a_refused_leader_that_asks_again_is_found() -> None:
+    leaders = Leaders(fail)
+    leaders.renews("s")
+    leaders.refused("s")
+    leaders.renews("t")
+    assert leaders.was_refused("s")
+    assert not leaders.was_refused("t")
+    with pytest.raises(Found, match="a refused leader asks no more"):
+        leaders.renews("s")
+
+
+def test_a_number_that_is_handed_out_twice_is_found() -> None:
+    numbers = Once("numbers", fail)
+    numbers.handed_out(1, 10)
+    numbers.handed_out(2, 11)
+    numbers.lost(11)
+    numbers.handed_out(2, 12)
+    with pytest.raises(Found, match="each number once"):
+        numbers.handed_out(1, 13)
+
+
+def plan_of(weights: dict[str, float]) -> FaultPlan:
+    hosts = ["one", "two", "three"]
+    return FaultPlan(
+        hosts=hosts, processes=["p"], weights=weights, rate=5.0, until_s=30.0, longest_s=9.0, jumps=hosts, disks=["d"]
+    )
+
+
+def test_a_plan_is_the_same_for_a_seed_and_can_be_printed_and_read() -> None:
+    plan = plan_of(dict.fromkeys(COMMON_KINDS, 1.0))
+    drawn = plan.draw(random.Random(3))
+    assert drawn == plan.draw(random.Random(3))
+    assert drawn != plan.draw(random.Random(4))
+    assert eval(repr(drawn), {"Fault": Fault}) == drawn
+    assert all(0 < fault.at_s < 30 for fault in drawn)
+
+
+@pytest.mark.parametrize("kind", sorted(COMMON_KINDS))
+def test_each_kind_of_fault_can_be_drawn(kind: str) -> None:
+    assert {fault.kind for fault in plan_of({kind: 1.0}).draw(random.Random(1))} == {kind}
+
+
+def test_the_least_faults_that_fail_are_found() -> None:
+    faults = [Fault(float(number), "kill", (str(number),)) for number in range(40)]
+    asked = 0
+
+    def still_fails(plan: object) -> bool:
+        nonlocal asked
+        asked += 1
+        assert isinstance(plan, list)
+        return faults[3] in plan and faults[29] in plan
+
+    assert least(faults, still_fails) == [faults[3], faults[29]]
+    assert asked < 120
+    assert least(faults, lambda plan: True) == []
+
+
+def test_a_failing_seed_is_printed_as_a_test() -> None:
+    outcome = Outcome("ha", 7, "", 2, 1.0, 1.0, 1.0, Failure("it holds", "it does not", 1.0))
+    text = as_pytest_function(outcome, [Fault(1.5, "kill", ("master",))])
+    compile(text, "a test", "exec")
+    assert "def test_ha_seed_7()" in text
+    assert "Fault(1.5, 'kill', ('master',))" in text
+    assert "plan).failure" in text
+    short = as_pytest_function(outcome, [], 6.0)
+    compile(short, "a test", "exec")
+    assert "plan, faults_s=6.0).failure" in short
+
+
+def test_each_planted_fault_can_be_planted() -> None:
+    planted = [one.mutant for one in [*controls(), *catalogue()]]
+    assert len({mutant.name for mutant in planted}) == len(planted) >= 60
+    for mutant in planted:
+        mutant.text(SOURCES)
+
+
+def test_two_faults_have_two_names() -> None:
+    with pytest.raises(ValueError, match="another fault has the name 'kill'"):
+        add_kinds({"kill": lambda world: None})

@@ -1,0 +1,52 @@
+"""The workload ``streaming`` of the simulator: the same seed does the same, and its checks find what is planted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.mutants import ROOT, try_one
+from tests.simulation.planted import catalogue
+from tests.waiting import PATIENCE_S
+
+FOUND = {
+    "rows-of-a-sink-not-synced": ("completed checkpoints are restorable", "rows exactly once"),
+    "query-without-its-lease": ("a driver writes with a lease",),
+    "checkpoint-complete-before-it-is-stored": ("a completed checkpoint stays",),
+}
+"""Planted faults, and the checks of which one finds each of them with the first seeds."""
+
+
+def test_the_same_seed_makes_the_same_trace_whatever_the_hash_seed_and_finds_nothing() -> None:
+    command = ["-m", "tests.simulation", "run", "--traces", "--workload", "streaming", "--seed", "8", "--short", "10"]
+    traces = set()
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", *command],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            timeout=PATIENCE_S,
+        )
+        traces.add(done.stdout)
+    (trace,) = traces
+    assert trace.startswith("streaming 8 ")
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_planted_fault_is_found(name: str) -> None:
+    trial = try_one(next(planted for planted in catalogue() if planted.name == name))
+    assert trial.found
+    assert trial.check in [f"streaming: {check}" for check in FOUND[name]]
+
+
+def test_each_planted_fault_has_a_name_of_its_own_and_a_place() -> None:
+    planted = [one.mutant for one in catalogue() if one.workload == "streaming"]
+    assert len({mutant.name for mutant in planted}) == len(planted) >= 29
+    for mutant in planted:
+        mutant.text(ROOT)
