@@ -49,17 +49,16 @@ _SAFETY = {
 }
 _EVERYWHERE = ("x-content-type-options", "x-frame-options", "referrer-policy")
 
-_FORM = """\
-<!doctype html><html lang="en"><meta charset="utf-8"><title>Spark's history.</title>
-<body style="font-family: sans-serif; max-width: 40em; margin: 3em auto">
-<p>Open the link that <code>understudy history-server</code> has printed.
-It works once.
-Or give the cluster's token.
-Its file is rest-token.
-</p>
-<form method="post" action="/login"><label>Token <input type="password" name="token" autofocus></label>
-<button>Log in</button></form></body></html>
-"""
+_FORM = "\n".join(
+    (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Spark\'s history</title>',
+        '<body style="font-family: sans-serif; max-width: 40em; margin: 3em auto"><h1>Spark\'s history</h1>',
+        "<p>Open the link that <code>understudy history-server</code> has printed; it works once.",
+        "Or give the cluster's token, which is in its file <code>rest-token</code>.</p>",
+        '<form method="post" action="/login"><label>Token <input type="password" name="token" autofocus></label>',
+        "<button>Log in</button></form></body></html>",
+    )
+)
 
 
 class Logins:
