@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -221,10 +222,9 @@ async def _listening_port(child: subprocess.Popen[bytes], log_file: Path, patien
     deadline = time.monotonic() + patience_s
     process = psutil.Process(child.pid)
     while child.poll() is None:
-        try:
+        listening = []
+        with contextlib.suppress(psutil.Error):  # it has just ended
             listening = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
-        except psutil.Error:
-            continue  # it has ended
         if listening:
             return int(listening[0].laddr.port)
         if time.monotonic() > deadline:

@@ -32,6 +32,23 @@ spark = SparkSession.builder.getOrCreate()
 rows = spark.range(1000).groupBy((F.col("id") % 7).alias("k")).count().collect()
 print(len(rows), spark.sparkContext.applicationId)
 """
+PIPELINE = """\
+from understudy import Pipeline
+
+
+def rows(ctx):
+    return ctx.spark.range(1000)
+
+
+def total(ctx, rows):
+    print(rows.selectExpr("sum(id) AS total").first().total)
+
+
+def pipeline(argv):
+    made = Pipeline("totals")
+    made.source("rows", rows).sink("total", total)
+    return made
+"""
 WITH_LOGS = "taskmanager.spark.event-log.enabled=true"
 
 
@@ -203,6 +220,19 @@ def test_the_applications_of_running_and_killed_drivers_are_shown_with_their_job
         assert "collect at " in page
     for path in ("/", "/static/webui.js", f"/history/{lost}/SQL/", f"/history/{lost}/stages/"):
         history.page(path)
+
+
+def test_a_pipelines_spark_jobs_of_a_running_driver_are_shown_by_their_tag(history: History, tmp_path: Path) -> None:
+    job_id = history.cluster.submit(write_job(tmp_path, PIPELINE))
+    (attempt,) = history.cluster.await_status(job_id, "FINISHED")["tasks"][0]["attempts"]
+    application, tag = attempt["spark"]["application"], attempt["spark"]["tag"]
+    assert application == history.applications[1]
+
+    def shown() -> list[str]:
+        jobs = json.loads(history.page(f"/api/v1/applications/{application}/jobs"))
+        return [job["status"] for job in jobs if any(each.startswith(tag) for each in job["jobTags"])]
+
+    assert set(await_value(shown)) <= {"SUCCEEDED", "RUNNING"}
 
 
 def test_a_browser_logs_in_once_by_the_link(history: History) -> None:
