@@ -7,8 +7,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping
 
 from runtime.ids import JobID
-from runtime.queues.configuration import Queues, Scope
-from runtime.queues.scheduling import Member
+from runtime.queues.configuration import Member, Queues, Scope
 
 WINDOW_S = 60.0
 WAITING_RETRY_S = 10

@@ -122,6 +122,14 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """A job's place in the queues: its user (empty for none), and its queue."""
+
+    user: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
 class Queues:
     """All queues and limits. The defaults are those without a file: one queue for everybody, and no limit.
 
@@ -160,7 +168,8 @@ class Queues:
     def queue_of(self, user: str, wanted: str) -> Queue:
         """Return the queue of a user's job.
 
-        Without a request for one, it is the first queue that names the user or one of their groups, or else the default one.
+        Without a request for one, it is the first queue that names the user or one of their groups, or else the
+        default one.
 
         Args:
             user: name of the job's owner; empty if it has none.
@@ -180,6 +189,13 @@ class Queues:
         raise QueueRefusedError(
             f"the queue {wanted[:64]!r} {problem}; job.queue can be {', '.join(queue.name for queue in allowed)}"
         )
+
+    def member(self, user: str, wanted: str) -> Member:
+        """Return user and queue of a job that was accepted. If it may not use its queue any more, it is the default."""
+        try:
+            return Member(user, self.queue_of(user, wanted).name)
+        except QueueRefusedError:
+            return Member(user, DEFAULT_QUEUE)
 
     def limits_of(self, scope: Scope) -> Limits:
         """Return the limits of a user, group or queue."""

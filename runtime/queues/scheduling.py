@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from runtime.ids import AllocationID, JobID
-from runtime.queues.configuration import DEFAULT_QUEUE, QueueRefusedError, Queues, Scope
+from runtime.queues.configuration import DEFAULT_QUEUE, Member, Queues, Scope
 
 GRANT_S = 1.0
 """Slot-seconds that each slot costs when it is given, besides those for which it is held."""
@@ -47,14 +47,6 @@ class Claim:
     job_id: JobID
     allocation_id: AllocationID
     rank: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A job's place in the queues: its user (empty for none), and its queue."""
-
-    user: str
-    queue: str
 
 
 @dataclass(slots=True)
@@ -139,7 +131,7 @@ class FairShare:
         for account in (*self._of_queues.values(), *self._of_users.values()):
             account.change(0, now, half_life_s)
         self._queues = queues
-        self._members = {job_id: self._resolve(wanted) for job_id, wanted in self._wanted.items()}
+        self._members = {job_id: queues.member(wanted.user, wanted.queue) for job_id, wanted in self._wanted.items()}
         for job_id, slots in held.items():
             self._add(job_id, slots, now, is_new=False)
 
@@ -151,7 +143,7 @@ class FairShare:
             return
         slots = self._slots[job_id]
         self._add(job_id, -slots, now)
-        self._wanted[job_id], self._members[job_id] = wanted, self._resolve(wanted)
+        self._wanted[job_id], self._members[job_id] = wanted, self._queues.member(user, queue)
         self._add(job_id, slots, now, is_new=False)
 
     def unregister(self, job_id: JobID) -> None:
@@ -278,12 +270,6 @@ class FairShare:
 
     def _scopes(self, member: Member) -> tuple[Scope, ...]:
         return self._queues.scopes_of(member.user, member.queue)
-
-    def _resolve(self, wanted: Member) -> Member:
-        try:
-            return Member(wanted.user, self._queues.queue_of(wanted.user, wanted.queue).name)
-        except QueueRefusedError:  # the queues have changed since the job was accepted
-            return Member(wanted.user, DEFAULT_QUEUE)
 
     def _add(self, job_id: JobID, slots: int, now: float, *, is_new: bool = True) -> None:
         """Change the number of a job's slots; slots that are not new cost nothing at once."""

@@ -6,8 +6,7 @@ import pytest
 
 from runtime.ids import JobID
 from runtime.queues.admission import WAITING_RETRY_S, Admission, OverLimitError
-from runtime.queues.configuration import DEFAULT_QUEUE, parse_queues
-from runtime.queues.scheduling import Member
+from runtime.queues.configuration import DEFAULT_QUEUE, Member, parse_queues
 
 ADA, BOB, NOBODY = (Member(user, DEFAULT_QUEUE) for user in ("ada", "bob", ""))
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.ids import AllocationID, JobID
-from runtime.queues.configuration import DEFAULT_QUEUE, Queues, parse_queues
-from runtime.queues.scheduling import GRANT_S, Account, Claim, FairShare, Member
+from runtime.queues.configuration import DEFAULT_QUEUE, Member, Queues, parse_queues
+from runtime.queues.scheduling import GRANT_S, Account, Claim, FairShare
 
 CALM = "half-life: 1000 d\n"
 """Hardly any decay: figures can be foretold."""
