@@ -10,7 +10,7 @@ _FILE = "runtime/queues/configuration.py"
 _DISPATCHER = "runtime/dispatcher/endpoint.py"
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
 
-_MODEL = "unit/test_queues_scheduling.py::TestSharing::runTest"
+_PASSED_OVER = "unit/test_queues_scheduling.py::test_a_request_beyond_a_limit_is_passed_over_and_says_which"
 _AT_ONCE = "unit/test_dispatcher_queues.py::test_two_submissions_at_once_do_not_exceed_a_limit"
 
 MUTANTS = (
@@ -20,7 +20,7 @@ MUTANTS = (
         _SCHEDULING,
         "held.slots[scope] >= limits.slots:",
         "held.slots[scope] > limits.slots:",
-        (_MODEL,),
+        (_PASSED_OVER,),
     ),
     Mutant(
         "running-jobs-over-the-limit",
@@ -28,7 +28,7 @@ MUTANTS = (
         _SCHEDULING,
         "if begins and limits.running_jobs is not None",
         "if False and limits.running_jobs is not None",
-        (_MODEL,),
+        (_PASSED_OVER,),
     ),
     Mutant(
         "a-blocked-request-holds-up-its-line",
@@ -36,7 +36,7 @@ MUTANTS = (
         _SCHEDULING,
         "            if allowed:\n                begins",
         "            if not allowed:\n                return\n            if allowed:\n                begins",
-        (_MODEL,),
+        (_PASSED_OVER,),
     ),
     Mutant(
         "slots-without-a-price",

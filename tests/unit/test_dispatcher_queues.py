@@ -32,6 +32,7 @@ from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from runtime.protocol.queues import QueuesOverview, WaitingRequest
 from runtime.rest.errors import retry_after, status_of
+from tests.waiting import PATIENCE_S
 
 TERM = LeaderTerm(DISPATCHER, 7, "s")
 
@@ -50,12 +51,14 @@ class Storing(Dispatcher):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.stored = asyncio.Event()
         self.stored.set()
+        self.storing: list[JobID] = []
         self.failure: Exception | None = None
 
     async def _keep_blobs(self, job_id: JobID) -> None:
         await asyncio.sleep(0)
 
     async def _store(self, graph: JobGraph, term: LeaderTerm) -> None:
+        self.storing.append(graph.job_id)
         await self.stored.wait()
         if self.failure is not None:
             raise self.failure
@@ -138,13 +141,14 @@ async def test_two_submissions_at_once_do_not_exceed_a_limit(dispatcher: Storing
         asyncio.create_task(submit(dispatcher, graph(number, owner)))
         for number, owner in ((1, "ada"), (2, "ada"), (3, "bob"), (4, "bob"))
     ]
-    done, under_way = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
-    while len(done) < 2:
-        finished, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-        done |= finished
+    async with asyncio.timeout(PATIENCE_S):
+        while len(dispatcher.storing) + sum(call.done() for call in calls) < len(calls):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    done = [call for call in calls if call.done()]
+    assert len(done) == 2
     assert all(isinstance(call.exception(), SubmissionLimitError) for call in done)
     dispatcher.stored.set()
-    accepted = await asyncio.gather(*under_way)
+    accepted = await asyncio.gather(*(call for call in calls if call not in done))
     assert sorted(dispatcher._jobs[job_id].owner for job_id in accepted) == ["ada", "bob"]
 
 

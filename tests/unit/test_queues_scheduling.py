@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.ids import AllocationID, JobID
-from runtime.queues.configuration import DEFAULT_QUEUE, Member, Queues, parse_queues
+from runtime.queues.configuration import DEFAULT_QUEUE, Member, Queues, Scope, parse_queues
 from runtime.queues.scheduling import GRANT_S, Account, Claim, FairShare
 
 CALM = "half-life: 1000 d\n"
@@ -170,8 +170,7 @@ class SharingMachine(RuleBasedStateMachine):
         self.waiting: dict[AllocationID, Claim] = {}
         self.held: Counter[JobID] = Counter()
         self.wanted: dict[JobID, tuple[str, str]] = {}
-        self.lowered = False
-        """Whether a limit may be exceeded, because the file has changed since a slot was given."""
+        self.before = self.counts()
 
     def number(self) -> int:
         self.numbers += 1
@@ -212,7 +211,7 @@ class SharingMachine(RuleBasedStateMachine):
     @rule(text=st.sampled_from(CONFIGURATIONS))
     def file_changes(self, text: str) -> None:
         self.share.configure(parse_queues(text, "q"), self.now)
-        self.lowered = True
+        self.before = self.counts()
         self.serve()
 
     @rule(seconds=st.floats(0.0, 10_000.0))
@@ -229,21 +228,27 @@ class SharingMachine(RuleBasedStateMachine):
             self.share.take(found.job_id, self.now)
         return served
 
-    @invariant()
-    def no_limit_is_exceeded(self) -> None:
-        """Counted anew, from the jobs' slots and the limits alone."""
-        slots, running = Counter[object](), Counter[object]()
+    def counts(self) -> tuple[Counter[Scope], Counter[Scope]]:
+        """Slots and running jobs of all, counted anew from the slots of each job."""
+        slots, running = Counter[Scope](), Counter[Scope]()
         for made, count in self.held.items():
             member = self.share.member(made)
             for scope in self.share.queues.scopes_of(member.user, member.queue):
                 slots[scope] += count
                 running[scope] += count > 0
+        return slots, running
+
+    @invariant()
+    def no_limit_is_exceeded(self) -> None:
+        """More than a limit allows is held only if it was held before the file changed, and it never grows."""
+        slots, running = self.counts()
+        before = self.before
         for scope in {*slots, *running}:
-            assert self.share.held(scope) == (slots[scope], running[scope])  # type: ignore[arg-type]
-            limits = self.share.queues.limits_of(scope)  # type: ignore[arg-type]
-            if not self.lowered:
-                assert limits.slots is None or slots[scope] <= limits.slots
-                assert limits.running_jobs is None or running[scope] <= limits.running_jobs
+            assert self.share.held(scope) == (slots[scope], running[scope])
+            limits = self.share.queues.limits_of(scope)
+            assert limits.slots is None or slots[scope] <= max(limits.slots, before[0][scope])
+            assert limits.running_jobs is None or running[scope] <= max(limits.running_jobs, before[1][scope])
+        self.before = slots, running
 
     @invariant()
     def no_slot_is_free_that_a_request_may_have(self) -> None:
