@@ -1131,6 +1131,19 @@ class QueueList:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedQueues:
+    """A file of queues without an error.
+
+    Attributes:
+        file: its path.
+        queues: names of the queues, in their order.
+    """
+
+    file: str
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class UserLine:
     """A user.
 
@@ -1233,6 +1246,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "savepoint check": (list[Verdict],),
     "savepoint state": (StateRows,),
     "queue list": (QueueList,),
+    "queue check": (CheckedQueues,),
     "user add": (ChangedIdentity,),
     "user list": (list[UserLine],),
     "user remove": (ChangedIdentity,),

@@ -8,8 +8,7 @@ import click
 
 from conf.configuration import Configuration
 from runtime.cluster.command_line import configured, connected, examples, json_option
-from runtime.cluster.output import print_document, print_line, print_table, say
-from runtime.errors import ClusterError
+from runtime.cluster.output import print_answer, print_document, print_line, print_table, say
 
 
 @click.group()
@@ -54,14 +53,13 @@ def _of(used: int, limit: int | None) -> str:
 
 
 @queue.command(name="check", epilog=examples("understudy queue check /etc/understudy/queues.yaml"))
+@json_option
 @click.argument("file", type=click.Path(path_type=Path))
-def queue_check(file: Path) -> None:
+def queue_check(file: Path, as_json: bool) -> None:
     """Check FILE, a file for queues.file, without a cluster."""
-    from runtime.queues.configuration import QueuesError, QueuesFile
+    from runtime.cluster.documents import CheckedQueues
+    from runtime.cluster.preflight import read_queues
 
-    try:
-        queues = QueuesFile(file).read()
-    except QueuesError as error:
-        problem, _, remedy = str(error).rpartition("; ")
-        raise ClusterError(problem or remedy, remedy if problem else "") from None
-    print_line(f"{file} is right: the queues are {', '.join(each.name for each in queues.queues)}")
+    names = [each.name for each in read_queues(file).queues]
+    answer = CheckedQueues(str(file), tuple(names))
+    print_answer(answer, f"{file} is right: the queues are {', '.join(names)}", as_json)

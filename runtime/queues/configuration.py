@@ -343,13 +343,13 @@ class _Part:
         if found is None and key not in self.map():
             return None
         if type(found) is not int or not least <= found <= most:
-            raise self.error(key, f"{str(found)[:64]!r} must be a whole number from {least} to {most}")
+            raise self.error(key, f"{str(found)[:64]!r} must be a whole number from {least} to {most}; correct it")
         return found
 
     def number(self, key: str, default: float) -> float:
         found = self.map().get(key, default)
         if type(found) not in (int, float) or not 0.001 <= found <= MOST_WEIGHT:
-            raise self.error(key, f"{str(found)[:64]!r} must be a number from 0.001 to {MOST_WEIGHT}")
+            raise self.error(key, f"{str(found)[:64]!r} must be a number from 0.001 to {MOST_WEIGHT}; correct it")
         return float(found)
 
     def limits(self) -> Limits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import runtime
@@ -50,7 +50,7 @@ from runtime.protocol.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
-from runtime.protocol.queues import QueuesOverview
+from runtime.protocol.queues import QueuesOverview, QueueStatus
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.resource_manager_driver import ResourceManagerDriver
 from runtime.protocol.slots import (
@@ -75,12 +75,17 @@ SOON_S = 0.5
 """Seconds from a change until workers are started or stopped; several changes within that time are handled at once."""
 
 
-def resource_manager_metrics(service: RpcService, overview: Callable[[], ResourceOverview | None]) -> MetricRegistry:
+def resource_manager_metrics(
+    service: RpcService,
+    overview: Callable[[], ResourceOverview | None],
+    queues: Callable[[], Iterable[QueueStatus]] = tuple,
+) -> MetricRegistry:
     """Return the metrics of a ResourceManager's process.
 
     Args:
         service: its RPC service.
         overview: returns the counts of the cluster; None while the ResourceManager does not lead.
+        queues: returns the queues; none without a file of queues.
     """
     registry = MetricRegistry()
 
@@ -88,11 +93,14 @@ def resource_manager_metrics(service: RpcService, overview: Callable[[], Resourc
         found = overview()
         if found is None:
             return {}
+        known = list(queues())
         return {
             "numRegisteredTaskManagers": found.task_managers,
             "taskSlotsTotal": found.slots,
             "taskSlotsAvailable": found.free_slots,
             "numPendingSlotRequests": found.pending_requests,
+            **{f"Queue.{queue.name}.taskSlotsUsed": queue.slots for queue in known},
+            **{f"Queue.{queue.name}.numPendingSlotRequests": queue.waiting for queue in known},
         }
 
     registry.group(MetricScope(ScopeCategory.JOB_MANAGER)).gauges("", counts)
@@ -191,7 +199,11 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._queues = QueuesFile(configuration.get(QueueOptions.FILE))
         self._alarm = Alarm(self, self._look)
         self._begin_books()
-        self.metrics = resource_manager_metrics(service, lambda: None if self._term is None else self._overview())
+        self.metrics = resource_manager_metrics(
+            service,
+            lambda: None if self._term is None else self._overview(),
+            lambda: self._slots.queues().queues if self._queues.is_set else (),
+        )
         self._worker_heartbeats: HeartbeatManager | None = None
         self._job_heartbeats: HeartbeatManager | None = None
 
