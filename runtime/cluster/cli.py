@@ -21,6 +21,7 @@ from runtime.cluster.command_line import (
 from runtime.cluster.history_commands import history_server
 from runtime.cluster.job_commands import job
 from runtime.cluster.output import print_error, say
+from runtime.cluster.queue_commands import queue
 from runtime.cluster.user_commands import token, user
 from runtime.errors import ClusterError
 
@@ -82,6 +83,7 @@ for _command in (
     log_level,
     job,
     savepoint,
+    queue,
     user,
     token,
     history_server,

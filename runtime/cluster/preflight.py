@@ -25,12 +25,14 @@ from conf.options import (
     EnvironmentOptions,
     HighAvailabilityOptions,
     JobManagerOptions,
+    QueueOptions,
     RestOptions,
     SparkOptions,
     TaskManagerOptions,
 )
 from runtime.environment.context import has_redis
 from runtime.errors import ClusterError, PreflightError
+from runtime.queues.configuration import Queues, QueuesError, QueuesFile
 from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
 from runtime.retry import retry
 from runtime.taskexecutor.control_groups import control_groups
@@ -95,6 +97,9 @@ def standard_checks(
             checks.append(Check(option.key, functools.partial(check_port_free, bind_host, port, option.key)))
     if configuration.get(RestOptions.ENABLED) and with_ports:
         checks.append(Check("web endpoint", lambda: check_web_endpoint(configuration)))
+    queues = configuration.get(QueueOptions.FILE)
+    if queues is not None:
+        checks.append(Check(QueueOptions.FILE.key, lambda: check_queues(queues)))
     options, get = TaskManagerOptions, configuration.get
     if get(options.CGROUP) or get(options.TASK_CGROUP_MEMORY) or get(options.TASK_CGROUP_CPUS):
         checks.append(Check("control groups", lambda: check_control_groups(configuration)))
@@ -131,6 +136,20 @@ def examine(checks: Iterable[Check], expected: tuple[type[Exception], ...] = (Cl
         except expected as error:
             results.append(CheckResult(check.name, False, str(error), str(getattr(error, "remedy", ""))))
     return results
+
+
+def check_queues(path: Path) -> str:
+    """Check the file of queues; return the names of the queues."""
+    return ", ".join(queue.name for queue in read_queues(path).queues)
+
+
+def read_queues(path: Path) -> Queues:
+    """Return the content of a file of queues; raises `PreflightError`."""
+    try:
+        return QueuesFile(path).read()
+    except QueuesError as error:
+        problem, _, remedy = str(error).rpartition("; ")
+        raise PreflightError(problem, remedy) from None
 
 
 def check_control_groups(configuration: Configuration) -> str:

@@ -142,6 +142,7 @@ def view_of_details(details: JobDetails) -> JobView:
         kind=_kind_of(details),
         submitter=details.submitter,
         owner=details.owner,
+        waiting_for=details.waiting_for,
     )
 
 
@@ -233,7 +234,12 @@ def print_jobs(jobs: Sequence[JobView], stream: TextIO | None = None, now_ms: in
         )
         for job in jobs
     ]
-    print_table(("ID", "NAME", "KIND", "SUBMITTER", "STATE", "STARTED", "DURATION"), rows, stream)
+    headings = ("ID", "NAME", "KIND", "SUBMITTER", "STATE", "STARTED", "DURATION")
+    if any(job.waiting_for for job in jobs):
+        with_reasons = [(*row, job.waiting_for) for row, job in zip(rows, jobs, strict=True)]
+        print_table((*headings, "WAITS FOR"), with_reasons, stream)
+    else:
+        print_table(headings, rows, stream)
 
 
 def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = None) -> None:

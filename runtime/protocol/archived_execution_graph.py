@@ -115,6 +115,7 @@ class JobDetails:
         submitter: as in `JobGraph`.
         is_function: as in `JobGraph`.
         owner: as in `JobGraph`.
+        waiting_for: what its next task waits for, as text, with a file of queues; empty if it waits for no slot.
     """
 
     job_id: JobID
@@ -130,6 +131,7 @@ class JobDetails:
     submitter: str = ""
     is_function: bool = False
     owner: str = ""
+    waiting_for: str = ""
 
 
 class ApplicationStatus(Enum):

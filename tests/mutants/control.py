@@ -448,7 +448,7 @@ MUTANTS = (
         "lost-slot-not-told",
         "A job learns of the loss of a slot that was allocated to it, for it may still wait for the offer.",
         _SLOTS,
-        "                    self._left[before] = slot.job_id\n",
+        "                    self._left[before] = former\n",
         "                    pass\n",
         ("unit/test_slot_manager.py::test_a_job_is_told_of_an_allocated_slot_that_is_gone_and_may_ask_for_it_again",),
     ),

@@ -76,6 +76,7 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
