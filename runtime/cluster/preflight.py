@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conf import Configuration
 from conf.options import (
@@ -32,10 +33,12 @@ from conf.options import (
 )
 from runtime.environment.context import has_redis
 from runtime.errors import ClusterError, PreflightError
-from runtime.queues.configuration import Queues, QueuesError, QueuesFile
 from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
 from runtime.retry import retry
 from runtime.taskexecutor.control_groups import control_groups
+
+if TYPE_CHECKING:  # it loads yaml
+    from runtime.queues.configuration import Queues
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +148,8 @@ def check_queues(path: Path) -> str:
 
 def read_queues(path: Path) -> Queues:
     """Return the content of a file of queues; raises `PreflightError`."""
+    from runtime.queues.configuration import QueuesError, QueuesFile
+
     try:
         return QueuesFile(path).read()
     except QueuesError as error:
