@@ -26,7 +26,7 @@ from runtime.protocol.checkpoint_statistics import (
     StatsSummary,
 )
 from runtime.protocol.checkpoints import OperationStatus
-from runtime.protocol.descriptor import ResultPartitionInfo
+from runtime.protocol.descriptor import ResultPartitionInfo, SparkWork
 from runtime.protocol.diagnostics import ComponentLog, TaskPoolReport
 from runtime.protocol.execution_state import ErrorInfo
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, ProcessView, TaskLog, TaskManagerView
@@ -124,6 +124,7 @@ class Attempt:
         logs: its kept logs; empty while it runs.
         partitions: results that it has materialised.
         queries: its active streaming queries, or after its end those that it had.
+        spark: its work in Spark; null before it ran, or if it is not known.
     """
 
     attempt_id: str
@@ -136,6 +137,7 @@ class Attempt:
     logs: tuple[KeptLogFile, ...]
     partitions: tuple[ResultPartitionInfo, ...]
     queries: tuple[StreamingQuery, ...]
+    spark: SparkWork | None
 
 
 @dataclass(frozen=True, slots=True)
