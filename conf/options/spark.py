@@ -90,7 +90,7 @@ class SparkOptions:
         MemorySize("1 gb"),
         "1 gb",
         "Most space for event logs on each machine. Beyond it the logs of ended drivers are deleted, the oldest first, "
-        "then the middle parts of those of running drivers.",
+        "then old parts of those of running drivers.",
     )
     CDS_ENABLED = option(
         "spark.cds.enabled",

@@ -5,6 +5,7 @@ The cluster's driver is killed once, so that there are the logs of a lost driver
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -20,7 +21,9 @@ from typing import Any
 import psutil
 import pytest
 
-from runtime.spark.driver.event_logs import EventLog, find
+from runtime.spark.driver.event_logs import EventLog, find, note_driver, tidy
+from runtime.spark.history_server import HistoryServer
+from runtime.spark.process import start_time
 from tests.cluster_harness import Cluster, await_value, started
 from tests.job_files import write_job
 from tests.waiting import PATIENCE_S
@@ -311,3 +314,53 @@ def test_it_shows_a_cluster_that_was_stopped_and_ends_with_ctrl_c(own_cluster: C
         server.wait()
         if server.stdout is not None:
             server.stdout.close()
+
+
+async def test_a_log_that_was_made_shorter_is_read_and_one_with_a_gap_is_not(tmp_path: Path) -> None:
+    logs, work = tmp_path / "logs", tmp_path / "work"
+    work.mkdir(mode=0o700)
+    started = start_time(os.getpid())
+    assert started is not None
+    for application in ("shorter", "gap"):
+        log = logs / f"eventlog_v2_{application}"
+        log.mkdir(parents=True)
+        (log / f"appstatus_{application}.inprogress").touch()
+        for number in range(1, 6):
+            (log / f"events_{number}_{application}").write_text(events(application, number))
+        note_driver(logs, application, os.getpid(), started)
+    (logs / "eventlog_v2_gap" / "events_2_gap").unlink()
+    parts = [part for each in find(logs) if each.application == "shorter" for part in each.parts]
+    others = sum(part.size for each in find(logs) if each.application == "gap" for part in each.parts)
+    tidy(logs, 0.0, 1.0, others + sum(part.size for part in parts[:1] + parts[3:]))
+    files = sorted(path.name for path in (logs / "eventlog_v2_shorter").glob("events_*"))
+    assert files == ["events_3_shorter.compact", "events_4_shorter", "events_5_shorter"]
+
+    server = await HistoryServer.start(logs.as_uri(), work, work / "server.log", {}, None, PATIENCE_S)
+    try:
+        jobs = await asyncio.to_thread(await_value, lambda: ask(server, "/applications/shorter/jobs"))
+        assert sorted(job["jobId"] for job in jobs) == [1, 4, 5]
+        assert await asyncio.to_thread(ask, server, "/applications/gap/jobs") is None
+    finally:
+        server.stop()
+
+
+def events(application: str, number: int) -> str:
+    """The events of a part of a log: one Spark job, whose id is the part's number."""
+    start = {"App Name": application, "App ID": application, "Timestamp": 1, "User": "u"}
+    lines = [{"Event": "SparkListenerApplicationStart", **start}] if number == 1 else []
+    job = {"Job ID": number, "Submission Time": number, "Stage Infos": [], "Stage IDs": [], "Properties": {}}
+    return "".join(
+        json.dumps(line, separators=(",", ":")) + "\n" for line in [*lines, {"Event": "SparkListenerJobStart", **job}]
+    )
+
+
+def ask(server: HistoryServer, path: str) -> Any:
+    """The answer of a History Server's own API; None if it has none, as at its start."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", f"/api/v1{path}", headers={"Authorization": f"Bearer {server.token()}"})
+        answer = connection.getresponse()
+        data = answer.read()
+        return json.loads(data) if answer.status == 200 else None
+    finally:
+        connection.close()

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from conf.configuration import Configuration
 from conf.options import ClusterOptions, SparkOptions
 from runtime.spark.driver import event_logs
-from runtime.spark.driver.event_logs import GRACE_S, EventLog, LogPart, Tidying, decide, find, note_driver, tidy
+from runtime.spark.driver.event_logs import (
+    GRACE_S,
+    EventLog,
+    LogPart,
+    Shortening,
+    Tidying,
+    decide,
+    find,
+    note_driver,
+    tidy,
+)
 from runtime.spark.driver.launch import spark_conf
 from runtime.spark.process import start_time
 from runtime.taskexecutor.spark_options import driver_options
@@ -52,12 +62,19 @@ def test_logs_go_by_age_and_then_the_oldest_by_size() -> None:
 
 def test_of_a_running_driver_the_first_and_the_last_part_stay_however_old() -> None:
     idle = log("idle", 10, 20, 30, 40, age=100 * DAY, is_open=True, has_driver=True)
+    first, second, third, _ = (part.path for part in idle.parts)
     assert decide([idle], NOW, DAY, 1000) == Tidying()
-    assert decide([idle], NOW, DAY, 99).parts == (idle.parts[1].path,)
-    assert decide([idle], NOW, DAY, 0) == Tidying(parts=(idle.parts[1].path, idle.parts[2].path))
+    assert decide([idle], NOW, DAY, 99).shortenings == (Shortening(first, compacted(second), (second,)),)
+    assert decide([idle], NOW, DAY, 0).shortenings == (Shortening(first, compacted(third), (second, third)),)
     ended = log("ended", 50, age=10)
     assert decide([idle, ended], NOW, DAY, 100) == Tidying(logs=(ended,)), "logs of ended drivers go first"
     assert decide([log("short", 5, 5, is_open=True, has_driver=True)], NOW, DAY, 0) == Tidying()
+    touched = replace(idle, parts=(*idle.parts[:1], replace(idle.parts[1], changed_s=NOW), *idle.parts[2:]))
+    assert decide([touched], NOW, DAY, 99).shortenings[0].removed == (second,), "a gap makes a log unreadable"
+
+
+def compacted(path: Path) -> Path:
+    return path.with_name(f"{path.name}.compact")
 
 
 def test_the_log_of_a_killed_driver_goes_as_that_of_an_ended_one() -> None:
@@ -95,7 +112,8 @@ def test_what_is_left_is_within_the_bounds(
     left = [each for each in logs if each not in decision.logs]
     assert all(NOW - each.changed_s <= retention_s for each in left if not each.has_driver)
     assert not any(each.has_driver for each in decision.logs)
-    kept = [part for each in left for part in each.parts if part.path not in decision.parts]
+    gone = {path for each in decision.shortenings for path in each.removed}
+    kept = [part for each in left for part in each.parts if part.path not in gone]
     must = [part for each in left if each.has_driver for part in (*each.parts[:1], *each.parts[1:][-1:])]
     others = sum(part.size for part in kept) - sum(part.size for part in must)
     assert others <= max(0, max_bytes - sum(part.size for part in must)) or others == 0
@@ -139,10 +157,28 @@ def test_a_directory_of_logs_is_tidied(tmp_path: Path) -> None:
     assert stat.S_IMODE(single.stat().st_mode) == 0o600
     assert not (directory / ".gone.driver").exists()
     assert sorted(tidy(directory, now + 2 * DAY, DAY, 6)) == ["killed", "plain"]
-    left = sorted(int(path.name.split("_")[1]) for path in directory.glob("eventlog_v2_*/events_*"))
-    assert left == [1, 11]
+    left = sorted(path.name for path in directory.glob("eventlog_v2_*/events_*"))
+    assert left == ["events_10_app-10.zstd.compact", "events_11_app-10.zstd"]
     assert {path.name for path in directory.iterdir()} == {"eventlog_v2_app-10", ".app-10.driver", ".other"}
     assert find(tmp_path / "nothing") == []
+
+
+def test_a_log_that_is_made_shorter_again_or_was_left_halfway_has_no_gap(tmp_path: Path) -> None:
+    started = start_time(os.getpid())
+    assert started is not None
+    made = write(tmp_path, "app", sizes=(3,) * 5)
+    note_driver(tmp_path, "app", os.getpid(), started)
+
+    def left(max_bytes: int) -> list[str]:
+        tidy(tmp_path, NOW, DAY, max_bytes)
+        return sorted(path.name for path in made.glob("events_*"))
+
+    assert left(12) == ["events_2_app.zstd.compact", "events_3_app.zstd", "events_4_app.zstd", "events_5_app.zstd"]
+    made.joinpath("events_2_app.zstd").touch()  # killed before it was removed
+    assert left(12)[0] == "events_2_app.zstd.compact"
+    assert left(9) == ["events_3_app.zstd.compact", "events_4_app.zstd", "events_5_app.zstd"]
+    assert left(0) == ["events_4_app.zstd.compact", "events_5_app.zstd"]
+    assert left(0) == ["events_4_app.zstd.compact", "events_5_app.zstd"]
 
 
 def test_links_are_left_alone(tmp_path: Path) -> None:

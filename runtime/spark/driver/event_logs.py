@@ -6,7 +6,11 @@ A driver is one Spark application, which several jobs may share. It writes one l
       eventlog_v2_<application>/              (0700)
         appstatus_<application>[.inprogress]  empty; the suffix goes when the application has ended
         events_<number>_<application>.zstd    the last one is being written
+        events_<number>_<application>.zstd.compact
       .<application>.driver                   the process that writes it
+
+A file with the suffix ``.compact`` stands for all files up to its number. Spark's History Server makes such files, and
+reads a log from the last one on. It reads no log in whose further numbers there is a gap.
 
 Spark's History Server reads this directory, and ignores names that begin with a dot. `decide` is pure. `tidy` reads the
 directory and carries the decision out. The log of a killed driver keeps its `.inprogress`: its last lines may be cut
@@ -36,6 +40,7 @@ GRACE_S = 600.0
 
 _LOG = "eventlog_v2_"
 _OPEN = ".inprogress"
+_COMPACT = ".compact"
 _PART = re.compile(r"events_([0-9]+)_.*")
 
 
@@ -56,10 +61,11 @@ class EventLog:
     Args:
         application: its id.
         path: of its directory, or of its only file if a user has turned rolling off.
-        parts: its files, by number.
+        parts: its files, by number; those before a compacted one are not among them.
         is_open: whether Spark has not marked it as ended.
         has_driver: whether the driver that writes it lives; None if the driver is not known.
         changed_s: the last change, in seconds since the epoch.
+        outdated: files before a compacted one, which nobody reads.
     """
 
     application: str
@@ -68,6 +74,7 @@ class EventLog:
     is_open: bool
     has_driver: bool | None
     changed_s: float
+    outdated: tuple[Path, ...] = ()
 
     @property
     def size(self) -> int:
@@ -81,18 +88,34 @@ class EventLog:
 
 
 @dataclass(frozen=True, slots=True)
+class Shortening:
+    """A decision on a log that is written: the first part becomes a compacted one, which stands for removed parts.
+
+    Args:
+        first: the first part.
+        compacted: its new path.
+        removed: the parts after the first one that go.
+    """
+
+    first: Path
+    compacted: Path
+    removed: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tidying:
-    """A decision: the logs to remove, and the parts to remove of logs that are written."""
+    """A decision: the logs to remove, and how logs that are written are made shorter."""
 
     logs: tuple[EventLog, ...] = ()
-    parts: tuple[Path, ...] = ()
+    shortenings: tuple[Shortening, ...] = ()
 
 
 def decide(logs: Iterable[EventLog], now_s: float, retention_s: float, max_bytes: int) -> Tidying:
     """Return what to remove, so that no log is older than *retention_s*, and all together have at most *max_bytes*.
 
     Logs that are not written any more go first, the oldest before others. Of a log that a driver writes, the first part
-    names the application and the last one is open, so these two stay; the parts between them go, the oldest first.
+    names the application and the last one is open, so these two stay. The parts between them go, the oldest first, and
+    the first part takes the place of a compacted one.
 
     Args:
         logs: all that exist.
@@ -110,14 +133,26 @@ def decide(logs: Iterable[EventLog], now_s: float, retention_s: float, max_bytes
         oldest = kept.pop(0)
         removed.append(oldest)
         total -= oldest.size
-    parts: list[Path] = []
-    between = [part for log in written for part in log.parts[1:-1]]
-    for part in sorted(between, key=lambda part: (part.changed_s, part.number)):
+    ages = [(part, log) for log in written for part in log.parts[1:-1]]
+    gone: dict[str, list[LogPart]] = {}
+    for part, log in sorted(ages, key=lambda each: (_age(*each), each[0].number)):
         if total <= max_bytes:
             break
-        parts.append(part.path)
+        gone.setdefault(log.application, []).append(part)
         total -= part.size
-    return Tidying(tuple(removed), tuple(parts))
+    return Tidying(
+        tuple(removed), tuple(_shortening(log, gone[log.application]) for log in written if log.application in gone)
+    )
+
+
+def _age(part: LogPart, log: EventLog) -> float:
+    """Return the last change of a part or of one before it, so that a part never goes before those."""
+    return max(each.changed_s for each in log.parts[1:] if each.number <= part.number)
+
+
+def _shortening(log: EventLog, gone: list[LogPart]) -> Shortening:
+    last = gone[-1].path
+    return Shortening(log.parts[0].path, last.with_name(last.name + _COMPACT), tuple(part.path for part in gone))
 
 
 def settings(directory: Path) -> dict[str, str]:
@@ -184,9 +219,15 @@ def _rolling(path: Path) -> EventLog | None:
         is_open = is_open or file.name.endswith(_OPEN)
         if (found := _PART.fullmatch(file.name)) is not None:
             parts.append(LogPart(file, int(found[1]), status.st_size, status.st_mtime))
-    parts.sort(key=lambda part: part.number)
+    parts.sort(key=lambda part: (part.number, _is_compacted(part)))
+    first = max((at for at, part in enumerate(parts) if _is_compacted(part)), default=0)
+    outdated = tuple(part.path for part in parts[:first])
     driver = _has_driver(path.parent, application)
-    return EventLog(application, path, tuple(parts), is_open, driver, changed_s)
+    return EventLog(application, path, tuple(parts[first:]), is_open, driver, changed_s, outdated)
+
+
+def _is_compacted(part: LogPart) -> bool:
+    return part.path.name.endswith(_COMPACT)
 
 
 def _single(path: Path) -> EventLog:
@@ -207,8 +248,13 @@ def tidy(directory: Path, now_s: float, retention_s: float, max_bytes: int) -> l
         with contextlib.suppress(FileNotFoundError):
             _make_private(log.path)
     decision = decide(logs, now_s, retention_s, max_bytes)
-    for part in decision.parts:
-        part.unlink(missing_ok=True)
+    for path in (path for log in logs for path in log.outdated):
+        path.unlink(missing_ok=True)
+    for shortening in decision.shortenings:
+        with contextlib.suppress(FileNotFoundError):  # another worker's process made it shorter: look again next time
+            shortening.first.rename(shortening.compacted)
+            for path in shortening.removed:
+                path.unlink(missing_ok=True)
     for log in decision.logs:
         with contextlib.suppress(FileNotFoundError):
             if log.path.is_dir():
