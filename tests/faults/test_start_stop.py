@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.host_processes import sweep
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.ha.errors import RedisServerError
@@ -252,11 +253,11 @@ class Run:
         found = []
         for word, process in self.commands:
             _, errors = process.communicate(timeout=PATIENCE_S)
-            if process.returncode < 0:
+            if process.returncode < 0 or process.returncode == ExitStatus.TERMINATED:
                 assert process.pid in self.signalled, f"{word}: {process.returncode}"
                 found.append((word, "killed"))
             else:
-                assert process.returncode in (0, 1), f"{word}: {process.returncode} {errors}"
+                assert process.returncode in (0, 1, ExitStatus.UNAVAILABLE), f"{word}: {process.returncode} {errors}"
                 found.append((word, clear_line(errors) if process.returncode else ""))
         return found
 
