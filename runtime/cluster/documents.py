@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runtime.checkpoint.compatibility import Verdict
-from runtime.checkpoint.manifest import Savepoint, SavepointFile, SavepointQuery
+from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointFile, SavepointQuery
 from runtime.job_logs import LogPiece
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
 from runtime.protocol.checkpoint_statistics import (
@@ -965,6 +965,7 @@ class SavepointContent:
         spark_version: version of the Spark that has written the state.
         version: version of the Understudy that has written the savepoint.
         format_version: of its manifest.
+        rescaled: the savepoint that it was rescaled from; null if it was taken of a job.
     """
 
     path: str
@@ -977,6 +978,7 @@ class SavepointContent:
     spark_version: str
     version: str
     format_version: int
+    rescaled: RescaledFrom | None
 
     @classmethod
     def of(cls, savepoint: Savepoint) -> SavepointContent:
