@@ -1132,6 +1132,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "job check": (list[Verdict],),
     "savepoint list": (list[SavepointLine],),
     "savepoint info": (SavepointContent,),
+    "savepoint rescale": (SavepointContent,),
     "savepoint verify": (Verification,),
     "savepoint dispose": (DisposedSavepoint,),
     "savepoint check": (list[Verdict],),
