@@ -7,8 +7,8 @@ The original is not changed, and the result appears under its name only when it 
    its own: batch N + 1 has the offsets of batch N.
 3. The file sink's log gets an entry of that batch (`stand_in`), because Spark writes none. Without it, readers of the
    sink fail.
-4. The new state is restored once more, and compared with the old one: in each store and column family the number of
-   rows and a checksum are the same, and each key is in the partition that its hash names.
+4. The new state is restored once more, and compared with the old one. In each store and column family the number of
+   rows and a checksum are the same. Each key is in the partition that its hash names.
 
 `obstacles`, `stand_in`, `differences` and `check` are pure; the rest blocks.
 """
@@ -65,7 +65,7 @@ OPERATORS = (
 
 @dataclass(frozen=True, slots=True)
 class FamilyState:
-    """What a column family of a store holds, over all partitions.
+    """Content of a column family of a store, over all partitions.
 
     Args:
         operator: id of the operator.
@@ -198,8 +198,8 @@ def stand_in(
     """Return name and content of the entry of a file sink's log for a batch that wrote no rows.
 
     Spark decides by the number of a batch whether its entry is a compacted one, and fails if it is not. The interval is
-    a setting of the query's session, which a savepoint does not have. So the entry is a compacted one where the
-    interval is not known for sure: Spark finds the interval by the only compacted file, and that one always fits.
+    a setting of the query's session, which a savepoint does not have. Where the log contradicts it, or was never
+    compacted, the entry is a compacted one. Spark derives the interval from the only compacted file, so that fits.
 
     Args:
         names: of the log's files, which hold all entries up to the batch before.
