@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Unit tests sync thousands of small files: to memory, where that has a gigabyte to spare.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 1000000 2>/dev/null && echo TMPDIR=/dev/shm)
 
-.PHONY: env demo test simulation check format bench dist docs pictures clean
+.PHONY: env demo test simulation check static format bench dist docs pictures clean
 
 env: $(STAMP)
 
@@ -24,7 +24,8 @@ $(STAMP): setup.cfg pyproject.toml
 demo: env
 	$(BIN)/understudy demo
 
-test: check
+test: static
+	$(IN_MEMORY) $(BIN)/python -m pytest --numprocesses auto tests/unit
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile \
 		tests/contract tests/fuzz tests/browser tests/integration tests/faults
 
@@ -32,14 +33,16 @@ test: check
 simulation: env
 	$(BIN)/python -W ignore -m tests.simulation run --minutes 3
 
-check: env
+check: static
+	$(IN_MEMORY) $(BIN)/python -m pytest --numprocesses auto -m 'not slow and not exhaustive' tests/unit
+
+static: env
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m conf.reference --check
 	$(BIN)/python -m tests.prose
-	$(IN_MEMORY) $(BIN)/python -m pytest --numprocesses auto tests/unit
 
 format: env
 	$(BIN)/ruff format .

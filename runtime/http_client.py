@@ -375,7 +375,8 @@ def _error_of(endpoint: WebAddress, response: http.client.HTTPResponse, data: by
         cause = "" if message.startswith("show a token") else f": {message}"
         return AuthenticationError(f"{endpoint} needs a valid token{cause}; {WHERE_IT_IS}")
     if status == 403:
-        return HttpError(f"{endpoint} refuses it: {message}")
+        problem, _, remedy = message.rpartition("; ")
+        return HttpError(f"{endpoint} refuses it: {problem or remedy}", remedy if problem else "")
     if status in _BUSY:
         return RecipientUnreachable(f"{endpoint}: {message}")
     if status == 413:

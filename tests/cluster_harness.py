@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE_S
 NO_WARM_UP, WARM_UP = (f"taskmanager.spark.warm-up={value}" for value in ("false", "true"))  # 15 s of CPU time
 NO_FURTHER_WARM_UP = "taskmanager.spark.warm-up-queries=0"  # tests share the cores, and look at what is at rest
 FEWER_READY = "taskmanager.task-pool.size=4"
-GROUPS = ("job", "cluster")
+GROUPS = ("job", "cluster", "user", "token", "queue")
 """Commands of two words that need a cluster."""
 ROOT = Path(__file__).resolve().parents[1]
 

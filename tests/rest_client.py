@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,10 +17,11 @@ BOUNDARY = "a7d9e1boundary"
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its status and its body."""
+    """An answer: its status, its body, and its headers by their names in lower case."""
 
     status: int
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def json(self) -> Any:
@@ -49,7 +51,8 @@ class RestClient:
             shown |= {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, target, body, shown)
             answer = connection.getresponse()
-            return Reply(answer.status, answer.read())
+            headers = {name.lower(): text for name, text in answer.getheaders()}
+            return Reply(answer.status, answer.read(), headers)
         finally:
             connection.close()
 

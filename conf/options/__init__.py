@@ -30,6 +30,7 @@ from conf.options.job import (
 )
 from conf.options.kubernetes import ImagePullPolicy, KubernetesOptions
 from conf.options.metrics import MetricOptions
+from conf.options.queues import QueueOptions
 from conf.options.resource_manager import ResourceManagerDriverType, ResourceManagerOptions
 from conf.options.rest import RestOptions
 from conf.options.rpc import HeartbeatOptions, RpcOptions
@@ -59,6 +60,7 @@ __all__ = [
     "KubernetesOptions",
     "LogFormat",
     "MetricOptions",
+    "QueueOptions",
     "ResourceManagerDriverType",
     "ResourceManagerOptions",
     "RestOptions",
@@ -102,6 +104,7 @@ AREAS = (
     Area("JobManager", JobManagerOptions),
     Area("TaskManager", TaskManagerOptions),
     Area("ResourceManager", ResourceManagerOptions),
+    Area("Queues", QueueOptions),
     Area("Kubernetes", KubernetesOptions),
     Area("RPC", RpcOptions),
     Area("Heartbeats", HeartbeatOptions),
@@ -124,6 +127,7 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
     (
         *Area("", RestartStrategyOptions),
         JobOptions.SPARK_DRIVER,
+        JobOptions.QUEUE,
         SparkOptions.MASTER,
         SparkOptions.DRIVER_MEMORY,
         CheckpointingOptions.INTERVAL,

@@ -35,11 +35,19 @@ class JobOptions:
         "Most JobMasters, each a process, that start at the same time, also while many jobs are recovered. If it is "
         "more than 1, recovered jobs leave one start to newly submitted jobs.",
     )
+    QUEUE = option(
+        "job.queue",
+        Text("etl", r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}", "the name of a queue"),
+        None,
+        "The queue of the job (`docs/queues.md`). Unset: the first queue that names the job's user or one of their "
+        "groups, or else the queue `default`.",
+    )
     SLOT_REQUEST_TIMEOUT = option(
         "slot.request.timeout",
         Duration("5 min"),
         "5 min",
-        "Time for which a job waits for requested slots before it fails.",
+        "Time for which a job waits for requested slots before it fails. With `queues.file` it ends only requests that "
+        "wait while the cluster has no slot at all.",
     )
     SLOT_IDLE_TIMEOUT = option(
         "slot.idle.timeout",

@@ -71,6 +71,27 @@ class SparkOptions:
         "the time without a task. Java compiles frequent code, so after 150 queries a small job costs half the work. "
         "They take some 40 s of one core. They do not run on a Spark cluster, nor in an embedded program's driver.",
     )
+    EVENT_LOG_ENABLED = option(
+        "taskmanager.spark.event-log.enabled",
+        Boolean(),
+        "false",
+        "Whether the cluster's drivers write Spark's event logs, into `spark-events` of the runtime directory. "
+        "`understudy history-server` shows them ([spark-history.md](spark-history.md)). They cost up to 6 % of a "
+        "driver's CPU time. `spark.eventLog.*` settings override the cluster's.",
+    )
+    EVENT_LOG_RETENTION = option(
+        "taskmanager.spark.event-log.retention",
+        Duration("7 d"),
+        "7 d",
+        "Time for which an event log is kept after its last change.",
+    )
+    EVENT_LOG_MAX_SIZE = option(
+        "taskmanager.spark.event-log.max-size",
+        MemorySize("1 gb"),
+        "1 gb",
+        "Most space for event logs on each machine. Beyond it the logs of ended drivers are deleted, the oldest first, "
+        "then old parts of those of running drivers.",
+    )
     CDS_ENABLED = option(
         "spark.cds.enabled",
         Boolean(),

@@ -18,8 +18,10 @@ from runtime.cluster.command_line import (
     status_of_error,
     status_of_interrupt,
 )
+from runtime.cluster.history_commands import history_server
 from runtime.cluster.job_commands import job
 from runtime.cluster.output import print_error, say
+from runtime.cluster.queue_commands import queue
 from runtime.cluster.user_commands import token, user
 from runtime.errors import ClusterError
 
@@ -70,7 +72,22 @@ def completion(shell: str) -> None:
     click.echo(completion_script(cli, shell))
 
 
-for _command in (start, start_master, stop, status, cluster, doctor, demo, log_level, job, savepoint, user, token):
+for _command in (
+    start,
+    start_master,
+    stop,
+    status,
+    cluster,
+    doctor,
+    demo,
+    log_level,
+    job,
+    savepoint,
+    queue,
+    user,
+    token,
+    history_server,
+):
     cli.add_command(_command)
 
 _former_name = copy.copy(start_master)

@@ -276,7 +276,8 @@ async def _start_spark(configuration: Configuration) -> str:
     with tempfile.TemporaryDirectory(prefix="us-doctor-") as scratch:
         began = time.monotonic()
         directory = Path(scratch)
-        driver = await LocalDriver.start(driver_options(configuration, directory / "spark", directory / "spark.log"))
+        options = driver_options(configuration, directory / "spark", directory / "spark.log")
+        driver = await LocalDriver.start(replace(options, event_logs=None))
         took_s = time.monotonic() - began
         await driver.stop()
         return f"Spark {driver.info.spark_version} at {driver.info.master} started in {took_s:.1f} s"

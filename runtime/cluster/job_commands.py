@@ -97,6 +97,7 @@ def job() -> None:
     default=0,
     help="Jobs of a higher priority get slots first; the default is 0.",
 )
+@click.option("--queue", metavar="NAME", help="Queue of the job; same as -D job.queue=NAME.")
 @click.option(
     "--own-driver",
     is_flag=True,
@@ -137,6 +138,7 @@ def job_run(
     name: str | None,
     job_id: str | None,
     priority: int,
+    queue: str | None,
     own_driver: bool,
     py_files: tuple[Path, ...],
     environment: dict[str, str],
@@ -160,7 +162,7 @@ def job_run(
     The exit status is the script's. Ctrl-C, SIGTERM and SIGHUP cancel the job; a second Ctrl-C returns and leaves the
     job to the cluster.
 
-    The following options of -D are passed to the job: restart-strategy.*, task.spark-driver,
+    The following options of -D are passed to the job: restart-strategy.*, task.spark-driver, job.queue,
     execution.checkpointing.* and Spark's settings (spark.*).
     """
     import tempfile
@@ -187,9 +189,9 @@ def job_run(
         wanted = target_of(configuration, target, masters)
         own_id = None if job_id is None else job_id_of(job_id)
         if wanted is ExecutionTarget.APPLICATION:
-            if savepoint is not None or priority or own_driver:
+            if savepoint is not None or priority or own_driver or queue is not None:
                 raise ClusterError(
-                    "--from, --priority and --own-driver are options of a job, not of an application",
+                    "--from, --priority, --queue and --own-driver are options of a job, not of an application",
                     "set them where main() submits the job",
                 )
             sys.exit(
@@ -214,7 +216,7 @@ def job_run(
             read_job_file(file, args, name, own_id, kind=kind, tell=say),
             priority=priority,
             savepoint=_restore_settings(configuration, client, savepoint, allow_non_restored_state, new_query_id),
-            configuration=_job_configuration(configuration, wanted, own_driver),
+            configuration=_job_configuration(configuration, wanted, own_driver, queue),
             environment=environment,
         )
         place, shipped = _working_directory(client, file, working_dir, scratch, max_bytes)
@@ -242,7 +244,9 @@ def heartbeat_of(configuration: Configuration) -> tuple[float, float]:
     return interval_s, timeout_s
 
 
-def _job_configuration(configuration: Configuration, target: ExecutionTarget, own_driver: bool) -> dict[str, str]:
+def _job_configuration(
+    configuration: Configuration, target: ExecutionTarget, own_driver: bool, queue: str | None
+) -> dict[str, str]:
     """Return the options of ``-D`` that are settings of a job; the others are for this command.
 
     A cluster that is started for the job takes Spark's settings itself.
@@ -250,7 +254,11 @@ def _job_configuration(configuration: Configuration, target: ExecutionTarget, ow
     own = {key: text for key, text in configuration.given_by("-D").items() if is_job_setting(key)}
     if target is not ExecutionTarget.SESSION:
         own = {key: text for key, text in own.items() if not key.startswith(SPARK_PREFIX)}
-    return {**own, JobOptions.SPARK_DRIVER.key: SparkDriverChoice.OWN.value} if own_driver else own
+    if own_driver:
+        own[JobOptions.SPARK_DRIVER.key] = SparkDriverChoice.OWN.value
+    if queue is not None:
+        own[JobOptions.QUEUE.key] = queue
+    return own
 
 
 def _working_directory(

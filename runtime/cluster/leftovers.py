@@ -1,4 +1,4 @@
-"""Removes leftover files and processes: sockets of killed processes, orphans that have ended, logs of forgotten jobs.
+"""Removes leftover files and processes: sockets of killed processes, orphans that have ended, old logs.
 
 A killed process leaves sockets that no process serves, and no other process removes them. An actor system's process is
 a subreaper (`actors.process.thespian_base.become_subreaper`). It inherits the descendants of its children, for which no
@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conf.options import JobStoreOptions, JobStoreType
+from conf.options import JobStoreOptions, JobStoreType, SparkOptions
 from runtime.cluster.supervisor import reap
 from runtime.environment.context import ComponentContext
 from runtime.protocol.leader import job_master
+from runtime.spark.driver.event_logs import tidy
 
 if TYPE_CHECKING:  # a worker does not need Redis
     from runtime.ha.running_jobs import JobEntry
@@ -205,3 +206,16 @@ def _remove(context: ComponentContext, entries: Mapping[str, JobEntry], now_s: f
     for name in surplus:
         (directory / name).unlink(missing_ok=True)
     return surplus
+
+
+async def keep_event_logs_bounded(context: ComponentContext, interval_s: float = LOGS_INTERVAL_S) -> None:
+    """Remove Spark's event logs of this machine that are too old or too large, regularly, until cancelled."""
+    get, directory = context.configuration.get, context.directory.event_logs
+    retention_s, max_bytes = get(SparkOptions.EVENT_LOG_RETENTION), get(SparkOptions.EVENT_LOG_MAX_SIZE)
+    while True:
+        try:
+            for application in await asyncio.to_thread(tidy, directory, time.time(), retention_s, max_bytes):
+                logger.info("removed the event log of Spark application %s: too old, or too much", application)
+        except OSError as error:
+            logger.warning("Spark's event logs cannot be kept within their bounds: %s", error)
+        await asyncio.sleep(interval_s)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conf import Configuration
 from conf.options import (
@@ -25,6 +26,7 @@ from conf.options import (
     EnvironmentOptions,
     HighAvailabilityOptions,
     JobManagerOptions,
+    QueueOptions,
     RestOptions,
     SparkOptions,
     TaskManagerOptions,
@@ -34,6 +36,9 @@ from runtime.errors import ClusterError, PreflightError
 from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
 from runtime.retry import retry
 from runtime.taskexecutor.control_groups import control_groups
+
+if TYPE_CHECKING:  # it loads yaml
+    from runtime.queues.configuration import Queues
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +100,9 @@ def standard_checks(
             checks.append(Check(option.key, functools.partial(check_port_free, bind_host, port, option.key)))
     if configuration.get(RestOptions.ENABLED) and with_ports:
         checks.append(Check("web endpoint", lambda: check_web_endpoint(configuration)))
+    queues = configuration.get(QueueOptions.FILE)
+    if queues is not None:
+        checks.append(Check(QueueOptions.FILE.key, lambda: check_queues(queues)))
     options, get = TaskManagerOptions, configuration.get
     if get(options.CGROUP) or get(options.TASK_CGROUP_MEMORY) or get(options.TASK_CGROUP_CPUS):
         checks.append(Check("control groups", lambda: check_control_groups(configuration)))
@@ -131,6 +139,22 @@ def examine(checks: Iterable[Check], expected: tuple[type[Exception], ...] = (Cl
         except expected as error:
             results.append(CheckResult(check.name, False, str(error), str(getattr(error, "remedy", ""))))
     return results
+
+
+def check_queues(path: Path) -> str:
+    """Check the file of queues; return the names of the queues."""
+    return ", ".join(queue.name for queue in read_queues(path).queues)
+
+
+def read_queues(path: Path) -> Queues:
+    """Return the content of a file of queues; raises `PreflightError`."""
+    from runtime.queues.configuration import QueuesError, QueuesFile
+
+    try:
+        return QueuesFile(path).read()
+    except QueuesError as error:
+        problem, _, remedy = str(error).rpartition("; ")
+        raise PreflightError(problem, remedy) from None
 
 
 def check_control_groups(configuration: Configuration) -> str:

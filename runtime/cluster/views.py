@@ -81,6 +81,7 @@ class JobView:
         submitter: name of the user who submitted it, as the client says; empty if it is not known.
         owner: name of the user whose token submitted it; empty if there is none.
         cancelled_because: why the cluster cancelled it; empty if a user did.
+        spark_applications: ids of the Spark applications that ran its attempts, the first one first.
     """
 
     id: str
@@ -98,6 +99,7 @@ class JobView:
     submitter: str = ""
     owner: str = ""
     cancelled_because: str = ""
+    spark_applications: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ def view_of_details(details: JobDetails) -> JobView:
         kind=_kind_of(details),
         submitter=details.submitter,
         owner=details.owner,
+        waiting_for=details.waiting_for,
     )
 
 
@@ -165,7 +168,13 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         submitter=job.submitter,
         owner=job.owner,
         cancelled_because=job.cancelled_because,
+        spark_applications=_applications_of(job),
     )
+
+
+def _applications_of(job: ArchivedExecutionGraph) -> tuple[str, ...]:
+    attempts = (attempt for task in job.tasks for attempt in task.attempts)
+    return tuple(dict.fromkeys(attempt.spark.application for attempt in attempts if attempt.spark is not None))
 
 
 def _kind_of(job: JobDetails | ArchivedExecutionGraph) -> str:
@@ -225,7 +234,12 @@ def print_jobs(jobs: Sequence[JobView], stream: TextIO | None = None, now_ms: in
         )
         for job in jobs
     ]
-    print_table(("ID", "NAME", "KIND", "SUBMITTER", "STATE", "STARTED", "DURATION"), rows, stream)
+    headings = ("ID", "NAME", "KIND", "SUBMITTER", "STATE", "STARTED", "DURATION")
+    if any(job.waiting_for for job in jobs):
+        with_reasons = [(*row, job.waiting_for) for row, job in zip(rows, jobs, strict=True)]
+        print_table((*headings, "WAITS FOR"), with_reasons, stream)
+    else:
+        print_table(headings, rows, stream)
 
 
 def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = None) -> None:
@@ -243,6 +257,7 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
         "Duration": _lasted(job.started_ms, job.ended_ms, now),
         "Restarts": str(job.restarts) if job.restarts else "",
         "Failures": ", ".join(f"{count} {kind}" for kind, count in job.failures.items()),
+        "Spark": ", ".join(job.spark_applications),
     }
     print_facts(facts, stream)
     if job.vertices:

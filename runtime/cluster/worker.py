@@ -22,7 +22,7 @@ from actors.process.system import HostedActor, ProcessActorSystem
 from actors.rpc.security import load_or_create_secret
 from conf.configuration import Configuration
 from conf.options import SecurityOptions, SparkOptions
-from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
+from runtime.cluster.leftovers import collect_orphans, keep_event_logs_bounded, remove_abandoned_sockets
 from runtime.cluster.supervisor import Child, Running, await_gate, own_supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, bound_outputs, log_config
 from runtime.spark.driver.adopted import AdoptedDriver
@@ -72,6 +72,7 @@ class TaskManagerRunner:
             collect_orphans(),
             remove_abandoned_sockets(self._context.directory.socket_dir()),
             bound_outputs(self._context),
+            keep_event_logs_bounded(self._context),
         )
         others = [loop.create_task(work) for work in background]
         admin = loop.create_task(wait_for_exit(self._system.admin_pid))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +22,7 @@ from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
 from conf.files import sync_names
-from conf.options import BlobOptions, CheckpointingOptions, JobOptions
+from conf.options import BlobOptions, CheckpointingOptions, JobOptions, QueueOptions
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.savepoint import dispose_savepoint, read_savepoint
@@ -81,6 +81,8 @@ from runtime.protocol.errors import (
     JobNotReachableError,
     JobSubmissionError,
     JobVertexNotFoundError,
+    QueueRejectedError,
+    SubmissionLimitError,
     UnknownOperationError,
 )
 from runtime.protocol.events import JobReachedTerminalState
@@ -96,9 +98,12 @@ from runtime.protocol.messages import (
     TaskLog,
     TaskManagerView,
 )
+from runtime.protocol.queues import WaitingRequest
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.queues.admission import Admission, OverLimitError
+from runtime.queues.configuration import Member, QueueRefusedError, Queues, QueuesError, QueuesFile
 from runtime.retry import retry
 from runtime.users.identities import ApiToken, Change, Identities, IdentityError, User
 
@@ -172,6 +177,7 @@ class RunningJob:
         first: its details before its JobMaster has answered.
         leader: follows its JobMaster.
         ended: returns how the job has ended once it is archived; None before.
+        queue: name of the queue that it asks for; empty for none.
     """
 
     def __init__(
@@ -179,8 +185,11 @@ class RunningJob:
         first: JobDetails,
         leader: LeaderFollower[JobMasterGateway],
         ended: Callable[[JobID], JobDetails | None],
+        queue: str = "",
     ) -> None:
         self.job_id = first.job_id
+        self.owner = first.owner
+        self.queue = queue
         self.leader = leader
         self.over = asyncio.Event()
         self._last_known = first
@@ -261,6 +270,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         savepoint_dir: directory of savepoints that are requested without one.
         sweep_interval_s: seconds between two sweeps of blobs of jobs without a record.
         starts_at_once: most JobMasters that may be starting at the same time.
+        queues: the file of queues and limits; None without one.
     """
 
     def __init__(
@@ -278,6 +288,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         savepoint_dir: Path,
         sweep_interval_s: float,
         starts_at_once: int,
+        queues: Path | None = None,
     ) -> None:
         super().__init__(service, name, ha.leader_election(DISPATCHER), receptionist)
         self._ha = ha
@@ -294,6 +305,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._submitting: dict[JobID, asyncio.Event] = {}
         self.metrics = DispatcherMetrics(service, lambda: len(self._jobs) if self._term else None, archive.details)
         self._attached = AttachedJobs()
+        self._queues = QueuesFile(queues)
+        self._admission = Admission()
         self._level = lowest_level()
         self._finalizing = asyncio.Lock()
         self._watching_clients: asyncio.Task[None] | None = None
@@ -385,6 +398,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         """Leave the jobs to the next leader; their JobMasters keep running."""
         self._starts.clear()
         self._attached.clear()
+        self._admission.clear()
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
             await job.leader.stop()
@@ -404,17 +418,57 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             return job_id
         done = self._submitting[job_id] = asyncio.Event()
         try:
+            await self._admit(graph)
             await self._keep_blobs(job_id)
             await self._store(graph, term)
             await self._run(graph, JobStatus.INITIALIZING)
         except JobAlreadyDoneError:
             return job_id
         finally:
+            self._admission.settle(job_id)
             del self._submitting[job_id]
             done.set()
         self.metrics.submitted(time.monotonic() - began)
         self.log.info("job %s (%s) was accepted", job_id, graph.name)
         return job_id
+
+    async def _admit(self, graph: JobGraph) -> None:
+        """Check a job by the queues and limits, and count it.
+
+        Raises:
+            SubmissionLimitError: it is over a limit.
+            QueueRejectedError: it names a queue that it may not use.
+            JobSubmissionError: the file of queues is missing or wrong.
+            JobNotReachableError: the ResourceManager does not answer which jobs run.
+        """
+        try:
+            queues = await self.run_blocking(self._queues.read) if self._queues.is_set else self._queues.read()
+            member = Member(graph.owner, queues.queue_of(graph.owner, _queue_of(graph)).name)
+            if not queues.is_set:
+                return
+            live, running = self._members(queues), list[JobID]()
+            if self._admission.needs_running(queues, member, live):
+                running = await self._running_jobs()
+                live = self._members(queues)
+            self._admission.admit(queues, graph.job_id, member, live, running, time.monotonic())
+        except OverLimitError as error:
+            problem = f"job {graph.name!r} was not accepted: {error}"
+            raise SubmissionLimitError.of(problem, error.retry_after_s) from None
+        except QueueRefusedError as error:
+            raise QueueRejectedError(f"job {graph.name!r} was not accepted: {error}") from None
+        except QueuesError as error:
+            raise JobSubmissionError(f"no job is accepted before the file of queues is right: {error}") from None
+
+    def _members(self, queues: Queues) -> dict[JobID, Member]:
+        """Return user and queue of each job that is not over; a job whose queue is gone is in the default one."""
+        return {job_id: queues.member(job.owner, job.queue) for job_id, job in self._jobs.items()}
+
+    async def _running_jobs(self) -> list[JobID]:
+        try:
+            async with asyncio.timeout(DETAILS_TIMEOUT_S):
+                return list((await (await self._resource_manager.get()).request_queues()).running)
+        except (ActorError, TimeoutError) as error:
+            raise JobNotReachableError(f"the ResourceManager does not answer which jobs wait: {error}") from error
 
     async def _store(self, graph: JobGraph, term: LeaderTerm) -> None:
         """Make a job durable, and return once that is known to have succeeded.
@@ -494,7 +548,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             owner=graph.owner,
         )
         leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
-        self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
+        self._jobs[job_id] = RunningJob(details, leader, self._archive.find, _queue_of(graph))
         await leader.start()
         if graph.client_heartbeat_timeout_s is not None:
             self._attach(job_id, graph.client_heartbeat_timeout_s)
@@ -644,8 +698,22 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     @rpc
     async def request_multiple_job_details(self) -> MultipleJobsDetails:
         running = await asyncio.gather(*(job.details() for job in list(self._jobs.values())))
+        if any(ExecutionState.SCHEDULED.value in job.tasks_per_state for job in running):
+            reasons = {request.job_id: request.reason for request in reversed(await self._waiting())}
+            running = [replace(job, waiting_for=reasons.get(job.job_id, "")) for job in running]
         known = {job.job_id: job for job in [*running, *self._archive.details()]}
         return MultipleJobsDetails(tuple(sorted(known.values(), key=lambda job: job.start_ms, reverse=True)))
+
+    async def _waiting(self) -> Sequence[WaitingRequest]:
+        """Return the requests that wait for slots, the next one first; none without a file of queues or an answer."""
+        if not self._queues.is_set:
+            return ()
+        try:
+            async with asyncio.timeout(DETAILS_TIMEOUT_S):
+                return (await (await self._resource_manager.get()).request_queues()).waiting
+        except (ActorError, TimeoutError) as error:
+            self.log.info("the ResourceManager does not answer what jobs wait for: %s", error)
+            return ()
 
     def _find(self, job_id: JobID) -> RunningJob:
         job = self._jobs.get(job_id)
@@ -666,7 +734,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         archived = await self.run_blocking(self._archive.get, job_id)
         if archived is not None:
             return archived
-        return await self._find(job_id).request()
+        graph = await self._find(job_id).request()
+        if all(task.state is not ExecutionState.SCHEDULED for task in graph.tasks):
+            return graph
+        # The JobMaster knows what each request waited for when it was made; its place has changed since.
+        reasons = {each.task_name: each.reason for each in await self._waiting() if each.job_id == job_id}
+        tasks = (replace(task, waiting_for=reasons.get(task.name, task.waiting_for)) for task in graph.tasks)
+        return replace(graph, tasks=tuple(tasks))
 
     @rpc
     async def request_job_status(self, job_id: JobID) -> JobStatus:
@@ -1053,6 +1127,10 @@ def merged_logs(job: ArchivedExecutionGraph | None, found: Iterable[TaskLog]) ->
     return sorted(present.values(), key=lambda log: begun.get(log.attempt_id, 0))
 
 
+def _queue_of(graph: JobGraph) -> str:
+    return graph.configuration.get(JobOptions.QUEUE.key, "")
+
+
 def _ended_already(job: JobDetails) -> str:
     because = f" ({job.error})" if job.error else ""
     return f"job {job.job_id} is {job.status.value} already{because}"
@@ -1100,6 +1178,7 @@ async def create(
         savepoint_dir=context.configuration.get(CheckpointingOptions.SAVEPOINT_DIR),
         sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
         starts_at_once=context.configuration.get(JobOptions.JOB_MASTER_STARTS),
+        queues=context.configuration.get(QueueOptions.FILE),
     )
     await serve_metrics(service, dispatcher.metrics.registry)
     return dispatcher

@@ -13,6 +13,7 @@ It contains:
     users.json      users and tokens of a cluster without Redis (0600)
     savepoints/     savepoints (the user's)
     warehouse/      data of managed tables          tables/     definitions of the tables: `runtime.spark.driver.tables`
+    spark-events/   Spark's event logs of this machine's drivers: `runtime.spark.driver.event_logs`
     hive/           metastore and warehouse of jobs with Hive's catalog
     tm-<n>/         files of a TaskManager               application/  the program of an application cluster
 """
@@ -38,6 +39,9 @@ from runtime.feature_level import FeatureLevel
 
 CLUSTER_DIR_VARIABLE = "UNDERSTUDY_CLUSTER_DIR"
 """Environment variable of every process of a cluster: `stop` finds the orphans of a killed process by it."""
+
+EVENT_LOGS = "spark-events"
+"""Name of the directory of Spark's event logs, as in Spark's own examples."""
 
 SOCKET_PATH_LIMIT = 90  # bytes; the kernel's sun_path has 108, including the final NUL
 SOCKET_NAME_ROOM = 40  # bytes reserved for the longest name of a socket
@@ -70,6 +74,7 @@ class ClusterDirectory:
         self.jobs = root / "jobs"
         self.checkpoints = root / "checkpoints"
         self.claims = root / "claims"
+        self.event_logs = root / EVENT_LOGS
         self.tables = (root / "warehouse", root / "tables", root / "hive")
         self.application = root / "application"
 
@@ -261,7 +266,7 @@ class ClusterDirectory:
     def discard(self) -> None:
         """Remove the files that only a further start would need, after `clean`: secrets, blobs, state, workers' files.
 
-        Logs, the audit log, archive, checkpoints, savepoints and tables stay.
+        Logs, Spark's event logs, the audit log, archive, checkpoints, savepoints and tables stay.
 
         Raises:
             OSError: a file cannot be removed.

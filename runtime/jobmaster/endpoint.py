@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import shutil
 import time
 from collections import deque
@@ -27,7 +28,7 @@ from blob.errors import BlobError
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
-from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
+from conf.options import HeartbeatOptions, JobOptions, QueueOptions, RestartStrategyOptions
 from runtime.alarm import Alarm
 from runtime.checkpoint.errors import CheckpointError
 from runtime.environment.context import ComponentContext
@@ -235,8 +236,10 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                 self._known_addresses[slot.slot_id.resource_id] = slot.address
 
     def _new_pool(self) -> SlotPool:
-        wait_s = self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT)
-        return SlotPool(wait_s + POOL_GRACE_S, self._configuration.get(JobOptions.SLOT_IDLE_TIMEOUT))
+        wait_s = self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT) + POOL_GRACE_S
+        if self._configuration.get(QueueOptions.FILE) is not None:
+            wait_s = math.inf  # its turn may come in hours; the ResourceManager refuses a request without any slot
+        return SlotPool(wait_s, self._configuration.get(JobOptions.SLOT_IDLE_TIMEOUT))
 
     def _configuration_of(self, job: JobGraph) -> Configuration:
         """Return the cluster's configuration, with the job's own settings over it."""
@@ -279,7 +282,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self, self._configuration, on_timeout=self._task_manager_silent, on_payload=self._task_manager_heard
         )
         self._heartbeats.start()
-        self._resource_manager.register()
+        self._resource_manager.register(self._job)
         for resource_id, address in self._known_addresses.items():
             # It registers by itself, unless it has ended, which the heartbeats show.
             self._task_managers.expect(resource_id, address)

@@ -24,7 +24,7 @@ from runtime.jobmaster.restart_strategy import RestartStrategyState
 from runtime.jobmaster.savepoints import Rollback
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.protocol.checkpoints import NO_TOTALS, CheckpointTotals
-from runtime.protocol.descriptor import ResultPartitionInfo, VertexProgress
+from runtime.protocol.descriptor import ResultPartitionInfo, SparkWork, VertexProgress
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus, check_execution_transition
 from runtime.protocol.streaming_query import StreamingQuery
 
@@ -56,6 +56,7 @@ class Execution:
     waiting_for: str = ""
     progress: dict[JobVertexID, VertexProgress] = field(default_factory=dict)
     queries: tuple[StreamingQuery, ...] = ()
+    spark: SparkWork | None = None
 
     def __post_init__(self, now_ms: int) -> None:
         self.timestamps = {ExecutionState.CREATED: now_ms}
@@ -131,6 +132,7 @@ class AttemptSnapshot:
     exit_status: int | None
     logs: tuple[KeptLog, ...] = ()
     partitions: tuple[ResultPartitionInfo, ...] = ()
+    spark: SparkWork | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,7 @@ def _snapshot(execution: Execution) -> AttemptSnapshot:
         execution.exit_status,
         execution.logs,
         execution.partitions,
+        execution.spark,
     )
 
 
@@ -214,6 +217,7 @@ def restore_attempt(saved: AttemptSnapshot) -> Execution:
     execution.exit_status = saved.exit_status
     execution.logs = saved.logs
     execution.partitions = saved.partitions
+    execution.spark = saved.spark
     return execution
 
 

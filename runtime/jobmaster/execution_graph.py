@@ -447,6 +447,7 @@ class ExecutionGraph:
         if task is None:
             return []
         execution, state = task.current, report.state
+        execution.spark = report.spark or execution.spark
         if state.is_terminal:
             execution.exit_status = report.exit_status
             execution.logs = report.logs
@@ -851,6 +852,7 @@ def _describe_attempt(execution: Execution) -> AttemptInfo:
         execution.logs,
         execution.partitions,
         execution.queries,
+        execution.spark,
     )
 
 

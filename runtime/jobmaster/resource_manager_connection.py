@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from actors.errors import ActorError
+from conf.options import JobOptions
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat import Silence
 from runtime.ids import AllocationID, JobID
@@ -15,7 +16,7 @@ from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
 from runtime.protocol.errors import UnknownJobManagerError
 from runtime.protocol.leader import RESOURCE_MANAGER
-from runtime.protocol.messages import LeaderAddress
+from runtime.protocol.messages import JobMasterRegistration
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.slots import SlotRequest
 from runtime.retry import retry
@@ -47,6 +48,7 @@ class ResourceManagerConnection:
     ) -> None:
         self._endpoint = endpoint
         self._job_id = job_id
+        self._job: JobGraph | None = None
         self._silence_s = silence_s
         self._on_connected = on_connected
         self._on_lost = on_lost
@@ -65,8 +67,9 @@ class ResourceManagerConnection:
         self._over = False
         await self._leader.start()
 
-    def register(self) -> None:
-        """Register with the leader: from now on the job has its graph, and its JobMaster leads."""
+    def register(self, job: JobGraph) -> None:
+        """Register *job* with the leader: from now on the job has its graph, and its JobMaster leads."""
+        self._job = job
         self._may_register.set()
 
     async def stop(self) -> None:
@@ -108,7 +111,10 @@ class ResourceManagerConnection:
         token = self._endpoint.fencing_token
         if self._over or token is None:
             return
-        registered = gateway.register_job_manager(self._job_id, LeaderAddress(str(self._endpoint.address), token))
+        job = self._job
+        owner, queue = ("", "") if job is None else (job.owner, job.configuration.get(JobOptions.QUEUE.key, ""))
+        registration = JobMasterRegistration(str(self._endpoint.address), token, owner, queue)
+        registered = gateway.register_job_manager(self._job_id, registration)
         # Requests from now on arrive after the registration, on the same connection, and are rejected without it.
         self._gateway = gateway
         self._silence.heard()

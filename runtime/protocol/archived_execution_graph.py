@@ -9,7 +9,7 @@ from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
-from runtime.protocol.descriptor import ResultPartitionInfo, VertexProgress
+from runtime.protocol.descriptor import ResultPartitionInfo, SparkWork, VertexProgress
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
 from runtime.protocol.streaming_query import (
     OperatorBackPressureStats,
@@ -34,6 +34,7 @@ class AttemptInfo:
         logs: its kept logs; none while it runs, or when they could not be uploaded.
         partitions: the results that it has materialised; released when no task needs them any more.
         queries: its active streaming queries. An attempt that has ended has all its queries here, as last reported.
+        spark: its work in Spark; None before it ran, or where that is not known.
     """
 
     attempt_id: ExecutionAttemptID
@@ -46,6 +47,7 @@ class AttemptInfo:
     logs: tuple[KeptLog, ...] = ()
     partitions: tuple[ResultPartitionInfo, ...] = ()
     queries: tuple[StreamingQuery, ...] = ()
+    spark: SparkWork | None = None
 
     @property
     def back_pressure(self) -> OperatorBackPressureStats | None:
@@ -113,6 +115,7 @@ class JobDetails:
         submitter: as in `JobGraph`.
         is_function: as in `JobGraph`.
         owner: as in `JobGraph`.
+        waiting_for: what its next task waits for, as text, with a file of queues; empty if it waits for no slot.
     """
 
     job_id: JobID
@@ -128,6 +131,7 @@ class JobDetails:
     submitter: str = ""
     is_function: bool = False
     owner: str = ""
+    waiting_for: str = ""
 
 
 class ApplicationStatus(Enum):

@@ -194,6 +194,19 @@ class ResultPartitionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SparkWork:
+    """Names by which Spark's own pages show an attempt's work.
+
+    Args:
+        application: id of the Spark application of its driver, which other jobs may share.
+        tag: the tag, or the beginning of the tags, that each of its Spark jobs bears.
+    """
+
+    application: str
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
 class TaskExecutionState:
     """A TaskExecutor's report on an attempt (Flink's `TaskExecutionState`).
 
@@ -204,6 +217,7 @@ class TaskExecutionState:
         exit_status: the exit status of the task process, negative for a signal; only with a terminal state.
         logs: the attempt's kept logs, only with a terminal state; none where they could not be uploaded.
         partitions: the results that it has materialised; only with FINISHED.
+        spark: its work in Spark, from RUNNING on; None where it is not known.
     """
 
     attempt_id: ExecutionAttemptID
@@ -212,6 +226,7 @@ class TaskExecutionState:
     exit_status: int | None = None
     logs: tuple[KeptLog, ...] = ()
     partitions: tuple[ResultPartitionInfo, ...] = ()
+    spark: SparkWork | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@
     ├── JobAlreadyTerminatedError    the job is over: there is nothing to cancel
     ├── JobVertexNotFoundError       the job has no task of that id
     ├── JobSubmissionError           the job cannot be accepted
+    │   ├── SubmissionLimitError         a limit of waiting jobs, or of submissions per minute, is reached
+    │   └── QueueRejectedError           the job names a queue that it may not use
     ├── JobNotReachableError         the job's JobMaster does not answer at present
     ├── UnknownTaskExecutorError     the TaskExecutor's registration has been ended
     ├── RegistrationRejectedError    the TaskExecutor cannot work for this cluster
@@ -26,9 +28,13 @@ The errors of an invalid job graph (`runtime.jobgraph.errors`) also reach caller
 
 from __future__ import annotations
 
+import re
+
 from actors.errors import AskTimeout, EndpointStateError, FencingError, RecipientUnreachable, UnknownActor
 from actors.rpc.codec import wire_error
 from runtime.jobgraph import errors as jobgraph_errors
+
+_RETRY_AFTER = re.compile(r"; submit again in ([0-9]{1,9}) s\Z")
 
 
 class GatewayError(Exception):
@@ -53,6 +59,27 @@ class JobVertexNotFoundError(GatewayError):
 @wire_error
 class JobSubmissionError(GatewayError):
     """The job cannot be accepted."""
+
+
+@wire_error
+class SubmissionLimitError(JobSubmissionError):
+    """A limit of waiting jobs, or of submissions per minute, is reached; submit again later."""
+
+    @classmethod
+    def of(cls, problem: str, retry_after_s: int) -> SubmissionLimitError:
+        """Return the error of a submission that may be repeated after that many seconds."""
+        return cls(f"{problem}; submit again in {retry_after_s} s")
+
+    @property
+    def retry_after_s(self) -> int | None:
+        """Seconds after which to submit again. They travel in the message, as all that an error has to say."""
+        found = _RETRY_AFTER.search(str(self))
+        return None if found is None else int(found[1])
+
+
+@wire_error
+class QueueRejectedError(JobSubmissionError):
+    """The job names a queue that does not exist, or that its user may not use."""
 
 
 @wire_error

@@ -85,7 +85,9 @@ HTTP_GATEWAYS: Mapping[str, HttpGateway] = {
     ),
     RESOURCE_MANAGER: HttpGateway(
         ResourceManagerGateway,
-        frozenset({"request_resource_overview", "request_task_manager_info", "request_task_managers"}),
+        frozenset(
+            {"request_resource_overview", "request_task_manager_info", "request_task_managers", "request_queues"}
+        ),
     ),
     MASTER: HttpGateway(MasterGateway, frozenset({"request_status", "shut_down_cluster"})),
     TASK_EXECUTOR: HttpGateway(

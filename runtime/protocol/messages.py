@@ -27,6 +27,28 @@ class LeaderAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class JobMasterRegistration:
+    """The data with which a JobMaster registers. Earlier releases send and read a `LeaderAddress`, its first fields.
+
+    Args:
+        address: address of its gateway.
+        token: the leadership under which it may be called.
+        owner: name of the user who owns the job; empty if it has none.
+        queue: name of the queue that the job asks for; empty for none.
+    """
+
+    address: str
+    token: FencingToken
+    owner: str = ""
+    queue: str = ""
+
+    @property
+    def leader(self) -> LeaderAddress:
+        """Return its address alone."""
+        return LeaderAddress(self.address, self.token)
+
+
+@dataclass(frozen=True, slots=True)
 class TaskExecutorRegistration:
     """The data with which a TaskExecutor registers.
 

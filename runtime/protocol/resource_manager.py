@@ -10,13 +10,14 @@ from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.leader import DISPATCHER, JOB_MASTER
 from runtime.protocol.messages import (
-    LeaderAddress,
+    JobMasterRegistration,
     RegistrationSuccess,
     ResourceOverview,
     TaskExecutorRegistration,
     TaskManagerInfo,
     TaskManagerView,
 )
+from runtime.protocol.queues import QueuesOverview
 from runtime.protocol.slots import SlotReport, SlotRequest
 
 
@@ -55,7 +56,7 @@ class ResourceManagerGateway(FencedRpcGateway):
         raise NotImplementedError
 
     @fenced_by(JOB_MASTER)
-    def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[None]:
+    def register_job_manager(self, job_id: JobID, job_master: JobMasterRegistration) -> Ask[None]:
         """Register the JobMaster that leads this job.
 
         Raises:
@@ -72,7 +73,8 @@ class ResourceManagerGateway(FencedRpcGateway):
     def request_slot(self, request: SlotRequest) -> Ask[str]:
         """Allocate a slot for a job; a TaskExecutor will offer it to the JobMaster. Idempotent by allocation id.
 
-        Jobs of a higher priority come first. Jobs of the same priority are served in the order of their requests.
+        Jobs of a higher priority come first. Jobs of the same priority are served in the order of their requests. With
+        ``queues.file``, queues and users come first (`runtime.queues.scheduling`).
 
         Returns what the request waits for, or an empty text when a slot is on its way. If a request cannot be served
         within ``slot.request.timeout``, the ResourceManager calls `JobMasterGateway.notify_allocation_failure`.
@@ -90,6 +92,11 @@ class ResourceManagerGateway(FencedRpcGateway):
     @reads
     def request_resource_overview(self) -> Ask[ResourceOverview]:
         """Return the counts of TaskExecutors, slots and waiting requests."""
+        raise NotImplementedError
+
+    @reads
+    def request_queues(self) -> Ask[QueuesOverview]:
+        """Return the queues with their use, and what each waiting request waits for."""
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import runtime
@@ -15,7 +16,7 @@ from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, JobOptions, ResourceManagerOptions
+from conf.options import ClusterOptions, JobOptions, QueueOptions, ResourceManagerOptions
 from runtime.alarm import Alarm
 from runtime.environment.context import ComponentContext
 from runtime.environment.shared_directory import shared_directory_mark
@@ -40,6 +41,7 @@ from runtime.protocol.events import TaskExecutorLost
 from runtime.protocol.job_master import JobMasterGateway
 from runtime.protocol.leader import RESOURCE_MANAGER, LeaderTerm
 from runtime.protocol.messages import (
+    JobMasterRegistration,
     LeaderAddress,
     RegistrationSuccess,
     ResourceOverview,
@@ -48,6 +50,7 @@ from runtime.protocol.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
+from runtime.protocol.queues import QueuesOverview, QueueStatus
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.resource_manager_driver import ResourceManagerDriver
 from runtime.protocol.slots import (
@@ -59,22 +62,30 @@ from runtime.protocol.slots import (
     SlotRequest,
 )
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.queues.configuration import QueuesError, QueuesFile
 from runtime.resourcemanager.active import ActiveResourceManager
 from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
 from runtime.resourcemanager.slot_manager import SlotManager
 from runtime.retry import retry
 
+QUEUES_INTERVAL_S = 1.0
+"""Seconds between two looks at the file of queues."""
 SOON_S = 0.5
 """Seconds from a change until workers are started or stopped; several changes within that time are handled at once."""
 
 
-def resource_manager_metrics(service: RpcService, overview: Callable[[], ResourceOverview | None]) -> MetricRegistry:
+def resource_manager_metrics(
+    service: RpcService,
+    overview: Callable[[], ResourceOverview | None],
+    queues: Callable[[], Iterable[QueueStatus]] = tuple,
+) -> MetricRegistry:
     """Return the metrics of a ResourceManager's process.
 
     Args:
         service: its RPC service.
         overview: returns the counts of the cluster; None while the ResourceManager does not lead.
+        queues: returns the queues; none without a file of queues.
     """
     registry = MetricRegistry()
 
@@ -82,11 +93,14 @@ def resource_manager_metrics(service: RpcService, overview: Callable[[], Resourc
         found = overview()
         if found is None:
             return {}
+        known = list(queues())
         return {
             "numRegisteredTaskManagers": found.task_managers,
             "taskSlotsTotal": found.slots,
             "taskSlotsAvailable": found.free_slots,
             "numPendingSlotRequests": found.pending_requests,
+            **{f"Queue.{queue.name}.taskSlotsUsed": queue.slots for queue in known},
+            **{f"Queue.{queue.name}.numPendingSlotRequests": queue.waiting for queue in known},
         }
 
     registry.group(MetricScope(ScopeCategory.JOB_MANAGER)).gauges("", counts)
@@ -182,14 +196,21 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._level: int | None = None
         self._driver = create_driver(self)
         self._jobs: dict[JobID, _Job] = {}
+        self._queues = QueuesFile(configuration.get(QueueOptions.FILE))
         self._alarm = Alarm(self, self._look)
         self._begin_books()
-        self.metrics = resource_manager_metrics(service, lambda: None if self._term is None else self._overview())
+        self.metrics = resource_manager_metrics(
+            service,
+            lambda: None if self._term is None else self._overview(),
+            lambda: self._slots.queues().queues if self._queues.is_set else (),
+        )
         self._worker_heartbeats: HeartbeatManager | None = None
         self._job_heartbeats: HeartbeatManager | None = None
 
     def _begin_books(self) -> None:
-        self._slots = SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT))
+        self._slots = SlotManager(
+            self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT), clock=lambda: time.monotonic()
+        )
         limits = allocation_limits(self._configuration)
         self._workers = ActiveResourceManager(
             self,
@@ -213,6 +234,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         if self._level is not None:
             checked(self._level)
         self._begin_books()
+        if self._queues.is_set:
+            await self._read_queues()
         self._shutting_down = ""
         configuration = self._configuration
         self._worker_heartbeats = HeartbeatManager(
@@ -225,6 +248,29 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._workers.start()
         if start_up_s and self._driver is None:
             self.schedule_run_async(start_up_s, lambda: self._start_up_is_over(term))
+
+    async def serve(self) -> None:
+        """Follow the file of queues, if there is one."""
+        if self._queues.is_set and self._term is not None:
+            self.spawn(self._follow_queues(self._term), "reading the file of queues")
+
+    async def _follow_queues(self, term: LeaderTerm) -> None:
+        while self._term == term:
+            await self._read_queues()
+            await asyncio.sleep(QUEUES_INTERVAL_S)
+
+    async def _read_queues(self) -> None:
+        """Use the present content of the file of queues; report a wrong one once, and keep what was in use."""
+        before = self._queues.problem
+        try:
+            queues = await self.run_blocking(self._queues.read)
+        except QueuesError:
+            queues = None
+        if self._queues.problem and self._queues.problem != before:
+            self.log.error("the file of queues is not used as it is: %s", self._queues.problem)
+        if queues is not None and queues is not self._slots.in_use:
+            self.log.info("the queues are %s", ", ".join(queue.name for queue in queues.queues))
+            self._carry_out(self._slots.configure(queues))
 
     def _start_up_is_over(self, term: LeaderTerm) -> None:
         if self._term == term:
@@ -344,12 +390,13 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     # --------------------------------------------------------------- JobMasters
 
     @rpc_sync
-    def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> None:
+    def register_job_manager(self, job_id: JobID, job_master: JobMasterRegistration) -> None:
         known = self._jobs.get(job_id)
         if known is not None and known.leader.token < job_master.token:
             self._slots.unregister_job(job_id)  # the successor requests the slots that it needs
         gateway = self.gateway(job_master.address, JobMasterGateway, job_master.token, term=self.term)
-        self._jobs[job_id] = _Job(job_master, gateway)
+        self._jobs[job_id] = _Job(job_master.leader, gateway)
+        self._carry_out(self._slots.register_job(job_id, job_master.owner, job_master.queue))
         if self._job_heartbeats is not None:
             self._job_heartbeats.monitor(job_id, gateway.heartbeat_from_resource_manager)
 
@@ -363,7 +410,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     def _drop_job(self, job_id: JobID, _reason: str) -> None:
         if self._jobs.pop(job_id, None) is not None:
-            self._slots.unregister_job(job_id)
+            self._slots.forget_job(job_id)
             self._look_soon()
             if self._job_heartbeats is not None:
                 self._job_heartbeats.unmonitor(job_id)
@@ -458,6 +505,10 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         return ResourceOverview(
             len(self._slots.task_managers), counts.registered, counts.free, len(self._slots.pending_requests)
         )
+
+    @rpc_sync
+    def request_queues(self) -> QueuesOverview:
+        return self._slots.queues(self._queues.problem)
 
     @rpc_sync
     def request_task_managers(self) -> list[TaskManagerView]:

@@ -4,20 +4,22 @@ Pure: events in, instructions out; times are monotonic seconds. Each TaskExecuto
 reports correct this state. If the outcome of an allocation is unknown (the ask timed out), the slot is not allocated
 again until the next report.
 
-Requests are served by the priority of their jobs, and at the same priority in the order of their arrival. No request
-waits for a nearer slot: it gets the nearest free one. Among equally near TaskExecutors, the one with most free slots is
-chosen.
+Requests are served by the priority of their jobs, and at the same priority in the order of their arrival. With a file
+of queues they are served in the order of `FairShare`, within its limits. No request waits for a nearer slot: it gets
+the nearest free one. Among equally near TaskExecutors, the one with most free slots is chosen.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
+from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
 from runtime.protocol.slots import (
     AllocateSlot,
     FailRequest,
@@ -29,9 +31,12 @@ from runtime.protocol.slots import (
     SlotStatus,
     TaskManagerLocation,
 )
+from runtime.queues.configuration import Member, Queues, Scope
+from runtime.queues.scheduling import Claim, FairShare, Turn
 from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
 NO_SLOTS = SlotCounts()
+WITHOUT_FILE = Queues()
 
 
 class SlotState(Enum):
@@ -185,13 +190,19 @@ class SlotManager:
 
     Args:
         request_timeout: seconds that a request may wait (``slot.request.timeout``).
+        queues: queues and limits; by default one queue without limits.
+        clock: returns monotonic seconds, for the slot-seconds that jobs use.
 
     Attributes:
         outlook: text for users, from the `WorkerAllocator`, whether more slots will come; empty without one.
     """
 
-    def __init__(self, request_timeout: float) -> None:
+    def __init__(
+        self, request_timeout: float, queues: Queues = WITHOUT_FILE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._request_timeout = request_timeout
+        self._clock = clock
+        self._share = FairShare(queues)
         self.outlook = ""
         self._requests_made = 0
         self._registrations = 0
@@ -217,8 +228,8 @@ class SlotManager:
 
     @property
     def waiting(self) -> int:
-        """The number of requests that have no slot, not even a pending one."""
-        return len(self._waiting)
+        """The number of requests that would be served by further slots: they have none, not even a pending one."""
+        return sum(1 for _ in self._order()) if self._share.queues.is_set else len(self._waiting)
 
     @property
     def task_managers(self) -> tuple[InstanceID, ...]:
@@ -242,7 +253,82 @@ class SlotManager:
         entry = self._requests.get(allocation_id)
         if entry is None or entry.slot_id is not None:
             return None
-        return f"1 slot for task {entry.request.task_name!r}; {self._shortage()}"
+        return self._reason(entry.request, self._share.blocked_by(entry.request.job_id))
+
+    def _reason(self, request: SlotRequest, blocked: tuple[str, ...], place: int | None = None) -> str:
+        """Return what a request waits for: its place in its queue, and the limits or the lack of slots."""
+        if not self._share.queues.is_set:
+            return f"1 slot for task {request.task_name!r}; {self._shortage()}"
+        queue = self._share.member(request.job_id).queue
+        turn = f"in queue {queue}" if place is None else f"{ordinal(place)} in queue {queue}"
+        return f"1 slot for task {request.task_name!r}, {turn}; {', '.join(blocked) or self._shortage()}"
+
+    def queues(self, problem: str = "") -> QueuesOverview:
+        """Return the queues with their use, and what each request waits for.
+
+        Args:
+            problem: of the file of queues.
+        """
+        now, share = self._clock(), self._share
+        turns = share.turns(self._claims(), now)
+        waiting = Counter(turn.member for turn in turns)
+        members = sorted({*waiting, *map(share.member, share.running)}, key=lambda member: member.user)
+        slots = Counter[Member]()
+        for job_id in share.running:
+            slots[share.member(job_id)] += share.slots_of(job_id)
+        statuses = []
+        for queue in share.queues.queues:
+            held, running = share.held(Scope("queue", queue.name))
+            users = tuple(
+                UserInQueue(member.user, slots[member], share.used_by(member, now), waiting[member])
+                for member in members
+                if member.queue == queue.name
+            )
+            statuses.append(
+                QueueStatus(
+                    queue.name,
+                    queue.weight,
+                    queue.priority,
+                    held,
+                    queue.limits.slots,
+                    running,
+                    queue.limits.running_jobs,
+                    sum(user.waiting for user in users),
+                    share.used(queue.name, now),
+                    users,
+                )
+            )
+        return QueuesOverview(tuple(statuses), tuple(map(self._waits, turns)), share.running, problem)
+
+    def _waits(self, turn: Turn) -> WaitingRequest:
+        request, member = self._requests[turn.claim.allocation_id].request, turn.member
+        reason = self._reason(request, turn.blocked, turn.place)
+        names = request.job_name, request.task_name
+        return WaitingRequest(
+            request.job_id, *names, request.allocation_id, member.user, member.queue, turn.place, reason
+        )
+
+    # ------------------------------------------------------------ jobs and queues
+
+    @property
+    def in_use(self) -> Queues:
+        """Queues and limits in use."""
+        return self._share.queues
+
+    def configure(self, queues: Queues) -> list[SlotManagerInstruction]:
+        """Use other queues and limits. Jobs keep their slots, also those beyond a new limit."""
+        self._share.configure(queues, self._clock())
+        return self._match()
+
+    def register_job(self, job_id: JobID, owner: str, queue: str) -> list[SlotManagerInstruction]:
+        """Note the user of a job, and the queue that it asks for; both may be empty. Idempotent."""
+        self._share.register(job_id, owner, queue, self._clock())
+        return self._match()
+
+    def forget_job(self, job_id: JobID) -> None:
+        """Drop a job that has ended, as `unregister_job`; slots that it still has count as its user's until then."""
+        self.unregister_job(job_id)
+        self._share.unregister(job_id)
 
     # ---------------------------------------------------------------- requests
 
@@ -282,6 +368,10 @@ class SlotManager:
     def expired(self, now: float) -> list[SlotManagerInstruction]:
         """Fail requests that have waited too long, except those with a pending slot; call it regularly."""
         due = [entry for entry in self._requests.values() if entry.deadline <= now and entry.slot_id is None]
+        if self._share.queues.is_set and self._slots:  # each waits for its turn, however long that takes
+            for entry in due:
+                entry.deadline = now + self._request_timeout
+            return []
         return [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
 
     def next_deadline(self) -> float | None:
@@ -360,7 +450,7 @@ class SlotManager:
         for slot_id in [known for known in manager.slots if known not in reported]:
             slot = manager.slots.pop(slot_id)
             self._requeue(slot)
-            self._hold(slot, None)
+            self._hold(slot, None, None)
             del self._slots[slot_id]
         for slot_id, status in reported.items():
             if slot_id not in manager.slots:
@@ -415,12 +505,18 @@ class SlotManager:
     ) -> None:
         if slot.state is state and slot.allocation_id == allocation_id and slot.job_id == job_id:
             return
-        self._hold(slot, allocation_id)
-        slot.state, slot.job_id = state, job_id
+        self._hold(slot, allocation_id, job_id)
+        slot.state = state
         self._count(self._by_name[slot.slot_id.resource_id])
 
-    def _hold(self, slot: Slot, allocation_id: AllocationID | None) -> None:
-        """Set the allocation of a slot; two slots may be pending for one request."""
+    def _hold(self, slot: Slot, allocation_id: AllocationID | None, job_id: JobID | None) -> None:
+        """Set the allocation of a slot and its job; two slots may be pending for one request."""
+        former, slot.job_id = slot.job_id, job_id
+        if former != job_id:
+            if job_id is not None:
+                self._share.take(job_id, self._clock())
+            if former is not None:
+                self._share.give_back(former, self._clock())
         before, slot.allocation_id = slot.allocation_id, allocation_id
         if allocation_id is not None:
             self._held[allocation_id] += 1
@@ -428,8 +524,8 @@ class SlotManager:
             self._held[before] -= 1
             if not self._held[before]:
                 del self._held[before]
-                if slot.job_id is not None:
-                    self._left[before] = slot.job_id
+                if former is not None:
+                    self._left[before] = former
 
     def _count(self, manager: TaskManagerSlots) -> None:
         """Update the counts and free slots after a change of a TaskExecutor."""
@@ -455,7 +551,7 @@ class SlotManager:
     def _remove(self, manager: TaskManagerSlots) -> None:
         for slot in manager.slots.values():
             self._requeue(slot)
-            self._hold(slot, None)
+            self._hold(slot, None, None)
             del self._slots[slot.slot_id]
         manager.slots.clear()
         self._count(manager)
@@ -469,8 +565,9 @@ class SlotManager:
             if allocation_id not in self._held and allocation_id not in self._requests
         ]
         self._left.clear()
-        while self._waiting:
-            entry = self._requests[self._waiting[0][-1]]
+        if self._free_slots.roomiest() is None:
+            return instructions
+        for entry in self._next_requests():
             manager = self._nearest(entry.request)
             slot = None if manager is None else _first_free(manager.slots.values())
             if manager is None or slot is None:
@@ -481,6 +578,25 @@ class SlotManager:
             self._become(slot, SlotState.PENDING, entry.request.allocation_id, entry.request.job_id)
             instructions.append(AllocateSlot(manager.instance_id, manager.address, slot.slot_id, entry.request))
         return instructions
+
+    def _next_requests(self) -> Iterator[PendingRequest]:
+        """Yield the waiting requests in the order in which they are served; each one gets a slot before the next."""
+        if self._share.queues.is_set:
+            yield from (self._requests[claim.allocation_id] for claim in self._order())
+        else:
+            while self._waiting:
+                yield self._requests[self._waiting[0][-1]]
+
+    def _claims(self) -> list[Claim]:
+        requests = (self._requests[allocation_id] for *_, allocation_id in self._waiting)
+        return [
+            Claim(entry.request.job_id, entry.request.allocation_id, (-entry.request.priority, entry.number))
+            for entry in requests
+        ]
+
+    def _order(self) -> Iterator[Claim]:
+        """Yield the requests that no limit holds back, in order, each as if those before it were served."""
+        return self._share.order(self._claims(), self._clock())
 
     def _nearest(self, request: SlotRequest) -> TaskManagerSlots | None:
         """Return the nearest TaskExecutor with a free slot; of equally near ones, the one with most free slots."""
@@ -519,6 +635,12 @@ class SlotManager:
         queue = f", {ahead} other request(s) waiting" if ahead > 0 else ""
         remedy = self.outlook or remedy
         return f"the cluster has {have}{queue}; {remedy}"
+
+
+def ordinal(number: int) -> str:
+    """Return a number as ``1st``, ``2nd``, ``3rd``, ``4th``."""
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
 
 
 def _first_free(slots: Iterable[Slot]) -> Slot | None:

@@ -25,7 +25,7 @@ from runtime.rest.access import AccessPolicy, Refusal, Shown
 from runtime.rest.auditing import AUDITED, Audited, audited_of
 from runtime.rest.authorization import PRINCIPAL, check_route, rule_of_route
 from runtime.rest.context import Rest
-from runtime.rest.errors import RestError, error_body, status_of
+from runtime.rest.errors import RestError, error_body, retry_after, status_of
 from runtime.rest.handlers import ROUTES, cluster, events, jobs
 from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, now_ms, openapi
 from runtime.users.audit import AuditLog, Flood
@@ -240,7 +240,7 @@ class RestApplication:
             logger.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
             message = f"the web endpoint failed to answer; its log says more under {number}"
         # The unread rest of a body must not be parsed as the next request.
-        await _send_error(send, status, message, close=method not in ("GET", "HEAD"))
+        await _send_error(send, status, message, close=method not in ("GET", "HEAD"), headers=retry_after(error))
 
     async def _openapi(self, rest: Rest, request: Request) -> Response:
         return answer(self._document)
@@ -291,12 +291,15 @@ def _bounded(receive: Receive, limit: int) -> Receive:
     return bounded
 
 
-async def _send_error(send: Send, status: int, message: str, *, close: bool) -> None:
+async def _send_error(
+    send: Send, status: int, message: str, *, close: bool, headers: Mapping[str, str] | None = None
+) -> None:
     body = error_body(message)
-    headers: list[tuple[bytes, Any]] = [*_JSON_HEADERS, _length(body)]
+    further = [(name.encode(), text.encode()) for name, text in (headers or {}).items()]
+    sent: list[tuple[bytes, Any]] = [*_JSON_HEADERS, _length(body), *further]
     if status == 401:
-        headers.append((b"www-authenticate", b'Bearer realm="understudy"'))
+        sent.append((b"www-authenticate", b'Bearer realm="understudy"'))
     if close:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+        sent.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": sent})
     await send({"type": "http.response.body", "body": body})

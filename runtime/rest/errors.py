@@ -21,6 +21,8 @@ from runtime.protocol.errors import (
     JobSubmissionError,
     NoSuchLogError,
     NoSuchTaskError,
+    QueueRejectedError,
+    SubmissionLimitError,
     TaskNotRespondingError,
     UnknownOperationError,
     UnknownTaskExecutorError,
@@ -42,6 +44,8 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (IdentityRejectedError, 409),
     (CheckpointError, 409),
     (JobGraphError, 400),
+    (SubmissionLimitError, 429),
+    (QueueRejectedError, 400),
     (JobSubmissionError, 503),
     (BlobError, 503),
     (ActorError, 503),
@@ -66,6 +70,12 @@ def status_of(error: Exception) -> int:
     if isinstance(error, RestError):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def retry_after(error: Exception) -> dict[str, str]:
+    """Return the header that says when to submit again, for an error that knows it; else none."""
+    seconds = error.retry_after_s if isinstance(error, SubmissionLimitError) else None
+    return {} if seconds is None else {"retry-after": str(seconds)}
 
 
 def error_body(message: str, *, kind: str | None = None) -> bytes:

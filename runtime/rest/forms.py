@@ -70,6 +70,7 @@ LINE = {
     "last-modification": int,
     "tasks": {"total": int, **LOWER_STATES},
     "pending-operators": int,
+    "waiting-for": str,
 }
 JOB = {
     "jid": str,

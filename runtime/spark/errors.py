@@ -39,6 +39,10 @@ class DriverCallError(DriverError):
     """A call into a living driver JVM failed; the Java exception is the message."""
 
 
+class HistoryServerError(SparkError):
+    """Spark's History Server ended, or did not listen in time."""
+
+
 class UnsupportedByEndpointError(DriverError):
     """The task needs a feature of Spark that an external endpoint does not offer."""
 

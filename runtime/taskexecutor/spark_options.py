@@ -16,6 +16,7 @@ from conf.options import (
     StateBackend,
     TaskManagerOptions,
 )
+from runtime.environment.directory import EVENT_LOGS
 from runtime.spark.driver.launch import WORKER_PYTHON, DriverOptions, is_local
 from runtime.spark.driver.remote import RemoteOptions, shown_url
 from runtime.spark.spec import ResourceLimits
@@ -73,6 +74,7 @@ def driver_options(
             WAREHOUSE: str(runtime_dir / "warehouse"),
             **properties,
         },
+        event_logs=runtime_dir / EVENT_LOGS if get(SparkOptions.EVENT_LOG_ENABLED) else None,
         tables=None if properties.get(CATALOG, _IN_MEMORY) != _IN_MEMORY else runtime_dir / "tables",
         java_options=options or (),
         jars=tuple(jars),

@@ -36,6 +36,7 @@ from runtime.librarycache.manager import EnvironmentLease
 from runtime.protocol.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
+    SparkWork,
     StageProgress,
     TaskDeploymentDescriptor,
     TaskExecutionState,
@@ -45,6 +46,7 @@ from runtime.protocol.descriptor import (
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind
 from runtime.protocol.streaming_query import StreamingQuery
 from runtime.spark.driver.api import QueryFailure, SparkDriver, StoppedQueries
+from runtime.spark.driver.gateway import operation_tag
 from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.errors import (
@@ -603,6 +605,9 @@ class Task:
             logger.warning("%s: what it was writing is left until the job ends: %s", self._attempt.task_name, error)
 
     def _enter(self, state: TaskExecutionState) -> None:
+        if (endpoint := self._endpoint) is not None and self._driver.info.application:
+            tag = endpoint.tag if isinstance(endpoint, ClassicEndpoint) else operation_tag(endpoint)
+            state = replace(state, spark=SparkWork(self._driver.info.application, tag))
         self.state, self.since_ms = state, _now_ms()
         self._on_state(state)
 

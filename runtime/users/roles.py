@@ -211,6 +211,7 @@ CALLS: Mapping[str, Rule] = {
     "resourcemanager/request_resource_overview": ANYONE,
     "resourcemanager/request_task_manager_info": ANYONE,
     "resourcemanager/request_task_managers": ANYONE,
+    "resourcemanager/request_queues": ANYONE,
     "master/request_status": ANYONE,
     "master/shut_down_cluster": ADMINISTER,
     "taskexecutor/read_task_log": OWN,

@@ -369,6 +369,19 @@ def test_what_is_no_web_endpoint_is_said_at_once(status: bytes, body: bytes) -> 
         client.overview()
 
 
+def test_what_a_role_does_not_allow_is_said_with_its_remedy() -> None:
+    body = b'{"errors": ["user ada has the role viewer; this needs the role user; an admin grants a role"]}'
+    with (
+        Recorder(b"403 Forbidden", body) as other,
+        client_of(f"http://127.0.0.1:{other.port}") as client,
+        pytest.raises(
+            HttpError, match=r"refuses it: user ada has the role viewer; this needs the role user$"
+        ) as refused,
+    ):
+        client.overview()
+    assert refused.value.remedy == "an admin grants a role"
+
+
 @pytest.mark.parametrize("body", [b"\xc1", b"\x81\xa1a\x01", b"not MessagePack"])
 def test_an_answer_of_another_form_is_an_error(endpoint: Served, client: ClusterClient, body: bytes) -> None:
     link = client._link

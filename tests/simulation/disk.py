@@ -887,6 +887,9 @@ class Files:
         if new.inode is old.inode:
             return
         if new.inode is not None:
+            # As Linux: it looks for this before it looks at what the two are.
+            if new.inode.is_directory and _is_below(old.directory, new.inode):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), old.path, None, new.path)
             if old.inode.is_directory and not new.inode.is_directory:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), old.path, None, new.path)
             if new.inode.is_directory and not old.inode.is_directory:

@@ -104,6 +104,7 @@ class Kernel:
         files: open descriptors of all processes.
         complaints: errors that nobody handled, as text with their process and time.
         steps: turns of processes so far.
+        real_thread: the real thread in which all of this runs.
     """
 
     def __init__(self, seed: int) -> None:
@@ -116,6 +117,7 @@ class Kernel:
         self.files: dict[int, SimFile] = {}
         self.complaints: list[str] = []
         self.steps = 0
+        self.real_thread = threading.get_ident()
         self.closed = False
         self.devices: dict[str, Any] = {}
         """Devices by name (``network``, ``disk``, ...), for those that need each other."""

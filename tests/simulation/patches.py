@@ -42,6 +42,7 @@ _sources: list[Callable[[Kernel], list[Patch]]] = []
 
 real_monotonic = time.monotonic
 real_process_time = time.process_time
+_real_sleep, _real_urandom, _real_thread = time.sleep, os.urandom, threading.get_ident
 
 
 def add_patches(source: Callable[[Kernel], list[Patch]]) -> None:
@@ -51,6 +52,11 @@ def add_patches(source: Callable[[Kernel], list[Patch]]) -> None:
 
 
 # ------------------------------------------------------------------ clocks
+
+
+def _is_foreign(kernel: Kernel) -> bool:
+    """Whether a thread calls that does not belong to the simulation, which is one thread: a worker of Py4J, say."""
+    return _real_thread() != kernel.real_thread
 
 
 def _now(kernel: Kernel) -> tuple[SimProcess | None, int]:
@@ -76,7 +82,9 @@ def _clocks(kernel: Kernel) -> list[Patch]:
         return monotonic_ns()
 
     def sleep(seconds: float) -> None:
-        if kernel.thread is not None:
+        if _is_foreign(kernel):
+            _real_sleep(seconds)
+        elif kernel.thread is not None:
             kernel.thread.sleep(seconds)
         elif kernel.current is not None:
             kernel.current.stall(seconds)
@@ -114,6 +122,8 @@ class ProcessRandom(random.Random):
         if self._own:
             return None
         kernel = installed_kernel()
+        if _is_foreign(kernel):
+            return None
         return kernel.random("simulator") if kernel.current is None else kernel.current.random
 
     def random(self) -> float:
@@ -129,6 +139,8 @@ class ProcessRandom(random.Random):
 
 def _chance(kernel: Kernel) -> list[Patch]:
     def urandom(size: int, /) -> bytes:
+        if _is_foreign(kernel):
+            return _real_urandom(size)
         process = kernel.current
         stream = kernel.random("simulator") if process is None else process.random
         return stream.getrandbits(8 * size).to_bytes(size) if size else b""

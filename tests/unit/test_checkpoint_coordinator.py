@@ -571,7 +571,7 @@ class Checkpoints(RuleBasedStateMachine):
 
 
 Checkpoints.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-TestCheckpoints = Checkpoints.TestCase
+TestCheckpoints = pytest.mark.exhaustive(Checkpoints.TestCase)
 
 
 def test_a_stop_is_drained_when_all_of_its_tasks_are() -> None:

@@ -43,7 +43,7 @@ from runtime.protocol.diagnostics import TaskPoolReport
 from runtime.protocol.execution_state import ExecutionState, JobStatus
 
 ROOT = Path(__file__).resolve().parents[2]
-WITHOUT_JSON = {"demo", "completion"}
+WITHOUT_JSON = {"demo", "completion", "history-server"}
 
 
 def leaves(group: click.Group, words: str = "") -> dict[str, click.Command]:
@@ -76,6 +76,7 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

@@ -479,4 +479,4 @@ class LeasesMachine(RuleBasedStateMachine):
         self.there -= taken
 
 
-TestLeases = LeasesMachine.TestCase
+TestLeases = pytest.mark.exhaustive(LeasesMachine.TestCase)

@@ -117,6 +117,21 @@ def test_standard_checks(tmp_path: Path, listener: int, monkeypatch: pytest.Monk
     assert "web endpoint" not in [check.name for check in without]
 
 
+def test_a_wrong_file_of_queues_is_found_before_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "HEADROOM", 0)
+    file = tmp_path / "queues.yaml"
+    base = {"cluster.runtime-dir": tmp_path, "blob.disk-reserve": 1, "queues.file": file}
+    checks = standard_checks(Configuration.from_dict(base), with_ports=False)
+    with pytest.raises(PreflightError, match=r"queues\.yaml: No such file or directory$") as missing:
+        require(checks)
+    assert missing.value.remedy == "create the file, or unset queues.file"
+    file.write_text("queues: {etl: {slots: 0}}")
+    with pytest.raises(PreflightError, match=r"queues\.etl\.slots"):
+        require(checks)
+    file.write_text("queues: {etl: {slots: 1}}")
+    assert [result.detail for result in require(checks) if result.name == "queues.file"] == ["etl, default"]
+
+
 def test_every_finding_at_once() -> None:
     results = examine([Check("a", lambda: "fine"), Check("b", fail), Check("c", lambda: "fine too")])
     assert [(result.name, result.ok, result.remedy) for result in results] == [

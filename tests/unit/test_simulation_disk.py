@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conf.files import make_private, remove_tree, rename_durably, sync_directory, write_private
@@ -475,6 +475,7 @@ def tree(root: Path) -> dict[str, object]:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=25))
+@example([("mkdir", "d"), ("write", "d/a"), ("rename", "d/a", "d")])
 def test_without_a_crash_it_is_a_file_system_like_the_real_one(steps: list[tuple[str, ...]]) -> None:
     mask = os.umask(0)
     os.umask(mask)

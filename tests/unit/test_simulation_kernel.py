@@ -17,6 +17,7 @@ import pytest
 
 from tests.simulation.kernel import Kernel, ProcessKilled, SimulationError
 from tests.simulation.patches import installed
+from tests.waiting import PATIENCE_S
 
 
 def test_time_passes_only_in_the_simulation() -> None:
@@ -37,6 +38,40 @@ def test_time_passes_only_in_the_simulation() -> None:
         assert process.exit_code == 0
     assert seen == [1000.0, 2000.0, 3000.0]
     assert time.monotonic() - began < 5
+
+
+def test_a_thread_of_the_test_process_goes_on_and_changes_nothing() -> None:
+    begun, ended = threading.Event(), threading.Event()
+    turns: list[int] = []
+
+    def stranger() -> None:
+        while not ended.is_set():
+            time.sleep(0.0001)
+            turns.append(len(os.urandom(4)) + random.getrandbits(1))
+            begun.set()
+
+    async def main() -> None:
+        for _ in range(3000):
+            await asyncio.sleep(random.random())
+            drawn.append(random.random())
+
+    drawn: list[float] = []
+    for beside in (False, True):
+        thread = threading.Thread(target=stranger)
+        kernel = Kernel(1)
+        if beside:
+            thread.start()
+            assert begun.wait(PATIENCE_S)
+        before = len(turns)
+        with installed(kernel):
+            process = kernel.add_host("one").start("main", main)
+            kernel.run(until_s=5000)
+            assert process.exit_code == 0
+    assert thread.is_alive()
+    assert len(turns) > before
+    ended.set()
+    thread.join()
+    assert drawn[:3000] == drawn[3000:]
 
 
 def test_clocks_of_hosts_differ_and_only_boot_time_runs_through_suspend() -> None:

@@ -12,6 +12,8 @@ from tests.simulation.mutants import ROOT, try_one
 from tests.simulation.planted import catalogue
 from tests.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.exhaustive
+
 FOUND = {
     "rows-of-a-sink-not-synced": ("completed checkpoints are restorable", "rows exactly once"),
     "query-without-its-lease": ("a driver writes with a lease",),

@@ -52,7 +52,7 @@ from runtime.rest.auditing import audited_of
 from runtime.rest.authorization import check_call, check_job_id, owned
 from runtime.rest.backend import SLOW_ASK_S
 from runtime.rest.context import BODY_TIMEOUT_S, Rest, read_body
-from runtime.rest.errors import RestError, error_body, status_of
+from runtime.rest.errors import RestError, error_body, retry_after, status_of
 from runtime.rest.handlers.checkpoints import directory_of
 from runtime.rest.routing import JSON, Parameter, RestRoute, answer
 
@@ -78,7 +78,7 @@ def _refused(error: Exception) -> Response:
     status = status_of(error)
     if status == 500:
         logger.error("a client's call failed", exc_info=error)
-    return Response(error_body(str(error), kind=kind), status, media_type=JSON)
+    return Response(error_body(str(error), kind=kind), status, retry_after(error), JSON)
 
 
 # ----------------------------------------------------------------------- calls

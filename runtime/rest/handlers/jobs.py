@@ -60,6 +60,7 @@ def details(job: JobDetails, now: int) -> Json:
         "last-modification": job.start_ms if job.end_ms is None else job.end_ms,
         "tasks": {"total": job.tasks_total, **tasks},
         "pending-operators": 0,
+        "waiting-for": job.waiting_for,
     }
 
 

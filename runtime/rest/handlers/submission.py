@@ -21,7 +21,7 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from conf.options import RestOptions
+from conf.options import JobOptions, RestOptions
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.savepoint import read_savepoint
 from runtime.client import JobFile
@@ -58,7 +58,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!@=-]{0,199}")
 HOW_TO_SUBMIT = (
     "this cluster runs PySpark, not Flink jobs: submit a script with `understudy job run FILE` or POST /v1/scripts"
 )
-_TEXTS = ("name", "kind", "arg", "job-id", "priority", "savepoint", "allow-non-restored-state", "new-query-id")
+_TEXTS = ("name", "kind", "arg", "job-id", "priority", "queue", "savepoint", "allow-non-restored-state", "new-query-id")
 _TEXT = {"type": "string"}
 _KINDS = tuple(kind.value for kind in (JobKind.SCRIPT, JobKind.PIPELINE))
 _SCRIPT = {
@@ -271,4 +271,5 @@ def _graph(form: FormData, script: JobFile) -> JobGraph:
     if not name or len(name) > 200 or not name.isprintable():
         raise RestError(400, "name must have 1 to 200 printable characters")
     graph = JobGraph.for_script(name, job_id=job_id, argv=tuple(texts.get("arg", ())), created_ms=now_ms())
-    return replace(graph, priority=int(priority))
+    settings = {JobOptions.QUEUE.key: texts["queue"][0]} if texts.get("queue") else {}
+    return replace(graph, priority=int(priority), configuration=settings)

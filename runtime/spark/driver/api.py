@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +34,7 @@ class DriverInfo:
         class_list: file in which the JVM records the classes it loads, for a class-data-sharing archive; empty where it
             runs from an archive already.
         remote: connection string of an external endpoint, which the process only watches.
+        application: id of its Spark application; empty where that is not known.
     """
 
     pid: int
@@ -51,6 +52,7 @@ class DriverInfo:
     class_list: str = ""
     tables: str = ""
     remote: str = field(default="", repr=False)
+    application: str = ""
 
     @property
     def file(self) -> Path:
@@ -86,7 +88,9 @@ class DriverInfo:
         """Read a driver's file. Raises `DriverLostError` where there is none, or where its content is invalid."""
         try:
             values = json.loads(path.read_text())
-            return cls(**{item.name: values[item.name] for item in fields(cls)})
+            # a driver of an earlier release has not written the later fields, which have defaults
+            given = (item for item in fields(cls) if item.name in values or item.default is MISSING)
+            return cls(**{item.name: values[item.name] for item in given})
         except FileNotFoundError:
             raise DriverLostError(f"no Spark driver to adopt: {path} does not exist") from None
         except (OSError, ValueError, KeyError, TypeError) as error:

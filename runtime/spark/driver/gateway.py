@@ -155,6 +155,11 @@ class DriverGateway:
         with _calls():
             return int(self._jvm.java.lang.ProcessHandle.current().pid())
 
+    def application_id(self) -> str:
+        """Return the id of the Spark application."""
+        with _calls():
+            return str(self._context.sc().applicationId())
+
     def jvm_figures(self) -> dict[str, int]:
         """Return the JVM's figures by Flink's metric names below ``Status.JVM`` (Flink's `MetricUtils`).
 

@@ -22,13 +22,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from conf.files import write_private
+from runtime.spark.driver import event_logs
 from runtime.spark.driver.java import Java
 from runtime.spark.errors import DriverStartError
 from runtime.spark.process import die_with
@@ -235,6 +236,7 @@ class DriverOptions:
         conf: further Spark settings; those that keep the driver private and reachable cannot be overridden.
         java_options: further options of the JVM.
         jars: on the class path after Spark's own, and sent to its executors.
+        event_logs: the directory of Spark's event logs; None where it writes none, unless `conf` says so.
         tables: the record of the cluster's tables; None where its catalog is not to be kept.
         archive_dir: directory of class-data-sharing archives; None for none.
         die_with_parent: whether the JVM is killed when the process that starts it ends.
@@ -253,6 +255,7 @@ class DriverOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
     jars: tuple[Path, ...] = ()
+    event_logs: Path | None = None
     tables: Path | None = None
     archive_dir: Path | None = field(default_factory=lambda: default_archive_dir())
     die_with_parent: bool = False
@@ -320,9 +323,7 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
     class-data sharing.
     """
     work = options.work_dir
-    log4j = _LOG4J.format(
-        log_file=options.log_file, log_max_kb=options.log_max_bytes >> 10, log_backups=max(options.log_backups, 1)
-    )
+    log4j = log_configuration(options.log_file, options.log_max_bytes, options.log_backups)
     write_private(work / "log4j2.properties", log4j.encode())
     write_private(work / "fairscheduler.xml", _FAIR_POOLS.encode())
     arguments = [
@@ -344,8 +345,18 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
         os.pathsep.join(map(str, [*jars, *options.jars, *_named(options), *configuration_directories(options.master)])),
         GATEWAY_CLASS,
     ]
-    write_private(work / "java.args", "\n".join(_quoted(argument) for argument in arguments).encode() + b"\n")
-    return [java.executable, f"@{work / 'java.args'}"]
+    return java_command(java, work, arguments)
+
+
+def log_configuration(log_file: Path, max_bytes: int, backups: int) -> str:
+    """Return Log4j's configuration for a JVM that logs into a file, which is rotated, with secrets masked."""
+    return _LOG4J.format(log_file=log_file, log_max_kb=max_bytes >> 10, log_backups=max(backups, 1))
+
+
+def java_command(java: Java, directory: Path, arguments: Iterable[str]) -> list[str]:
+    """Write a JVM's arguments into an argument file in a directory, and return its command line."""
+    write_private(directory / "java.args", "\n".join(_quoted(argument) for argument in arguments).encode() + b"\n")
+    return [java.executable, f"@{directory / 'java.args'}"]
 
 
 def _quoted(argument: str) -> str:
@@ -454,7 +465,8 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
     if jars := [*_jars_of(options), *map(str, options.jars)]:
         fixed["spark.jars"] = ",".join(map(_unserved, jars) if is_local(options.master) else jars)
     fixed["spark.plugins"] = ",".join(filter(None, plugins))
-    return {**defaults, **options.conf, **fixed}
+    logged = {} if options.event_logs is None else event_logs.settings(options.event_logs)
+    return {**defaults, **logged, **options.conf, **fixed}
 
 
 _POLL = 0.01
@@ -465,6 +477,8 @@ def prepare(options: DriverOptions) -> None:
     """Create the directories, and remove the files that a killed predecessor left there."""
     options.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     options.log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if options.event_logs is not None:
+        event_logs.prepare(options.event_logs)
     shutil.rmtree(options.work_dir / SHIPPED, ignore_errors=True)
     for name in ("local", "tmp"):
         shutil.rmtree(options.work_dir / name, ignore_errors=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from runtime.jobgraph.job_graph import JobKind
+from runtime.spark.driver import event_logs
 from runtime.spark.driver.api import ActiveQueries, DriverInfo, SparkEndpoint, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.cds import sharing
 from runtime.spark.driver.connection import Connection, new_pool, process_of, run_on
@@ -112,7 +113,10 @@ class LocalDriver:
                 java_version=java.version,
                 class_list="" if shared.class_list is None else str(shared.class_list),
                 tables="" if options.tables is None else str(options.tables),
+                application=await run_on(pool, gateway.application_id),
             )
+            if options.event_logs is not None and event_logs.is_written_to(options.event_logs, conf):
+                event_logs.note_driver(options.event_logs, info.application, info.pid, started)
             driver = cls(Connection(info, gateway, pool, child=child), alone=alone)
         except BaseException as error:
             child.kill()

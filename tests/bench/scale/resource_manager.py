@@ -15,7 +15,7 @@ from runtime.ids import AllocationID, JobID
 from runtime.leaders import LeaderFollower
 from runtime.protocol.job_master import JobMasterGateway
 from runtime.protocol.leader import RESOURCE_MANAGER, job_master
-from runtime.protocol.messages import LeaderAddress, ResourceOverview
+from runtime.protocol.messages import JobMasterRegistration, ResourceOverview
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.slots import SlotRequest
 from tests.acting import ActingEndpoint
@@ -81,7 +81,7 @@ class _Measuring:
     async def start(self) -> None:
         """Register the job that takes slots."""
         await self._cluster.service.start_server(self._taker)
-        await self._gateway.register_job_manager(self._job_id, LeaderAddress(str(self._taker.address), TOKEN))
+        await self._gateway.register_job_manager(self._job_id, JobMasterRegistration(str(self._taker.address), TOKEN))
 
     async def grow(self, size: int, registered_s: float) -> float:
         """Go on to *size* TaskExecutors and measure all; returns the processor seconds of all registrations."""

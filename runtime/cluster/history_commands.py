@@ -1,0 +1,167 @@
+"""The command ``understudy history-server``: Spark's History Server behind an authenticated proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import secrets
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from conf.configuration import Configuration
+from conf.options import ClusterOptions, EnvironmentOptions, RestOptions, SparkOptions
+from runtime.cluster.command_line import configured, examples, readable_errors
+from runtime.cluster.output import print_line, say
+from runtime.errors import ClusterError
+
+if TYPE_CHECKING:
+    from runtime.spark.history_server import HistoryServer
+
+DEFAULT_PORT = 18080
+"""The port of Spark's own History Server."""
+LOOPBACK = "127.0.0.1"
+MAX_CONNECTIONS = 64
+
+_WATCH_S = 0.5
+_BACKLOG = 128
+_PASSED_ON = ("spark.history.", "spark.hadoop.")
+"""Prefixes of the cluster's settings that the History Server gets."""
+
+
+@click.command(
+    name="history-server",
+    epilog=examples(
+        "understudy history-server",
+        "understudy history-server --port 0",
+        "understudy history-server -D spark.history.retainedApplications=10",
+    ),
+)
+@configured
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="The port on loopback; 0 takes a free one.",
+)
+def history_server(configuration: Configuration, port: int) -> None:
+    """Serve Spark's own pages of all drivers, running and ended, until Ctrl-C. The cluster need not run.
+
+    It prints a link that logs in once. Clients show the cluster's token (rest-token) as a bearer token.
+    """
+    given = configuration.spark_properties()
+    logs = event_log_url(given, configuration.get(ClusterOptions.RUNTIME_DIR))
+    with readable_errors():
+        asyncio.run(_serve(configuration, logs, port, given))
+
+
+def event_log_url(given: Mapping[str, str], runtime_dir: Path) -> str:
+    """Return the URL of the event logs of a cluster's drivers: a user's own directory, or the cluster's.
+
+    Args:
+        given: the cluster's settings of Spark.
+        runtime_dir: its runtime directory.
+
+    Raises:
+        ClusterError: it is a directory of this machine that does not exist.
+    """
+    from runtime.environment.directory import EVENT_LOGS
+
+    url = given.get("spark.history.fs.logDirectory") or given.get("spark.eventLog.dir")
+    url = url or (runtime_dir / EVENT_LOGS).as_uri()
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file") and not Path(unquote(parts.path)).is_dir():
+        raise ClusterError(
+            f"there are no event logs of Spark: {unquote(parts.path)} does not exist",
+            f"run a job with {SparkOptions.EVENT_LOG_ENABLED.key}=true, or name the cluster with "
+            "-D cluster.runtime-dir=DIR",
+        )
+    return url
+
+
+async def _serve(configuration: Configuration, logs: str, port: int, given: Mapping[str, str]) -> None:
+    import tempfile
+
+    from runtime.rest.server import RestServer
+    from runtime.rest.spark_history import LOGIN, HistoryProxy, Logins
+    from runtime.spark.history_server import HistoryServer
+
+    get = configuration.get
+    java_home = get(EnvironmentOptions.JAVA_HOME)
+    settings = {key: value for key, value in given.items() if key.startswith(_PASSED_ON)}
+    log_dir = get(ClusterOptions.RUNTIME_DIR) / "log"
+    log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    with tempfile.TemporaryDirectory(prefix="us-history-") as scratch, _listen(port) as listener:
+        say("Spark's History Server starts ...")
+        upstream = await HistoryServer.start(
+            logs,
+            Path(scratch),
+            log_dir / "history-server.log",
+            settings,
+            None if java_home is None else str(java_home),
+            get(SparkOptions.DRIVER_START_TIMEOUT),
+        )
+        try:
+            own_port, code = listener.getsockname()[1], secrets.token_urlsafe(32)
+            proxy = HistoryProxy(
+                Logins(_token(configuration), code),
+                own_port,
+                lambda: (upstream.port, upstream.token()),
+                lambda: secrets.token_urlsafe(32),
+            )
+            server = RestServer(proxy, listener, None, MAX_CONNECTIONS)
+            await server.start()
+            try:
+                print_line(f"Spark's history: http://{LOOPBACK}:{own_port}{LOGIN}?code={code}")
+                say("the link works once; Ctrl-C ends the server")
+                await _until_over(stopped, upstream)
+            finally:
+                await server.stop()
+        finally:
+            upstream.stop()
+
+
+async def _until_over(stopped: asyncio.Event, upstream: HistoryServer) -> None:
+    """Wait for a signal. Raises ClusterError if the History Server ends before."""
+    while not stopped.is_set():
+        if not upstream.lives:
+            raise ClusterError("Spark's History Server has ended", "its log is log/history-server.log")
+        try:
+            await asyncio.wait_for(stopped.wait(), _WATCH_S)
+        except TimeoutError:
+            continue
+
+
+def _token(configuration: Configuration) -> bytes | None:
+    """Return the token of the cluster; None if there is none, such as after `understudy stop`."""
+    from actors.rpc.security import load_secret
+
+    path = configuration.get(RestOptions.TOKEN_FILE)
+    return load_secret(path) if path.exists() else None
+
+
+def _listen(port: int) -> socket.socket:
+    """Return a socket that listens on loopback. Raises ClusterError."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((LOOPBACK, port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        raise ClusterError(
+            f"port {port} of {LOOPBACK} is taken, or only root's", "choose another with --port; 0 takes a free one"
+        ) from error
+    return listener

@@ -1,0 +1,65 @@
+"""The command ``understudy queue``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from conf.configuration import Configuration
+from runtime.cluster.command_line import configured, connected, examples, json_option
+from runtime.cluster.output import print_answer, print_document, print_line, print_table, say
+
+
+@click.group()
+def queue() -> None:
+    """Show the queues of a cluster, and check a file of queues."""
+
+
+@queue.command(name="list", epilog=examples("understudy queue list", "understudy queue list --json"))
+@configured
+@json_option
+def queue_list(configuration: Configuration, as_json: bool) -> None:
+    """List the queues with their use, their users, and the requests for slots that wait."""
+    from runtime.cluster.documents import QueueList
+    from runtime.protocol.leader import RESOURCE_MANAGER
+    from runtime.protocol.resource_manager import ResourceManagerGateway
+
+    with connected(configuration) as client:
+        found = client.call(RESOURCE_MANAGER, ResourceManagerGateway, lambda manager: manager.request_queues().result())
+    if found.problem:
+        say(f"warning: the file of queues is not used as it is: {found.problem}")
+    if as_json:
+        print_document(QueueList.of(found))
+        return
+    rows = []
+    for each in found.queues:
+        whole = (each.name, "", f"{each.weight:g}", str(each.priority))
+        use = (_of(each.slots, each.slots_limit), _of(each.running_jobs, each.running_jobs_limit))
+        rows.append((*whole, *use, str(each.waiting), f"{each.slot_seconds:.0f}"))
+        rows += [
+            ("", user.user or "-", "", "", str(user.slots), "", str(user.waiting), f"{user.slot_seconds:.0f}")
+            for user in each.users
+        ]
+    print_table(("QUEUE", "USER", "WEIGHT", "PRIORITY", "SLOTS", "JOBS", "WAITING", "SLOT-SECONDS"), rows)
+    if found.waiting:
+        print_line("")
+        waits = [(each.job_id, each.job_name, each.user or "-", each.reason) for each in found.waiting]
+        print_table(("JOB", "NAME", "USER", "WAITS FOR"), waits)
+
+
+def _of(used: int, limit: int | None) -> str:
+    return str(used) if limit is None else f"{used} of {limit}"
+
+
+@queue.command(name="check", epilog=examples("understudy queue check /etc/understudy/queues.yaml"))
+@json_option
+@click.argument("file", type=click.Path(path_type=Path))
+def queue_check(file: Path, as_json: bool) -> None:
+    """Check FILE, a file for queues.file, without a cluster."""
+    from runtime.cluster.documents import CheckedQueues
+    from runtime.cluster.preflight import read_queues
+
+    names = [each.name for each in read_queues(file).queues]
+    answer = CheckedQueues(str(file), tuple(names))
+    print_answer(answer, f"{file} is right: the queues are {', '.join(names)}", as_json)

@@ -1,0 +1,1 @@
+"""Queues of jobs: limits of users, and the order in which jobs get slots."""

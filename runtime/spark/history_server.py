@@ -1,0 +1,236 @@
+"""Spark's own History Server, run on a directory of event logs from pyspark's jars.
+
+It listens on a free port of loopback. Spark's `JWSFilter` serves only requests with a token that is signed with a key
+of this run (RFC 7515, HS256). The key is in a file of mode 0600 and in this process, and on no command line. `token`
+makes such a token, which is valid for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+from conf.files import write_private
+from runtime.spark.driver.java import Java, find_java
+from runtime.spark.driver.launch import (
+    LOOPBACK,
+    class_path,
+    inherited_environment,
+    java_command,
+    log_configuration,
+    module_options,
+    spark_home,
+)
+from runtime.spark.errors import HistoryServerError
+from runtime.spark.process import die_with
+
+LOG_DIRECTORY = "spark.history.fs.logDirectory"
+LIFETIME_S = 60
+"""Seconds for which a token is valid."""
+
+_CLASS = "org.apache.spark.deploy.history.HistoryServer"
+_FILTER = "org.apache.spark.ui.JWSFilter"
+_KEY_SIZE = 32
+_MEMORY = "1g"
+_POLL_S = 0.05
+
+
+def properties(given: Mapping[str, str], logs: str, key: bytes) -> dict[str, str]:
+    """Return the History Server's settings.
+
+    Args:
+        given: a user's own settings; those of the port and of the filter do not count.
+        logs: URL of the directory of event logs.
+        key: with which tokens are signed.
+    """
+    defaults = {
+        LOG_DIRECTORY: logs,
+        "spark.history.fs.update.interval": "2s",
+        "spark.history.ui.title": "Understudy: Spark's history",
+    }
+    fixed = {
+        "spark.history.ui.port": "0",
+        "spark.history.fs.cleaner.enabled": "false",  # the cluster bounds its event logs itself
+        "spark.ui.filters": _FILTER,
+        f"spark.{_FILTER}.param.secretKey": _encoded(key),
+    }
+    return {**defaults, **given, **fixed}
+
+
+def as_file(settings: Mapping[str, str]) -> str:
+    """Return settings as the text of a Java properties file; values may have any characters."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    """Return a key or a value in which Java finds no separator, comment or escape of its own."""
+    return "".join(each if each.isascii() and (each.isalnum() or each in "._-/,") else _unicode(each) for each in text)
+
+
+def _unicode(character: str) -> str:
+    encoded = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{encoded[at : at + 2].hex()}" for at in range(0, len(encoded), 2))
+
+
+def token(key: bytes, now_s: float) -> str:
+    """Return a token for requests of the next minute, as a JWS in compact form; *now_s* is seconds since the epoch."""
+    claims = {"sub": "understudy", "exp": int(now_s) + LIFETIME_S}
+    parts = [_encoded(json.dumps(part).encode()) for part in ({"alg": "HS256", "typ": "JWT"}, claims)]
+    signed = ".".join(parts)
+    return f"{signed}.{_encoded(hmac.new(key, signed.encode(), hashlib.sha256).digest())}"
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def command(
+    java: Java, jars: Iterable[Path], directory: Path, log_file: Path, settings: Mapping[str, str]
+) -> list[str]:
+    """Write the JVM's files into its directory, and return its command line. Raises OSError.
+
+    Args:
+        java: that runs it.
+        jars: Spark's.
+        directory: see `HistoryServer.start`.
+        log_file: for its log.
+        settings: see `properties`; one of them is the key.
+    """
+    settings_file, log4j = directory / "history.properties", directory / "log4j2.properties"
+    write_private(settings_file, as_file(settings).encode())
+    write_private(log4j, log_configuration(log_file, 16 << 20, 1).encode())
+    (directory / "tmp").mkdir(mode=0o700)
+    arguments = [
+        f"-Xmx{_MEMORY}",
+        "-XX:-UsePerfData",
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-Djava.io.tmpdir={directory / 'tmp'}",
+        f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        *module_options(java),
+        "-cp",
+        os.pathsep.join(map(str, jars)),
+        _CLASS,
+        "--properties-file",
+        str(settings_file),
+    ]
+    return java_command(java, directory, arguments)
+
+
+class HistoryServer:
+    """A running History Server, a child process that ends with this one.
+
+    Attributes:
+        pid: of its JVM.
+        port: on loopback.
+    """
+
+    def __init__(self, child: subprocess.Popen[bytes], port: int, key: bytes) -> None:
+        self.pid = child.pid
+        self.port = port
+        self._child = child
+        self._key = key
+
+    @classmethod
+    async def start(
+        cls,
+        logs: str,
+        directory: Path,
+        log_file: Path,
+        given: Mapping[str, str],
+        java_home: str | None,
+        patience_s: float,
+    ) -> HistoryServer:
+        """Start it, and wait until it listens. Call it on the main thread, see `die_with`.
+
+        Args:
+            logs: URL of the directory of event logs.
+            directory: for its own files, of which one has the key; private to this user.
+            log_file: for its log. What the JVM prints goes to a file beside it with the suffix ``.out``.
+            given: a user's settings of Spark, see `properties`.
+            java_home: the configured Java; None to find one.
+            patience_s: seconds in which it has to listen.
+
+        Raises:
+            HistoryServerError: it ended, or did not listen in time.
+            SparkError: there is no Java or no Spark.
+        """
+        java = find_java(java_home)
+        key = secrets.token_bytes(_KEY_SIZE)
+        arguments = command(java, class_path(), directory, log_file, properties(given, logs, key))
+        environment = inherited_environment() | {
+            "JAVA_HOME": java.home,
+            "SPARK_HOME": str(spark_home()),
+            "SPARK_ENV_LOADED": "1",
+            "SPARK_LOCAL_IP": LOOPBACK,
+        }
+        child = _spawn(arguments, environment, directory, log_file.with_suffix(".out"))
+        try:
+            return cls(child, await _listening_port(child, log_file, patience_s), key)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+
+    def token(self) -> str:
+        """Return a token for a request that is sent now."""
+        return token(self._key, time.time())
+
+    @property
+    def lives(self) -> bool:
+        return self._child.poll() is None
+
+    def stop(self) -> None:
+        """End it, and wait until it has ended. It keeps nothing that it would have to write."""
+        self._child.kill()
+        self._child.wait()
+
+
+def _spawn(command: list[str], environment: dict[str, str], directory: Path, output: Path) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+            preexec_fn=lambda: die_with(parent),
+        )
+    except OSError as error:
+        raise HistoryServerError(f"{command[0]} could not be started: {error}") from error
+    finally:
+        os.close(descriptor)
+
+
+async def _listening_port(child: subprocess.Popen[bytes], log_file: Path, patience_s: float) -> int:
+    """Wait until the process listens, and return its port as the kernel knows it, so that it is no other's."""
+    deadline = time.monotonic() + patience_s
+    process = psutil.Process(child.pid)
+    while child.poll() is None:
+        listening = []
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            listening = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        if listening:
+            return int(listening[0].laddr.port)
+        if time.monotonic() > deadline:
+            raise HistoryServerError(f"Spark's History Server did not listen within {patience_s:.0f} s; see {log_file}")
+        await asyncio.sleep(_POLL_S)
+    raise HistoryServerError(
+        f"Spark's History Server ended at once (status {child.returncode}); see {log_file} and "
+        f"{log_file.with_suffix('.out')}"
+    )

@@ -1,0 +1,366 @@
+"""Spark's event logs of a real cluster's drivers, and its own History Server behind the proxy.
+
+The cluster's driver is killed once, so that there are the logs of a lost driver and of a running one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from runtime.spark.driver.event_logs import EventLog, find, note_driver, tidy
+from runtime.spark.history_server import HistoryServer
+from runtime.spark.process import start_time
+from tests.cluster_harness import Cluster, await_value, started
+from tests.job_files import write_job
+from tests.waiting import PATIENCE_S
+
+SCRIPT = """\
+from pyspark.sql import SparkSession, functions as F
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.range(1000).groupBy((F.col("id") % 7).alias("k")).count().collect()
+print(len(rows), spark.sparkContext.applicationId)
+"""
+PIPELINE = """\
+from understudy import Pipeline
+
+
+def rows(ctx):
+    return ctx.spark.range(1000)
+
+
+def total(ctx, rows):
+    print(rows.selectExpr("sum(id) AS total").first().total)
+
+
+def pipeline(argv):
+    made = Pipeline("totals")
+    made.source("rows", rows).sink("total", total)
+    return made
+"""
+WITH_LOGS = "taskmanager.spark.event-log.enabled=true"
+
+
+@dataclass
+class History:
+    """A cluster whose first driver was killed, and `understudy history-server` on its event logs.
+
+    Args:
+        cluster: it has run one job on each driver.
+        applications: ids of the killed driver's application, and of the running one's.
+        tags: the tags of the Spark jobs of both.
+        port: of the proxy.
+        server: process of the command.
+        link: path and query of the printed link.
+    """
+
+    cluster: Cluster
+    applications: tuple[str, str]
+    tags: tuple[str, str]
+    port: int
+    server: int
+    link: str
+
+    @property
+    def jvm(self) -> psutil.Process:
+        """The process of Spark's History Server."""
+        (child,) = psutil.Process(self.server).children()
+        return child
+
+    @property
+    def own_port(self) -> int:
+        """The port of Spark's History Server itself."""
+        (listening,) = [each for each in self.jvm.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        assert listening.laddr.ip.removeprefix("::ffff:") == "127.0.0.1"
+        return int(listening.laddr.port)
+
+    def get(self, path: str, *, port: int | None = None, **headers: str) -> tuple[int, dict[str, str], str]:
+        """Request a page; returns status, headers and text."""
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=PATIENCE_S)
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            heads = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, heads, answer.read().decode()
+        finally:
+            connection.close()
+
+    def page(self, path: str) -> str:
+        """Request a page with the cluster's token."""
+        token = (self.cluster.directory / "rest-token").read_text().strip()
+        status, _, text = self.get(path, Authorization=f"Bearer {token}")
+        assert status == 200, (path, text)
+        return text
+
+    def applications_listed(self) -> dict[str, dict[str, Any]]:
+        return {each["id"]: each["attempts"][0] for each in json.loads(self.page("/api/v1/applications"))}
+
+
+def run_job(cluster: Cluster, directory: Path) -> tuple[str, str]:
+    """Run a job; returns the id of its Spark application and the tag of its Spark jobs, as its record names them."""
+    job_id = cluster.submit(write_job(directory, SCRIPT))
+    job = cluster.await_status(job_id, "FINISHED")
+    (attempt,) = job["tasks"][0]["attempts"]
+    application = attempt["spark"]["application"]
+    assert cluster.run("job", "logs", job_id).stdout == f"7 {application}\n"
+    shown = cluster.run("job", "info", job_id).stdout
+    assert re.search(rf"^Spark:? +{application}$", shown, re.MULTILINE), shown
+    return application, attempt["spark"]["tag"]
+
+
+def driver_of(cluster: Cluster) -> int:
+    """The process of the cluster's Spark driver; 0 while there is none."""
+    try:
+        return int(json.loads((cluster.directory / "tm-0" / "spark" / "driver.json").read_text())["pid"])
+    except FileNotFoundError:
+        return 0
+
+
+def await_logged(cluster: Cluster, application: str, tag: str) -> None:
+    """Wait until Spark has written down all of its jobs, among them some with a tag; it does so a moment later."""
+    directory = cluster.directory / "spark-events" / f"eventlog_v2_{application}"
+
+    def look() -> bool:
+        text = "".join(path.read_text() for path in directory.glob("events_*"))
+        begun, ended = (text.count(f'"Event":"SparkListenerJob{what}"') for what in ("Start", "End"))
+        return tag in text and begun == ended > 0
+
+    await_value(look)
+
+
+def await_new_driver(cluster: Cluster, killed: int) -> None:
+    await_value(lambda: driver_of(cluster) not in (0, killed))
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+    directory = tmp_path_factory.mktemp("history")
+    # as text, to look for secrets in it
+    for cluster in started(directory / "c", WITH_LOGS, "spark.eventLog.compress=false"):
+        lost, first = run_job(cluster, directory)
+        await_logged(cluster, lost, first)
+        killed = driver_of(cluster)
+        os.kill(killed, signal.SIGKILL)
+        await_new_driver(cluster, killed)
+        running, second = run_job(cluster, directory)
+        await_logged(cluster, running, second)
+        assert lost != running
+        server = subprocess.Popen(
+            cluster.command("history-server", "--port", "0"), stdout=subprocess.PIPE, text=True, cwd=cluster.tree
+        )
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            found = re.fullmatch(r"Spark's history: http://127\.0\.0\.1:(\d+)(/login\?code=\S+)\n", line)
+            assert found is not None, line
+            made = History(cluster, (lost, running), (first, second), int(found[1]), server.pid, found[2])
+            jvm = made.jvm
+            yield made
+            server.terminate()
+            assert server.wait(PATIENCE_S) == 0
+            assert not jvm.is_running(), "the History Server has ended with its command"
+        finally:
+            server.kill()
+            server.wait()
+            if server.stdout is not None:
+                server.stdout.close()
+
+
+def test_each_driver_has_a_private_event_log(history: History) -> None:
+    directory = history.cluster.directory / "spark-events"
+
+    def log(application: str) -> EventLog:
+        (found,) = [log for log in find(directory) if log.application == application]
+        return found
+
+    lost, running = history.applications
+    assert (log(running).is_open, log(running).has_driver, log(running).size > 0) == (True, True, True)
+    assert (log(lost).is_open, log(lost).has_driver) == (True, False)
+    for path in (directory, *directory.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_no_secret_is_in_an_event_log(history: History) -> None:
+    root = history.cluster.directory
+    driver = json.loads((root / "tm-0" / "spark" / "driver.json").read_text())
+    secrets = [(root / name).read_text().strip() for name in ("secret", "rest-token")]
+    secrets += [driver["gateway_secret"], driver["connect_token"]]
+    files = list((root / "spark-events").rglob("events_*"))
+    assert any(b"SparkListenerEnvironmentUpdate" in path.read_bytes() for path in files)
+    for path in files:
+        assert not [secret for secret in secrets if secret.encode() in path.read_bytes()], path
+
+
+def test_the_applications_of_running_and_killed_drivers_are_shown_with_their_jobs(history: History) -> None:
+    lost, running = history.applications
+
+    def listed() -> tuple[bool, ...]:
+        found = history.applications_listed()
+        return tuple(found[application]["completed"] for application in (lost, running) if application in found)
+
+    await_value(lambda: listed() == (False, False))  # for Spark, a killed driver has not ended
+    for application, tag in zip(history.applications, history.tags, strict=True):
+        jobs = json.loads(history.page(f"/api/v1/applications/{application}/jobs"))
+        own = [job for job in jobs if tag in job["jobTags"]]
+        assert [job["status"] for job in own] == ["SUCCEEDED"] * len(own)
+        assert own, "the job's Spark jobs bear the tag that its record names"
+        page = history.page(f"/history/{application}/jobs/")
+        assert "Spark Jobs" in page
+        assert "collect at " in page
+    for path in ("/", "/static/webui.js", f"/history/{lost}/SQL/", f"/history/{lost}/stages/"):
+        history.page(path)
+
+
+def test_a_pipelines_spark_jobs_of_a_running_driver_are_shown_by_their_tag(history: History, tmp_path: Path) -> None:
+    job_id = history.cluster.submit(write_job(tmp_path, PIPELINE))
+    (attempt,) = history.cluster.await_status(job_id, "FINISHED")["tasks"][0]["attempts"]
+    application, tag = attempt["spark"]["application"], attempt["spark"]["tag"]
+    assert application == history.applications[1]
+
+    def shown() -> list[str]:
+        jobs = json.loads(history.page(f"/api/v1/applications/{application}/jobs"))
+        return [job["status"] for job in jobs if any(each.startswith(tag) for each in job["jobTags"])]
+
+    assert set(await_value(shown)) <= {"SUCCEEDED", "RUNNING"}
+
+
+def test_a_browser_logs_in_once_by_the_link(history: History) -> None:
+    status, heads, _ = history.get(history.link)
+    assert (status, heads["location"]) == (303, "/")
+    cookie = heads["set-cookie"].partition(";")[0]
+    status, heads, _ = history.get(f"/history/{history.applications[0]}", Cookie=cookie)
+    assert status in (301, 302)
+    assert heads["location"].endswith(f"/history/{history.applications[0]}/")
+    assert history.get("/", Cookie=cookie)[0] == 200
+    assert history.get(history.link)[0] == 401, "the link works once"
+
+
+def test_who_has_shown_nothing_sees_nothing_at_either_port(history: History) -> None:
+    application = history.applications[0]
+    paths = ("/", "/login", "/static/webui.js", "/api/v1/applications", f"/history/{application}/jobs/", "/nothing")
+    paths += (
+        f"/api/v1/applications/{application}/logs",
+        f"/history/{application}/static/webui.js",
+        "/logPage/?logType=",
+    )
+    shown: tuple[dict[str, str], ...] = ({}, {"Authorization": "Bearer x"}, {"Authorization": "Bearer e30.e30."})
+    unsigned = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ1bmRlcnN0dWR5In0."  # {"alg":"none"}
+    shown += ({"Authorization": f"Bearer {unsigned}"}, {"Cookie": f"understudy-history-{history.port}=x"})
+    for path in paths:
+        for headers in shown:
+            status, _, text = history.get(path, **headers)
+            assert status == 401, (path, headers)
+            assert application not in text
+            status, _, text = history.get(path, port=history.own_port, **headers)
+            assert status in (401, 403), (path, headers)
+            assert application not in text.replace(path, ""), "Jetty repeats what it was asked for"
+    token = (history.cluster.directory / "rest-token").read_text().strip()
+    assert history.get("/", port=history.own_port, Authorization=f"Bearer {token}")[0] == 403
+    evil = {"Authorization": f"Bearer {token}", "Host": "evil.example"}
+    assert history.get("/", **evil)[0] == 403
+
+
+def test_the_key_is_on_no_command_line_and_in_a_private_file(history: History) -> None:
+    directory = Path(history.jvm.cwd())
+    settings = directory / "history.properties"
+    (key,) = re.findall(
+        r"^spark\.org\.apache\.spark\.ui\.JWSFilter\.param\.secretKey=(\S+)$", settings.read_text(), re.M
+    )
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, settings)] == [0o700, 0o600]
+    for pid in (history.server, history.jvm.pid):
+        for name in ("cmdline", "environ"):
+            assert key.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+    for path in (history.cluster.directory / "log").iterdir():
+        assert key.encode() not in path.read_bytes(), path
+
+
+def test_it_shows_a_cluster_that_was_stopped_and_ends_with_ctrl_c(own_cluster: Cluster, tmp_path: Path) -> None:
+    own_cluster = replace(own_cluster, settings=(WITH_LOGS,))
+    own_cluster.run("start")
+    application, _ = run_job(own_cluster, tmp_path)
+    own_cluster.run("stop")
+    server = subprocess.Popen(
+        own_cluster.command("history-server", "--port", "0"), stdout=subprocess.PIPE, text=True, cwd=own_cluster.tree
+    )
+    try:
+        assert server.stdout is not None
+        port, link = re.findall(r":(\d+)(/login\S+)", server.stdout.readline())[0]
+        made = History(own_cluster, (application, ""), ("", ""), int(port), server.pid, link)
+        cookie = made.get(link)[1]["set-cookie"].partition(";")[0]
+        text = await_value(
+            lambda: found if application in (found := made.get("/api/v1/applications", Cookie=cookie)[2]) else None
+        )
+        assert json.loads(text)[0]["attempts"][0]["completed"] is True
+        jvm = made.jvm
+        server.send_signal(signal.SIGINT)
+        assert server.wait(PATIENCE_S) == 130
+        assert not jvm.is_running()
+    finally:
+        server.kill()
+        server.wait()
+        if server.stdout is not None:
+            server.stdout.close()
+
+
+async def test_a_log_that_was_made_shorter_is_read_and_one_with_a_gap_is_not(tmp_path: Path) -> None:
+    logs, work = tmp_path / "logs", tmp_path / "work"
+    work.mkdir(mode=0o700)
+    started = start_time(os.getpid())
+    assert started is not None
+    for application in ("shorter", "gap"):
+        log = logs / f"eventlog_v2_{application}"
+        log.mkdir(parents=True)
+        (log / f"appstatus_{application}.inprogress").touch()
+        for number in range(1, 6):
+            (log / f"events_{number}_{application}").write_text(events(application, number))
+        note_driver(logs, application, os.getpid(), started)
+    (logs / "eventlog_v2_gap" / "events_2_gap").unlink()
+    parts = [part for each in find(logs) if each.application == "shorter" for part in each.parts]
+    others = sum(part.size for each in find(logs) if each.application == "gap" for part in each.parts)
+    tidy(logs, 0.0, 1.0, others + sum(part.size for part in parts[:1] + parts[3:]))
+    files = sorted(path.name for path in (logs / "eventlog_v2_shorter").glob("events_*"))
+    assert files == ["events_3_shorter.compact", "events_4_shorter", "events_5_shorter"]
+
+    server = await HistoryServer.start(logs.as_uri(), work, work / "server.log", {}, None, PATIENCE_S)
+    try:
+        jobs = await asyncio.to_thread(await_value, lambda: ask(server, "/applications/shorter/jobs"))
+        assert sorted(job["jobId"] for job in jobs) == [1, 4, 5]
+        assert await asyncio.to_thread(ask, server, "/applications/gap/jobs") is None
+    finally:
+        server.stop()
+
+
+def events(application: str, number: int) -> str:
+    """The events of a part of a log: one Spark job, whose id is the part's number."""
+    start = {"App Name": application, "App ID": application, "Timestamp": 1, "User": "u"}
+    lines = [{"Event": "SparkListenerApplicationStart", **start}] if number == 1 else []
+    job = {"Job ID": number, "Submission Time": number, "Stage Infos": [], "Stage IDs": [], "Properties": {}}
+    return "".join(
+        json.dumps(line, separators=(",", ":")) + "\n" for line in [*lines, {"Event": "SparkListenerJobStart", **job}]
+    )
+
+
+def ask(server: HistoryServer, path: str) -> Any:
+    """The answer of a History Server's own API; None if it has none, as at its start."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", f"/api/v1{path}", headers={"Authorization": f"Bearer {server.token()}"})
+        answer = connection.getresponse()
+        data = answer.read()
+        return json.loads(data) if answer.status == 200 else None
+    finally:
+        connection.close()

@@ -1,0 +1,221 @@
+"""The Dispatcher checks submissions by the file of queues, before anything is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+
+from actors.errors import RecipientUnreachable
+from actors.rpc.codec import decode_error, encode_error
+from actors.rpc.service import RpcConfig, RpcService
+from blob.gateway import BlobAddress
+from blob.offload import Inline
+from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore, Retention
+from runtime.dispatcher.endpoint import Dispatcher, RunningJob
+from runtime.ids import AllocationID, JobID
+from runtime.jobgraph.codec import encode
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
+from runtime.protocol.archived_execution_graph import JobDetails
+from runtime.protocol.errors import (
+    PASSING,
+    JobNotReachableError,
+    JobSubmissionError,
+    QueueRejectedError,
+    SubmissionLimitError,
+)
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.leader import DISPATCHER, LeaderTerm
+from runtime.protocol.queues import QueuesOverview, WaitingRequest
+from runtime.rest.errors import retry_after, status_of
+from tests.waiting import PATIENCE_S
+
+TERM = LeaderTerm(DISPATCHER, 7, "s")
+
+
+def graph(number: int, owner: str = "ada", queue: str = "") -> JobGraph:
+    made = JobGraph.for_script(f"job {number}", job_id=JobID(f"{number:032x}"))
+    main = Artifact("main.py", ArtifactRole.MAIN, "p-" + "0" * 64 + "-" + "0" * 32)
+    settings = {"job.queue": queue} if queue else {}
+    return replace(made.with_artifacts(main), owner=owner, configuration=settings)
+
+
+class Storing(Dispatcher):
+    """Stores nothing; a submission is `stored` when the test says so."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.stored = asyncio.Event()
+        self.stored.set()
+        self.storing: list[JobID] = []
+        self.failure: Exception | None = None
+
+    async def _keep_blobs(self, job_id: JobID) -> None:
+        await asyncio.sleep(0)
+
+    async def _store(self, graph: JobGraph, term: LeaderTerm) -> None:
+        self.storing.append(graph.job_id)
+        await self.stored.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _run(self, graph: JobGraph, status: JobStatus) -> None:
+        details = JobDetails(graph.job_id, graph.name, graph.kind, status, 1, None, {}, 0, "", owner=graph.owner)
+        leader = MagicMock()
+        leader.gateway = None
+        self._jobs[graph.job_id] = RunningJob(
+            details, leader, lambda job_id: None, graph.configuration.get("job.queue", "")
+        )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "queues.yaml"
+
+
+@pytest.fixture
+async def dispatcher(tmp_path: Path, file: Path) -> AsyncIterator[Storing]:
+    service = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
+    made = Storing(
+        service,
+        "dispatcher",
+        ha=MagicMock(),
+        receptionist=MagicMock(),
+        master_address="akka.tcp://x@127.0.0.1:1/user/master",
+        blob=BlobAddress("127.0.0.1", 1),
+        blobs=MagicMock(),
+        archive=MemoryArchivedExecutionGraphStore(Retention(10, 1 << 20, 60.0)),
+        log_dir=tmp_path,
+        savepoint_dir=tmp_path,
+        sweep_interval_s=60.0,
+        starts_at_once=1,
+        queues=file,
+    )
+    made._term = TERM
+    made._resource_manager = AsyncMock()
+    answers(made)
+    yield made
+    await service.close()
+
+
+def answers(dispatcher: Dispatcher, *running: int, waiting: tuple[WaitingRequest, ...] = ()) -> None:
+    """What the ResourceManager answers."""
+    found = QueuesOverview((), waiting, tuple(JobID(f"{number:032x}") for number in running))
+    manager = dispatcher._resource_manager.get.return_value  # type: ignore[attr-defined]
+    manager.request_queues = AsyncMock(return_value=found)
+
+
+async def submit(dispatcher: Dispatcher, made: JobGraph) -> JobID:
+    return await dispatcher.submit_job(Inline(encode(made)))
+
+
+async def test_a_job_beyond_the_limit_of_waiting_jobs_is_refused_with_a_time(dispatcher: Storing, file: Path) -> None:
+    file.write_text("users: {ada: {waiting-jobs: 1}}")
+    await submit(dispatcher, graph(1))
+    with pytest.raises(SubmissionLimitError) as refused:
+        await submit(dispatcher, graph(2))
+    assert str(refused.value) == (
+        "job 'job 2' was not accepted: user ada has 1 of 1 waiting jobs; submit again in 10 s"
+    )
+    assert (status_of(refused.value), retry_after(refused.value)) == (429, {"retry-after": "10"})
+    told = decode_error(*encode_error(refused.value))
+    assert isinstance(told, SubmissionLimitError)
+    assert told.retry_after_s == 10, "as a client receives it"
+    assert not isinstance(told, PASSING), "no client repeats it by itself"
+    assert list(dispatcher._jobs) == [graph(1).job_id]
+    assert await submit(dispatcher, graph(1)) == graph(1).job_id, "a repeated submission is the same job"
+    answers(dispatcher, 1)
+    await submit(dispatcher, graph(2))
+    await submit(dispatcher, graph(3, "bob"))
+
+
+async def test_two_submissions_at_once_do_not_exceed_a_limit(dispatcher: Storing, file: Path) -> None:
+    """Neither is in the list of jobs while the other is checked."""
+    file.write_text("each-user: {waiting-jobs: 1}\nusers: {bob: {submissions-per-minute: 1, waiting-jobs: 9}}")
+    dispatcher.stored.clear()
+    calls = [
+        asyncio.create_task(submit(dispatcher, graph(number, owner)))
+        for number, owner in ((1, "ada"), (2, "ada"), (3, "bob"), (4, "bob"))
+    ]
+    async with asyncio.timeout(PATIENCE_S):
+        while len(dispatcher.storing) + sum(call.done() for call in calls) < len(calls):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    done = [call for call in calls if call.done()]
+    assert len(done) == 2
+    assert all(isinstance(call.exception(), SubmissionLimitError) for call in done)
+    dispatcher.stored.set()
+    accepted = await asyncio.gather(*(call for call in calls if call not in done))
+    assert sorted(dispatcher._jobs[job_id].owner for job_id in accepted) == ["ada", "bob"]
+
+
+async def test_a_job_that_could_not_be_stored_does_not_wait(dispatcher: Storing, file: Path) -> None:
+    file.write_text("each-user: {waiting-jobs: 1}")
+    dispatcher.failure = JobSubmissionError("the disk is full")
+    with pytest.raises(JobSubmissionError, match="the disk is full"):
+        await submit(dispatcher, graph(1))
+    dispatcher.failure = None
+    await submit(dispatcher, graph(2))
+
+
+async def test_submissions_per_minute_are_counted_until_another_leads(dispatcher: Storing, file: Path) -> None:
+    file.write_text("queues: {default: {submissions-per-minute: 1}}")
+    await submit(dispatcher, graph(1))
+    with pytest.raises(SubmissionLimitError, match=r"queue default has submitted 1 of 1 .*; submit again in \d+ s$"):
+        await submit(dispatcher, graph(2, ""))
+    file.write_text("queues: {default: {submissions-per-minute: 1000}}")
+    await submit(dispatcher, graph(2, ""))
+
+
+async def test_a_queue_that_the_job_may_not_use_is_refused(dispatcher: Storing, file: Path) -> None:
+    file.write_text("queues: {etl: {users: [ada], waiting-jobs: 0}}")
+    with pytest.raises(SubmissionLimitError, match="queue etl has 0 of 0 waiting jobs"):
+        await submit(dispatcher, graph(1, "ada", "etl"))
+    with pytest.raises(QueueRejectedError, match=r"'etl' may not be used by user bob; job\.queue can be default") as no:
+        await submit(dispatcher, graph(1, "bob", "etl"))
+    assert (status_of(no.value), retry_after(no.value)) == (400, {})
+    await submit(dispatcher, graph(1, "ada", "default"))
+
+
+async def test_no_job_is_accepted_while_the_file_has_never_been_right(dispatcher: Storing, file: Path) -> None:
+    with pytest.raises(JobSubmissionError, match=r"before the file of queues is right: .*create the file"):
+        await submit(dispatcher, graph(1))
+    file.write_text("queues: 7")
+    with pytest.raises(JobSubmissionError, match=r"before the file of queues is right: .*'7' is no map"):
+        await submit(dispatcher, graph(1))
+    file.write_text("")
+    await submit(dispatcher, graph(1))
+
+
+async def test_without_the_resource_manager_a_limit_is_not_passed(dispatcher: Storing, file: Path) -> None:
+    file.write_text("each-user: {waiting-jobs: 1}")
+    await submit(dispatcher, graph(1))
+    manager = dispatcher._resource_manager.get.return_value  # type: ignore[attr-defined]
+    manager.request_queues = AsyncMock(side_effect=RecipientUnreachable("gone"))
+    with pytest.raises(JobNotReachableError, match="which jobs wait: gone") as passing:
+        await submit(dispatcher, graph(2))
+    assert isinstance(passing.value, PASSING), "clients repeat it by themselves"
+    await submit(dispatcher, graph(3, "bob"))
+
+
+async def test_a_list_of_jobs_says_what_each_waits_for(dispatcher: Storing, file: Path) -> None:
+    file.write_text("")
+    for number in (1, 2, 3):
+        await submit(dispatcher, graph(number))
+    for number, state in ((1, "SCHEDULED"), (2, "RUNNING")):
+        job = dispatcher._jobs[graph(number).job_id]
+        job._last_known = replace(job._last_known, tasks_per_state={state: 1}, status=JobStatus.INITIALIZING)
+    texts = ["1 slot for task 'a', 2nd in queue default; it is full", "1 slot for task 'b', 3rd in queue default"]
+    waits = [
+        WaitingRequest(graph(1).job_id, "n", "t", AllocationID(f"{place:032x}"), "ada", "default", place, text)
+        for place, text in enumerate(texts, 2)
+    ]
+    answers(dispatcher, 2, waiting=tuple(waits))
+    found = {job.job_id: job.waiting_for for job in (await dispatcher.request_multiple_job_details()).jobs}
+    assert found == {graph(1).job_id: texts[0], graph(2).job_id: "", graph(3).job_id: ""}
+    manager = dispatcher._resource_manager.get.return_value  # type: ignore[attr-defined]
+    manager.request_queues = AsyncMock(side_effect=RecipientUnreachable("gone"))
+    assert [job.waiting_for for job in (await dispatcher.request_multiple_job_details()).jobs] == ["", "", ""]
