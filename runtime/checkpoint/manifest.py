@@ -48,6 +48,23 @@ class SavepointQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class RescaledFrom:
+    """The savepoint that another one was rescaled from.
+
+    Args:
+        path: its directory at that time.
+        created_ms: when it was written, in milliseconds since the epoch.
+        partitions: the new number.
+        queries: names of the queries that were rescaled.
+    """
+
+    path: str
+    created_ms: int
+    partitions: int
+    queries: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Savepoint:
     """A savepoint.
 
@@ -60,6 +77,7 @@ class Savepoint:
         version: version of Understudy that wrote the savepoint.
         format_version: of the manifest.
         path: where it is now; not part of the manifest.
+        rescaled: what it was rescaled from, at `created_ms`; None if it was taken of a job.
     """
 
     job: SavepointJob
@@ -70,6 +88,7 @@ class Savepoint:
     version: str
     format_version: int = oldest_version(Format.SAVEPOINT)
     path: str = field(default="", compare=False)
+    rescaled: RescaledFrom | None = None
 
     @property
     def bytes(self) -> int:

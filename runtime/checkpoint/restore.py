@@ -201,9 +201,9 @@ def _adapt(stage: Path, files: Iterable[str], location: Path, *, new_query_id: b
     """Change the files of a prepared checkpointLocation that contain its path or the query's id."""
     for path in files:
         if path == "metadata" and new_query_id:
-            _rewrite(stage / path, json.dumps({"id": str(uuid.uuid4())}).encode())
+            rewrite(stage / path, json.dumps({"id": str(uuid.uuid4())}).encode())
         if "/_metadata/v2/" in path and not path.endswith(".crc"):
-            _rewrite(stage / path, _with_schemas_at(location, (stage / path).read_bytes()))
+            rewrite(stage / path, _with_schemas_at(location, (stage / path).read_bytes()))
 
 
 def _with_schemas_at(location: Path, content: bytes) -> bytes:
@@ -258,13 +258,13 @@ def _prepare_log(snapshot: QuerySnapshot, stage: Path, sink: Path, *, copy: bool
     for name in names:
         if snapshot.sink is not None and sink != Path(snapshot.sink) and not name.endswith(".crc"):
             content = (source / name).read_bytes()
-            _rewrite(stage / name, relocated(content, Path(snapshot.sink), sink, Path.exists))
+            rewrite(stage / name, relocated(content, Path(snapshot.sink), sink, Path.exists))
         if copy:
             (stage / name).chmod(mode & 0o666)
     stage.chmod(mode)  # users who may read the sink may read its log
 
 
-def _rewrite(path: Path, content: bytes) -> None:
+def rewrite(path: Path, content: bytes) -> None:
     """Replace a file, never the one it is hard-linked to; first remove its checksums, which would be wrong then."""
     if content == path.read_bytes():
         return
@@ -307,11 +307,14 @@ def _sweep(sink: Path, batch_id: int) -> None:
     """Remove the files of the sink that only abandoned batches named."""
     log = sink / SINK_LOG
     kept = [(log / name).read_bytes() for name in list_names(log) if not name.endswith(".crc")]
+    # Entry batch_id itself differs if the snapshot was rescaled: there it is a batch without rows.
     for name in list_names(sink / _SINK_WORKSPACE):
         old = sink / _SINK_WORKSPACE / name
         if name.startswith("old-"):
             try:
-                abandoned = [(old / entry).read_bytes() for entry in abandoned_sink_files(list_names(old), batch_id)]
+                abandoned = [
+                    (old / entry).read_bytes() for entry in abandoned_sink_files(list_names(old), batch_id - 1)
+                ]
                 for path in sorted(orphans(abandoned, kept, sink)):
                     path.unlink(missing_ok=True)
                     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)

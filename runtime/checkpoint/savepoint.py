@@ -28,6 +28,7 @@ from runtime.checkpoint.description import describe
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, list_names
 from runtime.checkpoint.manifest import (
+    RescaledFrom,
     Savepoint,
     SavepointFile,
     SavepointJob,
@@ -69,7 +70,13 @@ class ListedSavepoint:
 
 
 def write_savepoint(
-    directory: Path, job: SavepointJob, snapshots: Sequence[QuerySnapshot], level: FeatureLevel | None = None
+    directory: Path,
+    job: SavepointJob,
+    snapshots: Sequence[QuerySnapshot],
+    level: FeatureLevel | None = None,
+    *,
+    name: str | None = None,
+    rescaled: RescaledFrom | None = None,
 ) -> Savepoint:
     """Copy snapshots into a new savepoint.
 
@@ -78,19 +85,27 @@ def write_savepoint(
         job: the job of the queries.
         snapshots: one of each query of the job.
         level: of the cluster, which decides the version of the manifest. Default: the lowest of this release.
+        name: of the savepoint's own directory. Default: a new one.
+        rescaled: what the snapshots were rescaled from.
 
     Raises:
         SnapshotError: a snapshot is not whole.
         SavepointError: a file cannot be read or written. Nothing is left behind.
     """
-    name = f"{PREFIX}{job.id[:6]}-{secrets.token_hex(6)}"
+    name = name or f"{PREFIX}{job.id[:6]}-{secrets.token_hex(6)}"
     part = directory / f".{name}.part"
     try:
         make_private(part, durable=True)
         files: dict[str, SavepointFile] = {}
         queries = tuple(_write_query(part, number, snapshot, files) for number, snapshot in enumerate(snapshots))
         savepoint = Savepoint(
-            job, int(time.time() * 1000), queries, files, importlib.metadata.version("pyspark"), runtime.__version__
+            job,
+            int(time.time() * 1000),
+            queries,
+            files,
+            importlib.metadata.version("pyspark"),
+            runtime.__version__,
+            rescaled=rescaled,
         )
         write_private(part / MANIFEST, to_manifest((level or lowest_level()).marked(savepoint, Format.SAVEPOINT)))
         rename_durably(part, directory / name)

@@ -256,7 +256,7 @@ def _queries_of(
 
 @click.group()
 def savepoint() -> None:
-    """List, show, verify and dispose savepoints; no cluster is needed."""
+    """List, show, verify, rescale and dispose savepoints; no cluster is needed."""
 
 
 @savepoint.command(name="list", epilog=examples("understudy savepoint list /savepoints"))
@@ -368,6 +368,49 @@ def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -
     _print_verdicts(verdicts, as_json)
 
 
+@savepoint.command(
+    name="rescale", epilog=examples(f"understudy savepoint rescale --partitions 8 --to /savepoints/of-8 {_SAVEPOINT}")
+)
+@configured
+@json_option
+@click.option("--partitions", type=int, required=True, help="Number of partitions of the state from now on.")
+@click.option("--to", "target", type=_directory, required=True, help="Directory of the result; it must not exist.")
+@click.option("--query", help="Name of the only query to rescale.  [default: all with state]")
+@click.argument("path", type=_directory)
+def savepoint_rescale(
+    configuration: Configuration, path: Path, target: Path, partitions: int, query: str | None, as_json: bool
+) -> None:
+    """Write a savepoint with the state of the savepoint in PATH in another number of partitions.
+
+    Only RocksDB can be rescaled. PATH is not changed. The result appears when it is whole, and when it was compared
+    with PATH row by row. Start the job from it with `job run --from`.
+    """
+    from runtime.checkpoint.rescale import COMPACT_INTERVAL, DEFAULT_COMPACT_INTERVAL
+    from runtime.spark.errors import SparkError
+    from runtime.spark.rescale import rescale_savepoint
+
+    java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    interval = int(configuration.spark_properties().get(COMPACT_INTERVAL, DEFAULT_COMPACT_INTERVAL))
+    try:
+        found = rescale_savepoint(
+            path,
+            partitions,
+            target,
+            query=query,
+            java_home=str(java_home) if java_home else None,
+            compact_interval=interval,
+        )
+    except SparkError as error:
+        print_error(error)
+        sys.exit(ExitStatus.FAILED)
+    if as_json:
+        from runtime.cluster.documents import SavepointContent
+
+        print_document(SavepointContent.of(found))
+    else:
+        print_line(found.path)
+
+
 @savepoint.command(name="state", epilog=examples(f"understudy savepoint state --limit 5 {_SAVEPOINT}"))
 @configured
 @json_option
@@ -434,6 +477,7 @@ def _print_savepoint(found: Savepoint) -> None:
             "Created": format_moment(found.created_ms),
             "Files": f"{len(found.files)}, {format_size(found.bytes)}",
             "Written by": f"Understudy {found.version}, Spark {found.spark_version}",
+            "Rescaled": _origin(found),
         }
     )
     for query in found.queries:
@@ -454,6 +498,13 @@ def _print_savepoint(found: Savepoint) -> None:
         ]
         if rows:
             print_table(("OPERATOR", "STORE", "PARTITIONS", "FAMILY", "KEY", "VALUE"), rows)
+
+
+def _origin(found: Savepoint) -> str:
+    origin = found.rescaled
+    if origin is None:
+        return ""
+    return f"to {origin.partitions} partitions, from {origin.path} of {format_moment(origin.created_ms)}"
 
 
 _KINDS = {"other": "custom data source"}

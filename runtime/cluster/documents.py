@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runtime.checkpoint.compatibility import Verdict
-from runtime.checkpoint.manifest import Savepoint, SavepointFile, SavepointQuery
+from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointFile, SavepointQuery
 from runtime.job_logs import LogPiece
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
 from runtime.protocol.checkpoint_statistics import (
@@ -971,6 +971,7 @@ class SavepointContent:
         spark_version: version of the Spark that has written the state.
         version: version of the Understudy that has written the savepoint.
         format_version: of its manifest.
+        rescaled: the savepoint that it was rescaled from; null if it was taken of a job.
     """
 
     path: str
@@ -983,6 +984,7 @@ class SavepointContent:
     spark_version: str
     version: str
     format_version: int
+    rescaled: RescaledFrom | None
 
     @classmethod
     def of(cls, savepoint: Savepoint) -> SavepointContent:
@@ -1243,6 +1245,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "job check": (list[Verdict],),
     "savepoint list": (list[SavepointLine],),
     "savepoint info": (SavepointContent,),
+    "savepoint rescale": (SavepointContent,),
     "savepoint verify": (Verification,),
     "savepoint dispose": (DisposedSavepoint,),
     "savepoint check": (list[Verdict],),

@@ -208,6 +208,20 @@ class DriverGateway:
         with _calls():
             self._session.sql("SELECT id % 7, count(*) FROM range(1000) GROUP BY 1").count()
 
+    def repartition_state(self, location: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Repartition the state of a stopped streaming query, under settings of a session of its own.
+
+        Args:
+            location: its checkpointLocation.
+            partitions: the new number.
+            settings: of Spark, under which the state was written.
+        """
+        with _calls():
+            session = self._session.newSession()
+            for key, value in settings.items():
+                session.conf().set(key, value)
+            session.streamingCheckpointManager().repartition(location, partitions, True)
+
     # --- tables
 
     def keep_tables(self, directory: Path) -> None:

@@ -187,6 +187,10 @@ class LocalDriver:
         """Run one query in the JVM, which loads Spark's SQL engine; it needs no Python process."""
         await self._jvm.call(self._gateway.warm_up)
 
+    async def repartition_state(self, location: Path, partitions: int, settings: Mapping[str, str]) -> None:
+        """Repartition the state of a stopped streaming query; see `DriverGateway.repartition_state`."""
+        await asyncio.to_thread(self._gateway.repartition_state, str(location), partitions, settings)  # takes long
+
     # --- tasks
 
     async def open(

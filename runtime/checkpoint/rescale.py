@@ -1,0 +1,375 @@
+"""Rescales a savepoint: writes another one with the same keys and values in another number of partitions.
+
+The original is not changed, and the result appears under its name only when it is whole and verified:
+
+1. `check` refuses what Spark's repartition does not fit, before Spark is started.
+2. The state of a query is restored into a work directory beside the result. There Spark writes it again, as a batch of
+   its own: batch N + 1 has the offsets of batch N.
+3. The file sink's log gets an entry of that batch (`stand_in`), because Spark writes none. Without it, readers of the
+   sink fail.
+4. The new state is restored once more, and compared with the old one. In each store and column family the number of
+   rows and a checksum are the same. Each key is in the partition that its hash names.
+
+`obstacles`, `stand_in`, `differences` and `check` are pure; the rest blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from conf.files import make_private, remove_tree
+from runtime.checkpoint.description import OperatorDescription, QueryDescription
+from runtime.checkpoint.errors import SavepointError, SnapshotError
+from runtime.checkpoint.files import list_files, list_names, take_files
+from runtime.checkpoint.layout import SINK_LOG, sink_files
+from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointQuery
+from runtime.checkpoint.metadata_log import chain, compacted, read_unique_ids
+from runtime.checkpoint.restore import restore_snapshot, rewrite
+from runtime.checkpoint.savepoint import open_savepoint, write_savepoint
+from runtime.checkpoint.snapshot import take_snapshot
+from runtime.checkpoint.state_layout import OperatorInfo
+from runtime.checkpoint.state_schema import schema_fields
+from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
+from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
+
+COMPACT_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
+DEFAULT_COMPACT_INTERVAL = 10
+
+_STORE = "spark.sql.streaming.stateStore."
+_ROCKSDB = "RocksDBStateStoreProvider"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+_JOIN_VERSION = "spark.sql.streaming.join.stateFormatVersion"
+_JOIN_VERSIONS = ("2", "3")
+_AGGREGATION, _JOIN, _LIMIT, _PROCESSOR = "stateStoreSave", "symmetricHashJoin", "globalLimit", "transformWithState"
+_TIME_MODES = ("NoTime", "EventTime")
+
+_START_OVER = "keep the number of partitions, or start the query without state"
+
+OPERATORS = (
+    _AGGREGATION,
+    "dedupe",
+    "dedupeWithinWatermark",
+    "sessionWindowStateStoreSaveExec",
+    _JOIN,
+    "applyInPandasWithState",
+    "transformWithStateInPandasExec",
+)
+"""Spark's names of the operators that `tests/integration/test_savepoint_rescale.py` rescales."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyState:
+    """Content of a column family of a store, over all partitions.
+
+    Args:
+        operator: id of the operator.
+        store: name of the store.
+        family: name of the column family.
+        rows: number of its keys and values.
+        checksum: sum of the hashes of key and value of each row.
+        misplaced: number of rows that are not in the partition that the hash of their key names.
+    """
+
+    operator: int
+    store: str
+    family: str
+    rows: int
+    checksum: int
+    misplaced: int = 0
+
+
+class StateTool(Protocol):
+    """Spark, as far as a rescale needs it."""
+
+    def repartition(self, location: Path, partitions: int, settings: Mapping[str, str]) -> None:
+        """Write the state in a checkpointLocation again, with another number of partitions, as a batch of its own."""
+
+    def read(
+        self,
+        location: Path,
+        batch_id: int,
+        partitions: int,
+        operators: Sequence[OperatorDescription],
+        settings: Mapping[str, str],
+    ) -> list[FamilyState]:
+        """Return what all stores of a checkpointLocation hold after a batch."""
+
+
+def obstacles(query: QueryDescription, operators: Iterable[OperatorInfo], partitions: int) -> list[tuple[str, str]]:
+    """Return why a query's state cannot get another number of partitions, each with the remedy; none if it can.
+
+    Args:
+        query: the query. Without stateful operators it has nothing to rescale.
+        operators: their metadata.
+        partitions: the new number.
+    """
+    found = []
+    provider = query.conf.get(f"{_STORE}providerClass", "")
+    if provider.rpartition(".")[2] != _ROCKSDB:
+        named = provider.rpartition(".")[2] or "an unknown provider"
+        found.append(
+            (
+                f"its state store is {named}, and Spark can only rescale RocksDB",
+                "start the query without state under state.backend.type=rocksdb; a query keeps its first state store",
+            )
+        )
+    if query.conf.get(_SOURCE_EVOLUTION, "false") != "false":
+        found.append(("its sources have names (source evolution), which is not tested", _START_OVER))
+    if query.conf.get(_PARTITIONS) == str(partitions):
+        found.append((f"its state has {partitions} partitions already", "choose another number"))
+    properties = {operator.id: operator.properties for operator in operators}
+    for operator in query.operators:
+        why = _unfit(operator, properties.get(operator.id, ""), query.conf)
+        if why:
+            found.append((f"operator {operator.id} ({operator.name}) {why}", _START_OVER))
+    return found
+
+
+def _unfit(operator: OperatorDescription, properties: str, conf: Mapping[str, str]) -> str:
+    """Return why an operator cannot be rescaled; empty if it can."""
+    if operator.name == _LIMIT:
+        return "is a limit, whose state Spark cannot repartition"
+    if operator.name not in OPERATORS:
+        return "is of a kind that is not tested"
+    families = [family for store in operator.stores for family in store.families]
+    if not families:
+        return "has no schema of its state"
+    if operator.name == _AGGREGATION and any(
+        all(kind == "void" for _, kind in schema_fields(family.key)) for family in families
+    ):
+        return "is an aggregation without keys, whose one row Spark would move to a partition that nobody reads"
+    if operator.name == _JOIN and conf.get(_JOIN_VERSION) not in _JOIN_VERSIONS:
+        return f"is a join with state format {conf.get(_JOIN_VERSION)}, which Spark makes unreadable; 2 and 3 work"
+    if operator.name.startswith(_PROCESSOR):
+        try:
+            known = json.loads(properties)
+            variables = known["stateVariables"]
+            if any(variable["ttlEnabled"] for variable in variables):
+                return "has state variables with a time to live, which is not tested"
+            if known["timeMode"] not in _TIME_MODES:
+                return f"has the time mode {known['timeMode']}, which is not tested"
+        except (ValueError, KeyError, TypeError):
+            return "has unknown properties"
+    return ""
+
+
+def check(
+    savepoint: Savepoint, operators: Mapping[str, Sequence[OperatorInfo]], partitions: int, query: str | None = None
+) -> list[SavepointQuery]:
+    """Return the queries of a savepoint to rescale.
+
+    Args:
+        savepoint: the savepoint.
+        operators: metadata of the stateful operators of each query, by its name.
+        partitions: the new number.
+        query: name of the only query to rescale; None for all with state. All of them have to fit.
+
+    Raises:
+        SavepointError: the number is no number of partitions, there is no such query, or a query does not fit.
+    """
+    if partitions < 1:
+        raise SavepointError(f"{partitions} is no number of partitions", "choose 1 or more")
+    names = [one.snapshot.name for one in savepoint.queries]
+    if query is not None and query not in names:
+        raise SavepointError(f"the savepoint has no query {query!r}", f"there is: {', '.join(names)}")
+    chosen = [one for one in savepoint.queries if one.description.operators and query in (None, one.snapshot.name)]
+    if not chosen:
+        whose = "the savepoint" if query is None else f"query {query!r}"
+        raise SavepointError(
+            f"{whose} has no stateful operator, so there is nothing to rescale",
+            "set spark.sql.shuffle.partitions of the job",
+        )
+    for one in chosen:
+        for why, remedy in obstacles(one.description, operators[one.snapshot.name], partitions):
+            others = "; --query rescales the other queries alone" if len(chosen) > 1 else ""
+            raise SavepointError(f"query {one.snapshot.name!r} cannot be rescaled: {why}", remedy + others)
+    return chosen
+
+
+def stand_in(
+    names: Collection[str], batch_id: int, read: Callable[[str], bytes], interval: int = DEFAULT_COMPACT_INTERVAL
+) -> tuple[str, bytes]:
+    """Return name and content of the entry of a file sink's log for a batch that wrote no rows.
+
+    Spark decides by the number of a batch whether its entry is a compacted one, and fails if it is not. The interval is
+    a setting of the query's session, which a savepoint does not have. Where the log contradicts it, or was never
+    compacted, the entry is a compacted one. Spark derives the interval from the only compacted file, so that fits.
+
+    Args:
+        names: of the log's files, which hold all entries up to the batch before.
+        batch_id: the batch.
+        read: reads one of them.
+        interval: `COMPACT_INTERVAL` of the query's session, as far as it is known.
+
+    Raises:
+        IncompleteError: entries are missing.
+    """
+    needed = chain(names, batch_id - 1)
+    last = max((number for number in compacted(needed)), default=None)
+    if last is not None:
+        derived = derived_interval(interval, last)
+        if (batch_id + 1) % derived and batch_id < last + derived:
+            return str(batch_id), b"v1"
+    lines = [line for name in needed for line in read(name).split(b"\n")[1:] if line]
+    return f"{batch_id}.compact", b"\n".join([b"v1", *lines])
+
+
+def derived_interval(default: int, last: int) -> int:
+    """Return the interval that Spark derives from the number of the only compacted file of a log.
+
+    As ``CompactibleFileStreamLog.deriveCompactInterval``.
+    """
+    size = last + 1
+    if default < size / 2:
+        return next((number for number in range(default, size // 2 + 1) if size % number == 0), size)
+    return size
+
+
+def differences(before: Iterable[FamilyState], after: Iterable[FamilyState]) -> list[str]:
+    """Return how rescaled state differs from the state before it, operator by operator; none if it is right."""
+    old = {(one.operator, one.store, one.family): one for one in before}
+    new = {(one.operator, one.store, one.family): one for one in after}
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        operator, store, family = key
+        where = f"operator {operator}, store {store}, column family {family}"
+        was, now = old.get(key), new.get(key)
+        had, has = (one.rows if one else 0 for one in (was, now))
+        if had != has:
+            found.append(f"{where}: it had {had} rows and has {has}")
+        elif was and now and was.checksum != now.checksum:
+            found.append(f"{where}: it has as many rows, but not the same")
+        if now and now.misplaced:
+            found.append(f"{where}: {now.misplaced} of {has} rows are in another partition than their keys belong to")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RescalePlan:
+    """A rescale that was checked: the savepoint, its queries to rescale, the number, and where the result goes."""
+
+    savepoint: Savepoint
+    queries: tuple[SavepointQuery, ...]
+    partitions: int
+    target: Path
+
+
+def plan_rescale(path: Path, partitions: int, target: Path, query: str | None = None) -> RescalePlan:
+    """Verify a savepoint, and check that it can be rescaled; needs no Spark, and writes nothing.
+
+    Args:
+        path: of the savepoint.
+        partitions: the new number.
+        target: directory of the result, which must not exist.
+        query: name of the only query to rescale; None for all with state.
+
+    Raises:
+        SavepointError: it cannot be rescaled, or *target* exists.
+    """
+    savepoint = open_savepoint(path)
+    infos = {one.snapshot.name: check_snapshot(one.snapshot, contents=False).operators for one in savepoint.queries}
+    chosen = tuple(check(savepoint, infos, partitions, query))
+    if target.exists() or target.is_symlink():
+        raise SavepointError(f"{target} exists already", "name a directory that does not exist")
+    return RescalePlan(savepoint, chosen, partitions, target.absolute())
+
+
+def run_rescale(plan: RescalePlan, tool: StateTool, compact_interval: int = DEFAULT_COMPACT_INTERVAL) -> Savepoint:
+    """Rescale a savepoint, verify the result, and write it.
+
+    Args:
+        plan: what to do.
+        tool: Spark.
+        compact_interval: `COMPACT_INTERVAL`, as far as it is known.
+
+    Returns:
+        the new savepoint. Queries that are not rescaled are in it unchanged.
+
+    Raises:
+        SavepointError: the new state is not the same, or a file cannot be written. There is no result then.
+        SnapshotError: the state cannot be copied. There is no result then.
+    """
+    old, target = plan.savepoint, plan.target
+    work = None
+    try:
+        make_private(target.parent, durable=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".rescale", dir=target.parent))
+        snapshots = [
+            _rescaled(one, plan.partitions, work / str(number), tool, compact_interval)
+            if one in plan.queries
+            else one.snapshot
+            for number, one in enumerate(old.queries)
+        ]
+        names = tuple(one.snapshot.name for one in plan.queries)
+        origin = RescaledFrom(old.path, old.created_ms, plan.partitions, names)
+        return write_savepoint(target.parent, old.job, snapshots, name=target.name, rescaled=origin)
+    except OSError as error:
+        raise SavepointError(f"{old.path} cannot be rescaled to {target}: {error}") from error
+    finally:
+        if work is not None:
+            remove_tree(work)
+
+
+def _rescaled(query: SavepointQuery, partitions: int, work: Path, tool: StateTool, interval: int) -> QuerySnapshot:
+    old, description = query.snapshot, query.description
+    settings = _settings(query)
+    clone = work / "location"
+    restore_snapshot(old, clone, None)
+    before = tool.read(clone, old.batch_id, int(description.conf[_PARTITIONS]), description.operators, settings)
+    tool.repartition(clone, partitions, settings)
+    for name in list_files(clone):
+        if name.startswith("state/") and name.endswith("/_metadata/metadata"):  # Spark never writes these again
+            rewrite(clone / name, _with_partitions((clone / name).read_bytes(), partitions))
+    sink = None if old.sink is None else work / "sink"
+    if sink is not None:
+        _continue_log(Path(old.path) / SINK, old.batch_id, sink / SINK_LOG, interval)
+    location = QueryLocation(old.name, str(clone), None if sink is None else str(sink))
+    taken = take_snapshot(location, work / "snapshot")
+    if taken.batch_id != old.batch_id + 1:
+        raise SnapshotError(f"query {old.name!r} is at batch {taken.batch_id} after Spark has rescaled it")
+    restore_snapshot(taken, work / "verified", None)  # as a job will: by the files that the new savepoint has
+    after = tool.read(work / "verified", taken.batch_id, partitions, description.operators, settings)
+    wrong = differences(before, after)
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise SavepointError(
+            f"the rescaled state of query {old.name!r} is not what it was: {wrong[0]}{more}",
+            "nothing was written; keep the number of partitions, and report this",
+        )
+    return replace(taken, location=old.location, sink=old.sink, is_proven=False)
+
+
+def _settings(query: SavepointQuery) -> dict[str, str]:
+    """Return the settings of Spark under which the state was written: those of the offset log, and those it lacks."""
+    checkpoint = Path(query.snapshot.path) / CHECKPOINT
+    commit = (checkpoint / "commits" / str(query.snapshot.batch_id)).read_bytes()
+    settings = {name: value for name, value in query.description.conf.items() if name != _PARTITIONS}
+    settings[f"{_STORE}checkpointFormatVersion"] = "2" if read_unique_ids(commit) else "1"
+    has_changes = any(name.endswith(".changelog") for name in list_files(checkpoint))
+    settings[f"{_STORE}rocksdb.changelogCheckpointing.enabled"] = str(has_changes).lower()
+    return settings
+
+
+def _with_partitions(content: bytes, partitions: int) -> bytes:
+    """Return an operator's metadata (first format) with another number of partitions."""
+    version, text = content.decode().split("\n", 1)
+    metadata = json.loads(text)
+    for store in metadata["stateStoreInfo"]:
+        store["numPartitions"] = partitions
+    return f"{version}\n{json.dumps(metadata, separators=(',', ':'))}".encode()
+
+
+def _continue_log(source: Path, batch_id: int, target: Path, interval: int) -> None:
+    """Copy the log of a file sink, and add the entry of the batch in which Spark has repartitioned the state."""
+    kept = sink_files(list_names(source), batch_id)
+    make_private(target)
+    take_files(source, kept, target)
+    names = [name for name in kept if not name.endswith(".crc")]
+    name, content = stand_in(names, batch_id + 1, lambda name: (source / name).read_bytes(), interval)
+    (target / name).write_bytes(content)

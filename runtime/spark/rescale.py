@@ -1,0 +1,180 @@
+"""Rescales the state in a savepoint by Spark's own repartition of a stopped query.
+
+    from understudy import rescale_savepoint
+
+    rescale_savepoint("/savepoints/savepoint-0123ab-...", 8, "/savepoints/of-8")
+
+`runtime.checkpoint.rescale` says what a rescale does; this module is its Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtime.checkpoint.description import OperatorDescription
+from runtime.checkpoint.manifest import Savepoint
+from runtime.checkpoint.rescale import (
+    DEFAULT_COMPACT_INTERVAL,
+    FamilyState,
+    RescalePlan,
+    plan_rescale,
+    run_rescale,
+)
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import LocalDriver
+from runtime.spark.errors import DriverCallError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_MOST_CORES = 4
+
+Repartition = Callable[[Path, int, Mapping[str, str]], None]
+
+
+class SparkStateTool:
+    """The `StateTool` of a running Spark.
+
+    Args:
+        spark: a Connect session, used by this object alone: its settings change.
+        repartition: repartitions a checkpointLocation in the same driver (`LocalDriver.repartition_state`).
+    """
+
+    def __init__(self, spark: SparkSession, repartition: Repartition) -> None:
+        self._spark = spark
+        self._repartition = repartition
+
+    def repartition(self, location: Path, partitions: int, settings: Mapping[str, str]) -> None:
+        """Write the state in a checkpointLocation again, with another number of partitions.
+
+        Raises:
+            SparkError: Spark refuses or fails.
+        """
+        self._repartition(location, partitions, settings)
+
+    def read(
+        self,
+        location: Path,
+        batch_id: int,
+        partitions: int,
+        operators: Sequence[OperatorDescription],
+        settings: Mapping[str, str],
+    ) -> list[FamilyState]:
+        """Return what all stores hold, with the rows that are in another partition than the hash of their key names.
+
+        Raises:
+            SparkError: Spark cannot read the state.
+        """
+        from pyspark.errors import PySparkException
+
+        self._spark.conf.set(_FORMAT, settings[_FORMAT])
+        try:
+            return [
+                found
+                for operator in operators
+                for store in operator.stores
+                for found in self._families(location, batch_id, partitions, operator.id, store.name)
+            ]
+        except PySparkException as error:
+            first = str(error).partition("\n")[0]
+            raise DriverCallError(f"Spark cannot read the state of batch {batch_id} in {location}: {first}") from error
+
+    def _families(self, location: Path, batch_id: int, partitions: int, operator: int, store: str) -> list[FamilyState]:
+        reader = self._spark.read.format("statestore").option("batchId", batch_id).option("operatorId", operator)
+        if store != "default":
+            reader = reader.option("storeName", store)
+        rows = reader.option("_readAllColumnFamilies", "true").load(str(location))
+        # the reader has a partition of its own for each of the state's, in their order
+        hashed = rows.selectExpr(
+            "column_family_name AS family",
+            "CAST(xxhash64(key_bytes, value_bytes) AS DECIMAL(38, 0)) AS digest",
+            f"INT(pmod(hash(partition_key.*), {partitions}) <> spark_partition_id()) AS misplaced",
+        )
+        sums = hashed.groupBy("family").agg({"*": "count", "digest": "sum", "misplaced": "sum"})
+        return [
+            FamilyState(
+                operator,
+                store,
+                row["family"],
+                row["count(1)"],
+                int(row["sum(digest)"]),
+                row["sum(misplaced)"],
+            )
+            for row in sums.collect()
+        ]
+
+
+def rescale_savepoint(
+    path: str | Path,
+    partitions: int,
+    to: str | Path,
+    *,
+    query: str | None = None,
+    java_home: str | None = None,
+    compact_interval: int = DEFAULT_COMPACT_INTERVAL,
+) -> Savepoint:
+    """Write a savepoint with the state of another one in another number of partitions.
+
+    Starts a Spark for it, which ends with this call. Call it on the main thread.
+
+    Args:
+        path: of the savepoint, which is verified first, and not changed.
+        partitions: the new number.
+        to: directory of the result, which must not exist; it appears when it is whole and verified.
+        query: name of the only query to rescale. Default: all with state.
+        java_home: the Java to use, None to find one.
+        compact_interval: ``spark.sql.streaming.fileSink.log.compactInterval`` of the job's sessions.
+
+    Raises:
+        SavepointError: the savepoint cannot be rescaled, or the new state is not the same.
+        SnapshotError: the state cannot be copied.
+        SparkError: Spark cannot be started, or fails.
+    """
+    plan = plan_rescale(Path(path), partitions, Path(to), query)
+    return asyncio.run(_run(plan, java_home, compact_interval))
+
+
+async def _run(plan: RescalePlan, java_home: str | None, compact_interval: int) -> Savepoint:
+    with tempfile.TemporaryDirectory(prefix="understudy-rescale-") as name:
+        directory = Path(name)
+        options = DriverOptions(
+            work_dir=directory / "driver",
+            log_file=directory / "log" / "spark-driver.log",
+            java_home=java_home,
+            master=f"local[{min(_MOST_CORES, os.cpu_count() or 1)}]",
+            die_with_parent=True,
+        )
+        driver = await LocalDriver.start(options)
+        try:
+            return await rescale_with(driver, plan, compact_interval)
+        finally:
+            await driver.stop()
+
+
+async def rescale_with(
+    driver: LocalDriver, plan: RescalePlan, compact_interval: int = DEFAULT_COMPACT_INTERVAL
+) -> Savepoint:
+    """Run a rescale in a running driver; see `run_rescale`."""
+    loop = asyncio.get_running_loop()
+    endpoint = await driver.open_session(isolated=False)
+
+    def repartition(location: Path, partitions: int, settings: Mapping[str, str]) -> None:
+        call = driver.repartition_state(location, partitions, settings)
+        asyncio.run_coroutine_threadsafe(call, loop).result()
+
+    def run() -> Savepoint:
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.remote(endpoint.url).create()
+        try:
+            return run_rescale(plan, SparkStateTool(spark, repartition), compact_interval)
+        finally:
+            spark.stop()
+
+    return await asyncio.to_thread(run)

@@ -1,0 +1,287 @@
+"""Rescaled savepoints on real Spark: a query that goes on from one gives the rows of an undisturbed run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import pytest_asyncio
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointJob
+from runtime.checkpoint.rescale import plan_rescale
+from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write_savepoint
+from runtime.checkpoint.snapshot import restore_snapshot, take_snapshot
+from runtime.protocol.query_snapshot import QueryLocation
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import LocalDriver
+from runtime.spark.rescale import rescale_with
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_STORE = "spark.sql.streaming.stateStore."
+_CHANGELOG = {
+    f"{_STORE}providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    f"{_STORE}rocksdb.changelogCheckpointing.enabled": "true",
+}
+_SECOND_FORMAT = {f"{_STORE}checkpointFormatVersion": "2"}
+_JOIN = "spark.sql.streaming.join.stateFormatVersion"
+JOB = SavepointJob("ab" * 16, "rescaled")
+Rows = Counter[tuple[Any, ...]]
+Read = Callable[[], DataFrame]
+
+
+class Total(StatefulProcessor):
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.total = handle.getValueState("total", "n LONG")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timer_values: Any) -> Iterator[Any]:  # noqa: N802
+        total = (self.total.get()[0] if self.total.exists() else 0) + sum(len(part) for part in rows)
+        self.total.update((total,))
+        yield pd.DataFrame({"k": [key[0]], "n": [total]})
+
+    def close(self) -> None:
+        pass
+
+
+def _count(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    total = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
+    state.update((total,))
+    yield pd.DataFrame({"k": [key[0]], "n": [total]})
+
+
+def _windows(read: Read) -> DataFrame:
+    return read().groupBy(sf.window("at", "10 seconds"), "k").agg(sf.count("*").alias("n"), sf.sum("v").alias("v"))
+
+
+def _sessions(read: Read) -> DataFrame:
+    return read().groupBy(sf.session_window("at", "4 seconds"), "k").count()
+
+
+def _joined(read: Read) -> DataFrame:
+    other = read().select(sf.col("k").alias("k2"), sf.col("at").alias("at2"), sf.col("v").alias("v2"))
+    within = "k = k2 AND at2 >= at - INTERVAL 15 SECONDS AND at2 <= at + INTERVAL 15 SECONDS"
+    return read().join(other, sf.expr(within), "left_outer")
+
+
+def _totals(read: Read) -> DataFrame:
+    return (
+        read()
+        .groupBy("k")
+        .applyInPandasWithState(_count, "k INT, n LONG", "n LONG", "append", GroupStateTimeout.NoTimeout)
+    )
+
+
+def _processed(read: Read) -> DataFrame:
+    return read().groupBy("k").transformWithStateInPandas(Total(), "k INT, n LONG", "append", "none")
+
+
+Build = Callable[[Read], DataFrame]
+OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
+    "aggregation": (_windows, {}),
+    "aggregation-second-format": (_windows, _SECOND_FORMAT),
+    "dropDuplicates": (lambda read: read().dropDuplicates(["k", "at"]), {}),
+    "dropDuplicatesWithinWatermark": (lambda read: read().dropDuplicatesWithinWatermark(["k"]).select("k"), {}),
+    "session": (_sessions, {}),
+    "join-2": (_joined, {_JOIN: "2"}),
+    "join-3": (_joined, {_JOIN: "3"}),
+    "applyInPandasWithState": (_totals, {}),
+    "transformWithState": (_processed, {}),
+}
+REFUSED: dict[str, tuple[Build, Mapping[str, str], str]] = {
+    "join-4": (_joined, {_JOIN: "4"}, "is a join with state format 4"),
+    "limit": (lambda read: read().select("k").limit(30), {}, "is a limit"),
+    "hashmap": (
+        _windows,
+        {f"{_STORE}providerClass": _CHANGELOG[f"{_STORE}providerClass"].replace("RocksDB", "HDFSBacked")},
+        "Spark can only rescale RocksDB",
+    ),
+}
+
+
+@dataclass
+class Stream:
+    spark: SparkSession
+    root: Path
+    input: Path
+    build: Build
+    settings: Mapping[str, str]
+
+    @property
+    def location(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def sink(self) -> Path:
+        return self.root / "out"
+
+    def read(self) -> DataFrame:
+        files = self.spark.readStream.schema("k INT, at TIMESTAMP, v LONG").json(str(self.input))
+        return files.withWatermark("at", "5 seconds")
+
+    def run(self) -> None:
+        for name, value in {**_CHANGELOG, **self.settings}.items():
+            self.spark.conf.set(name, value)
+        try:
+            writer = self.build(self.read).writeStream.format("parquet")
+            writer = writer.option("path", str(self.sink)).option("checkpointLocation", str(self.location))
+            writer.trigger(availableNow=True).start().awaitTermination()
+        finally:
+            for name in {**_CHANGELOG, **self.settings}:
+                self.spark.conf.unset(name)
+
+    def rows(self) -> Rows:
+        frame = self.spark.read.parquet(str(self.sink))
+        return Counter(tuple(map(str, row)) for row in frame.collect())
+
+    def savepoint(self, directory: Path) -> Savepoint:
+        query = QueryLocation("counts", str(self.location), str(self.sink))
+        return write_savepoint(directory, JOB, [take_snapshot(query, directory / f"chk-{self.root.name}")])
+
+
+def feed(directory: Path, number: int) -> None:
+    directory.mkdir(exist_ok=True)
+    rows = [{"k": (number * 7 + n) % 23, "at": f"2024-01-01T00:{number:02}:{n % 30:02}", "v": n} for n in range(60)]
+    part = directory / f".{number}.json"
+    part.write_text("\n".join(map(json.dumps, rows)))
+    os.utime(part, (1_700_000_000 + number,) * 2)
+    part.rename(directory / f"{number}.json")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def driver(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalDriver]:
+    directory = tmp_path_factory.mktemp("driver")
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    options = DriverOptions(
+        work_dir=directory / "driver",
+        log_file=directory / "log" / "spark-driver.log",
+        master="local[2]",
+        archive_dir=None,
+        die_with_parent=True,
+        conf=conf,
+    )
+    driver = await LocalDriver.start(options)
+    try:
+        yield driver
+    finally:
+        await driver.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def spark(driver: LocalDriver) -> AsyncIterator[SparkSession]:
+    endpoint = await driver.open_session(isolated=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # PySpark sets it, and leaves it for all that come after
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's Python workers do not have the tests
+        session = await asyncio.to_thread(SparkSession.builder.remote(endpoint.url).create)
+        try:
+            yield session
+        finally:
+            await asyncio.to_thread(session.stop)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+async def test_a_query_goes_on_with_other_partitions(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    build, settings = OPERATORS[name]
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", build, settings)
+    undisturbed = Stream(spark, tmp_path / "undisturbed", stream.input, build, settings)
+    feed(stream.input, 0)
+    await asyncio.to_thread(stream.run)
+    await asyncio.to_thread(undisturbed.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    before = contents(Path(saved.path))
+    up = await rescale_with(driver, plan_rescale(Path(saved.path), 12, tmp_path / "of-12"))
+    assert up.rescaled == RescaledFrom(saved.path, saved.created_ms, 12, ("counts",))
+    final = await rescale_with(driver, plan_rescale(Path(up.path), 5, tmp_path / "of-5"))
+    assert contents(Path(saved.path)) == before
+    assert verify_savepoint(Path(final.path)) == []
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+    [query] = open_savepoint(Path(final.path)).queries
+    assert {store.partitions for one in query.description.operators for store in one.stores} == {5}
+    assert query.description.conf["spark.sql.shuffle.partitions"] == "5"
+
+    def go_on() -> tuple[Rows, Rows]:
+        restore_snapshot(query.snapshot, stream.location, stream.sink)
+        for number in (1, 2):
+            feed(stream.input, number)
+            stream.run()
+            undisturbed.run()
+        return undisturbed.rows(), stream.rows()
+
+    expected, found = await asyncio.to_thread(go_on)
+    assert expected.total() > 0
+    assert found == expected
+
+
+@pytest.mark.parametrize("damage", ["misplaced", "lost"])
+async def test_wrong_state_is_found_and_nothing_is_left(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    build, settings = OPERATORS["dropDuplicates"]
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", build, settings)
+    feed(stream.input, 0)
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    repartition = driver.repartition_state
+
+    async def damaging(location: Path, partitions: int, conf: Mapping[str, str]) -> None:
+        await repartition(location, partitions, conf)
+        state = location / "state" / "0"
+        first, second = state / "0", state / "1"
+        if damage == "misplaced":
+            first.rename(state / "x")
+            second.rename(first)
+            (state / "x").rename(second)
+            (second / "_metadata").rename(first / "_metadata")
+        else:
+            parts = [part for part in state.iterdir() if part.name.isdigit() and part not in (first, second)]
+            full = next(part for part in parts if list(part.glob("SSTs/*.sst")))
+            empty = next(part for part in parts if not list(part.glob("SSTs/*.sst")))
+            shutil.rmtree(full)
+            shutil.copytree(empty, full)
+
+    monkeypatch.setattr(driver, "repartition_state", damaging)
+    there = set(tmp_path.iterdir())
+    expected = "in another partition than their keys belong to" if damage == "misplaced" else r"it had \d+ rows and has"
+    with pytest.raises(SavepointError, match=f"operator 0, store default, column family default: .*{expected}"):
+        await rescale_with(driver, plan_rescale(Path(saved.path), 60, tmp_path / "of-60"))
+    assert set(tmp_path.iterdir()) == there
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_does_not_fit_is_refused_before_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    build, settings, why = REFUSED[name]
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", build, settings)
+    feed(stream.input, 0)
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    there = set(tmp_path.iterdir())
+    with pytest.raises(SavepointError, match=why):
+        plan_rescale(Path(saved.path), 5, tmp_path / "of-5")
+    assert set(tmp_path.iterdir()) == there

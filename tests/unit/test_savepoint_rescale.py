@@ -1,0 +1,151 @@
+"""What a rescale decides: which state fits, the entry of the file sink's log, and whether new state is the old one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.manifest import Savepoint, SavepointJob, SavepointQuery
+from runtime.checkpoint.metadata_log import IncompleteError
+from runtime.checkpoint.rescale import (
+    OPERATORS,
+    FamilyState,
+    check,
+    derived_interval,
+    differences,
+    obstacles,
+    stand_in,
+)
+from runtime.checkpoint.state_layout import OperatorInfo
+from runtime.checkpoint.state_schema import ColumnFamily
+from runtime.protocol.query_snapshot import QuerySnapshot
+
+_PREFIX = "spark.sql.streaming."
+CONF = {
+    f"{_PREFIX}stateStore.providerClass": "org.example.RocksDBStateStoreProvider",
+    f"{_PREFIX}join.stateFormatVersion": "2",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def schema(*fields: str) -> str:
+    return json.dumps({"type": "struct", "fields": [{"name": "k", "type": kind} for kind in fields]})
+
+
+def query(name: str = "stateStoreSave", key: str = schema("string"), **conf: str) -> QueryDescription:
+    store = StoreDescription("default", 2, (ColumnFamily("default", key, schema("long")),))
+    return QueryDescription("counts", ("file",), (OperatorDescription(0, name, (store,)),), {**CONF, **conf})
+
+
+def info(**properties: object) -> list[OperatorInfo]:
+    return [OperatorInfo(0, "", (), json.dumps(properties))]
+
+
+PROCESSOR = "transformWithStateInPandasExec"
+PROPERTIES = {"timeMode": "NoTime", "stateVariables": [{"stateName": "n", "ttlEnabled": False}]}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_that_fit(name: str) -> None:
+    assert obstacles(query(name), info(**PROPERTIES), 5) == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "properties", "why"),
+    [
+        (query(**{f"{_PREFIX}stateStore.providerClass": "a.HDFSBackedStateStoreProvider"}), {}, "HDFSBacked"),
+        (query("globalLimit", schema("void")), {}, "is a limit"),
+        (query(key=schema()), {}, "without keys"),
+        (query(key=schema("void")), {}, "without keys"),
+        (query("symmetricHashJoin", **{f"{_PREFIX}join.stateFormatVersion": "4"}), {}, "state format 4"),
+        (query("symmetricHashJoin", **{f"{_PREFIX}join.stateFormatVersion": "1"}), {}, "state format 1"),
+        (query("flatMapGroupsWithState"), {}, "not tested"),
+        (query(**{f"{_PREFIX}queryEvolution.enableSourceEvolution": "true"}), {}, "sources have names"),
+        (query(PROCESSOR), {**PROPERTIES, "stateVariables": [{"ttlEnabled": True}]}, "time to live"),
+        (query(PROCESSOR), {**PROPERTIES, "timeMode": "ProcessingTime"}, "time mode ProcessingTime"),
+        (query(PROCESSOR), {}, "unknown properties"),
+        (query(**{"spark.sql.shuffle.partitions": "5"}), {}, "5 partitions already"),
+    ],
+)
+def test_what_does_not_fit_is_named(kept: QueryDescription, properties: dict[str, object], why: str) -> None:
+    [(found, remedy)] = obstacles(kept, info(**properties), 5)
+    assert why in found
+    assert remedy
+
+
+def savepoint(*queries: QueryDescription) -> Savepoint:
+    kept = tuple(SavepointQuery(QuerySnapshot(one.name, "id", "/ck", None, "/sp", 1), one) for one in queries)
+    return Savepoint(SavepointJob("ab" * 16, "job"), 1, kept, {}, "4.3.0", "0.1.0")
+
+
+def test_the_queries_of_a_savepoint() -> None:
+    stateless = QueryDescription("plain", ("file",))
+    limited = replace(query("globalLimit"), name="limited")
+    kept = savepoint(query(), stateless, limited)
+    infos = dict.fromkeys(["counts", "plain", "limited"], info())
+    assert [one.snapshot.name for one in check(kept, infos, 5, "counts")] == ["counts"]
+    with pytest.raises(SavepointError, match="'limited' cannot be rescaled") as caught:
+        check(kept, infos, 5)
+    assert "--query" in caught.value.remedy
+    with pytest.raises(SavepointError, match="'plain' has no stateful operator"):
+        check(kept, infos, 5, "plain")
+    with pytest.raises(SavepointError, match="no query 'x'"):
+        check(kept, infos, 5, "x")
+    for number in (0, -1):
+        with pytest.raises(SavepointError, match="no number of partitions"):
+            check(kept, infos, number, "counts")
+    with pytest.raises(SavepointError, match="nothing to rescale"):
+        check(savepoint(stateless), infos, 5)
+
+
+def log(*names: str) -> dict[str, bytes]:
+    return {name: f'v1\n{{"path":"{name}"}}'.encode() for name in names}
+
+
+def test_the_entry_of_a_log_that_was_never_compacted() -> None:
+    files = log("0", "1")
+    assert stand_in(files, 2, files.__getitem__) == ("2.compact", b'v1\n{"path":"0"}\n{"path":"1"}')
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "interval", "name"),
+    [
+        (9, 12, 10, "13"),
+        (9, 18, 10, "19.compact"),
+        (19, 25, 5, "26.compact"),  # 24.compact is missing, so the interval was another one
+    ],
+)
+def test_the_entry_of_a_compacted_log(first: int, last: int, interval: int, name: str) -> None:
+    files = log(f"{first}.compact", *(str(number) for number in range(first + 1, last + 1)))
+    found, content = stand_in(files, last + 1, files.__getitem__, interval)
+    assert found == name
+    assert content.count(b"path") == (len(files) if "compact" in name else 0)
+
+
+def test_the_entry_at_a_compaction() -> None:
+    files = log("29.compact", *map(str, range(30, 39)))
+    assert stand_in(files, 39, files.__getitem__)[0] == "39.compact"
+    with pytest.raises(IncompleteError):
+        stand_in(files, 41, files.__getitem__)
+
+
+def test_the_interval_is_sparks() -> None:
+    assert [derived_interval(10, last) for last in (2, 9, 19, 29, 39, 41)] == [3, 10, 20, 10, 10, 14]
+    for last in range(1, 200):
+        assert (last + 1) % derived_interval(10, last) == 0
+
+
+def test_differences_name_operator_store_and_family() -> None:
+    state = FamilyState(0, "left", "default", 10, 99)
+    assert differences([state], [state]) == []
+    where = "operator 0, store left, column family default: "
+    assert differences([state], []) == [f"{where}it had 10 rows and has 0"]
+    assert differences([], [state]) == [f"{where}it had 0 rows and has 10"]
+    assert differences([state], [replace(state, checksum=1)]) == [f"{where}it has as many rows, but not the same"]
+    assert differences([state], [replace(state, misplaced=3)]) == [
+        f"{where}3 of 10 rows are in another partition than their keys belong to"
+    ]
