@@ -382,15 +382,17 @@ def savepoint_rescale(
 ) -> None:
     """Write a savepoint with the state of the savepoint in PATH in another number of partitions.
 
-    Only RocksDB can be rescaled. PATH is not changed. The result appears when it is whole, and when it was compared
-    with PATH row by row. Start the job from it with `job run --from`.
+    Only RocksDB can be rescaled. PATH is not changed. The result appears when it is whole, and when counts and
+    checksums of its state are those of PATH. Start the job from it with `job run --from`.
     """
     from runtime.checkpoint.rescale import COMPACT_INTERVAL, DEFAULT_COMPACT_INTERVAL
     from runtime.spark.errors import SparkError
     from runtime.spark.rescale import rescale_savepoint
 
     java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
-    interval = int(configuration.spark_properties().get(COMPACT_INTERVAL, DEFAULT_COMPACT_INTERVAL))
+    interval = configuration.spark_properties().get(COMPACT_INTERVAL, str(DEFAULT_COMPACT_INTERVAL))
+    if not interval.isdecimal() or not int(interval):
+        raise ClusterError(f"{COMPACT_INTERVAL}: {interval!r} is no number of batches", "give a whole number from 1")
     try:
         found = rescale_savepoint(
             path,
@@ -398,7 +400,7 @@ def savepoint_rescale(
             target,
             query=query,
             java_home=str(java_home) if java_home else None,
-            compact_interval=interval,
+            compact_interval=int(interval),
         )
     except SparkError as error:
         print_error(error)

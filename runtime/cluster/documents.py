@@ -1037,7 +1037,7 @@ class StateRows:
     rows: list[dict[str, Any]]
 
 
-# ------------------------------------------------------------------------ users
+# ----------------------------------------------------------------------- queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -1145,6 +1145,9 @@ class CheckedQueues:
 
     file: str
     queues: tuple[str, ...]
+
+
+# ------------------------------------------------------------------------ users
 
 
 @dataclass(frozen=True, slots=True)

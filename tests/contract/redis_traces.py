@@ -43,7 +43,7 @@ from tests.waiting import PATIENCE_S
 CLUSTER = "c1"
 LEASE_S = 5.0
 KILLED_LEASE_S = 1.5
-"""Of the leader that is killed: the test waits for its end."""
+"""Lease in seconds of the leader that is killed; the test waits for its end."""
 JOB = "a" * 32
 _UNRECORDED = frozenset({"AUTH", "SELECT", "CLIENT", "HELLO"})
 """Commands of redis-py itself, below the level of the model."""
@@ -88,7 +88,7 @@ class Started:
 
 @dataclass
 class Trace:
-    """What a server has done, in its order.
+    """The record of a server, in its order.
 
     Args:
         steps: commands and starts.

@@ -90,7 +90,7 @@ class People:
         return self.directory.joinpath(f"{name}.began").exists()
 
     def await_reason(self, job_id: str) -> str:
-        """What `job list` says that a job waits for, once it does."""
+        """Wait until `job list` says what a job waits for; return that."""
 
         def look() -> str:
             with self.cluster.client() as client:

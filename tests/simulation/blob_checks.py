@@ -99,7 +99,7 @@ class Call:
 
 
 class BlobHistory:
-    """What has happened to the blobs of one cluster.
+    """The history of the blobs of one cluster.
 
     Args:
         fail: see the module.

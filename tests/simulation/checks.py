@@ -46,7 +46,7 @@ class Register:
         self.writes: dict[Version, Write] = {}
         self._lost_at = -1
         self._floors: list[tuple[int, Version]] = []
-        """What later reads must find at least: (time, version), both rising."""
+        """The oldest version that reads after a time may find, as (time, version); both rise."""
 
     def begin(self, version: Version, value: object, now: int) -> Write:
         """Note the begin of a write; None is a removal. A repeated write has the version of the first attempt."""
@@ -110,7 +110,7 @@ class Register:
 
 
 class Leaders:
-    """Who leads: at most one at a time by the clocks of the contenders; each term has an epoch and a session."""
+    """The leaders: at most one at a time by the clocks of the contenders; each term has an epoch and a session."""
 
     def __init__(self, fail: Fail) -> None:
         self._fail = fail

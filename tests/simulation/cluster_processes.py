@@ -1,4 +1,4 @@
-"""What the real entry points of masters and workers find instead of Thespian, redis-server, Java and a TaskExecutor.
+"""Stand-ins of Thespian, redis-server, Java and a TaskExecutor, for the real entry points of masters and workers.
 
 Real are `runtime.cluster` (master, supervisor, worker, host, session, roles), `runtime.environment`, the Dispatcher,
 the ResourceManager, the JobMasters, the BlobServer, `ProcessActorSystem`, and `EmbeddedRedis`. They run as processes of

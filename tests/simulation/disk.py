@@ -387,7 +387,7 @@ class Disk:
 
 
 class _Place(NamedTuple):
-    """What a path leads to: its disk, its directory, its name there, and its inode if there is one."""
+    """The place of a path: its disk, its directory, its name there, and its inode if there is one."""
 
     disk: Disk
     directory: Inode

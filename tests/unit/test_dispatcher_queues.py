@@ -12,10 +12,7 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from actors.rpc.codec import decode_error, encode_error
-from actors.rpc.service import RpcConfig, RpcService
-from blob.gateway import BlobAddress
 from blob.offload import Inline
-from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher, RunningJob
 from runtime.ids import AllocationID, JobID
 from runtime.jobgraph.codec import encode
@@ -32,6 +29,7 @@ from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from runtime.protocol.queues import QueuesOverview, WaitingRequest
 from runtime.rest.errors import retry_after, status_of
+from tests.dispatcher_arguments import dispatcher_arguments
 from tests.waiting import PATIENCE_S
 
 TERM = LeaderTerm(DISPATCHER, 7, "s")
@@ -79,27 +77,13 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def dispatcher(tmp_path: Path, file: Path) -> AsyncIterator[Storing]:
-    service = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
-    made = Storing(
-        service,
-        "dispatcher",
-        ha=MagicMock(),
-        receptionist=MagicMock(),
-        master_address="akka.tcp://x@127.0.0.1:1/user/master",
-        blob=BlobAddress("127.0.0.1", 1),
-        blobs=MagicMock(),
-        archive=MemoryArchivedExecutionGraphStore(Retention(10, 1 << 20, 60.0)),
-        log_dir=tmp_path,
-        savepoint_dir=tmp_path,
-        sweep_interval_s=60.0,
-        starts_at_once=1,
-        queues=file,
-    )
+    given = dispatcher_arguments(tmp_path)
+    made = Storing(**given, queues=file)
     made._term = TERM
     made._resource_manager = AsyncMock()
     answers(made)
     yield made
-    await service.close()
+    await given["service"].close()
 
 
 def answers(dispatcher: Dispatcher, *running: int, waiting: tuple[WaitingRequest, ...] = ()) -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
 from actors.errors import FencingError
-from actors.rpc.service import RpcConfig, RpcService
-from blob.gateway import BlobAddress
-from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.ha.errors import HaUnreachableError, LeadershipLostError
 from runtime.ha.fenced import Demand, HashWrite
@@ -22,6 +18,7 @@ from runtime.protocol.errors import IdentitiesUnreachableError, IdentityRejected
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from runtime.rest.errors import status_of
 from runtime.users.identities import RANDOM_SIZE, Role, User, make_token
+from tests.dispatcher_arguments import dispatcher_arguments
 
 TERM = LeaderTerm(DISPATCHER, 7, "s")
 TEXT, TOKEN = make_token("ada", "laptop", 1, None, bytes(RANDOM_SIZE))
@@ -64,26 +61,12 @@ async def maps() -> Maps:
 
 @pytest.fixture
 async def dispatcher(maps: Maps, tmp_path: Path) -> AsyncIterator[Dispatcher]:
-    service = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
-    ha = MagicMock()
-    ha.user_store.return_value = UserStore(maps, ClusterKeys("c"))  # type: ignore[arg-type]
-    made = Dispatcher(
-        service,
-        "dispatcher",
-        ha=ha,
-        receptionist=MagicMock(),
-        master_address="akka.tcp://x@127.0.0.1:1/user/master",
-        blob=BlobAddress("127.0.0.1", 1),
-        blobs=MagicMock(),
-        archive=MemoryArchivedExecutionGraphStore(Retention(10, 1 << 20, 60.0)),
-        log_dir=tmp_path,
-        savepoint_dir=tmp_path,
-        sweep_interval_s=60.0,
-        starts_at_once=1,
-    )
+    given = dispatcher_arguments(tmp_path)
+    given["ha"].user_store.return_value = UserStore(maps, ClusterKeys("c"))  # type: ignore[arg-type]
+    made = Dispatcher(**given)
     made._term = TERM
     yield made
-    await service.close()
+    await given["service"].close()
 
 
 async def test_users_and_tokens_come_and_go_and_a_repeated_call_changes_nothing(

@@ -181,6 +181,19 @@ def test_a_log_that_is_made_shorter_again_or_was_left_halfway_has_no_gap(tmp_pat
     assert left(0) == ["events_4_app.zstd.compact", "events_5_app.zstd"]
 
 
+def test_two_workers_that_make_a_log_shorter_leave_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = start_time(os.getpid())
+    assert started is not None
+    made = write(tmp_path, "app", sizes=(3,) * 5)
+    note_driver(tmp_path, "app", os.getpid(), started)
+    seen = find(tmp_path)
+    tidy(tmp_path, NOW, DAY, 12)
+    monkeypatch.setattr(event_logs, "find", lambda _: seen)  # the other worker looked before, and removes more
+    tidy(tmp_path, NOW, DAY, 0)
+    left = sorted(path.name for path in made.glob("events_*"))
+    assert left == ["events_2_app.zstd.compact", "events_3_app.zstd", "events_4_app.zstd", "events_5_app.zstd"]
+
+
 def test_links_are_left_alone(tmp_path: Path) -> None:
     directory, elsewhere = tmp_path / "events", tmp_path / "elsewhere"
     elsewhere.mkdir()
