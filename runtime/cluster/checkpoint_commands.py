@@ -385,23 +385,13 @@ def savepoint_rescale(
     Only RocksDB can be rescaled. PATH is not changed. The result appears when it is whole, and when counts and
     checksums of its state are those of PATH. Start the job from it with `job run --from`.
     """
-    from runtime.checkpoint.rescale import COMPACT_INTERVAL, DEFAULT_COMPACT_INTERVAL
+    from runtime.checkpoint.rescale import plan_rescale
+    from runtime.cluster.rescaling import compact_interval_of, run_plan
     from runtime.spark.errors import SparkError
-    from runtime.spark.rescale import rescale_savepoint
 
-    java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
-    interval = configuration.spark_properties().get(COMPACT_INTERVAL, str(DEFAULT_COMPACT_INTERVAL))
-    if not interval.isdecimal() or not int(interval):
-        raise ClusterError(f"{COMPACT_INTERVAL}: {interval!r} is no number of batches", "give a whole number from 1")
+    interval = compact_interval_of(configuration)
     try:
-        found = rescale_savepoint(
-            path,
-            partitions,
-            target,
-            query=query,
-            java_home=str(java_home) if java_home else None,
-            compact_interval=int(interval),
-        )
+        found = run_plan(configuration, plan_rescale(path, partitions, target, query), interval)
     except SparkError as error:
         print_error(error)
         sys.exit(ExitStatus.FAILED)
