@@ -10,7 +10,7 @@ The original is not changed, and the result appears under its name only when it 
 4. The new state is restored once more, and compared with the old one. In each store and column family the number of
    rows and a checksum are the same. Each key is in the partition that its hash names.
 
-`obstacles`, `stand_in`, `differences`, `check` and `is_result` are pure; the rest blocks.
+`obstacles`, `stand_in`, `differences`, `check`, `written_twice` and `is_result` are pure; the rest blocks.
 """
 
 from __future__ import annotations
@@ -200,6 +200,11 @@ def check(
     return chosen
 
 
+def written_twice(savepoint: Savepoint) -> list[str]:
+    """Return the names of queries that would write batches again after a rollback: those without a file sink."""
+    return [one.snapshot.name for one in savepoint.queries if one.snapshot.sink is None]
+
+
 def stand_in(
     names: Collection[str], batch_id: int, read: Callable[[str], bytes], interval: int = DEFAULT_COMPACT_INTERVAL
 ) -> tuple[str, bytes]:
@@ -291,10 +296,15 @@ def _plan(savepoint: Savepoint, partitions: int, target: Path, query: str | None
     return RescalePlan(savepoint, tuple(check(savepoint, infos, partitions, query)), partitions, target.absolute())
 
 
+def rescaled_path(path: Path, partitions: int) -> Path:
+    """Return the directory for the rescaled copy of a savepoint, beside it."""
+    return path.absolute().with_name(f"{path.absolute().name}-{partitions}-partitions")
+
+
 def plan_start(path: Path, partitions: int) -> RescalePlan | Savepoint:
     """Find or plan the savepoint from which a job starts with another number of partitions.
 
-    Its directory is ``<savepoint>-<number>-partitions``, beside the given one. Needs no Spark, and writes nothing.
+    Its directory is that of `rescaled_path`. Needs no Spark, and writes nothing.
 
     Args:
         path: of the savepoint.
@@ -310,7 +320,7 @@ def plan_start(path: Path, partitions: int) -> RescalePlan | Savepoint:
     stateful = [one.description for one in savepoint.queries if one.description.operators]
     if stateful and all(has_partitions(description, partitions) for description in stateful):
         return savepoint
-    target = path.absolute().with_name(f"{path.absolute().name}-{partitions}-partitions")
+    target = rescaled_path(path, partitions)
     plan = _plan(savepoint, partitions, target, None)
     if not target.exists() and not target.is_symlink():
         return plan

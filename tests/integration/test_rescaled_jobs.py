@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,3 +86,53 @@ def test_a_job_goes_on_from_a_savepoint_with_other_partitions(rocksdb: Cluster, 
     same = cluster.run("job", "run", *options, "2", *arguments)
     assert f"{savepoint} has 2 partitions: the job starts from it as it is\n" in same.stderr
     cluster.run("job", "cancel", same.stdout.strip())
+
+
+def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: Cluster, tmp_path: Path) -> None:
+    cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
+    source.write(3)
+    script = write_job(tmp_path, STREAM, "stream.py")
+    job_id = cluster.submit(script, str(source.directory), str(sink), str(live))
+    await_value(lambda: committed(live) >= 2)
+    restored_from = lambda: (cluster.job(job_id)["checkpoints"]["latest_restored"] or {}).get("path")  # noqa: E731
+
+    def begun(name: str) -> tuple[subprocess.Popen[str], Path]:
+        """Begin to rescale, up to the savepoint."""
+        words = "job", "rescale", "--savepoint", str(tmp_path / name), "--json", "--partitions", "5", job_id
+        process = subprocess.Popen(cluster.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return process, await_value(lambda: next((tmp_path / name).glob("savepoint-*"), None))
+
+    words = "job", "rescale", "--savepoint", str(tmp_path / "refused"), "--partitions", "2"
+    refused = cluster.run(*words, job_id, check=False)
+    assert (refused.returncode, "its state has 2 partitions already" in refused.stderr) == (1, True)
+    assert list((tmp_path / "refused").iterdir()) == []
+
+    killed, _ = begun("killed")
+    with killed:
+        killed.kill()
+    assert (cluster.job(job_id)["state"], restored_from()) == ("RUNNING", None)
+
+    rescaling, taken = begun("savepoints")
+    with rescaling:
+        rescaling.send_signal(signal.SIGSTOP)
+        batch = read_savepoint(taken).queries[0].snapshot.batch_id
+        source.write(3)
+        await_value(lambda: committed(live) >= batch + 3)  # these are done once more
+        rescaling.send_signal(signal.SIGCONT)
+        output, errors = rescaling.communicate()
+    assert rescaling.returncode == 0, errors
+    done = parsed(("job", "rescale"), output)
+    assert (done["job_id"], done["partitions"], done["original"]) == (job_id, 5, str(taken))
+    await_value(lambda: restored_from() == done["savepoint"])
+    source.write(2)
+    source.close()
+    await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4])
+    await_value(lambda: rows_so_far(sink) == source.expected)
+    assert partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4]
+
+    cluster.run("job", "rollback", "--to", done["original"], job_id)
+    await_value(lambda: restored_from() == done["original"])
+    await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1] and committed(live) > batch)
+    await_value(lambda: rows_so_far(sink) == source.expected)
+    cluster.run("job", "cancel", job_id)
+    assert rows_of(sink) == source.expected
