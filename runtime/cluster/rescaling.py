@@ -107,8 +107,8 @@ def rescale_job(
 ) -> RescaledJob:
     """Give the state of a running job another number of partitions.
 
-    1. A savepoint of the job is taken, and checked. What does not fit is refused.
-    2. A copy of it is rescaled and verified. The job runs on meanwhile.
+    1. A savepoint of the job is taken, and checked: state that does not fit is refused.
+    2. A copy of it is rescaled and verified, while the job runs.
     3. The job is rolled back to the copy (`ClusterClient.roll_back`): the cluster records that, and restarts the tasks.
 
     Until step 3 the job is as it was, and its savepoints are removed if a step fails. The cluster finishes step 3, even
