@@ -195,7 +195,7 @@ def check(
         chosen = [one for one in chosen if not has_partitions(one.description, partitions)] or chosen
     for one in chosen:
         for why, remedy in obstacles(one.description, operators[one.snapshot.name], partitions):
-            others = "; `savepoint rescale --query` rescales the other queries alone" if len(chosen) > 1 else ""
+            others = "; `savepoint rescale --query` takes one of the other queries alone" if len(chosen) > 1 else ""
             raise SavepointError(f"query {one.snapshot.name!r} cannot be rescaled: {why}", remedy + others)
     return chosen
 

@@ -1,4 +1,4 @@
-"""`job rescale` up to the rollback: when the job is left as it was, and what stays of the savepoints."""
+"""`job rescale` up to the rollback, and `job run --partitions`: refusals, and what stays after a failure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 
 from actors.errors import ActorError
 from conf.configuration import Configuration
@@ -13,12 +14,15 @@ from runtime.checkpoint import rescale
 from runtime.checkpoint.errors import CheckpointError, SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointJob
 from runtime.checkpoint.rescale import RescalePlan
+from runtime.checkpoint.retained import METADATA
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.client import ClusterClient, NoAnswerError
 from runtime.cluster import rescaling
+from runtime.cluster.cli import cli
 from runtime.cluster.documents import RescaledJob
-from runtime.cluster.rescaling import rescale_job
+from runtime.cluster.job_commands import _rescaled_start
+from runtime.cluster.rescaling import RescaledStart, rescale_job
 from runtime.errors import ClusterError
 from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoints import OperationState, OperationStatus
@@ -138,3 +142,19 @@ def test_what_needs_no_savepoint_is_refused_before_there_is_one(client: Client) 
     with pytest.raises(ClusterError, match="does not see the cluster's files"):
         rescaled(client)
     assert client.savepoints == []
+
+
+def test_a_start_with_other_partitions_needs_a_savepoint_that_is_seen_from_here(client: Client, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.touch()
+    done = CliRunner().invoke(cli, ["job", "run", "--partitions", "3", str(script)])
+    assert (done.exit_code, "--partitions needs --from" in done.stderr) == (2, True)
+    checkpoint = tmp_path / "chk-7"
+    checkpoint.mkdir()
+    (checkpoint / METADATA).touch()
+    with pytest.raises(SavepointError, match="chk-7 is a checkpoint, and only savepoints can be rescaled"):
+        RescaledStart(Configuration(), str(checkpoint), 3)
+    client.sees_files = False
+    with pytest.raises(ClusterError, match="does not see the cluster's files"):
+        _rescaled_start(Configuration(), cast("ClusterClient", client), str(checkpoint), 3)
+    assert _rescaled_start(Configuration(), cast("ClusterClient", client), str(checkpoint), None) is None
