@@ -195,7 +195,11 @@ def check(
         chosen = [one for one in chosen if not has_partitions(one.description, partitions)] or chosen
     for one in chosen:
         for why, remedy in obstacles(one.description, operators[one.snapshot.name], partitions):
-            others = "; `savepoint rescale --query` takes one of the other queries alone" if len(chosen) > 1 else ""
+            others = (
+                "; `understudy savepoint rescale --query` takes one of the other queries alone"
+                if len(chosen) > 1
+                else ""
+            )
             raise SavepointError(f"query {one.snapshot.name!r} cannot be rescaled: {why}", remedy + others)
     return chosen
 
@@ -324,7 +328,7 @@ def plan_start(path: Path, partitions: int) -> RescalePlan | Savepoint:
     plan = _plan(savepoint, partitions, target, None)
     if not target.exists() and not target.is_symlink():
         return plan
-    remedy = f"move it away, or rescale {path} with `savepoint rescale` to another directory"
+    remedy = f"move it away, or rescale {path} with `understudy savepoint rescale` to another directory"
     try:
         earlier = open_savepoint(target)
     except SavepointError as error:

@@ -153,7 +153,7 @@ def rescale_job(
             if names := written_twice(plan.savepoint):
                 raise SavepointError(
                     f"query {names[0]!r} has no file sink, so it would write the batches since the savepoint twice",
-                    f"repeat no batch: `job stop {job_id}`, and `job run --from` its savepoint with --partitions",
+                    f"repeat no batch: `understudy job stop {job_id}`, and start from its savepoint with --partitions",
                 )
             run_plan(configuration, plan, interval)
     except BaseException:

@@ -94,7 +94,7 @@ def test_refusals_leave_the_job_and_no_savepoint(client: Client, monkeypatch: py
     client.has_sink = False
     with pytest.raises(SavepointError, match=r"'counts' has no file sink, so it would write .* twice") as caught:
         rescaled(client)
-    assert f"`job stop {JOB}`" in caught.value.remedy
+    assert f"`understudy job stop {JOB}`" in caught.value.remedy
     client.has_sink = True
     for partitions, query, why in ((0, None, "no number of partitions"), (3, "x", "no query 'x'")):
         with pytest.raises(SavepointError, match=why):
