@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.configuration import Configuration
-from conf.files import remove_tree, rename_durably, sync_directories, sync_names
+from conf.files import make_private, remove_tree, rename_durably, sync_directories, sync_names
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, take_files
@@ -241,6 +241,7 @@ class TaskRestores:
         pinned = self._directory / f"{_PINNED}{trigger_id[:12]}"
         try:
             remove_tree(pinned)
+            make_private(pinned)
             take_files(path, list_files(path), pinned)
             sync_directories(pinned)
             sync_names(pinned)
