@@ -34,11 +34,11 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
 ) -> None:
     cluster = make_cluster(
         "resourcemanager.driver=process",
-        "resourcemanager.taskmanager-timeout=3s",
+        "resourcemanager.taskmanager-timeout=10s",
         "slotmanager.number-of-slots.max=1",
         "taskmanager.numberOfTaskSlots=1",
         "taskmanager.task-pool.size=0",
-        "high-availability.lease=2s",
+        "high-availability.lease=5s",
         masters=2,
     )
     assert worker_of(cluster) == 0

@@ -14,6 +14,7 @@ from tests.cluster_harness import Cluster, await_value, started
 from tests.integration.test_scripts import EXAMPLES, TEXT
 from tests.job_files import STUBBORN, TRIVIAL, write_job
 from tests.processes import lives
+from tests.waiting import PATIENCE_S
 
 # Waits beside the others, on none of Spark's cores, and then shows that its Spark is still what it was.
 NEIGHBOUR = """\
@@ -109,7 +110,7 @@ def test_what_a_job_breaks_is_its_own(cluster: Cluster, tmp_path: Path) -> None:
 LIMITS = (
     "taskmanager.task.memory.limit=256mb",
     "taskmanager.task.cpu-time.limit=5s",
-    "task.cancellation.timeout=2s",
+    "task.cancellation.timeout=10s",
     "restart-strategy.type=none",
     "spark.sql.shuffle.partitions=2",
 )
@@ -190,7 +191,7 @@ def test_what_cannot_be_ended_in_spark_ends_with_its_driver(limited: Cluster, tm
 
 def test_pysparks_own_streaming_word_count_is_seen_and_ends_with_its_job(limited: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(120)
+        server.settimeout(PATIENCE_S)
         script = EXAMPLES / "sql" / "streaming" / "structured_network_wordcount.py"
         host, port = server.getsockname()
         job_id = limited.submit(script, host, str(port))
