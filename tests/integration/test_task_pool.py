@@ -35,7 +35,7 @@ def meet(rows):
     from pyspark import TaskContext
     own, other = Path({own!r}), Path({other!r})
     own.write_text(TaskContext.get().getLocalProperty("spark.scheduler.pool") or "none")
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while not other.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     yield from rows
