@@ -83,9 +83,10 @@ print("survived", spark.range(3).count())
 
 
 def registered(cluster: Cluster) -> dict[str, Any]:
-    """The first TaskExecutor, without what changes while it is registered."""
-    executor = cluster.json("status")["task_executors"][0]
-    return {name: value for name, value in executor.items() if name not in ("free_slots", "last_heartbeat_ms")}
+    """The first TaskExecutor, without what changes while it lives; it registers again at a new ResourceManager."""
+    changing = ("free_slots", "last_heartbeat_ms", "instance_id", "start_ms")
+    executors = await_value(lambda: cluster.json("status")["task_executors"])
+    return {name: value for name, value in executors[0].items() if name not in changing}
 
 
 def test_what_a_job_breaks_is_its_own(cluster: Cluster, tmp_path: Path) -> None:
