@@ -168,12 +168,17 @@ class Cluster:
         return found
 
     def pid_of(self, name: str) -> int:
-        """The process of a component, as `status` names it."""
-        if name.startswith("tm:"):
+        """The process of a component, as `status` names it, once it is known: a new leader has to be told of all."""
+
+        def look() -> list[int]:
+            if not name.startswith("tm:"):
+                return [view.pid for view in self._processes() if view.name == name]
             with self.client() as client:
-                managers = {str(view.registration.resource_id): view.registration for view in client.task_managers()}
-            return managers[name[3:]].pid
-        return {view.name: view for view in self._processes()}[name].pid
+                managers = [view.registration for view in client.task_managers()]
+            return [manager.pid for manager in managers if manager.resource_id == name[3:]]
+
+        found: list[int] = await_value(look)
+        return found[0]
 
     def processes_of_master(self, number: int) -> list[int]:
         """A master and its components: what dies with it."""
