@@ -10,7 +10,7 @@ The original is not changed, and the result appears under its name only when it 
 4. The new state is restored once more, and compared with the old one. In each store and column family the number of
    rows and a checksum are the same. Each key is in the partition that its hash names.
 
-`obstacles`, `stand_in`, `differences` and `check` are pure; the rest blocks.
+`obstacles`, `stand_in`, `differences`, `check`, `written_twice` and `is_result` are pure; the rest blocks.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def obstacles(query: QueryDescription, operators: Iterable[OperatorInfo], partit
         )
     if query.conf.get(_SOURCE_EVOLUTION, "false") != "false":
         found.append(("its sources have names (source evolution), which is not tested", _START_OVER))
-    if query.conf.get(_PARTITIONS) == str(partitions):
+    if has_partitions(query, partitions):
         found.append((f"its state has {partitions} partitions already", "choose another number"))
     properties = {operator.id: operator.properties for operator in operators}
     for operator in query.operators:
@@ -129,6 +129,11 @@ def obstacles(query: QueryDescription, operators: Iterable[OperatorInfo], partit
         if why:
             found.append((f"operator {operator.id} ({operator.name}) {why}", _START_OVER))
     return found
+
+
+def has_partitions(query: QueryDescription, partitions: int) -> bool:
+    """Return whether the state of a query has this number of partitions."""
+    return query.conf.get(_PARTITIONS) == str(partitions)
 
 
 def _unfit(operator: OperatorDescription, properties: str, conf: Mapping[str, str]) -> str:
@@ -168,7 +173,8 @@ def check(
         savepoint: the savepoint.
         operators: metadata of the stateful operators of each query, by its name.
         partitions: the new number.
-        query: name of the only query to rescale; None for all with state. All of them have to fit.
+        query: name of the only query to rescale; None for all with state that have another number. All of them have
+            to fit.
 
     Raises:
         SavepointError: the number is no number of partitions, there is no such query, or a query does not fit.
@@ -185,11 +191,18 @@ def check(
             f"{whose} has no stateful operator, so there is nothing to rescale",
             "set spark.sql.shuffle.partitions of the job",
         )
+    if query is None:
+        chosen = [one for one in chosen if not has_partitions(one.description, partitions)] or chosen
     for one in chosen:
         for why, remedy in obstacles(one.description, operators[one.snapshot.name], partitions):
-            others = "; --query rescales the other queries alone" if len(chosen) > 1 else ""
+            others = "; `savepoint rescale --query` takes one of the other queries alone" if len(chosen) > 1 else ""
             raise SavepointError(f"query {one.snapshot.name!r} cannot be rescaled: {why}", remedy + others)
     return chosen
+
+
+def written_twice(savepoint: Savepoint) -> list[str]:
+    """Return the names of queries that would write batches again after a rollback: those without a file sink."""
+    return [one.snapshot.name for one in savepoint.queries if one.snapshot.sink is None]
 
 
 def stand_in(
@@ -272,12 +285,64 @@ def plan_rescale(path: Path, partitions: int, target: Path, query: str | None = 
     Raises:
         SavepointError: it cannot be rescaled, or *target* exists.
     """
-    savepoint = open_savepoint(path)
-    infos = {one.snapshot.name: check_snapshot(one.snapshot, contents=False).operators for one in savepoint.queries}
-    chosen = tuple(check(savepoint, infos, partitions, query))
+    plan = _plan(open_savepoint(path), partitions, target, query)
     if target.exists() or target.is_symlink():
         raise SavepointError(f"{target} exists already", "name a directory that does not exist")
-    return RescalePlan(savepoint, chosen, partitions, target.absolute())
+    return plan
+
+
+def _plan(savepoint: Savepoint, partitions: int, target: Path, query: str | None) -> RescalePlan:
+    infos = {one.snapshot.name: check_snapshot(one.snapshot, contents=False).operators for one in savepoint.queries}
+    return RescalePlan(savepoint, tuple(check(savepoint, infos, partitions, query)), partitions, target.absolute())
+
+
+def rescaled_path(path: Path, partitions: int) -> Path:
+    """Return the directory for the rescaled copy of a savepoint, beside it."""
+    return path.absolute().with_name(f"{path.absolute().name}-{partitions}-partitions")
+
+
+def plan_start(path: Path, partitions: int) -> RescalePlan | Savepoint:
+    """Find or plan the savepoint from which a job starts with another number of partitions.
+
+    Its directory is that of `rescaled_path`. Needs no Spark, and writes nothing.
+
+    Args:
+        path: of the savepoint.
+        partitions: the number.
+
+    Returns:
+        the savepoint itself if its state has that number already; the result of an earlier rescale; or what to do.
+
+    Raises:
+        SavepointError: it cannot be rescaled, or the directory has other content.
+    """
+    savepoint = open_savepoint(path)
+    stateful = [one.description for one in savepoint.queries if one.description.operators]
+    if stateful and all(has_partitions(description, partitions) for description in stateful):
+        return savepoint
+    target = rescaled_path(path, partitions)
+    plan = _plan(savepoint, partitions, target, None)
+    if not target.exists() and not target.is_symlink():
+        return plan
+    remedy = f"move it away, or rescale {path} with `savepoint rescale` to another directory"
+    try:
+        earlier = open_savepoint(target)
+    except SavepointError as error:
+        raise SavepointError(f"{target} is in the way: {error}", remedy) from error
+    if not is_result(earlier, plan):
+        raise SavepointError(f"{target} is in the way: it is no rescaled copy of {path}", remedy)
+    return earlier
+
+
+def is_result(found: Savepoint, plan: RescalePlan) -> bool:
+    """Return whether a savepoint is the result of a plan. Both savepoints may have been moved since."""
+    wanted, origin = plan.savepoint, found.rescaled
+    names = tuple(one.snapshot.name for one in plan.queries)
+    return (
+        origin is not None
+        and (found.job.id, origin.created_ms) == (wanted.job.id, wanted.created_ms)
+        and (origin.partitions, origin.queries) == (plan.partitions, names)
+    )
 
 
 def run_rescale(plan: RescalePlan, tool: StateTool, compact_interval: int = DEFAULT_COMPACT_INTERVAL) -> Savepoint:

@@ -138,6 +138,42 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
             say(f"job {job_id} is rolled back to {status.path}: its tasks restart")
 
 
+@job.command(name="rescale", epilog=examples(f"understudy job rescale --partitions 8 {EXAMPLE_ID}"))
+@configured
+@click.option("--partitions", type=int, required=True, help="Number of partitions of the state from now on.")
+@click.option("--query", help="Name of the only query whose state is rescaled.  [default: all with state]")
+@click.option(
+    "--savepoint",
+    "directory",
+    type=_directory,
+    help="The directory for the two savepoints.  [default: execution.checkpointing.savepoint-dir]",
+)
+@json_option
+@job_argument()
+def job_rescale(
+    configuration: Configuration,
+    reference: str,
+    partitions: int,
+    query: str | None,
+    directory: Path | None,
+    as_json: bool,
+) -> None:
+    """Give the state of a running job another number of partitions; print the directory of its rescaled savepoint.
+
+    Makes a savepoint, rescales a copy of it while the job runs, and restarts the job's tasks from the copy. They repeat
+    the batches since the savepoint; the output of these batches is first removed from the file sinks. Jobs with other
+    sinks, and state that does not fit, are refused. If a step fails, the job continues as it was.
+    """
+    from runtime.cluster.rescaling import rescale_job
+
+    with connected_to_job(configuration, reference) as (client, job_id):
+        done = rescale_job(configuration, client, job_id, partitions, query, directory)
+    if not as_json:
+        say(clean(f"job {job_id} has {partitions} partitions: its tasks restart"))
+        say(clean(f"this undoes it: understudy job rollback {job_id} --to {done.original}"))
+    print_answer(done, clean(done.savepoint), as_json)
+
+
 def _continues(what: str, job_id: JobID) -> str:
     return f"the {what} continues; `understudy job info {job_id}` shows its outcome"
 
@@ -385,23 +421,13 @@ def savepoint_rescale(
     Only RocksDB can be rescaled. PATH is not changed. The result appears when it is whole, and when counts and
     checksums of its state are those of PATH. Start the job from it with `job run --from`.
     """
-    from runtime.checkpoint.rescale import COMPACT_INTERVAL, DEFAULT_COMPACT_INTERVAL
+    from runtime.checkpoint.rescale import plan_rescale
+    from runtime.cluster.rescaling import compact_interval_of, run_plan
     from runtime.spark.errors import SparkError
-    from runtime.spark.rescale import rescale_savepoint
 
-    java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
-    interval = configuration.spark_properties().get(COMPACT_INTERVAL, str(DEFAULT_COMPACT_INTERVAL))
-    if not interval.isdecimal() or not int(interval):
-        raise ClusterError(f"{COMPACT_INTERVAL}: {interval!r} is no number of batches", "give a whole number from 1")
+    interval = compact_interval_of(configuration)
     try:
-        found = rescale_savepoint(
-            path,
-            partitions,
-            target,
-            query=query,
-            java_home=str(java_home) if java_home else None,
-            compact_interval=int(interval),
-        )
+        found = run_plan(configuration, plan_rescale(path, partitions, target, query), interval)
     except SparkError as error:
         print_error(error)
         sys.exit(ExitStatus.FAILED)

@@ -1021,6 +1021,23 @@ class DisposedSavepoint:
 
 
 @dataclass(frozen=True, slots=True)
+class RescaledJob:
+    """A running job whose state has got another number of partitions.
+
+    Attributes:
+        job_id: of the job.
+        partitions: the new number.
+        savepoint: directory of the rescaled savepoint, from which the job's tasks restart.
+        original: directory of the savepoint that was rescaled; a rollback to it undoes the rescale.
+    """
+
+    job_id: str
+    partitions: int
+    savepoint: str
+    original: str
+
+
+@dataclass(frozen=True, slots=True)
 class StateRows:
     """Rows of the state of an operator.
 
@@ -1245,6 +1262,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "job savepoint": (OperationStatus,),
     "job stop": (OperationStatus,),
     "job rollback": (OperationStatus,),
+    "job rescale": (RescaledJob,),
     "job check": (list[Verdict],),
     "savepoint list": (list[SavepointLine],),
     "savepoint info": (SavepointContent,),

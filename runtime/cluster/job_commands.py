@@ -45,6 +45,7 @@ from runtime.protocol.execution_state import JobStatus
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
+    from runtime.cluster.rescaling import RescaledStart
     from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
     from runtime.jobgraph.working_directory import WorkingDirectory
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
@@ -110,6 +111,13 @@ def job() -> None:
     "the state that was saved under its name.",
 )
 @click.option(
+    "--partitions",
+    type=int,
+    metavar="N",
+    help="With --from: start from a copy of the savepoint whose state has N partitions. It is made beside the "
+    "savepoint, as <savepoint>-N-partitions, unless it is there.",
+)
+@click.option(
     "--allow-non-restored-state",
     is_flag=True,
     help="With --from: a query without saved state under its name starts without state.",
@@ -144,6 +152,7 @@ def job_run(
     environment: dict[str, str],
     working_dir: Path | None,
     savepoint: str | None,
+    partitions: int | None,
     allow_non_restored_state: bool,
     new_query_id: bool | None,
     target: str | None,
@@ -181,6 +190,8 @@ def job_run(
         "jars": ArtifactRole.JAR,
     }
     libraries = [(Path(path), role) for option, role in roles.items() for path in files[option]]
+    if partitions is not None and savepoint is None:
+        raise click.UsageError("--partitions needs --from: it changes the state of a savepoint")
     max_bytes = configuration.get(ClientOptions.WORKING_DIR_MAX_SIZE)
     with readable_errors(), contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="understudy-job-")))
@@ -212,6 +223,7 @@ def job_run(
             )
         # A new cluster for the job takes seconds to start, so errors of the job are found before.
         client = stack.enter_context(connect(configuration)) if wanted is ExecutionTarget.SESSION else None
+        rescaled = _rescaled_start(configuration, client, savepoint, partitions)
         graph = replace(
             read_job_file(file, args, name, own_id, kind=kind, tell=say),
             priority=priority,
@@ -221,6 +233,8 @@ def job_run(
         )
         place, shipped = _working_directory(client, file, working_dir, scratch, max_bytes)
         graph, libraries = replace(graph, working_directory=place), [*libraries, *shipped]
+        if rescaled is not None and graph.savepoint is not None:  # takes long, so all that can be refused was
+            graph = replace(graph, savepoint=replace(graph.savepoint, path=rescaled.make()))
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
         if detach:
             submitted = _submit(client, graph, file, libraries)
@@ -312,6 +326,27 @@ def _restore_settings(
     path = find_state(savepoint, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
     read_state(path)  # raises before anything is submitted
     return SavepointRestoreSettings(str(path), allow_non_restored_state, new_query_id)
+
+
+def _rescaled_start(
+    configuration: Configuration, client: ClusterClient | None, savepoint: str | None, partitions: int | None
+) -> RescaledStart | None:
+    """Return the rescaled state that a job starts from, not made yet; None if it starts from another state, or none.
+
+    Raises:
+        CheckpointError: the savepoint cannot be rescaled.
+        ClusterError: it cannot be seen from here.
+    """
+    if savepoint is None or partitions is None:
+        return None
+    from runtime.cluster.rescaling import RescaledStart
+
+    if client is not None and not client.sees_files:
+        raise ClusterError(
+            "--partitions rescales the savepoint here, and this client does not see the cluster's files",
+            "run `understudy savepoint rescale` on a machine that sees them, and start from its result with --from",
+        )
+    return RescaledStart(configuration, savepoint, partitions)
 
 
 def run_attached(

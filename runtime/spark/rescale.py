@@ -136,7 +136,13 @@ def rescale_savepoint(
         SnapshotError: the state cannot be copied.
         SparkError: Spark cannot be started, or fails.
     """
-    plan = plan_rescale(Path(path), partitions, Path(to), query)
+    return rescale(plan_rescale(Path(path), partitions, Path(to), query), java_home, compact_interval)
+
+
+def rescale(
+    plan: RescalePlan, java_home: str | None = None, compact_interval: int = DEFAULT_COMPACT_INTERVAL
+) -> Savepoint:
+    """Run a rescale that was planned; otherwise as `rescale_savepoint`."""
     return asyncio.run(_run(plan, java_home, compact_interval))
 
 

@@ -17,6 +17,7 @@ from runtime.checkpoint.snapshot import take_snapshot
 from runtime.cluster.checkpoint_commands import _facts
 from runtime.cluster.cli import cli
 from runtime.cluster.output import SCHEMA
+from runtime.errors import ClusterError
 from tests.json_output import parsed
 from tests.streaming_files import StreamingFiles
 
@@ -123,9 +124,21 @@ def test_dispose(savepoint: Savepoint) -> None:
     assert not Path(savepoint.path).exists()
 
 
+@pytest.mark.parametrize("interval", ["0", "-1", "ten"])
+def test_a_compact_interval_that_is_no_number_of_batches(savepoint: Savepoint, tmp_path: Path, interval: str) -> None:
+    setting = f"spark.sql.streaming.fileSink.log.compactInterval={interval}"
+    target = tmp_path / "of-3"
+    error = run("rescale", "-D", setting, "--partitions", "3", "--to", str(target), savepoint.path).exception
+    assert isinstance(error, ClusterError)
+    assert str(error) == f"spark.sql.streaming.fileSink.log.compactInterval: {interval!r} is no number of batches"
+    assert error.remedy == "give a whole number from 1"
+    assert not target.exists()
+
+
 def test_an_error_is_a_line_with_its_remedy(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    for words in (["info", missing], ["dispose", missing], ["list", missing]):
+    rescale = ["rescale", "--partitions", "3", "--to", str(tmp_path / "to"), missing]
+    for words in (["info", missing], ["dispose", missing], ["list", missing], rescale):
         done = subprocess.run(
             [sys.executable, "-m", "runtime.cluster", "savepoint", *words], capture_output=True, text=True, timeout=60
         )

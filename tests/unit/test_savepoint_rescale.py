@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from runtime.checkpoint import rescale
 from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
 from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.manifest import Savepoint, SavepointJob, SavepointQuery
+from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointJob, SavepointQuery
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.rescale import (
     OPERATORS,
     FamilyState,
+    RescalePlan,
     check,
     derived_interval,
     differences,
+    is_result,
     obstacles,
+    plan_start,
     stand_in,
 )
+from runtime.checkpoint.savepoint import write_savepoint
+from runtime.checkpoint.snapshot import take_snapshot
 from runtime.checkpoint.state_layout import OperatorInfo
 from runtime.checkpoint.state_schema import ColumnFamily
 from runtime.protocol.query_snapshot import QuerySnapshot
+from tests.streaming_files import StreamingFiles
 
 _PREFIX = "spark.sql.streaming."
 CONF = {
@@ -100,6 +108,71 @@ def test_the_queries_of_a_savepoint() -> None:
             check(kept, infos, number, "counts")
     with pytest.raises(SavepointError, match="nothing to rescale"):
         check(savepoint(stateless), infos, 5)
+
+
+def test_a_query_that_has_the_number_already_is_copied() -> None:
+    other = replace(query(**{"spark.sql.shuffle.partitions": "5"}), name="other")
+    infos = dict.fromkeys(["counts", "other"], info())
+    assert [one.snapshot.name for one in check(savepoint(query(), other), infos, 5)] == ["counts"]
+    with pytest.raises(SavepointError, match="'other' cannot be rescaled: its state has 5 partitions already"):
+        check(savepoint(query(), other), infos, 5, "other")
+    with pytest.raises(SavepointError, match="'other' cannot be rescaled: its state has 5 partitions already"):
+        check(savepoint(other), infos, 5)
+
+
+JOB = SavepointJob("ab" * 16, "job")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Savepoint:
+    files = StreamingFiles(tmp_path / "live")
+    files.run(2)
+    return write_savepoint(tmp_path / "savepoints", JOB, [take_snapshot(files.query, tmp_path / "chk")], name="one")
+
+
+def test_a_job_starts_from_a_rescaled_savepoint_beside_the_original(
+    written: Savepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(written.path)
+    same = plan_start(path, 2)
+    assert isinstance(same, Savepoint)
+    assert same.path == written.path
+    with pytest.raises(SavepointError, match="its state store is an unknown provider"):
+        plan_start(path, 3)
+    monkeypatch.setattr(rescale, "obstacles", lambda *_: [])
+    plan = plan_start(path, 3)
+    assert isinstance(plan, RescalePlan)
+    assert plan.target == path.parent / "one-3-partitions"
+    assert [one.name for one in path.parent.iterdir()] == ["one"]
+
+    origin = RescaledFrom(written.path, written.created_ms, 3, ("counts",))
+    snapshots = [one.snapshot for one in written.queries]
+    made = write_savepoint(path.parent, JOB, snapshots, name=plan.target.name, rescaled=origin)
+    earlier = plan_start(path, 3)
+    assert isinstance(earlier, Savepoint)
+    assert earlier.path == str(plan.target)
+    for other in (
+        replace(made, rescaled=None),
+        replace(made, job=SavepointJob("cd" * 16, "job")),
+        replace(made, rescaled=replace(origin, created_ms=1)),
+        replace(made, rescaled=replace(origin, partitions=4)),
+        replace(made, rescaled=replace(origin, queries=())),
+    ):
+        assert not is_result(other, plan)
+    moved = path.parent.rename(tmp_path / "moved") / "one"
+    assert isinstance(plan_start(moved, 3), Savepoint), "both were moved"
+
+
+def test_what_is_in_the_way_of_a_rescaled_savepoint_stays(written: Savepoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rescale, "obstacles", lambda *_: [])
+    path = Path(written.path)
+    snapshots = [one.snapshot for one in written.queries]
+    write_savepoint(path.parent, JOB, snapshots, name="one-3-partitions")
+    (path.parent / "one-4-partitions").mkdir()
+    for number, why in ((3, "it is no rescaled copy of"), (4, "is no savepoint")):
+        with pytest.raises(SavepointError, match=f"one-{number}-partitions is in the way: .*{why}") as caught:
+            plan_start(path, number)
+        assert "move it away" in caught.value.remedy
 
 
 def log(*names: str) -> dict[str, bytes]:

@@ -1,0 +1,138 @@
+"""Jobs whose state gets another number of partitions: the file sink has the rows of an undisturbed run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.checkpoint.files import list_names
+from runtime.checkpoint.layout import last_commit
+from runtime.checkpoint.savepoint import read_savepoint
+from tests.cluster_harness import Cluster, await_value, started
+from tests.integration.test_checkpoints import STREAM
+from tests.job_files import write_job
+from tests.json_output import parsed
+from tests.streaming_rows import Source, rows_of, rows_so_far
+
+
+@pytest.fixture(scope="module")
+def rocksdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose queries have state that can be rescaled, and checkpoint often."""
+    yield from started(
+        tmp_path_factory.mktemp("r"),
+        "state.backend.type=rocksdb",
+        "execution.checkpointing.interval=1s",
+        "spark.sql.session.timeZone=UTC",
+        "task.cancellation.timeout=5min",
+    )
+
+
+def committed(location: Path) -> int:
+    return last_commit(f"commits/{name}" for name in list_names(location / "commits"))
+
+
+def partitions_of(location: Path, version: int) -> list[int]:
+    """The partitions in whose stores Spark has written a version of the state."""
+    written = (location / "state" / "0").glob(f"[0-9]*/{version}*.[cz]*")
+    return sorted({int(path.parent.name) for path in written})
+
+
+def test_a_job_goes_on_from_a_savepoint_with_other_partitions(rocksdb: Cluster, tmp_path: Path) -> None:
+    cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
+    arguments = str(write_job(tmp_path, STREAM, "stream.py")), "--", str(source.directory), str(sink), str(live)
+    source.write(3)
+    first = cluster.run("job", "run", "--detach", *arguments).stdout.strip()
+    await_value(lambda: committed(live) >= 2)
+    savepoint = cluster.run("job", "stop", "--savepoint", str(tmp_path / "savepoints"), first).stdout.strip()
+    batch = read_savepoint(Path(savepoint)).queries[0].snapshot.batch_id
+    assert partitions_of(live, batch + 1) == [0, 1]
+
+    jobs = len(cluster.json("job", "list"))
+    refused = cluster.run("job", "run", "--from", savepoint, "--partitions", "0", *arguments, check=False)
+    assert (refused.returncode, "0 is no number of partitions" in refused.stderr) == (1, True)
+    assert len(cluster.json("job", "list")) == jobs
+    assert [path.name for path in (tmp_path / "savepoints").iterdir()] == [Path(savepoint).name]
+
+    other = tmp_path / "of-3"
+    words = "savepoint", "rescale", "--json", "--partitions", "3", "--to", str(other), savepoint
+    done = subprocess.run([sys.executable, "-m", "runtime.cluster", *words], capture_output=True, text=True, check=True)
+    printed = parsed(words, done.stdout)
+    assert (printed["path"], printed["rescaled"]["path"], printed["rescaled"]["partitions"]) == (
+        str(other),
+        savepoint,
+        3,
+    )
+    assert read_savepoint(other).rescaled is not None
+
+    options = "--detach", "--from", savepoint, "--partitions"
+    resumed = cluster.run("job", "run", *options, "5", *arguments)
+    target = f"{savepoint}-5-partitions"
+    assert f"rescaled to 5 partitions: {target}\n" in resumed.stderr
+    source.write(3)
+    await_value(lambda: committed(live) > batch + 2)
+    source.close()
+    await_value(lambda: rows_so_far(sink).total() >= source.expected.total())
+    assert rows_of(sink) == source.expected
+    assert partitions_of(live, batch + 3) == [0, 1, 2, 3, 4]
+    restored = cluster.job(resumed.stdout.strip())["checkpoints"]["latest_restored"]
+    assert restored["path"] == target
+    cluster.run("job", "cancel", resumed.stdout.strip())
+
+    same = cluster.run("job", "run", *options, "2", *arguments)
+    assert f"{savepoint} has 2 partitions: the job starts from it as it is\n" in same.stderr
+    cluster.run("job", "cancel", same.stdout.strip())
+
+
+def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: Cluster, tmp_path: Path) -> None:
+    cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
+    source.write(3)
+    script = write_job(tmp_path, STREAM, "stream.py")
+    job_id = cluster.submit(script, str(source.directory), str(sink), str(live))
+    await_value(lambda: committed(live) >= 2)
+    restored_from = lambda: (cluster.job(job_id)["checkpoints"]["latest_restored"] or {}).get("path")  # noqa: E731
+
+    def begun(name: str) -> tuple[subprocess.Popen[str], Path]:
+        """Begin to rescale, up to the savepoint."""
+        words = "job", "rescale", "--savepoint", str(tmp_path / name), "--json", "--partitions", "5", job_id
+        process = subprocess.Popen(cluster.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return process, await_value(lambda: next((tmp_path / name).glob("savepoint-*"), None))
+
+    words = "job", "rescale", "--savepoint", str(tmp_path / "refused"), "--partitions", "2"
+    refused = cluster.run(*words, job_id, check=False)
+    assert (refused.returncode, "its state has 2 partitions already" in refused.stderr) == (1, True)
+    assert list((tmp_path / "refused").iterdir()) == []
+
+    killed, _ = begun("killed")
+    with killed:
+        killed.kill()
+    assert (cluster.job(job_id)["state"], restored_from()) == ("RUNNING", None)
+
+    rescaling, taken = begun("savepoints")
+    with rescaling:
+        rescaling.send_signal(signal.SIGSTOP)
+        batch = read_savepoint(taken).queries[0].snapshot.batch_id
+        source.write(3)
+        await_value(lambda: committed(live) >= batch + 3)  # these are done once more
+        rescaling.send_signal(signal.SIGCONT)
+        output, errors = rescaling.communicate()
+    assert rescaling.returncode == 0, errors
+    done = parsed(("job", "rescale"), output)
+    assert (done["job_id"], done["partitions"], done["original"]) == (job_id, 5, str(taken))
+    await_value(lambda: restored_from() == done["savepoint"])
+    source.write(2)
+    source.close()
+    await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4])
+    await_value(lambda: rows_so_far(sink) == source.expected)
+    assert partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4]
+
+    cluster.run("job", "rollback", "--to", done["original"], job_id)
+    await_value(lambda: restored_from() == done["original"])
+    await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1] and committed(live) > batch)
+    await_value(lambda: rows_so_far(sink) == source.expected)
+    cluster.run("job", "cancel", job_id)
+    assert rows_of(sink) == source.expected
