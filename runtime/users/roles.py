@@ -54,6 +54,7 @@ _READ = (
     "/config",
     "/overview",
     "/processes",
+    "/queues",
     "/datasets",
     "/feature-level",
     "/actors",
