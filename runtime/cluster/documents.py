@@ -1062,7 +1062,7 @@ class UserLine:
 
     Attributes:
         name: of the user.
-        role: `viewer`, `user`, `operator` or `admin`.
+        role: `metrics`, `viewer`, `user`, `operator` or `admin`.
         created_ms: when the user was added.
     """
 

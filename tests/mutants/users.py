@@ -162,6 +162,33 @@ MUTANTS = (
         ("unit/test_identities.py::test_digests_are_compared_in_constant_time_also_without_a_record",),
     ),
     Mutant(
+        "metrics-tokens-see-jobs",
+        "A token for metrics does nothing but read them.",
+        _ROLES,
+        "ANYONE = Rule(Role.VIEWER)",
+        "ANYONE = Rule(Role.METRICS)",
+        (
+            "unit/test_role_table.py::test_the_role_metrics_may_do_nothing_but_read_them",
+            "unit/test_rest_roles.py::test_a_token_for_metrics_reads_metrics_and_nothing_else",
+        ),
+    ),
+    Mutant(
+        "metrics-tokens-list-their-own",
+        "A token for metrics does not list tokens, not even its own.",
+        _ROLES,
+        "OWN_IDENTITY = Rule(Role.ADMIN, own=Role.VIEWER)",
+        "OWN_IDENTITY = Rule(Role.ADMIN, own=Role.METRICS)",
+        ("unit/test_role_table.py::test_the_role_metrics_may_do_nothing_but_read_them",),
+    ),
+    Mutant(
+        "unknown-role-is-a-viewer",
+        "A user with a role of a later release identifies nobody.",
+        _IDENTITIES,
+        'Role(raw["role"])',
+        'Role(raw["role"] if raw["role"] in [role.value for role in Role] else "viewer")',
+        ("unit/test_identities.py::test_a_user_with_a_role_of_a_later_release_identifies_nobody_and_is_kept",),
+    ),
+    Mutant(
         "viewers-change-their-own",
         "A viewer changes nothing.",
         _ROLES,

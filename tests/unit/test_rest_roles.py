@@ -41,7 +41,7 @@ NEW = JobID("3" * 32)
 OWN_ARCHIVED = JobID("4" * 32)
 NOW_MS = 1000
 NAMES = {role: f"a-{role.value}" for role in Role}
-RANK = ("viewer", "user", "operator", "admin")
+RANK = ("metrics", "viewer", "user", "operator", "admin")
 
 
 def applied(entries: dict[str, str], changes: list[Change]) -> None:
@@ -229,7 +229,9 @@ async def test_each_call_allows_each_role_what_the_table_says(tmp_path: Path, ro
             assert answer.status not in (401, 403), (action, answer.body)
             continue
         assert answer.status == 403, (action, answer.body)
-        assert answer.error.startswith(f"user {NAMES[role]} has the role {role.value}; the call {action}")
+        may_call = allows(ROUTES["POST /gateways/{gateway}/{method}"], role, owns=False)
+        what = f"the call {action}" if may_call else "this request (Call a method"
+        assert answer.error.startswith(f"user {NAMES[role]} has the role {role.value}; {what}")
         assert site.untouched, action
 
 
@@ -250,6 +252,33 @@ async def test_a_viewer_reads_what_has_no_handler_of_its_own(tmp_path: Path, pat
     site = OwnedSite(tmp_path)
     assert (await site.ask("GET", path, token=site.users.tokens[Role.VIEWER])).status == 200
     assert (await site.ask("HEAD", path, token=site.users.tokens[Role.VIEWER])).status == 200
+
+
+async def test_a_token_for_metrics_reads_metrics_and_nothing_else(tmp_path: Path) -> None:
+    """Whatever it asks for: each route and call, other spellings of paths and methods, and what is its own."""
+    site = OwnedSite(tmp_path, NAMES[Role.METRICS])
+    token = site.users.tokens[Role.METRICS]
+    for path in ("/metrics/prometheus", "/v1/metrics/prometheus"):
+        answer = await site.ask("GET", path, token=token)
+        assert (answer.status, b"flink_jobmanager_" in answer.body) == (200, True)
+        assert (await site.ask("HEAD", path, token=token)).status == 200
+    paths = {filled(route.path) for route in (*ALL, *events.ROUTES)} | {"/openapi.json"}
+    paths -= {"/metrics/prometheus"}
+    for path in sorted(paths):
+        for method in ("GET", "HEAD", "POST", "PATCH", "DELETE", "PUT", "OPTIONS"):
+            for prefix in ("", "/v1"):
+                assert (await site.ask(method, prefix + path, token=token)).status in (403, 405), (method, path)
+    for method in ("POST", "PATCH", "DELETE", "PUT"):
+        assert (await site.ask(method, "/metrics/prometheus", token=token)).status == 405
+    tricks = ("/metrics/prometheus/../../jobs", "/metrics/prometheus/", "//jobs", "/v1/v1/jobs", "/jobs/overview/")
+    tricks += ("/jobs/overview?x=/metrics/prometheus", "/JOBS", "/%6aobs", "/jobs;/metrics/prometheus", "/v1")
+    for target in tricks:
+        assert (await site.ask("GET", target, token=token)).status in (403, 404), target
+    for action in CALLS:
+        for owns in (True, False):
+            assert (await call(site, action, Role.METRICS, owns=owns)).status == 403, action
+    assert site.untouched
+    assert site.cluster.asked == 2 * 2, "the cluster was asked for metrics alone"
 
 
 def test_a_route_without_a_rule_is_never_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

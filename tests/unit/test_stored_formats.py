@@ -14,6 +14,7 @@ import pytest
 from runtime import __version__
 from runtime.checkpoint.manifest import digest_of
 from runtime.feature_level import Format
+from runtime.users.identities import Role
 from tests.stored_formats import (
     FORMATS,
     StoredFormat,
@@ -118,6 +119,7 @@ def change(path: str, value: Any) -> dict[str, Any]:
         ("savepoint/types/SavepointJob/owner", "str", "SavepointJob.owner is new and has no default"),
         ("lease/types/LeaseHolder/host", "str", "LeaseHolder.host has lost its default"),
         ("job-graph/types/JobKind", ["script"], "the values of JobKind were"),
+        ("user/types/Role", ["viewer", "user", "operator"], "the values of Role were"),
         ("job-graph/types/JobEdge", None, "JobEdge is gone"),
         ("cluster", None, "the format is gone"),
     ],
@@ -138,6 +140,7 @@ def test_an_incompatible_change_needs_a_version(path: str, value: Any, problem: 
         ("job-graph/types/JobVertex/colour", "str?"),
         ("job-graph/types/JobVertex/name", "str?"),
         ("job-graph/types/Colour", ["red"]),
+        ("user/types/Role", ["auditor", *(role.value for role in Role)]),
     ],
 )
 def test_a_field_with_a_default_needs_none(path: str, value: Any) -> None:
