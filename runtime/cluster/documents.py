@@ -964,6 +964,7 @@ class SavepointContent:
         path: its directory.
         job_id: id of its job.
         job_name: of that job.
+        owner: name of the user who submitted that job; empty if it had none; null if release 0.1.0 wrote the savepoint.
         created_ms: when it was written.
         bytes: of all its files.
         queries: of the job.
@@ -977,6 +978,7 @@ class SavepointContent:
     path: str
     job_id: str
     job_name: str
+    owner: str | None
     created_ms: int
     bytes: int
     queries: tuple[SavepointQuery, ...]
@@ -989,7 +991,8 @@ class SavepointContent:
     @classmethod
     def of(cls, savepoint: Savepoint) -> SavepointContent:
         """Return the document of a savepoint."""
-        return _of(cls, savepoint, job_id=savepoint.job.id, job_name=savepoint.job.name)
+        job = savepoint.job
+        return _of(cls, savepoint, job_id=job.id, job_name=job.name, owner=job.owner)
 
 
 @dataclass(frozen=True, slots=True)

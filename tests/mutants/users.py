@@ -122,6 +122,22 @@ MUTANTS = (
         ("unit/test_rest_roles.py::test_no_user_takes_the_id_of_anothers_job",),
     ),
     Mutant(
+        "anybodys-savepoint",
+        "A user starts a job only from their own savepoints.",
+        _AUTHORIZATION,
+        "if not (owner is None or may(principal, OWN, owner)):",
+        "if False:",
+        ("unit/test_rest_roles.py::test_a_job_starts_from_ones_own_savepoint_alone",),
+    ),
+    Mutant(
+        "savepoints-without-an-owner",
+        "A savepoint names the owner of its job.",
+        "runtime/jobmaster/savepoints.py",
+        "SavepointJob(self._job.job_id, self._job.name, self._job.owner)",
+        "SavepointJob(self._job.job_id, self._job.name)",
+        ("unit/test_job_checkpoints.py::test_a_savepoint_names_the_owner_of_its_job",),
+    ),
+    Mutant(
         "unlisted-job-is-free",
         "A new job is its owner's before it is in a recent list.",
         _AUTHORIZATION,

@@ -16,9 +16,12 @@ import pytest
 from actors.rpc.codec import to_plain
 from blob.key import PermanentBlobKey
 from conf.configuration import Configuration
+from runtime.checkpoint.manifest import SavepointJob
+from runtime.checkpoint.savepoint import write_savepoint
 from runtime.ha.errors import HaUnreachableError
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
+from runtime.jobgraph.job_graph import SavepointRestoreSettings
 from runtime.jobgraph.json_form import to_json
 from runtime.protocol.errors import JobNotFoundError
 from runtime.protocol.http_gateways import HTTP_GATEWAYS, MSGPACK, OCTETS
@@ -326,6 +329,35 @@ async def test_no_user_takes_the_id_of_anothers_job(tmp_path: Path) -> None:
     answer = await site.ask("POST", "/scripts", body, kind, token=site.users.tokens[Role.USER])
     assert (answer.status, site.cluster.submitted) == (403, [])
     assert f"using the id of job {ID} on what belongs to somebody" in answer.error
+
+
+@pytest.mark.parametrize("role", [Role.USER, Role.OPERATOR, Role.ADMIN], ids=lambda role: role.value)
+@pytest.mark.parametrize("owner", ["own", "somebody", "", None])
+async def test_a_job_starts_from_ones_own_savepoint_alone(tmp_path: Path, role: Role, owner: str | None) -> None:
+    """By each way to submit one. Release 0.1.0 wrote no owner into savepoints: these are open to all."""
+    site = OwnedSite(tmp_path)
+    job = SavepointJob("0" * 32, "counts", NAMES[role] if owner == "own" else owner)
+    path = write_savepoint(tmp_path / "savepoints", job, []).path
+    allowed = owner in ("own", None) or role is not Role.USER
+    graph = replace(example_graph(), savepoint=SavepointRestoreSettings(path))
+    token, main = site.users.tokens[role], ("main", "a.py", b"def f(): pass")
+    script = form(("script", "a.py", b"print()"), ("savepoint", "", path.encode()))
+    as_json = form(("graph", "g.json", to_json(graph).encode()), main)
+    packed = [msgpack.packb([to_plain(graph_of(path))])], (b"content-type", MSGPACK.encode())
+    for target, (body, kind) in (
+        ("/scripts", script),
+        ("/graphs", as_json),
+        ("/gateways/dispatcher/submit_job", packed),
+    ):
+        answer = await site.ask("POST", target, body, kind, token=token)
+        if allowed:
+            assert answer.status in (200, 202), (target, answer.body)
+            continue
+        assert answer.status == 403, (target, answer.body)
+        assert f"user a-user has the role user; starting from the savepoint {path}" in answer.error
+        assert "the role operator for others'" in answer.error
+    assert len(site.cluster.submitted) == 3 * allowed
+    assert [graph.savepoint.path for graph, _ in site.cluster.submitted if graph.savepoint] == [path] * 3 * allowed
 
 
 async def test_a_job_without_an_owner_is_no_users(tmp_path: Path) -> None:

@@ -83,6 +83,15 @@ def test_a_job_that_was_stored_before_jobs_had_owners_has_none(name: str) -> Non
     assert earlier == dataclasses.replace(item.value, owner="")
 
 
+def test_a_savepoint_that_was_stored_before_savepoints_had_owners_names_none() -> None:
+    (item,) = (item for item in FORMATS if item.name == "savepoint")
+    plain = json.loads(item.write(item.value))
+    del plain["job"]["owner"], plain["digest"]
+    plain["digest"] = digest_of(plain)
+    earlier = item.read(json.dumps(plain).encode())
+    assert earlier.job == dataclasses.replace(item.value.job, owner=None)
+
+
 def test_each_format_that_holds_its_version_has_one_at_each_level() -> None:
     assert {item.name: item.level_format for item in FORMATS if item.level_format} == {of.value: of for of in Format}
 
@@ -116,7 +125,7 @@ def change(path: str, value: Any) -> dict[str, Any]:
     [
         ("job-graph/types/JobVertex/memory_bytes", None, "JobVertex.memory_bytes is gone"),
         ("job-graph/types/JobVertex/name", "int", "JobVertex.name was str, and is int"),
-        ("savepoint/types/SavepointJob/owner", "str", "SavepointJob.owner is new and has no default"),
+        ("savepoint/types/SavepointJob/team", "str", "SavepointJob.team is new and has no default"),
         ("lease/types/LeaseHolder/host", "str", "LeaseHolder.host has lost its default"),
         ("job-graph/types/JobKind", ["script"], "the values of JobKind were"),
         ("user/types/Role", ["viewer", "user", "operator"], "the values of Role were"),
