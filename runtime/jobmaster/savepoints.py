@@ -111,7 +111,7 @@ class SavepointWriter:
             if number.isdecimal() and int(number) <= epoch:
                 _take_away(other)
         try:
-            job = SavepointJob(self._job.job_id, self._job.name)
+            job = SavepointJob(self._job.job_id, self._job.name, self._job.owner)
             made = Path(write_savepoint(part, job, metadata.queries, level).path)
         except BaseException:
             _remove(part)

@@ -141,6 +141,9 @@ def test_limits_hold_refusals_say_what_to_do_and_urgent_jobs_come_first(people: 
     (queue,) = people.queues()["queues"]
     assert (queue["slots"], queue["waiting"], [user["user"] for user in queue["users"]]) == (1, 1, ["ada"])
     assert reason in people.understudy("bob", "queue", "list").stdout
+    told = replace(people.rest, token=people.tokens["bob"]).get("/v1/queues")
+    assert [(each["job_id"], each["place"], each["reason"]) for each in told["waiting"]] == [(second, 1, reason)]
+    assert (told["running"], told["has_file"], told["problem"]) == ([first], True, "")
 
     refused = people.understudy("ada", "job", "run", "--detach", str(people.script), "--", "x", check=False)
     problem = "user ada has 1 of 1 waiting jobs; submit again in 10 s"

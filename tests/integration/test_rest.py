@@ -8,6 +8,7 @@ import signal
 import socket
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -80,6 +81,33 @@ def test_a_job_graph_is_submitted_as_json(cluster: Cluster, rest: RestClient, tm
     cluster.await_status(graph.job_id, "FINISHED")
     assert len(rest.get(f"/jobs/{graph.job_id}")["vertices"]) == 2
     assert "total 14" in cluster.run("job", "logs", graph.job_id).stdout
+
+
+def test_metrics_are_scraped_with_a_token_that_allows_nothing_else(cluster: Cluster, rest: RestClient) -> None:
+    cluster.run("user", "add", "prometheus", "--role=metrics")
+    token = cluster.json("token", "add", "prometheus")["token"]
+    scraper = replace(rest, token=token)
+    reply = scraper.ask("GET", "/metrics/prometheus")
+    assert reply.status == 200
+    assert b"flink_jobmanager_numRunningJobs" in reply.body
+    for method, path in (
+        ("GET", "/v1/jobs/overview"),
+        ("GET", "/v1/queues"),
+        ("GET", "/v1/events"),
+        ("GET", "/v1/config"),
+        ("GET", "/v1/jobmanager/metrics"),
+        ("GET", "/v1/jobmanager/logs/master.log"),
+        ("POST", "/v1/scripts"),
+        ("POST", "/v1/gateways/dispatcher/list_jobs"),
+        ("DELETE", "/v1/cluster"),
+    ):
+        refused = scraper.ask(method, path)
+        assert refused.status == 403, path
+        assert "user prometheus has the role metrics; " in refused.json["errors"][0]
+    users = {user["name"]: user["role"] for user in cluster.json("user", "list")}
+    assert users["prometheus"] == "metrics"
+    cluster.run("user", "remove", "prometheus")
+    await_value(lambda: scraper.ask("GET", "/metrics/prometheus").status == 401)
 
 
 def test_metrics_are_those_of_all_processes(cluster: Cluster, rest: RestClient, tmp_path: Path) -> None:

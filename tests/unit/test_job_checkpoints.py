@@ -21,7 +21,7 @@ from conf.files import make_private
 from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
 from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
-from runtime.checkpoint.savepoint import verify_savepoint
+from runtime.checkpoint.savepoint import read_savepoint, verify_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.ha.checkpoint_store import CompletedCheckpoint, RetainedCheckpoints
 from runtime.ha.errors import HaUnreachableError, LeadershipLostError
@@ -552,6 +552,16 @@ async def test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were
     unwanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
     writer.copy(unwanted, metadata, 3, lambda: False)
     assert [str(path) for path in (tmp_path / "savepoints").iterdir()] == [writer.find(wanted)]
+
+
+@pytest.mark.parametrize("owner", ["ada", ""])
+async def test_a_savepoint_names_the_owner_of_its_job(job: Job, tmp_path: Path, owner: str) -> None:
+    wanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    writer = SavepointWriter(replace(job.graph, owner=owner), Configuration.from_dict({}))
+    files = take_snapshot(job.files.query, tmp_path / "chk-1" / "counts")
+    made = writer.copy(wanted, cast(Any, SimpleNamespace(queries=(files,))), 1, lambda: True)
+    found = read_savepoint(Path(writer.publish(wanted, made))).job
+    assert (found.id, found.name, found.owner) == (job.graph.job_id, job.graph.name, owner)
 
 
 async def test_a_savepoint_that_a_former_job_master_publishes_at_the_last_moment_is_taken_over(
