@@ -20,6 +20,7 @@ from runtime.checkpoint.snapshot import take_snapshot
 from runtime.client import ClusterClient, NoAnswerError
 from runtime.cluster import rescaling
 from runtime.cluster.cli import cli
+from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import RescaledJob
 from runtime.cluster.job_commands import _rescaled_start
 from runtime.cluster.rescaling import RescaledStart, rescale_job
@@ -148,7 +149,7 @@ def test_a_start_with_other_partitions_needs_a_savepoint_that_is_seen_from_here(
     script = tmp_path / "job.py"
     script.touch()
     done = CliRunner().invoke(cli, ["job", "run", "--partitions", "3", str(script)])
-    assert (done.exit_code, "--partitions needs --from" in done.stderr) == (2, True)
+    assert (done.exit_code, "--partitions needs --from" in done.stderr) == (ExitStatus.WRONG_USAGE, True)
     checkpoint = tmp_path / "chk-7"
     checkpoint.mkdir()
     (checkpoint / METADATA).touch()
