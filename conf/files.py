@@ -11,6 +11,7 @@ names too, whichever process made them (`sync_names`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -84,19 +85,23 @@ def name_when_whole(name: str) -> str:
     return match["name"] if match else name
 
 
-def make_private(directory: Path, *, durable: bool = False) -> None:
+def make_private(directory: Path, *, durable: bool = False, below: Path | None = None) -> None:
     """Make a directory and its missing parents, for their owner only.
 
     Args:
         directory: the directory; an existing one stays as it is.
         durable: whether its name, and those of the directories above it, are on the disk when this returns. Use False
             for a directory inside one that `rename_durably` will rename.
+        below: a parent that has to exist, and is not made again if another process has removed it.
 
     Raises:
         FileExistsError: a file has that path.
+        FileNotFoundError: *below* does not exist.
     """
     if not directory.is_dir():
-        make_private(directory.parent)
+        if directory == below:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
+        make_private(directory.parent, below=below)
         directory.mkdir(mode=0o700, exist_ok=True)
         _remembered.discard(_name_of(directory.resolve()))  # of a removed directory, whose inode is used again
     if durable:

@@ -32,6 +32,7 @@ from tests.waiting import PATIENCE_S
 NO_WARM_UP, WARM_UP = (f"taskmanager.spark.warm-up={value}" for value in ("false", "true"))  # 15 s of CPU time
 NO_FURTHER_WARM_UP = "taskmanager.spark.warm-up-queries=0"  # tests share the cores, and look at what is at rest
 FEWER_READY = "taskmanager.task-pool.size=4"
+LEASE = "high-availability.lease=10s"  # no leader of a busy machine, whose disk may stand still, loses its latch
 GROUPS = ("job", "cluster", "user", "token", "queue")
 """Commands of two words that need a cluster."""
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,6 +76,7 @@ class Cluster:
             NO_WARM_UP,
             NO_FURTHER_WARM_UP,
             FEWER_READY,
+            LEASE,
             *self.settings,
         ]
         flags = [part for option in options for part in ("-D", option)]
@@ -168,12 +170,17 @@ class Cluster:
         return found
 
     def pid_of(self, name: str) -> int:
-        """The process of a component, as `status` names it."""
-        if name.startswith("tm:"):
+        """The process of a component, as `status` names it, once it is known: a new leader has to be told of all."""
+
+        def look() -> list[int]:
+            if not name.startswith("tm:"):
+                return [view.pid for view in self._processes() if view.name == name]
             with self.client() as client:
-                managers = {str(view.registration.resource_id): view.registration for view in client.task_managers()}
-            return managers[name[3:]].pid
-        return {view.name: view for view in self._processes()}[name].pid
+                managers = [view.registration for view in client.task_managers()]
+            return [manager.pid for manager in managers if manager.resource_id == name[3:]]
+
+        found: list[int] = await_value(look)
+        return found[0]
 
     def processes_of_master(self, number: int) -> list[int]:
         """A master and its components: what dies with it."""

@@ -25,7 +25,7 @@ from tests.standalone_spark import SPARK_HOME, spark_environment
 
 EXAMPLES = Path("examples/src/main/python")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "spark-examples.md"
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 
 ENDLESS = {
     "avro_inputformat.py": "needs a jar that PySpark does not bring",

@@ -381,16 +381,26 @@ def _name_of(hint: Any) -> str:
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
 
 
+GROWING = frozenset({"Role"})
+"""Enumerations that get further values at the same version of their format.
+
+An earlier release takes a value that holds one for unreadable. What it then does (`StoredFormat.refusal`) grants
+nothing.
+"""
+
+
 def incompatible(before: Shape, now: Shape) -> list[str]:
     """Return the changes of a format that an earlier or a later release cannot read; none if both can.
 
-    A new field with a default is compatible, and so is a new type that only such fields use.
+    A new field with a default is compatible, and so is a new type that only such fields use. So is a further value of
+    one of `GROWING`.
     """
     problems = []
     for name, old in before.items():
         new = now.get(name)
         if isinstance(old, list):
-            if new != old:
+            has_grown = name in GROWING and isinstance(new, list) and set(old) <= set(new)
+            if new != old and not has_grown:
                 problems.append(f"the values of {name} were {old}, and are {new}")
             continue
         if not isinstance(new, dict):
@@ -474,6 +484,9 @@ files: values of each format as each release wrote them. Every later release rea
 
 A new field with a default keeps its format's version: earlier releases ignore the field, later ones fill it in. Every
 other change of a format raises its version. A test compares the types with their recorded form, and fails otherwise.
+
+A new value of `Role` keeps the version too. An earlier release cannot read a user with such a role. It identifies
+nobody by their tokens, and keeps the user.
 
 A `?` after a type says that the field has a default.
 

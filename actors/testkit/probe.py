@@ -46,12 +46,14 @@ class TestProbe:
     Args:
         system: the actor system.
         name: its name; default: ``testProbe-1`` and so on.
+        timeout_s: seconds that its methods wait for a message where they are given no other time.
     """
 
     __test__ = False  # pytest takes it for a test class by its name
 
-    def __init__(self, system: ActorSystemBase, name: str | None = None) -> None:
+    def __init__(self, system: ActorSystemBase, name: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._system = system
+        self._timeout_s = timeout_s
         self._received: queue.SimpleQueue[_Received] = queue.SimpleQueue()
         self._last_sender: ActorRef | None = None
         props = Props(_ProbeActor, self._received).local()
@@ -69,12 +71,14 @@ class TestProbe:
 
     # ------------------------------------------------------------------ looking
 
-    def receive_one(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Any:
+    def receive_one(self, timeout_s: float | None = None) -> Any:
         """Return the next message of any type.
 
         Raises:
-            AssertionError: no message came within *timeout_s* seconds.
+            AssertionError: no message came within *timeout_s* seconds (default: the probe's).
         """
+        if timeout_s is None:
+            timeout_s = self._timeout_s
         received = self._next(timeout_s)
         if received is None:
             raise AssertionError(f"no message came within {timeout_s:g} s")
@@ -92,13 +96,13 @@ class TestProbe:
         except queue.Empty:
             return None
 
-    def expect_msg(self, expected: M, timeout_s: float = DEFAULT_TIMEOUT_S) -> M:
+    def expect_msg(self, expected: M, timeout_s: float | None = None) -> M:
         """Return the next message; assert that it equals *expected*."""
         message: M = self.receive_one(timeout_s)
         assert message == expected, f"expected {expected!r}, got {message!r}"
         return message
 
-    def expect_msg_type(self, expected: type[M], timeout_s: float = DEFAULT_TIMEOUT_S) -> M:
+    def expect_msg_type(self, expected: type[M], timeout_s: float | None = None) -> M:
         """Return the next message; assert that it has that type."""
         message = self.receive_one(timeout_s)
         assert isinstance(message, expected), f"expected a {expected.__name__}, got {message!r}"
@@ -109,15 +113,15 @@ class TestProbe:
         received = self._next(seconds)
         assert received is None, f"expected no message, got {received[0]!r}" if received else ""
 
-    def expect_terminated(self, ref: ActorRef, timeout_s: float = DEFAULT_TIMEOUT_S) -> Terminated:
+    def expect_terminated(self, ref: ActorRef, timeout_s: float | None = None) -> Terminated:
         """Return the next message; assert that it is the `Terminated` of *ref*."""
         terminated = self.expect_msg_type(Terminated, timeout_s)
         assert terminated.actor == ref, f"expected the end of {ref}, got that of {terminated.actor}"
         return terminated
 
-    def receive_n(self, number: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[Any]:
-        """Return the next *number* messages; all have to come within *timeout_s* seconds."""
-        deadline = self._now() + timeout_s
+    def receive_n(self, number: int, timeout_s: float | None = None) -> list[Any]:
+        """Return the next *number* messages; all have to come within *timeout_s* seconds (default: the probe's)."""
+        deadline = self._now() + (self._timeout_s if timeout_s is None else timeout_s)
         return [self.receive_one(max(deadline - self._now(), 0.0)) for _ in range(number)]
 
     def _now(self) -> float:

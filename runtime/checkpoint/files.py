@@ -155,7 +155,7 @@ def take_files(
     Args:
         source: the directory that they are in.
         names: their paths below it.
-        target: where they go; directories are made (0700).
+        target: an existing directory where they go; directories below it are made (0700).
         previous: the target of an earlier call; None if there was none.
         copy: whether to copy all files, and link none.
 
@@ -169,7 +169,7 @@ def take_files(
     for name in names:  # thousands of them: plain texts cost half of what Path objects do
         parent = name.rpartition("/")[0]
         if parent not in made:
-            make_private(target / parent)
+            make_private(target / parent, below=target)
             made.add(parent)
         file, new = f"{source}/{name}", f"{target}/{name}"
         older = f"{previous}/{name}" if previous is not None else ""

@@ -18,10 +18,17 @@ from runtime.protocol.query_snapshot import QuerySnapshot
 
 @dataclass(frozen=True, slots=True)
 class SavepointJob:
-    """The job of a savepoint: its id (32 hexadecimal digits) and name."""
+    """The job of a savepoint.
+
+    Args:
+        id: 32 hexadecimal digits.
+        name: for display.
+        owner: name of the user who submitted it; empty if it had none; None if release 0.1.0 wrote the savepoint.
+    """
 
     id: str
     name: str
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

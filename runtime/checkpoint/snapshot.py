@@ -79,6 +79,7 @@ def take_snapshot(
     previous: QuerySnapshot | None = None,
     *,
     loaded: int = NOTHING_COMMITTED,
+    below: Path | None = None,
 ) -> QuerySnapshot:
     """Take a snapshot of the last batch that a query has committed.
 
@@ -90,6 +91,7 @@ def take_snapshot(
             They are read again only if size or time of change differ. They are linked from there if the query's own
             files cannot be linked.
         loaded: the batch from which the query's run started; see `QuerySnapshot.is_proven`.
+        below: a parent of *target* that has to exist, and is not made again if another process removes it.
 
     Raises:
         SnapshotError: no committed batch has all its files undamaged, or a file cannot be read or written. Nothing is
@@ -108,7 +110,7 @@ def take_snapshot(
     try:
         for attempt in range(1, _ATTEMPTS + 1):
             remove_tree(part)
-            make_private(part)
+            make_private(part, below=below)
             try:
                 snapshot = _take(query, part, target, previous, loaded)
                 break
@@ -181,13 +183,13 @@ def _choose(query: QueryLocation) -> BatchFiles:
 def _take(query: QueryLocation, part: Path, target: Path, previous: QuerySnapshot | None, loaded: int) -> QuerySnapshot:
     location, older = Path(query.location), Path(previous.path) if previous else None
     batch, known = _choose(query), _records_of(previous, query)
-    make_private(part / CHECKPOINT)
+    make_private(part / CHECKPOINT, below=part)
     taken = take_files(location, batch.files, part / CHECKPOINT, older / CHECKPOINT if older else None)
     records = _recorded(CHECKPOINT, part, batch.files, known)
     if query.sink is not None:
         log = Path(query.sink) / SINK_LOG
         names = () if batch.batch_id == NOTHING_COMMITTED else sink_files(list_names(log), batch.batch_id)
-        make_private(part / SINK)
+        make_private(part / SINK, below=part)
         more = take_files(log, names, part / SINK, older / SINK if older else None)
         records |= _recorded(SINK, part, names, known)
         new = [name for name in names if f"{SINK}/{name}" not in known]

@@ -964,6 +964,7 @@ class SavepointContent:
         path: its directory.
         job_id: id of its job.
         job_name: of that job.
+        owner: name of the user who submitted that job; empty if it had none; null if release 0.1.0 wrote the savepoint.
         created_ms: when it was written.
         bytes: of all its files.
         queries: of the job.
@@ -977,6 +978,7 @@ class SavepointContent:
     path: str
     job_id: str
     job_name: str
+    owner: str | None
     created_ms: int
     bytes: int
     queries: tuple[SavepointQuery, ...]
@@ -989,7 +991,8 @@ class SavepointContent:
     @classmethod
     def of(cls, savepoint: Savepoint) -> SavepointContent:
         """Return the document of a savepoint."""
-        return _of(cls, savepoint, job_id=savepoint.job.id, job_name=savepoint.job.name)
+        job = savepoint.job
+        return _of(cls, savepoint, job_id=job.id, job_name=job.name, owner=job.owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1058,100 +1061,6 @@ class StateRows:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueUser:
-    """Use of a queue by one user.
-
-    Attributes:
-        user: name of the user; empty for jobs without a user.
-        slots: that the user's jobs hold.
-        slot_seconds: that they have used; those of a half-life ago count half.
-        waiting: requests for slots that wait.
-    """
-
-    user: str
-    slots: int
-    slot_seconds: float
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLine:
-    """A queue with its use.
-
-    Attributes:
-        name: of the queue.
-        weight: its share of the slots among queues of the same priority.
-        priority: queues of a higher one are served first.
-        slots: that its jobs hold.
-        slots_limit: most slots; null without a limit.
-        running_jobs: jobs that hold a slot.
-        running_jobs_limit: most of them; null without a limit.
-        waiting: requests for slots that wait.
-        slot_seconds: that its jobs have used; those of a half-life ago count half.
-        users: users with slots or waiting requests, by name.
-    """
-
-    name: str
-    weight: float
-    priority: int
-    slots: int
-    slots_limit: int | None
-    running_jobs: int
-    running_jobs_limit: int | None
-    waiting: int
-    slot_seconds: float
-    users: tuple[QueueUser, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingSlotRequest:
-    """A request for a slot that waits.
-
-    Attributes:
-        job_id: of the job.
-        job_name: of the job.
-        task_name: of the task.
-        user: of the job; empty if it has none.
-        queue: of the job.
-        place: in its queue, from 1; requests that a limit holds back come last.
-        reason: what it waits for, in words.
-    """
-
-    job_id: str
-    job_name: str
-    task_name: str
-    user: str
-    queue: str
-    place: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueueList:
-    """The queues, and what waits in them.
-
-    Attributes:
-        queues: in the order of the file.
-        waiting: the requests that wait, the next one first.
-        problem: why the present content of the file of queues is not in use; empty if it is.
-    """
-
-    queues: tuple[QueueLine, ...]
-    waiting: tuple[WaitingSlotRequest, ...]
-    problem: str
-
-    @classmethod
-    def of(cls, overview: QueuesOverview) -> QueueList:
-        """Return the document of all queues."""
-        queues = (
-            _of(QueueLine, queue, users=tuple(_of(QueueUser, user) for user in queue.users))
-            for queue in overview.queues
-        )
-        waiting = tuple(_of(WaitingSlotRequest, request) for request in overview.waiting)
-        return cls(tuple(queues), waiting, overview.problem)
-
-
-@dataclass(frozen=True, slots=True)
 class CheckedQueues:
     """A file of queues without an error.
 
@@ -1173,7 +1082,7 @@ class UserLine:
 
     Attributes:
         name: of the user.
-        role: `viewer`, `user`, `operator` or `admin`.
+        role: `metrics`, `viewer`, `user`, `operator` or `admin`.
         created_ms: when the user was added.
     """
 
@@ -1271,7 +1180,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "savepoint dispose": (DisposedSavepoint,),
     "savepoint check": (list[Verdict],),
     "savepoint state": (StateRows,),
-    "queue list": (QueueList,),
+    "queue list": (QueuesOverview,),
     "queue check": (CheckedQueues,),
     "user add": (ChangedIdentity,),
     "user list": (list[UserLine],),

@@ -21,7 +21,6 @@ def queue() -> None:
 @json_option
 def queue_list(configuration: Configuration, as_json: bool) -> None:
     """List the queues with their use, their users, and the requests for slots that wait."""
-    from runtime.cluster.documents import QueueList
     from runtime.protocol.leader import RESOURCE_MANAGER
     from runtime.protocol.resource_manager import ResourceManagerGateway
 
@@ -30,7 +29,7 @@ def queue_list(configuration: Configuration, as_json: bool) -> None:
     if found.problem:
         say(f"warning: the file of queues is not used as it is: {found.problem}")
     if as_json:
-        print_document(QueueList.of(found))
+        print_document(found)
         return
     rows = []
     for each in found.queues:

@@ -65,7 +65,8 @@ def user() -> None:
     "--role",
     type=click.Choice([role.value for role in Role]),
     required=True,
-    help="viewer: sees jobs. user: runs jobs and changes their own. operator: changes all jobs. admin: everything.",
+    help="metrics: reads metrics, for Prometheus. viewer: sees jobs. user: runs jobs and changes their own. "
+    "operator: changes all jobs. admin: everything.",
 )
 @json_option
 @click.argument("name")

@@ -6,16 +6,18 @@ It is the part of the JobMaster between the coordinator, the tasks, the store of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from actors.errors import ActorError, FencingError, WireError
 from conf.configuration import Configuration
-from conf.files import sync_directory
+from conf.files import make_private, sync_directory
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.coordinator import (
@@ -416,18 +418,28 @@ class JobCheckpoints:
             self._do(self._coordinator.id_allocated(number, self._now()))
 
     async def _trigger(self, instruction: TriggerTasks, task: CheckpointTask) -> None:
-        number = instruction.checkpoint_id
+        number, directory = instruction.checkpoint_id, Path(instruction.directory)
         message = TriggerCheckpoint(
             task.attempt_id, number, instruction.trigger, instruction.directory, self._settings.timeout_s
         )
 
+        def is_over() -> bool:
+            return self._closed or self._coordinator.outcome(number) is not CheckpointOutcome.PENDING
+
         async def trigger() -> str:
             """Return why the task cannot take part; empty if it can."""
             gateway = self._task_managers.gateway(task.resource_id)
-            if self._closed or self._coordinator.outcome(number) is not CheckpointOutcome.PENDING:
-                return "the checkpoint is over"
             if gateway is None:
                 return f"TaskExecutor {task.resource_id} is gone"
+            if not is_over():
+                try:
+                    await self._endpoint.run_blocking(partial(make_private, directory, durable=True))
+                except OSError as error:
+                    return f"{directory} cannot be made: {error}"
+            if is_over():
+                with contextlib.suppress(OSError):  # made again after its removal, it is empty
+                    directory.rmdir()
+                return "the checkpoint is over"
             await gateway.trigger_checkpoint(self._job.job_id, message)
             return ""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.configuration import Configuration
-from conf.files import remove_tree, rename_durably, sync_directories, sync_names
+from conf.files import make_private, remove_tree, rename_durably, sync_directories, sync_names
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, take_files
@@ -111,7 +111,7 @@ class SavepointWriter:
             if number.isdecimal() and int(number) <= epoch:
                 _take_away(other)
         try:
-            job = SavepointJob(self._job.job_id, self._job.name)
+            job = SavepointJob(self._job.job_id, self._job.name, self._job.owner)
             made = Path(write_savepoint(part, job, metadata.queries, level).path)
         except BaseException:
             _remove(part)
@@ -241,6 +241,7 @@ class TaskRestores:
         pinned = self._directory / f"{_PINNED}{trigger_id[:12]}"
         try:
             remove_tree(pinned)
+            make_private(pinned)
             take_files(path, list_files(path), pinned)
             sync_directories(pinned)
             sync_names(pinned)

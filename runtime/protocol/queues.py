@@ -1,4 +1,4 @@
-"""Queues with their use, as the ResourceManager reports them."""
+"""Queues with their use: what the ResourceManager reports, ``queue list --json`` prints and ``GET /queues`` answers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class UserInQueue:
     """Use of a queue by one user.
 
     Args:
-        user: the name; empty for jobs without a user.
+        user: name of the user; empty for jobs without a user.
         slots: that the user's jobs hold.
-        slot_seconds: that they have used, with decay.
-        waiting: requests that wait.
+        slot_seconds: that they have used; those of a half-life ago count half.
+        waiting: requests for slots that wait.
     """
 
     user: str
@@ -30,15 +30,15 @@ class QueueStatus:
 
     Args:
         name: of the queue.
-        weight: its share among queues of its priority.
+        weight: its share of the slots among queues of the same priority.
         priority: queues of a higher one are served first.
         slots: that its jobs hold.
-        slots_limit: most slots; None without a limit.
+        slots_limit: most slots; null without a limit.
         running_jobs: jobs that hold a slot.
-        running_jobs_limit: most of them; None without a limit.
-        waiting: requests that wait.
-        slot_seconds: that its jobs have used, with decay.
-        users: with slots or waiting requests, by name.
+        running_jobs_limit: most of them; null without a limit.
+        waiting: requests for slots that wait.
+        slot_seconds: that its jobs have used; those of a half-life ago count half.
+        users: users with slots or waiting requests, by name.
     """
 
     name: str
@@ -55,17 +55,17 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that waits for a slot.
+    """A request for a slot that waits.
 
     Args:
-        job_id: the job.
-        job_name: for display.
-        task_name: for display.
+        job_id: of the job.
+        job_name: of the job.
+        task_name: of the task.
         allocation_id: of the request.
         user: of the job; empty if it has none.
         queue: of the job.
-        place: in its queue, from 1.
-        reason: what it waits for, for users.
+        place: in its queue, from 1; requests that a limit holds back come last.
+        reason: what it waits for, in words.
     """
 
     job_id: JobID
@@ -80,16 +80,18 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class QueuesOverview:
-    """All queues.
+    """The queues, and what waits in them.
 
     Args:
         queues: in the order of the file.
-        waiting: the requests that wait, in the order in which they are served; last those beyond a limit.
-        running: jobs that hold a slot.
+        waiting: the requests that wait, the next one first; those that a limit holds back come last.
+        running: ids of the jobs that hold a slot.
         problem: why the present content of the file of queues is not in use; empty if it is.
+        has_file: whether the cluster has a file of queues; without one it has one queue without limits.
     """
 
     queues: tuple[QueueStatus, ...]
     waiting: tuple[WaitingRequest, ...] = ()
     running: tuple[JobID, ...] = ()
     problem: str = ""
+    has_file: bool = True

@@ -508,7 +508,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     @rpc_sync
     def request_queues(self) -> QueuesOverview:
-        return self._slots.queues(self._queues.problem)
+        return self._slots.queues(self._queues.problem, has_file=self._queues.is_set)
 
     @rpc_sync
     def request_task_managers(self) -> list[TaskManagerView]:

@@ -263,11 +263,12 @@ class SlotManager:
         turn = f"in queue {queue}" if place is None else f"{ordinal(place)} in queue {queue}"
         return f"1 slot for task {request.task_name!r}, {turn}; {', '.join(blocked) or self._shortage()}"
 
-    def queues(self, problem: str = "") -> QueuesOverview:
+    def queues(self, problem: str = "", *, has_file: bool = True) -> QueuesOverview:
         """Return the queues with their use, and what each request waits for.
 
         Args:
             problem: of the file of queues.
+            has_file: whether there is one.
         """
         now, share = self._clock(), self._share
         turns = share.turns(self._claims(), now)
@@ -298,7 +299,7 @@ class SlotManager:
                     users,
                 )
             )
-        return QueuesOverview(tuple(statuses), tuple(map(self._waits, turns)), share.running, problem)
+        return QueuesOverview(tuple(statuses), tuple(map(self._waits, turns)), share.running, problem, has_file)
 
     def _waits(self, turn: Turn) -> WaitingRequest:
         request, member = self._requests[turn.claim.allocation_id].request, turn.member

@@ -15,6 +15,7 @@ from starlette.requests import Request
 
 from blob.errors import InvalidBlobKey
 from blob.key import BlobKey, TransientBlobKey
+from runtime.checkpoint.manifest import Savepoint
 from runtime.ha.errors import HaError
 from runtime.job_logs import logs_owner
 from runtime.jobgraph.job_graph import JobGraph
@@ -170,6 +171,19 @@ async def check_job_id(rest: Rest, request: Request, job_id: str) -> None:
         owner = await _owner_of_job(rest, job_id)
         if owner is not None and not may(principal, OWN, owner):
             raise RestError(403, refusal(principal, OWN, f"using the id of job {job_id}", owner))
+
+
+def check_savepoint(request: Request, savepoint: Savepoint) -> None:
+    """Check that the principal of a request may start a job from a savepoint, which holds the data of its own job.
+
+    A savepoint of release 0.1.0 names no owner, so anyone who may submit jobs may start from it.
+
+    Raises:
+        RestError: of status 403 if not.
+    """
+    principal, owner = principal_of(request), savepoint.job.owner
+    if not (owner is None or may(principal, OWN, owner)):
+        raise RestError(403, refusal(principal, OWN, f"starting from the savepoint {savepoint.path}", owner))
 
 
 async def owned(rest: Rest, request: Request, graph: JobGraph) -> JobGraph:

@@ -35,6 +35,7 @@ from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT,
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import TaskManagerInfo
 from runtime.protocol.processes import LogLevelChange, chosen, log_level_changes, process_addresses
+from runtime.protocol.queues import QueuesOverview
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.rest.errors import RestError
@@ -175,6 +176,10 @@ class ClusterBackend(AsyncClusterClient):
 
     def _own_metrics(self) -> list[ScopeDump]:
         return self._metrics.snapshot()
+
+    async def queues(self) -> QueuesOverview:
+        """Return the queues with their use, and what each waiting request waits for."""
+        return await self.call(RESOURCE_MANAGER, ResourceManagerGateway, lambda manager: manager.request_queues())
 
     async def task_manager(self, resource_id: ResourceID) -> TaskManagerInfo:
         """Return one TaskExecutor; raises `UnknownTaskExecutorError`."""

@@ -242,6 +242,32 @@ OVERVIEW = {
     "flink-commit": str,
 }
 
+QUEUES = {
+    "queues": [
+        {
+            "name": str,
+            "weight": float,
+            "priority": int,
+            "slots": int,
+            "slots_limit": (int, type(None)),
+            "running_jobs": int,
+            "running_jobs_limit": (int, type(None)),
+            "waiting": int,
+            "slot_seconds": float,
+            "users": [{"user": str, "slots": int, "slot_seconds": float, "waiting": int}],
+        }
+    ],
+    "waiting": [
+        {
+            **dict.fromkeys(("job_id", "job_name", "task_name", "allocation_id", "user", "queue", "reason"), str),
+            "place": int,
+        }
+    ],
+    "running": [str],
+    "problem": str,
+    "has_file": bool,
+}
+
 QUERY_HISTORY = {
     **dict.fromkeys(("vertex-id", "id", "run-id", "name"), str),
     **{name: [int] for name in ("timestamps", "batches", "batch-durations", "state-rows", "state-bytes")},

@@ -302,12 +302,14 @@ class TaskCheckpoints:
                 )
 
     def _take(self, queries: list[QueryLocation], directory: Path) -> list[QuerySnapshot]:
-        make_private(directory, durable=True)
+        # The JobMaster has made the checkpoint's directory. If it has removed it since, the checkpoint or the job is
+        # over, and files of a TaskExecutor that comes late would stay.
+        make_private(directory, durable=True, below=directory.parent)
         taken = []
         for query in queries:
             target = directory / directory_name(query.name)
             previous, began_at = self._previous.get(query.name), self._began_at[query.name]
-            taken.append(take_snapshot(query, target, previous, loaded=began_at))
+            taken.append(take_snapshot(query, target, previous, loaded=began_at, below=directory))
         return taken
 
 

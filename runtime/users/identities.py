@@ -37,8 +37,12 @@ R = TypeVar("R", bound="User | ApiToken")
 
 
 class Role(Enum):
-    """Role of a user; each includes those before it."""
+    """Role of a user; each includes those before it.
 
+    A release that does not know a role cannot read the users who have it: their tokens identify nobody there.
+    """
+
+    METRICS = "metrics"
     VIEWER = "viewer"
     USER = "user"
     OPERATOR = "operator"
@@ -294,6 +298,8 @@ class Identities:
         if token.has_expired(now_ms):
             raise TokenRefusedError(f"the token {token.token_id} has expired; an admin can issue another")
         user = self._users.get(token.user)
+        if user is None and _USER + token.user in self._entries:
+            raise TokenRefusedError(f"this release cannot read the user of the token {token.token_id}")
         if user is None:
             raise TokenRefusedError(f"the user of the token {token.token_id} was removed")
         return Principal(user.name, user.role, token.token_id)

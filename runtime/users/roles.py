@@ -27,6 +27,8 @@ class Rule:
     own: Role | None = None
 
 
+SCRAPE = Rule(Role.METRICS)
+"""Reading all metrics at once, which a monitoring system does. It is all that the role `metrics` may do."""
 ANYONE = Rule(Role.VIEWER)
 """Reading the state of cluster and jobs."""
 SUBMIT = Rule(Role.USER)
@@ -54,13 +56,13 @@ _READ = (
     "/config",
     "/overview",
     "/processes",
+    "/queues",
     "/datasets",
     "/feature-level",
     "/actors",
     "/log-levels",
     "/jars",
     "/gateways",
-    "/metrics/prometheus",
     "/jobmanager/metrics",
     "/jobmanager/config",
     "/jobmanager/environment",
@@ -142,6 +144,7 @@ ROUTES: Mapping[str, Rule] = {
     **{f"GET {path}": OPERATE for path in _LOGS_OF_ALL},
     f"GET {_JOB}/logs/{{attemptid}}/{{log}}": OWN,
     f"GET {_VERTEX}/flamegraph": OWN,
+    "GET /metrics/prometheus": SCRAPE,
     "GET /blobs/{key}": OWN,
     f"GET {_JOB}/yarn-cancel": OWN,
     f"GET {_JOB}/yarn-stop": OWN,

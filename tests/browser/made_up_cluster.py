@@ -12,7 +12,7 @@ from typing import Any
 from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
 from runtime.checkpoint.errors import CheckpointError
 from runtime.client import JobFile
-from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
+from runtime.ids import AllocationID, ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
 from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobmaster.query_history import QueryHistories
@@ -51,6 +51,7 @@ from runtime.protocol.messages import (
     TaskManagerView,
 )
 from runtime.protocol.processes import LogLevelChange
+from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
 from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
     BackPressure,
@@ -179,6 +180,28 @@ def _job(
     )
 
 
+def _queues() -> QueuesOverview:
+    """A queue with limits, one of a long name without users, and the default one; three waiting requests."""
+
+    def request(number: int, job_id: JobID, name: str, user: str, place: int, why: str) -> WaitingRequest:
+        return WaitingRequest(job_id, name, "main", AllocationID(f"{number:032x}"), user, "etl", place, why)
+
+    users = (UserInQueue("", 0, 25.0, 1), UserInQueue("ada", 2, 75.4, 0), UserInQueue(HOSTILE, 1, 0.0, 2))
+    return QueuesOverview(
+        (
+            QueueStatus("etl", 2.5, 0, 3, 4, 2, 8, 3, 125.6, users),
+            QueueStatus(LONG, 1.0, 10, 0, 2, 0, None, 0, 0.0),
+            QueueStatus("default", 1.0, 0, 0, None, 0, None, 0, 0.0),
+        ),
+        (
+            request(1, WAITING, LONG, HOSTILE, 1, f"1 slot for task 'main', 1st in queue etl; {HOSTILE} uses 1 of 1"),
+            request(2, RUNNING, "count-flights", "", 2, "1 slot for task 'main', 2nd in queue etl"),
+            request(3, STREAMING, HOSTILE, HOSTILE, 3, "1 slot for task 'main', 3rd in queue etl"),
+        ),
+        (RUNNING, STREAMING),
+    )
+
+
 class MadeUpCluster:
     """Jobs in every state and two TaskExecutors; tests change it while pages look on, and see what was asked of it."""
 
@@ -223,6 +246,8 @@ class MadeUpCluster:
         self.profiled: list[tuple[ResourceID, ExecutionAttemptID | None]] = []
         self.component_log = f"2026-11-21 18:46:01,123+0000 INFO  a slot was given to job {RUNNING} {HOSTILE}\n" * 200
         self.levels = {"root": "INFO", "runtime.checkpoint": "DEBUG"}
+        self.queues_overview = _queues()
+        self.waiting_for: dict[JobID, str] = {}
 
     def add_finished(self, count: int) -> None:
         """So many jobs more, which are over."""
@@ -261,7 +286,11 @@ class MadeUpCluster:
         await asyncio.to_thread(self.answers.wait)
         if self.failure is not None:
             raise self.failure
-        return tuple(graph.details() for graph in self.graphs.values())
+        found = (graph.details() for graph in self.graphs.values())
+        return tuple(replace(job, waiting_for=self.waiting_for.get(job.job_id, "")) for job in found)
+
+    async def queues(self) -> QueuesOverview:
+        return self.queues_overview
 
     async def job(self, job_id: JobID) -> ArchivedExecutionGraph:
         if job_id not in self.graphs:

@@ -16,7 +16,7 @@ from runtime.rest.snapshots import Snapshots
 from tests.browser.made_up_cluster import MadeUpCluster
 
 TOKEN = "t" * 64
-PATIENCE_MS = 30_000
+PATIENCE_MS = 120_000
 MAX_CONTENT = 1_000_000
 REFRESH_MS = 200
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from runtime.ids import JobID
+from runtime.ids import AllocationID, JobID
 from runtime.protocol.execution_state import JobStatus
-from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, WAITING, vertex_id
+from tests.browser.made_up_cluster import FAILED, HOSTILE, LONG, RUNNING, STREAMING, WAITING, vertex_id
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -37,6 +38,7 @@ PAGES = {
     f"{JOB}/configuration": "count-flights",
     f"{JOB}/tasks/{vertex_id('join')}": "join",
     f"{JOB}/tasks/{vertex_id(HOSTILE)}": HOSTILE,
+    "#/queues": "Queues",
     "#/taskmanagers": "Task executors",
     "#/taskmanagers/tm-1": "tm-1",
     "#/taskmanagers/tm-1/logs": "tm-1",
@@ -81,6 +83,7 @@ def test_every_page_fits_and_complains_of_nothing(open_window: Callable[..., Vis
         JOB,
         f"#/jobs/{STREAMING}/streaming",
         f"#/jobs/{FAILED}/exceptions",
+        "#/queues",
         "#/taskmanagers/tm-1",
         "#/masters/log-levels",
         "#/masters/logs/master.log",
@@ -290,6 +293,102 @@ def test_kind_and_owner_of_a_job_are_shown(visitor: Visitor) -> None:
     assert visitor.problems == []
 
 
+def texts_of(row: Locator) -> list[str]:
+    """Return the texts of a row, without the ids that may be copied."""
+    return [text.split("\n")[0] for text in row.locator("th, td").all_inner_texts()]
+
+
+def test_queues_their_users_and_waiting_requests_are_shown_in_their_order(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.go("#/queues")
+    expect(page.get_by_role("link", name="Queues", exact=True)).to_have_attribute("aria-current", "page")
+    queues = page.get_by_role("region", name="Queues").locator("tbody tr")
+    expect(queues).to_have_count(3)
+    assert [texts_of(row) for row in queues.all()] == [
+        ["etl", "2.5", "0", "3 of 4", "2 of 8", "1", "3"],
+        [LONG, "1", "10", "0 of 2", "0", "0", "0"],
+        ["default", "1", "0", "0", "0", "0", "0"],
+    ]
+    users = page.get_by_role("region", name="Users").locator("tbody tr")
+    assert [texts_of(row) for row in users.all()] == [
+        ["no user", "etl", "0", "1", "25", "20 %"],
+        ["ada", "etl", "2", "0", "75", "60 %"],
+        [HOSTILE, "etl", "1", "2", "0", "0 %"],
+    ]
+    waiting = page.get_by_role("region", name="Waiting requests").locator("tbody tr")
+    reasons = [f"1 slot for task 'main', 1st in queue etl; {HOSTILE} uses 1 of 1"]
+    reasons += [f"1 slot for task 'main', {place} in queue etl" for place in ("2nd", "3rd")]
+    assert [texts_of(row)[1:] for row in waiting.all()] == [
+        ["main", user, "etl", str(place), reason]
+        for user, place, reason in zip((HOSTILE, "no user", HOSTILE), (1, 2, 3), reasons, strict=True)
+    ]
+    assert page.locator("main img").count() == 0
+    waiting.nth(1).get_by_role("link", name="count-flights").click()
+    expect(page.locator("h1")).to_have_text("count-flights")
+    assert page.evaluate("location.hash") == JOB
+    assert visitor.problems == []
+
+
+def test_a_wrong_file_of_queues_is_said_and_without_a_file_there_is_one_line(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    whole, main = cluster.queues_overview, page.locator("main")
+    visitor.go("#/queues")
+    expect(main.get_by_role("alert")).to_have_count(0)
+    cluster.queues_overview = replace(whole, problem=f"/etc/queues.yaml: {HOSTILE} is no key of queues.etl")
+    expect(main.get_by_role("alert")).to_contain_text("queues.file is wrong")
+    expect(main.get_by_role("alert")).to_contain_text(f"/etc/queues.yaml: {HOSTILE} is no key of queues.etl")
+    expect(page.get_by_role("region", name="Queues").locator("tbody tr")).to_have_count(3)
+    cluster.queues_overview = replace(whole, has_file=False)
+    expect(main.locator("p")).to_have_count(1)
+    expect(main).to_contain_text("This cluster has no file of queues")
+    expect(main.locator("table")).to_have_count(0)
+    assert page.locator("main img").count() == 0
+    cluster.queues_overview = replace(whole, waiting=(), queues=(replace(whole.queues[0], users=()),))
+    expect(main).to_contain_text("No request waits for a slot.")
+    expect(main).to_contain_text("No user holds a slot or waits for one.")
+    assert visitor.problems == []
+
+
+def test_many_waiting_requests_are_shown_step_by_step(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    whole = cluster.queues_overview
+    many = [
+        replace(whole.waiting[0], allocation_id=AllocationID(f"{n:032x}"), job_name=f"job {n}", place=n)
+        for n in range(1, 151)
+    ]
+    cluster.queues_overview = replace(whole, waiting=tuple(many))
+    visitor.go("#/queues")
+    rows = page.get_by_role("region", name="Waiting requests").locator("tbody tr")
+    expect(page.get_by_role("heading", name="Waiting requests (150)")).to_be_visible()
+    expect(rows).to_have_count(100)
+    page.get_by_role("button", name="Show 100 more").click()
+    expect(rows).to_have_count(150)
+    expect(page.get_by_role("button", name="Show 100 more")).to_have_count(0)
+    assert names_of(rows) == [f"job {n}" for n in range(1, 151)]
+
+
+def test_lists_and_pages_of_jobs_say_what_a_waiting_job_waits_for(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    reason = f"1 slot for task 'main', 1st in queue etl; user {HOSTILE} uses 6 of 6 slots"
+    cluster.waiting_for[WAITING] = reason
+    for address in ("#/", "#/jobs"):
+        visitor.go(address)
+        table = page.get_by_role("region", name="Running jobs")
+        expect(table.get_by_role("columnheader", name="Waiting for")).to_be_visible()
+        row = table.locator("tbody tr", has=page.get_by_role("link", name=LONG))
+        expect(row.locator("td[data-title='Waiting for']")).to_have_text(reason)
+        other = table.locator("tbody tr", has=page.get_by_role("link", name="count-flights"))
+        expect(other.locator("td[data-title='Waiting for']")).to_have_text("\N{EN DASH}")
+    cluster.waiting_for.clear()
+    expect(table.get_by_role("columnheader", name="Waiting for")).to_have_count(0)
+    visitor.go(f"#/jobs/{WAITING}/timeline")
+    expect(page.locator(".facts").first).to_contain_text("Waiting for\nthe results of join", use_inner_text=True)
+    visitor.go(JOB)  # of which tasks run
+    expect(page.locator(".facts").first).not_to_contain_text("Waiting for")
+    assert page.locator("main img").count() == 0
+    assert visitor.problems == []
+
+
 def names_of(rows: Locator) -> list[str]:
     return [name.split("\n")[0] for name in rows.locator("th a").all_inner_texts()]
 
@@ -419,6 +518,7 @@ def test_nothing_vanishes_where_there_is_little_room(open_window: Callable[..., 
     in_sight(f"{JOB}/tasks/{vertex_id('join')}", "Started", "Profile", "Duration", "Task executor")
     in_sight("#/jobs", "Started", "Duration", "Tasks")
     in_sight("#/taskmanagers", "Memory", "Last heartbeat")
+    in_sight("#/queues", "Slots in use", "Waiting requests", "Share of the queue", "Place", "Waiting for")
     assert visitor.problems == []
 
 

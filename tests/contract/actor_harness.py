@@ -72,7 +72,7 @@ class World:
 
     def probe(self) -> TestProbe:
         """A probe of this system."""
-        made = TestProbe(self.system)
+        made = TestProbe(self.system, timeout_s=DEADLINE_S)
         self._made.append(made.ref)
         return made
 

@@ -93,7 +93,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     def client(self, **options: Any) -> BlobClient:
-        return BlobClient(self.server.address, SECRET, **{"retries": 1, "timeout": 10.0, **options})
+        return BlobClient(self.server.address, SECRET, **{"retries": 1, "timeout": PATIENCE_S, **options})
 
     def files(self) -> list[str]:
         """Everything below the directory that is visible or half-written, as relative names."""

@@ -32,6 +32,11 @@ DEADLINE_S = PATIENCE_S
 T = TypeVar("T")
 
 
+def patient_config(**options: Any) -> RpcConfig:
+    """Settings with which no call ends because the machine is busy; *options* are others."""
+    return RpcConfig(**{"ask_timeout_s": DEADLINE_S, "connect_timeout_s": DEADLINE_S, **options})
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     name: str
@@ -223,7 +228,7 @@ class ProbeServer(LoopThread):
 
     def __init__(self, socket_dir: Path | None, secret: bytes = SECRET, **options: Any) -> None:
         super().__init__()
-        self.config = RpcConfig(socket_dir=socket_dir, **options)
+        self.config = patient_config(socket_dir=socket_dir, **options)
         self.service: RpcService
         self.probe: Probe
         self.leader: Leader

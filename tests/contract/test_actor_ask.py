@@ -75,13 +75,14 @@ class Literal(Actor):
 class Inquirer(Actor):
     """Asks another actor in a coroutine and answers with what has come of it."""
 
-    def __init__(self, other: ActorRef) -> None:
+    def __init__(self, other: ActorRef, timeout_s: float = DEADLINE_S) -> None:
         self.other = other
+        self.timeout_s = timeout_s
 
     async def receive(self, message: Any) -> None:
         asker = self.sender
         try:
-            asker.tell(("answer", await self.other.ask(message, 0.2)))
+            asker.tell(("answer", await self.other.ask(message, self.timeout_s)))
         except Exception as error:
             asker.tell((type(error).__name__, str(error)))
 
@@ -138,7 +139,7 @@ def test_errors_in_a_handler(world: World) -> None:
         "ValueError",
         "as ordered",
     )
-    assert world.ask(world.spawn(Inquirer, world.spawn(Silent)), "x")[0] == "AskTimeout"
+    assert world.ask(world.spawn(Inquirer, world.spawn(Silent), 0.2), "x")[0] == "AskTimeout"
 
 
 def test_many_asks(world: World) -> None:
@@ -240,11 +241,13 @@ def test_late_reply(world: World) -> None:
     """Akka: a reply that comes after the timeout is a dead letter, and answers no later ask."""
     probe = world.probe()
     world.system.event_stream.subscribe(probe.ref, DeadLetter)
-    slowly = world.spawn(Slowly)
+    deferring = world.spawn(Deferring)
     with pytest.raises(AskTimeout):
-        slowly.ask(0.2, 0.02).result()
-    assert world.letter(probe, message=f"done by {slowly.name}").recipient.path.startswith("/temp/")
-    assert world.ask(slowly, 0) == f"done by {slowly.name}"
+        deferring.ask(deferring.name, 0.02).result()
+    later = deferring.ask("later", DEADLINE_S)
+    deferring.tell("now")
+    assert world.letter(probe, message=("late", deferring.name)).recipient.path.startswith("/temp/")
+    assert later.result() == ("late", "later")
 
 
 def test_second_reply(world: World) -> None:

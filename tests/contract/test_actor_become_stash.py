@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from actors import Actor, ActorRef, DeadLetter, PoisonPill, Terminated, UnhandledMessage
-from tests.contract.actor_harness import QUIET_S, World, everywhere
+from tests.contract.actor_harness import DEADLINE_S, QUIET_S, World, everywhere
 from tests.contract.actors_under_test import ERRORS, Fail, Silent
 
 
@@ -132,7 +132,7 @@ def test_unstash(world: World) -> None:
 def test_stashed_asks(world: World) -> None:
     """Akka: an ask that was stashed is answered when it is unstashed."""
     door = world.spawn(Door, world.probe().ref)
-    ask = door.ask("who", 10.0)
+    ask = door.ask("who", DEADLINE_S)
     door.tell("open")
     assert ask.result() == "open"
 

@@ -98,10 +98,13 @@ class Busy(Actor):
 
 
 class LongGoodbye(Actor):
-    """Takes a second to stop."""
+    """Stops when the probe has answered."""
+
+    def __init__(self, probe: ActorRef) -> None:
+        self.probe = probe
 
     async def post_stop(self) -> None:
-        await asyncio.sleep(1.0)
+        await self.probe.ask("may I stop?", DEADLINE_S)
 
     def receive(self, message: Any) -> None:
         pass
@@ -277,9 +280,13 @@ def test_graceful_stop_of_the_dead(world: World) -> None:
 
 def test_graceful_stop_too_slow(world: World) -> None:
     """Akka: graceful_stop fails with a timeout when the actor takes longer."""
-    actor = world.spawn(LongGoodbye)
+    probe = world.probe()
+    actor = world.spawn(LongGoodbye, probe.ref)
     with pytest.raises(AskTimeout, match=actor.name):
         world.system.graceful_stop(actor, 0.05).result()
+    probe.expect_msg("may I stop?")
+    probe.reply("yes")
+    world.wait_stopped(actor)
 
 
 @everywhere

@@ -131,11 +131,12 @@ def test_refused_ask(world: World) -> None:
     actor.tell("stuff")
     probe.expect_msg("stuffed")
     with pytest.raises(MailboxFull, match=actor.name):
-        actor.ask("x", 60.0).result()
+        actor.ask("x", DEADLINE_S).result()
+    probe.reply("go on")
 
 
 class Stuffed(Actor):
-    """Fills its mailbox and then waits long enough for a sender to find it full."""
+    """Fills its mailbox, and then waits for a word of the probe, while senders find it full."""
 
     def __init__(self, probe: ActorRef) -> None:
         self.probe = probe
@@ -144,8 +145,7 @@ class Stuffed(Actor):
         if message == "stuff":
             for number in range(2):
                 self.self_ref.tell(number)
-            self.probe.tell("stuffed")
-            await asyncio.sleep(1.0)
+            await self.probe.ask("stuffed", DEADLINE_S)
 
 
 def test_full_and_stopped(world: World) -> None:
@@ -154,7 +154,11 @@ def test_full_and_stopped(world: World) -> None:
     actor = world.spawn(Props(Stuffed, probe.ref).with_mailbox(BoundedMailbox(2, Overflow.DROP_NEW)))
     actor.tell("stuff")
     probe.expect_msg("stuffed")
-    world.stop(actor)
+    world.system.stop(actor)
+    watcher = world.probe()
+    world.watch(watcher, actor)
+    probe.reply("go on")
+    watcher.expect_terminated(actor)
 
 
 @on_processes
@@ -187,7 +191,7 @@ class Asked(Actor):
 
     async def receive(self, message: Any) -> None:
         asker = self.sender
-        found = await self.context.actor_selection(self.other.path).resolve_one(5.0)
+        found = await self.context.actor_selection(self.other.path).resolve_one(DEADLINE_S)
         asker.tell(found == self.other)
 
 

@@ -21,7 +21,7 @@ class Searcher(Actor):
         match message:
             case ("resolve", path):
                 try:
-                    asker.tell(await self.context.actor_selection(path).resolve_one(2.0))
+                    asker.tell(await self.context.actor_selection(path).resolve_one(DEADLINE_S))
                 except ActorNotFound as error:
                     asker.tell(f"not found: {error}")
             case ("tell", path, what):
@@ -149,7 +149,7 @@ def test_resolve_nobody(world: World) -> None:
     """Akka: resolve_one fails with ActorNotFound, naming the path, when nobody lives there."""
     path = f"/user/{world.name('nobody')}"
     with pytest.raises(ActorNotFound, match=path):
-        world.system.actor_selection(path).resolve_one(1.0).result()
+        world.system.actor_selection(path).resolve_one(DEADLINE_S).result()
 
 
 @pytest.mark.parametrize(

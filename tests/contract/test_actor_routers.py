@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
 from typing import Any
 
@@ -51,25 +50,27 @@ class Routee(Actor):
 
 
 class Sleeper(Routee):
-    """The longer its name, the longer it takes to answer."""
+    """Answers when the probe has told it to, where its name begins with slow; the others answer at once."""
 
     async def receive(self, message: Any) -> None:  # type: ignore[override]
         asker = self.sender
-        await asyncio.sleep(2.0 if self.self_ref.name.startswith("slow") else 0)
+        if self.self_ref.name.startswith("slow"):
+            await self.probe.ask("slow", DEADLINE_S)
         if message != "nothing":
             asker.tell(self.self_ref.name)
 
 
 class Occupied(Actor):
-    """Is busy for as long as its first message says."""
+    """Is busy with a long message until the probe has answered."""
 
     def __init__(self, probe: ActorRef) -> None:
         self.probe = probe
 
     async def receive(self, message: Any) -> None:
-        self.probe.tell((self.self_ref.name, message))
         if message == "long":
-            await asyncio.sleep(5.0)  # it is stopped before
+            await self.probe.ask((self.self_ref.name, message), DEADLINE_S)
+        else:
+            self.probe.tell((self.self_ref.name, message))
 
 
 def tag_of(message: Any) -> str:
@@ -141,9 +142,11 @@ def test_smallest_mailbox(world: World) -> None:
     router, probe = pool(world, 2, SmallestMailbox(), Occupied)
     router.tell("long")
     (busy,) = takers(probe, 1)
+    waiting = probe.last_sender
     for number in range(3):
         router.tell(number)
         assert takers(probe, 1) != [busy]
+    waiting.tell("enough")
 
 
 def test_scatter_gather(world: World) -> None:
@@ -151,8 +154,11 @@ def test_scatter_gather(world: World) -> None:
     probe = world.probe()
     names = [world.name(stem) for stem in ("slow", "fast", "slow")]
     paths = [world.spawn(Sleeper, probe.ref, name=name).path for name in names]
-    router = world.spawn(Props(Sleeper, probe.ref).with_router(Group(paths, ScatterGatherFirstCompleted(60.0))))
+    router = world.spawn(Props(Sleeper, probe.ref).with_router(Group(paths, ScatterGatherFirstCompleted(DEADLINE_S))))
     assert world.ask(router, "who") == names[1]
+    for _ in range(2):
+        probe.expect_msg("slow")
+        probe.reply("enough")
 
 
 def test_scatter_gather_in_vain(world: World) -> None:

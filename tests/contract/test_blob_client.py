@@ -96,21 +96,27 @@ def test_when_the_retries_are_used_up(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == ["blob"]
 
 
+def _bound(sock: socket.socket) -> tuple[str, int]:
+    """Take a port that nobody else takes or listens on; return its address."""
+    sock.bind(("127.0.0.1", 0))
+    host, port = sock.getsockname()
+    return host, port
+
+
 def test_nobody_listens(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        address = unused.getsockname()
     with (
-        BlobClient(address, SECRET, retries=1, backoff=0.001) as client,
-        pytest.raises(BlobConnectionError, match=f"cannot reach the blob server at 127.0.0.1:{address[1]}"),
+        socket.socket() as unused,
+        BlobClient(_bound(unused), SECRET, retries=1, backoff=0.001) as client,
+        pytest.raises(BlobConnectionError, match=r"cannot reach the blob server at 127\.0\.0\.1:\d+: "),
     ):
         client.get_bytes(TransientBlobKey.create(bytes(32)))
 
 
 def test_a_server_that_says_nothing_or_nonsense() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = BlobClient(listener.getsockname(), SECRET, timeout=0.05, patience=0.2, retries=0)
+        hasty = BlobClient(listener.getsockname(), SECRET, timeout=0.05, patience=0.2, retries=0)
         with pytest.raises(BlobTimeout, match=r"moved no byte for 0\.2 s"):
-            client.put_bytes(b"x", TransientBlobKey)
+            hasty.put_bytes(b"x", TransientBlobKey)
         listener.accept()[0].close()
 
         def answer() -> None:
@@ -121,6 +127,7 @@ def test_a_server_that_says_nothing_or_nonsense() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
+        client = BlobClient(listener.getsockname(), SECRET, retries=0)
         with pytest.raises(BlobProtocolError, match="no blob server of this version"):
             client.put_bytes(b"x", TransientBlobKey)
         thread.join()

@@ -20,7 +20,7 @@ from tests.fuzz.blob import check, frames_of, seeds
 from tests.fuzz.source import ByteSource
 
 CONNECTIONS = 500
-OPTIONS = BlobServerOptions(disk_reserve=0, max_bytes=50_000_000, resume_window=0.0, timeout=1.0)
+OPTIONS = BlobServerOptions(disk_reserve=0, max_bytes=50_000_000, resume_window=0.0)
 VISIBLE = re.compile(r"(no_job|job_[0-9a-f]{32})/blob_([pt])-([0-9a-f]{64})-[0-9a-f]{32}")
 
 

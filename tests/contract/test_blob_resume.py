@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def send_half(served: Served, data: bytes = LARGE) -> None:
     wait_until(lambda: served.server.stats().parked_uploads == 1)
 
 
+def once_parked(served: Served, proxy: CuttingProxy) -> Callable[[], tuple[str, int]]:
+    """The address for a client, which connects again when the server has seen the first connection break."""
+
+    def address() -> tuple[str, int]:
+        if proxy.connections:
+            wait_until(lambda: served.server.stats().parked_uploads == 1)
+        return proxy.address
+
+    return address
+
+
 @pytest.mark.parametrize("key_type", [TransientBlobKey, PermanentBlobKey])
 def test_an_upload_goes_on_where_it_broke(
     tmp_path: Path, key_type: type[TransientBlobKey] | type[PermanentBlobKey]
@@ -36,8 +48,7 @@ def test_an_upload_goes_on_where_it_broke(
     with Served(tmp_path / "blob", options=OPTIONS) as served:
         proxy = CuttingProxy(served.server.address, cuts=1, after=HALF, upstream=True)
         done: list[tuple[int, int]] = []
-        # The retry comes after the server has seen the connection break.
-        with BlobClient(proxy.address, SECRET, backoff=1.0) as client:
+        with BlobClient(once_parked(served, proxy), SECRET, backoff=0.001) as client:
             key = client.put_stream(io.BytesIO(LARGE), key_type, JOB, lambda *now: done.append(now))
             assert proxy.bytes_to_server < 1.5 * len(LARGE)
             assert client.get_bytes(key, JOB) == LARGE
@@ -109,7 +120,10 @@ def test_a_source_that_changed_between_two_attempts(tmp_path: Path) -> None:
 
     with Served(tmp_path / "blob", options=OPTIONS) as served:
         proxy = CuttingProxy(served.server.address, cuts=1, after=HALF, upstream=True)
-        with BlobClient(proxy.address, SECRET, backoff=1.0) as client, pytest.raises(DigestMismatch):
+        with (
+            BlobClient(once_parked(served, proxy), SECRET, backoff=0.001) as client,
+            pytest.raises(DigestMismatch),
+        ):
             client.put_stream(Changing(LARGE), TransientBlobKey, JOB)
         proxy.close()
         wait_until(lambda: served.files() == [])

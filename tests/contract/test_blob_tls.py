@@ -40,10 +40,11 @@ def test_what_is_put_is_got(tmp_path: Path, contexts: Contexts, size: int) -> No
 
 
 def test_one_side_without_tls(tmp_path: Path, contexts: Contexts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blob.connection.HANDSHAKE_TIMEOUT", 2.0)
     with Served(tmp_path / "with", tls=contexts[0]) as served:
-        with served.client(retries=0) as client, pytest.raises(BlobError):
-            client.put_bytes(b"x", TransientBlobKey)
+        with monkeypatch.context() as patch, served.client(retries=0) as client:
+            patch.setattr("blob.connection.HANDSHAKE_TIMEOUT", 2.0)
+            with pytest.raises(BlobError):
+                client.put_bytes(b"x", TransientBlobKey)
         with served.client(tls=contexts[1]) as client:
             client.put_bytes(b"x", TransientBlobKey)
     with (

@@ -24,7 +24,7 @@ from actors.process.loops import DirectLoop, EmbeddedLoop
 from actors.rpc import wire
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync
-from actors.rpc.service import RpcConfig, RpcService
+from actors.rpc.service import RpcService
 from actors.rpc.tls import TlsConfig
 from tests.contract.rpc_harness import (
     SECRET,
@@ -35,16 +35,18 @@ from tests.contract.rpc_harness import (
     ProbeServer,
     RawPeer,
     frame,
+    patient_config,
     until,
     wait_until,
 )
 from tests.handshakes import serve_handshake
 from tests.logged import logged
+from tests.waiting import LONGER_THAN_PATIENCE_S
 
 
 @contextlib.asynccontextmanager
 async def calling(**options: Any) -> AsyncIterator[RpcService]:
-    service = RpcService(asyncio.get_running_loop(), SECRET, RpcConfig(**options))
+    service = RpcService(asyncio.get_running_loop(), SECRET, patient_config(**options))
     try:
         yield service
     finally:
@@ -82,6 +84,7 @@ def test_connections_without_a_handshake_are_bounded_and_the_oldest_gives_way(
         assert all(peer.is_cut_off() for peer in peers[:5])
         steady.send_message([wire.ASK, 1, "/user/probe", "echo", [b"x"], None])
         assert steady.message() == [wire.REPLY, 1, b"x"], "who has shaken hands does not count"
+        wait_until(lambda: len(logged(caplog, "actors")) >= 5, "the lines in the log")
         lines = logged(caplog, "actors")
         assert len(lines) == 5
         assert all("too many connections are in their handshake" in line for line in lines)
@@ -106,7 +109,7 @@ async def deaf_server() -> AsyncIterator[ActorAddress]:
 
 async def test_what_waits_for_a_peer_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     data = bytes(256 * 1024)
-    async with deaf_server() as address, calling(outbox_size=4 << 20, ask_timeout_s=30) as service:
+    async with deaf_server() as address, calling(outbox_size=4 << 20, ask_timeout_s=LONGER_THAN_PATIENCE_S) as service:
         gateway = service.gateway(address, ProbeGateway)
         asks = []
         for _ in range(100):
@@ -278,7 +281,7 @@ class EmbeddedServer(LoopThread):
         self.over = threading.Event()
         self.poll = select.poll()
         self.poll.register(self.embedded.fileno(), select.POLLIN)
-        self.options = RpcConfig(socket_dir=socket_dir, **options)
+        self.options = patient_config(socket_dir=socket_dir, **options)
         self.started = threading.Event()
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
@@ -381,7 +384,7 @@ async def test_calls_over_tls(certificates: TlsConfig) -> None:
 def test_threads_call_over_tls(certificates: TlsConfig) -> None:
     with (
         ProbeServer(None, tls=certificates).closing() as server,
-        ActorClient(SECRET, RpcConfig(tls=certificates)) as client,
+        ActorClient(SECRET, patient_config(tls=certificates)) as client,
     ):
         probe = client.gateway(server.address, ProbeGateway)
         for number in range(200):
@@ -405,7 +408,10 @@ async def test_a_client_without_tls_is_refused_by_a_server_with_it(
         async with calling() as service:
             with pytest.raises(RecipientUnreachable, match="during the handshake"):
                 await service.gateway(server.address, ProbeGateway).echo(b"x")
-        with ActorClient(SECRET) as client, pytest.raises(Exception, match=r"during the handshake|protocol"):
+        with (
+            ActorClient(SECRET, patient_config()) as client,
+            pytest.raises(Exception, match=r"during the handshake|protocol"),
+        ):
             client.gateway(server.address, ProbeGateway).echo(b"x").result()
         with socket.create_connection(("127.0.0.1", server.port)) as sock:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -42,6 +42,7 @@ from tests.contract.rpc_harness import (
     ProbeError,
     ProbeGateway,
     ProbeServer,
+    patient_config,
     until,
 )
 from tests.logged import logged
@@ -65,9 +66,7 @@ def server(socket_dir: Path | None) -> Iterator[ProbeServer]:
 
 
 def client_config(server: ProbeServer, **options: Any) -> RpcConfig:
-    return RpcConfig(
-        **{"socket_dir": server.config.socket_dir, "frame_size": 1 << 20, "ask_timeout_s": 20.0, **options}
-    )
+    return patient_config(**{"socket_dir": server.config.socket_dir, "frame_size": 1 << 20, **options})
 
 
 @contextlib.asynccontextmanager

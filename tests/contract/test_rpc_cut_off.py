@@ -20,8 +20,16 @@ import pytest
 from actors.client import ActorClient
 from actors.errors import AskTimeout, RecipientUnreachable
 from actors.rpc import connection as module
-from actors.rpc.service import RpcConfig, RpcService
-from tests.contract.rpc_harness import SECRET, LoopThread, ProbeGateway, ProbeServer, RawPeer, wait_until
+from actors.rpc.service import RpcService
+from tests.contract.rpc_harness import (
+    SECRET,
+    LoopThread,
+    ProbeGateway,
+    ProbeServer,
+    RawPeer,
+    patient_config,
+    wait_until,
+)
 from tests.waiting import LONGER_THAN_PATIENCE_S, PATIENCE_S
 
 SO_ATTACH_FILTER = 26
@@ -30,7 +38,7 @@ CONTROL_S = 4.0
 """Long enough for the mechanism, if it is on."""
 
 Asks = tuple[ProbeGateway, Callable[[], list[socket.socket | None]]]
-"""A gateway, and what returns the sockets of its side."""
+"""A gateway whose asks have the time that was asked for, connected; and what returns the sockets of its side."""
 
 
 def cut(*socks: socket.socket | None) -> None:
@@ -71,8 +79,9 @@ def cut_once_asked(server: ProbeServer, ours: Callable[[], list[socket.socket | 
 
 
 def asks_of_threads(server: ProbeServer, timeout_s: float, socket_dir: Path | None = None) -> Iterator[Asks]:
-    with ActorClient(SECRET, RpcConfig(ask_timeout_s=timeout_s, socket_dir=socket_dir)) as client:
-        gateway = client.gateway(server.address, ProbeGateway)
+    with ActorClient(SECRET, patient_config(socket_dir=socket_dir)) as client:
+        assert client.gateway(server.address, ProbeGateway).echo(b"before").result() == b"before"
+        gateway = client.gateway(server.address, ProbeGateway, timeout_s=timeout_s)
         yield gateway, lambda: [one.sock for one in client._connections.values()]
 
 
@@ -80,12 +89,14 @@ def asks_of_a_loop(server: ProbeServer, timeout_s: float) -> Iterator[Asks]:
     there = LoopThread()
 
     async def start() -> RpcService:
-        return RpcService(there.loop, SECRET, RpcConfig(ask_timeout_s=timeout_s))
+        service = RpcService(there.loop, SECRET, patient_config())
+        assert await service.gateway(server.address, ProbeGateway).echo(b"before") == b"before"
+        return service
 
     service = there.do(start())
     try:
         yield (
-            _OnLoop(there, service.gateway(server.address, ProbeGateway)),  # type: ignore[misc]
+            _OnLoop(there, service.gateway(server.address, ProbeGateway, timeout_s=timeout_s)),  # type: ignore[misc]
             lambda: [peer._connection.sock for peer in service._peers.values()],
         )
     finally:
@@ -126,7 +137,6 @@ def test_an_ask_to_a_peer_that_is_cut_off_ends_and_the_next_one_opens_a_new_conn
     server: ProbeServer, side: Callable[[ProbeServer, float], Iterator[Asks]]
 ) -> None:
     for probe, ours in side(server, LONGER_THAN_PATIENCE_S):
-        assert probe.echo(b"before").result() == b"before"
         cut_off(server, ours)
         with pytest.raises(RecipientUnreachable, match=r"the connection broke.*cut off"):
             probe.echo(b"while it is cut off").result(PATIENCE_S)
@@ -139,7 +149,6 @@ def test_without_the_check_the_ask_would_wait_for_its_timeout(
 ) -> None:
     monkeypatch.setattr(module, "CUT_OFF_CHECK_S", NEVER)
     for probe, ours in side(server, CONTROL_S):
-        assert probe.echo(b"before").result() == b"before"
         cut_off(server, ours)
         with pytest.raises(AskTimeout):
             probe.echo(b"while it is cut off").result()
@@ -150,7 +159,6 @@ def test_an_ask_whose_reply_cannot_come_any_more_ends(
     server: ProbeServer, side: Callable[[ProbeServer, float], Iterator[Asks]]
 ) -> None:
     for probe, ours in side(server, LONGER_THAN_PATIENCE_S):
-        assert probe.echo(b"before").result() == b"before"
         cutting = threading.Thread(target=cut_once_asked, args=(server, ours))
         cutting.start()
         with pytest.raises(RecipientUnreachable, match="the connection broke"):

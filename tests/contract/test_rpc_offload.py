@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,18 @@ from actors.errors import AskTimeout, FrameTooLarge, OffloadError, WireError
 from actors.rpc import offload as rpc_offload
 from actors.rpc import wire
 from actors.rpc.offload import Offloader
-from actors.rpc.service import RpcConfig, RpcService
+from actors.rpc.service import RpcService
 from blob.client import BlobClient
 from blob.errors import InvalidBlobKey
 from blob.rpc_offload import BlobOffloader
 from tests.contract.blob_harness import SECRET as BLOB_SECRET
 from tests.contract.blob_harness import Served
-from tests.contract.rpc_harness import SECRET, Probe, ProbeGateway, ProbeServer, wait_until
+from tests.contract.rpc_harness import SECRET, Probe, ProbeGateway, ProbeServer, patient_config, wait_until
 from tests.waiting import PATIENCE_S
 
 FRAME = 16 * 1024
 LARGE = b"x" * (4 * FRAME)
-CONFIG = RpcConfig(frame_size=FRAME)
+CONFIG = patient_config(frame_size=FRAME)
 
 
 class Store:
@@ -65,11 +66,9 @@ class MemoryOffloader:
 
 
 @asynccontextmanager
-async def pair(
-    asker: Offloader | None, server: Offloader | None, config: RpcConfig = CONFIG
-) -> AsyncIterator[ProbeGateway]:
+async def pair(asker: Offloader | None, server: Offloader | None) -> AsyncIterator[ProbeGateway]:
     loop = asyncio.get_running_loop()
-    serving, asking = RpcService(loop, SECRET, config), RpcService(loop, SECRET, config)
+    serving, asking = RpcService(loop, SECRET, CONFIG), RpcService(loop, SECRET, CONFIG)
     for service, offloader in ((serving, server), (asking, asker)):
         if offloader is not None:
             service.use_offloader(offloader)
@@ -90,17 +89,36 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(bounded())
 
 
+class Releases:
+    """Holds what would release results after a while, until the test says so: all of them have been fetched then."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due: list[Callable[[], object]] = []
+        self._call_later = loop.call_later
+        loop.call_later = self._held  # type: ignore[method-assign]
+
+    def _held(self, delay: float, callback: Callable[..., object], *args: Any, **options: Any) -> Any:
+        if getattr(callback, "__func__", None) is not rpc_offload.Offload.release:
+            return self._call_later(delay, callback, *args, **options)
+        assert delay == rpc_offload.RESULT_KEPT_S
+        self._due.append(partial(callback, *args))
+        return None
+
+    def happen(self) -> int:
+        """Release them, on the loop; return how many there were."""
+        for release in self._due:
+            release()
+        return len(self._due)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110  # of another thread's doing
         await asyncio.sleep(0.005)
 
 
-def test_arguments_and_results_over_a_frame_arrive_and_small_ones_are_not_touched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(rpc_offload, "RESULT_KEPT_S", 0.01)
-
+def test_arguments_and_results_over_a_frame_arrive_and_small_ones_are_not_touched() -> None:
     async def body() -> None:
+        results = Releases(asyncio.get_running_loop())
         store = Store()
         asker, server = MemoryOffloader(store), MemoryOffloader(store)
         async with pair(asker, server) as probe:
@@ -110,7 +128,9 @@ def test_arguments_and_results_over_a_frame_arrive_and_small_ones_are_not_touche
             assert store.puts == 1
             assert await probe.echo(LARGE) == LARGE
             assert store.puts == 3
-            await until(lambda: not store.held)
+            await until(lambda: len(store.held) == 2)  # the arguments go with the answer
+            assert results.happen() == 2
+            assert not store.held
         assert asker.closed
         assert server.closed
 
@@ -142,10 +162,10 @@ def test_without_an_offloader_on_both_sides_too_large_is_too_large_and_the_conne
 def test_others_are_served_while_a_large_one_is_under_way_and_its_time_out_counts_from_the_call() -> None:
     async def body() -> None:
         store = Store()
-        config = RpcConfig(frame_size=FRAME, ask_timeout_s=3.0)
-        async with pair(MemoryOffloader(store), MemoryOffloader(store), config) as probe:
+        async with pair(MemoryOffloader(store), MemoryOffloader(store)) as probe:
             store.gate.clear()
-            large, result = probe.echo(LARGE), probe.zeros(3 * FRAME)
+            hasty = probe.service.gateway(probe.address, ProbeGateway, timeout_s=0.5)  # type: ignore[attr-defined]
+            large, result = hasty.echo(LARGE), hasty.zeros(3 * FRAME)
             assert await probe.echo(b"small") == b"small"
             for ask in (large, result):
                 with pytest.raises(AskTimeout):
@@ -203,20 +223,19 @@ def test_arguments_that_were_tampered_with_are_a_wire_error(content: bytes) -> N
     run(body)
 
 
-def test_by_a_real_blob_server_uploads_are_shared_and_nothing_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rpc_offload, "RESULT_KEPT_S", 2.0)
+def test_by_a_real_blob_server_uploads_are_shared_and_nothing_stays(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
 
         def offloader() -> BlobOffloader:
             return BlobOffloader(lambda location: BlobClient(location, BLOB_SECRET), lambda: served.server.address)
 
         async def body() -> None:
+            results = Releases(asyncio.get_running_loop())
             async with pair(offloader(), offloader()) as probe:
                 answers = await asyncio.gather(*(probe.echo(LARGE) for _ in range(8)))
                 assert answers == [LARGE] * 8
                 assert served.server.stats().puts < 16, "8 calls with one content, there and back"
+                assert results.happen() == 8
                 await until(lambda: served.server.stats().total_bytes == 0)
                 with pytest.raises(OffloadError):
                     async with pair(
@@ -288,20 +307,18 @@ class Fetches(BlobOffloader):
 
 
 @contextmanager
-def threads(tmp_path: Path) -> Iterator[tuple[ProbeGateway, Fetches, Served]]:
+def threads(tmp_path: Path) -> Iterator[tuple[ProbeGateway, Fetches, Served, ProbeServer]]:
     with Served(tmp_path) as served, ProbeServer(None, frame_size=FRAME).closing() as server:
         served_by = BlobOffloader(lambda location: BlobClient(location, BLOB_SECRET), lambda: served.server.address)
         server.call(server.service.use_offloader, served_by)
         fetches = Fetches(served)
-        with ActorClient(SECRET, RpcConfig(frame_size=FRAME, ask_timeout_s=20.0), fetches) as client:
-            yield client.gateway(server.address, ProbeGateway), fetches, served
+        with ActorClient(SECRET, patient_config(frame_size=FRAME), fetches) as client:
+            yield client.gateway(server.address, ProbeGateway), fetches, served, server
 
 
-def test_a_plain_thread_sends_and_fetches_what_is_larger_than_a_frame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rpc_offload, "RESULT_KEPT_S", 0.5)
-    with threads(tmp_path) as (probe, fetches, served):
+def test_a_plain_thread_sends_and_fetches_what_is_larger_than_a_frame(tmp_path: Path) -> None:
+    with threads(tmp_path) as (probe, fetches, served, server):
+        results = Releases(server.loop)
         assert probe.echo(b"small").result() == b"small"
         assert served.server.stats().puts == 0
         ask = probe.echo(LARGE)
@@ -312,11 +329,12 @@ def test_a_plain_thread_sends_and_fetches_what_is_larger_than_a_frame(
         called: list[bytes] = []
         probe.zeros(3 * FRAME).add_done_callback(lambda ask: called.append(ask.result()))
         wait_until(lambda: called == [bytes(3 * FRAME)], "the callback")
+        assert server.call(results.happen) == 2
         wait_until(lambda: served.server.stats().total_bytes == 0, "the blobs to be deleted")
 
 
 def test_a_coroutine_awaits_what_is_larger_than_a_frame_and_its_loop_goes_on(tmp_path: Path) -> None:
-    with threads(tmp_path) as (probe, fetches, _):
+    with threads(tmp_path) as (probe, fetches, _, _):
         gate = threading.Event()
 
         fetches.before = lambda: gate.wait(PATIENCE_S)
@@ -337,7 +355,7 @@ async def _awaited(ask: Any) -> Any:
 
 
 def test_what_a_plain_thread_cannot_fetch_is_an_error_of_that_ask_alone(tmp_path: Path) -> None:
-    with threads(tmp_path) as (probe, fetches, _):
+    with threads(tmp_path) as (probe, fetches, _, _):
 
         def fail() -> None:
             raise OSError("no way")
@@ -358,7 +376,7 @@ def test_plain_threads_whose_offloader_is_missing_or_broken_are_told_and_go_on()
     broken = BlobOffloader(lambda location: BlobClient(location, BLOB_SECRET), nobody)
     with ProbeServer(None, frame_size=FRAME).closing() as server:
         for offloader, error in ((None, "frame"), (broken, "could not be sent apart: there is no BlobServer yet")):
-            with ActorClient(SECRET, RpcConfig(frame_size=FRAME), offloader) as client:
+            with ActorClient(SECRET, patient_config(frame_size=FRAME), offloader) as client:
                 probe = client.gateway(server.address, ProbeGateway)
                 with pytest.raises(FrameTooLarge, match=error):
                     probe.echo(LARGE).result()

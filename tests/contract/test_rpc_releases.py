@@ -15,8 +15,8 @@ from actors.rpc import connection
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc_sync
 from actors.rpc.security import ClientHandshake, Versions
-from actors.rpc.service import RpcConfig, RpcService
-from tests.contract.rpc_harness import SECRET
+from actors.rpc.service import RpcService
+from tests.contract.rpc_harness import SECRET, patient_config
 
 
 class Colour(Enum):
@@ -79,14 +79,14 @@ class Later(RpcEndpoint, LaterGateway):
 
 @pytest.fixture
 async def client() -> AsyncIterator[RpcService]:
-    service = RpcService(asyncio.get_running_loop(), SECRET, RpcConfig())
+    service = RpcService(asyncio.get_running_loop(), SECRET, patient_config())
     yield service
     await service.close()
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[RpcService]:
-    service = RpcService(asyncio.get_running_loop(), SECRET, RpcConfig())
+    service = RpcService(asyncio.get_running_loop(), SECRET, patient_config())
     await service.listen()
     await service.start_server(Earlier(service, "earlier"))
     await service.start_server(Later(service, "later"))
@@ -123,7 +123,7 @@ async def test_releases_with_a_common_protocol_version_talk(
     spoken = connection.ServerHandshake(SECRET, "rpc", b"")._spoken
     later = partial(ClientHandshake, spoken=Versions(spoken.newest, spoken.newest + 1))
     monkeypatch.setattr(connection, "ClientHandshake", later)
-    service = RpcService(asyncio.get_running_loop(), SECRET, RpcConfig())
+    service = RpcService(asyncio.get_running_loop(), SECRET, patient_config())
     try:
         gateway = service.gateway(server.address_of("/user/later"), LaterGateway)
         assert await gateway.draw(LaterShape("square")) == LaterShape("square x 1, none", 5)

@@ -23,7 +23,6 @@ from actors.errors import (
 )
 from actors.receptionist import PATH, Listing, Receptionist, ReceptionistGateway
 from actors.rpc.gateway import FencingToken
-from actors.rpc.service import RpcConfig
 from tests.contract.rpc_harness import (
     OTHER_SECRET,
     SECRET,
@@ -33,6 +32,7 @@ from tests.contract.rpc_harness import (
     ProbeError,
     ProbeGateway,
     ProbeServer,
+    patient_config,
     wait_until,
 )
 from tests.waiting import PATIENCE_S
@@ -47,7 +47,7 @@ def server() -> Iterator[ProbeServer]:
 
 @pytest.fixture
 def client(server: ProbeServer) -> Iterator[ActorClient]:
-    with ActorClient(SECRET, RpcConfig(ask_timeout_s=20.0)) as client:
+    with ActorClient(SECRET, patient_config()) as client:
         yield client
 
 
@@ -254,7 +254,10 @@ def test_errors_of_a_lookup(server: ProbeServer, client: ActorClient, receptioni
         port = reserved.getsockname()[1]
         with pytest.raises(RecipientUnreachable, match=f"nothing can be reached at 127.0.0.1:{port}"):
             client.lookup(ActorAddress("s", "127.0.0.1", port, "/user/a"), ProbeGateway)
-    with ActorClient(OTHER_SECRET) as intruder, pytest.raises(AuthenticationError, match="does not hold"):
+    with (
+        ActorClient(OTHER_SECRET, patient_config()) as intruder,
+        pytest.raises(AuthenticationError, match="does not hold"),
+    ):
         intruder.lookup(server.address, ProbeGateway)
 
 
@@ -263,7 +266,7 @@ def test_errors_of_a_lookup(server: ProbeServer, client: ActorClient, receptioni
 
 def test_close_ends_the_thread_and_what_is_asked(server: ProbeServer) -> None:
     before = set(threading.enumerate())
-    client = ActorClient(SECRET)
+    client = ActorClient(SECRET, patient_config())
     gateway = client.gateway(server.address, ProbeGateway)
     ask = gateway.never()
     wait_until(lambda: server.probe.waiting == 1, "the arrival")
@@ -271,12 +274,15 @@ def test_close_ends_the_thread_and_what_is_asked(server: ProbeServer) -> None:
     client.close()
     with pytest.raises(RecipientUnreachable, match="closed"):
         ask.result(timeout=PATIENCE_S)
-    assert {thread for thread in threading.enumerate() if thread.name.startswith("understudy-client")} <= before
+    wait_until(
+        lambda: {thread for thread in threading.enumerate() if thread.name.startswith("understudy-client")} <= before,
+        "the end of the thread",
+    )
     wait_until(lambda: not server.service.connections, "the end of the connection")
 
 
 def test_calls_after_close_say_so(server: ProbeServer) -> None:
-    client = ActorClient(SECRET)
+    client = ActorClient(SECRET, patient_config())
     gateway = client.gateway(server.address, ProbeGateway)
     assert gateway.echo(b"x").result() == b"x"
     client.close()

@@ -15,7 +15,7 @@ import pytest
 from actors.client import ActorClient
 from actors.errors import ActorSystemError, AuthenticationError, FrameTooLarge
 from actors.rpc.security import TARGET_SIZE
-from actors.rpc.service import RpcConfig, RpcService
+from actors.rpc.service import RpcService
 from actors.rpc.tls import TlsConfig
 from tests.contract.rpc_harness import (
     DEADLINE_S,
@@ -24,6 +24,7 @@ from tests.contract.rpc_harness import (
     Item,
     ProbeGateway,
     ProbeServer,
+    patient_config,
     until,
     wait_until,
 )
@@ -49,7 +50,7 @@ def server(authority: CertificateAuthority) -> Iterator[ProbeServer]:
 async def calling(
     tls: TlsConfig | None, secret: bytes = SECRET, socket_dir: Path | None = None
 ) -> AsyncIterator[RpcService]:
-    config = RpcConfig(frame_size=FRAME_SIZE, ask_timeout_s=DEADLINE_S, tls=tls, socket_dir=socket_dir)
+    config = patient_config(frame_size=FRAME_SIZE, ask_timeout_s=DEADLINE_S, tls=tls, socket_dir=socket_dir)
     service = RpcService(asyncio.get_running_loop(), secret, config)
     try:
         yield service
@@ -83,7 +84,7 @@ async def test_large_messages_over_tls(server: ProbeServer, authority: Certifica
 
 
 def test_plain_threads_over_tls(server: ProbeServer, authority: CertificateAuthority) -> None:
-    config = RpcConfig(frame_size=FRAME_SIZE, ask_timeout_s=DEADLINE_S, tls=authority.issue())
+    config = patient_config(frame_size=FRAME_SIZE, ask_timeout_s=DEADLINE_S, tls=authority.issue())
     with ActorClient(SECRET, config) as client:
         probe = client.gateway(server.address, ProbeGateway)
         failures: list[BaseException] = []
@@ -114,7 +115,7 @@ async def test_the_secret_is_asked_for_inside_tls(
 ) -> None:
     tls = authority.issue()
     if threads:
-        with ActorClient(OTHER_SECRET, RpcConfig(tls=tls)) as client:
+        with ActorClient(OTHER_SECRET, patient_config(tls=tls)) as client:
             ask = client.gateway(server.address, ProbeGateway).echo(b"x")
             with pytest.raises(AuthenticationError, match="server does not hold this cluster's secret"):
                 await asyncio.to_thread(ask.result)
@@ -160,7 +161,7 @@ def test_what_travels_is_tls_1_3_and_shows_nothing(
         ):
             assert secure.version() == "TLSv1.3"
             authenticate_client_socket(secure, SECRET, "rpc")
-        config = RpcConfig(tls=authority.issue(), ask_timeout_s=DEADLINE_S)
+        config = patient_config(tls=authority.issue(), ask_timeout_s=DEADLINE_S)
         thread.join(DEADLINE_S)
         assert b"UNDR" not in seen
         seen.clear()
@@ -233,14 +234,14 @@ def test_a_service_with_wrong_files_does_not_start(authority: CertificateAuthori
     with pytest.raises(ActorSystemError, match=r"security\.ssl\.internal\.key: .* cannot be read"):
         ProbeServer(None, tls=TlsConfig(good.certificate, tmp_path / "missing", good.ca))
     with pytest.raises(ActorSystemError, match=r"security\.ssl\.internal\.key: .* cannot be read"):
-        ActorClient(SECRET, RpcConfig(tls=TlsConfig(good.certificate, tmp_path / "missing", good.ca)))
+        ActorClient(SECRET, patient_config(tls=TlsConfig(good.certificate, tmp_path / "missing", good.ca)))
 
 
 def test_many_that_do_not_speak_tls_disturb_nobody(
     server: ProbeServer, authority: CertificateAuthority, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    with ActorClient(SECRET, RpcConfig(tls=authority.issue(), ask_timeout_s=DEADLINE_S)) as client:
+    with ActorClient(SECRET, patient_config(tls=authority.issue(), ask_timeout_s=DEADLINE_S)) as client:
         probe = client.gateway(server.address, ProbeGateway)
         assert probe.echo(b"x").result() == b"x"
         for data in (

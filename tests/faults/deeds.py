@@ -31,7 +31,7 @@ from tests.processes import lives
 
 log = logging.getLogger(__name__)
 
-AGREEMENT_S = 240.0
+AGREEMENT_S = 600.0
 """Far more than it takes, also on a machine that is busy with other things."""
 STORED = ("jobgraphs", "executions")
 PAUSE_S = (0.2, 2.0)

@@ -15,7 +15,7 @@ from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.network import Network
 from tests.json_output import parsed
 
-COMMAND_S = 300.0
+COMMAND_S = 600.0
 
 
 class Hosts:

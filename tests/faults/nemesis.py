@@ -69,7 +69,7 @@ SHORT_PAUSE_S = (0.1, 0.5)
 LONGEST_S = 1800.0
 """How long the short form tries to do each kind of deed: many times what it takes."""
 LONG_S = 3600.0
-CALM_S = 240.0
+CALM_S = 600.0
 START_S = 600.0
 CLOCKS_S = 0.2
 """How far the clock of the logs may have gone from the monotonic one in the course of a run."""

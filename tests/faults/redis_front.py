@@ -25,7 +25,7 @@ from tests.faults.history import Reign
 from tests.waiting import PATIENCE_S
 
 LOOK_S = 0.05
-START_S = 10.0
+START_S = 120.0
 _SCRIPTS = [item for item in vars(scripts).values() if isinstance(item, scripts.Script) and item is not scripts.LEADERS]
 _NAMES = {text: script.name for script in _SCRIPTS for text in (script.sha, script.source)}
 

@@ -19,7 +19,8 @@ from actors import (
     Props,
     RecipientUnreachable,
 )
-from tests.integration.actors_kit import await_count, until
+from tests.integration.actors_kit import PATIENT, await_count, until
+from tests.waiting import PATIENCE_S
 
 MEGABYTE = 1024 * 1024
 MESSAGES = 20_000
@@ -61,7 +62,7 @@ class Flooder(Actor):
                 message.tell((number, CONTENT))
         elif message == "come" and self.slow is not None:
             try:
-                self.reply(await self.slow.ask("count", 60))
+                self.reply(await self.slow.ask("count", PATIENCE_S))
             except (MailboxFull, RecipientUnreachable):
                 self.reply(-1)  # there is no room for the question
             return
@@ -70,16 +71,16 @@ class Flooder(Actor):
 
 @pytest.mark.parametrize("overflow", [Overflow.BACKPRESSURE, Overflow.DROP_NEW])
 def test_memory_stays_bounded_on_both_sides(overflow: Overflow) -> None:
-    with ActorSystem("flood") as system:
+    with ActorSystem("flood", config=PATIENT) as system:
         slow = system.actor_of(Props(Slow).pinned().with_mailbox(BoundedMailbox(100, overflow)), "slow")
         flooder = system.actor_of(Props(Flooder).pinned(), "flooder")
         for ref in (slow, flooder):
             ref.ask("count").result()
         hosts = {name.split("-")[0]: psutil.Process(pid) for name, pid in system.processes.items()}
         before = {name: host.memory_info().rss for name, host in hosts.items()}
-        after = flooder.ask(slow, 60).result()
+        after = flooder.ask(slow, PATIENCE_S).result()
         assert after - before["flooder"] < 150 * MEGABYTE
-        most, come = 0, flooder.ask("come", 60)
+        most, come = 0, flooder.ask("come", PATIENCE_S)
 
         def settled() -> bool:
             nonlocal most, come
@@ -87,7 +88,7 @@ def test_memory_stays_bounded_on_both_sides(overflow: Overflow) -> None:
             if not come.done():
                 return False
             if come.result() < 0:
-                come = flooder.ask("come", 60)
+                come = flooder.ask("come", PATIENCE_S)
                 return False
             return True
 
@@ -99,7 +100,7 @@ def test_memory_stays_bounded_on_both_sides(overflow: Overflow) -> None:
 
 
 def test_with_back_pressure_nothing_is_lost_below_what_may_wait() -> None:
-    with ActorSystem("pressure") as system:
+    with ActorSystem("pressure", config=PATIENT) as system:
         slow = system.actor_of(Props(Slow).pinned().with_mailbox(BoundedMailbox(10, Overflow.BACKPRESSURE)), "slow")
         slow.ask("count").result()
         for number in range(1000):

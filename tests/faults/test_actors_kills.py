@@ -17,6 +17,7 @@ from actors.testkit import TestProbe
 from tests.integration.actors_kit import (
     DEADLINE_S,
     MODULE,
+    PATIENT,
     PAUSE_S,
     QUICK,
     Echo,
@@ -36,6 +37,13 @@ from tests.waiting import LONGER_THAN_PATIENCE_S
 
 @pytest.fixture
 def system() -> Iterator[ActorSystem]:
+    with ActorSystem("here", config=PATIENT) as made:
+        yield made
+
+
+@pytest.fixture
+def quick_system() -> Iterator[ActorSystem]:
+    """One that finds out soon what stands still."""
     with ActorSystem("here", config=QUICK) as made:
         yield made
 
@@ -134,12 +142,12 @@ def test_the_children_of_a_killed_parent_are_stopped_wherever_they_live(system: 
     until(lambda: lives(pids[0]), lambda running: not running, "the end of the pinned child's process")
 
 
-def test_a_stopped_host_is_found_out_and_killed(system: ActorSystem) -> None:
-    probe = TestProbe(system)
-    victim = system.actor_of(Props(Loud, probe.ref).pinned(), "victim")
+def test_a_stopped_host_is_found_out_and_killed(quick_system: ActorSystem) -> None:
+    probe = TestProbe(quick_system)
+    victim = quick_system.actor_of(Props(Loud, probe.ref).pinned(), "victim")
     pid = probe.receive_one(DEADLINE_S)[1]
     probe.watch(victim)
-    time_of_heartbeats = until(lambda: system.on_loop(lambda: _beats(system)), lambda beats: beats >= 3)
+    time_of_heartbeats = until(lambda: quick_system.on_loop(lambda: _beats(quick_system)), lambda beats: beats >= 3)
     assert time_of_heartbeats
     began = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
@@ -155,10 +163,10 @@ def _beats(system: ActorSystem) -> int:
     return monitored[0].beats if monitored else 0
 
 
-def test_an_actor_that_computes_is_not_held_for_dead(system: ActorSystem) -> None:
-    busy = system.actor_of(Props(Echo).pinned(), "busy")
+def test_an_actor_that_computes_is_not_held_for_dead(quick_system: ActorSystem) -> None:
+    busy = quick_system.actor_of(Props(Echo).pinned(), "busy")
     pid = busy.ask("pid").result()
-    until(lambda: system.on_loop(lambda: _beats(system)), lambda beats: beats >= 3)
+    until(lambda: quick_system.on_loop(lambda: _beats(quick_system)), lambda beats: beats >= 3)
     assert busy.ask(("compute", 2 * PAUSE_S)).result() == "computed"
     assert busy.ask("pid").result() == pid
 
@@ -185,7 +193,7 @@ def secret_file(tmp_path: Path) -> Path:
 
 def test_a_killed_system_is_noticed_and_its_next_incarnation_is_another(secret_file: Path) -> None:
     with (
-        ActorSystem("here", secret_file=secret_file, config=QUICK) as system,
+        ActorSystem("here", secret_file=secret_file, config=PATIENT) as system,
         other_system(secret_file) as other,
     ):
         probe = TestProbe(system)
@@ -215,7 +223,7 @@ def test_a_killed_system_is_noticed_and_its_next_incarnation_is_another(secret_f
 
 def test_only_one_process_of_another_system_is_killed(secret_file: Path) -> None:
     with (
-        ActorSystem("here", secret_file=secret_file, config=QUICK) as system,
+        ActorSystem("here", secret_file=secret_file, config=PATIENT) as system,
         other_system(secret_file) as other,
     ):
         probe = TestProbe(system)
@@ -233,7 +241,7 @@ def test_only_one_process_of_another_system_is_killed(secret_file: Path) -> None
 
 def test_a_deployed_actor_ends_with_its_parents_system(secret_file: Path) -> None:
     with (
-        ActorSystem("here", secret_file=secret_file, config=QUICK) as system,
+        ActorSystem("here", secret_file=secret_file, config=PATIENT) as system,
         other_system(secret_file) as other,
     ):
         probe = TestProbe(system)

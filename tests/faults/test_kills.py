@@ -17,6 +17,7 @@ from runtime.environment.context import open_redis_services
 from tests.cluster_harness import Cluster, WaitingJob, attempt_of, await_value, paths_below
 from tests.faults.deeds import handles
 from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, WAITING, write_job
+from tests.processes import lives
 
 
 def test_a_lost_task_process_is_restarted(cluster: Cluster, tmp_path: Path) -> None:
@@ -190,7 +191,9 @@ def test_stop_cleans_up_after_a_killed_master(own_cluster: Cluster, tmp_path: Pa
     cluster = own_cluster
     cluster.run("start")
     WaitingJob.start(cluster, tmp_path)
-    os.kill(cluster.pid_of("master"), signal.SIGKILL)
+    master = cluster.pid_of("master")
+    os.kill(master, signal.SIGKILL)
+    await_value(lambda: not lives(master))
     refused = cluster.run("job", "list", check=False)
     assert refused.returncode == 69
     assert "its master has ended" in refused.stderr

@@ -34,8 +34,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "taskmanager.count=2",
         "taskmanager.numberOfTaskSlots=1",
         "heartbeat.interval=200ms",
-        "heartbeat.timeout=3s",
-        "task.cancellation.timeout=2s",
+        "heartbeat.timeout=15s",  # longer than anything stands still on a busy machine
+        "task.cancellation.timeout=15s",
         "restart-strategy.fixed-delay.attempts=20",
         "restart-strategy.fixed-delay.delay=200ms",
     )

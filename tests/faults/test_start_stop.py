@@ -76,7 +76,7 @@ def test_a_master_that_is_told_to_end_while_another_joins_leaves_it_the_jobs(clu
     redis, master = cluster.pid_of("redis"), psutil.Process(cluster.pid_of("master"))
     joining = ClusterDirectory(cluster.directory).join()  # all that a joining master has at first
     master.terminate()
-    master.wait(60)
+    master.wait(PATIENCE_S)
     assert lives(redis), "the joining one needs it"
     joining.hand_over()  # it was killed: another one comes
     cluster.run("master")
@@ -150,6 +150,7 @@ def test_a_start_that_fails_keeps_the_jobs_of_a_killed_cluster(cluster: Cluster,
     found = directory.configuration_file.read_bytes()
     (master,) = directory.heads()
     os.kill(master, signal.SIGKILL)
+    await_value(lambda: not lives(master))
     failed = with_driver(cluster, tmp_path, "exit 1").run("start", check=False)
     assert failed.returncode == 1
     assert "taskmanager-0 does not start" in clear_line(failed.stderr)
@@ -208,7 +209,7 @@ def test_a_redis_that_does_not_end_keeps_no_other_process_alive(
         try:
             with pytest.raises(RedisServerError):
                 sweep(directory)
-            assert left.wait(1) == -signal.SIGTERM, "it was ended before `sweep` raised"
+            assert left.wait(PATIENCE_S) == -signal.SIGTERM, "it was ended, though `sweep` raised"
         finally:
             left.kill()
 

@@ -33,12 +33,12 @@ from actors import (
 )
 from actors.supervision import Directive, SupervisorStrategy
 from tests.processes import lives
-from tests.waiting import PATIENCE_S
+from tests.waiting import LONGER_THAN_PATIENCE_S, PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.integration.actors_kit"
 DEADLINE_S = PATIENCE_S
-PAUSE_S = 3.0
+PAUSE_S = 10.0
 """How long a process may stand still before it is held for dead, in seconds: long enough for a busy machine."""
 QUICK = SystemConfig(
     heartbeat_interval_s=0.1,
@@ -46,6 +46,9 @@ QUICK = SystemConfig(
     heartbeat_acceptable_pause_s=PAUSE_S,
     ask_timeout_s=PATIENCE_S,
 )
+"""For a test in which something stands still."""
+PATIENT = SystemConfig(heartbeat_acceptable_pause_s=LONGER_THAN_PATIENCE_S, ask_timeout_s=PATIENCE_S)
+"""For all other tests: nothing is held for dead because the machine is busy."""
 
 T = TypeVar("T")
 
@@ -324,7 +327,7 @@ def other_system(secret_file: Path, name: str = "other", port: int = 0) -> Itera
 
 def _serve(name: str, port: int, secret_file: str) -> None:
     logging.basicConfig(level="INFO", stream=sys.stderr)
-    with ActorSystem(name, port=port, secret_file=secret_file, config=QUICK) as system:
+    with ActorSystem(name, port=port, secret_file=secret_file, config=PATIENT) as system:
         pinned = system.actor_of(Props(Echo), "echo")
         shared = system.actor_of(Props(Echo).shared(), "shared")
         system.actor_of(Props(Parent).local(), "parent")

@@ -242,7 +242,7 @@ class Driver:
             raise ActorSystemError(result["error"])
         return Started(ActorAddress.parse(result["address"]), result["pid"])
 
-    def stop(self, name: str, deadline_s: float = 10.0) -> None:
+    def stop(self, name: str, deadline_s: float = DEADLINE_S) -> None:
         assert self.command("stop", name, deadline_s) == {}
 
     def processes(self) -> list[psutil.Process]:
@@ -390,11 +390,15 @@ def test_an_idle_actor_uses_next_to_no_processor_time(shared: Driver) -> None:
     with calling(shared) as client:
         assert greeter(client, actor).greet("x").result() == "hello x"
         process = psutil.Process(actor.pid)
-        before = process.cpu_times()
-        # Not a wait for something to come about: the time is what is measured.
-        time.sleep(1.0)
-        after = process.cpu_times()
-    assert after.user + after.system - before.user - before.system <= 0.05
+
+        def rests() -> bool:
+            before = process.cpu_times()
+            # Not a wait for something to come about: the time is what is measured.
+            time.sleep(1.0)
+            after = process.cpu_times()
+            return bool(after.user + after.system - before.user - before.system <= 0.05)
+
+        wait_until(rests, "a second of rest, once the actor has done what its start has left to do")
     shared.stop("idle")
 
 
@@ -597,7 +601,7 @@ def test_shutdown_leaves_nothing_behind(driver: Driver) -> None:
     for n in range(3):
         driver.start(f"actor-{n}", unix=n > 0)
     below = [process for process in driver.processes() if process.pid != driver.process.pid]
-    assert driver.command("shutdown") == {}
+    assert driver.command("shutdown", DEADLINE_S) == {}
     assert not any(psutil.pid_exists(process.pid) for process in below), "no zombies either"
     assert driver.command("shutdown") == {}, "a second time there is nothing to do"
     assert marker.exists(), "actors that still run are stopped in order"
@@ -621,8 +625,8 @@ def test_shutdown_kills_what_does_not_stop_in_time_and_lets_the_others_stop(driv
         wait_until(lambda: not answers(client, hangs), "the hang")
     below = [process for process in driver.processes() if process.pid != driver.process.pid]
     begin = time.monotonic()
-    driver.command("shutdown", 1.0)
-    assert time.monotonic() - begin > 1
+    driver.command("shutdown", 15.0)  # enough for the other one on a busy machine
+    assert time.monotonic() - begin > 15
     assert (driver.directory / "stopped").exists()
     assert "hangs (process" in driver.errors()
     assert "orderly (process" not in driver.errors()

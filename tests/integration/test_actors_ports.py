@@ -211,7 +211,7 @@ try:
     print("others", sorted(path.name for path in directory.iterdir()))
     throw(redirected, port)
     print("where it belongs", sorted(path.name for path in directory.iterdir()))
-    print("the actor answers", system._system.ask(actor, b"x", 30) is not None)
+    print("the actor answers", system._system.ask(actor, b"x", 600) is not None)
 finally:
     system.shutdown()
 """
@@ -224,7 +224,7 @@ def test_a_recorded_or_redirected_message_of_thespians_is_refused(tmp_path: Path
         [sys.executable, "-c", THROWN_AT_THESPIAN, tmp_path / "bombs"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE_S,
         cwd=ROOT,
         check=False,
     )

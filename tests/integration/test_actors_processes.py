@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from actors import (
     RecipientTerminated,
     RecipientUnreachable,
     SerializationError,
-    SystemConfig,
 )
 from actors.ref import ActorRef
 from actors.rpc.security import load_or_create_secret
@@ -36,6 +36,7 @@ from actors.testkit import TestProbe
 from tests.integration.actors_kit import (
     DEADLINE_S,
     MODULE,
+    PATIENT,
     ROOT,
     Collector,
     Echo,
@@ -57,7 +58,7 @@ PLACEMENTS = ["local", "shared", "pinned"]
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[ActorSystem]:
-    with ActorSystem("tests") as made:
+    with ActorSystem("tests", config=PATIENT) as made:
         yield made
 
 
@@ -100,7 +101,7 @@ def test_refs_name_the_system_not_the_process(system: ActorSystem) -> None:
 
 
 def test_several_shared_hosts_are_filled_evenly() -> None:
-    with ActorSystem("spread", config=SystemConfig(shared_hosts=2)) as system:
+    with ActorSystem("spread", config=replace(PATIENT, shared_hosts=2)) as system:
         refs = [system.actor_of(Props(Echo).shared()) for _ in range(6)]
         pids = [ref.ask("pid").result() for ref in refs]
         assert sorted(pids.count(pid) for pid in set(pids)) == [3, 3]
@@ -168,13 +169,13 @@ def test_ask_tell_and_forward(system: ActorSystem, placement: str) -> None:
         assert echo.ask(value).result() == value
         assert forwarder.ask(value).result() == value
     probe.send(echo, Work(1))
-    assert probe.expect_msg_type(Work).number == 1
+    assert probe.expect_msg_type(Work, DEADLINE_S).number == 1
     assert probe.last_sender == echo
     probe.send(forwarder, "through")
-    assert probe.expect_msg("through") == "through"
+    assert probe.expect_msg("through", DEADLINE_S) == "through"
     assert probe.last_sender == echo
     echo.tell(Tell(probe.ref, echo))
-    assert probe.expect_msg(echo).ask("pid").result() == echo.ask("pid").result()
+    assert probe.expect_msg(echo, DEADLINE_S).ask("pid").result() == echo.ask("pid").result()
 
     async def asking() -> list[Any]:
         return list(await asyncio.gather(*(echo.ask(number) for number in range(100))))
@@ -235,7 +236,7 @@ def test_selections_reach_every_process(system: ActorSystem) -> None:
         assert found == ref
     probe = TestProbe(system)
     system.actor_selection("/user/select-*").tell("all", probe.ref)
-    assert probe.receive_n(3) == ["all"] * 3
+    assert probe.receive_n(3, DEADLINE_S) == ["all"] * 3
     with pytest.raises(ActorNotFound):
         system.actor_selection("/user/nobody").resolve_one(DEADLINE_S).result()
     for ref in refs.values():
@@ -278,7 +279,7 @@ def test_a_parent_in_another_process_restarts_its_child(system: ActorSystem, of_
     child = parent.ask(Make(of_child, "kid")).result()
     pid = child.ask("pid").result()
     child.tell("fail")
-    assert probe.receive_one() == ("failed", "ValueError", "as ordered")
+    assert probe.receive_one(DEADLINE_S) == ("failed", "ValueError", "as ordered")
     assert child.ask("pid").result() == pid, "the same incarnation, in the same process"
     assert system.graceful_stop(parent, DEADLINE_S).result()
 
@@ -288,11 +289,11 @@ def test_the_hooks_of_a_restart_and_of_a_stop_run_in_the_other_process(system: A
     loud = system.actor_of(Props(Loud, probe.ref).pinned(), "loud")
     assert probe.receive_one(DEADLINE_S) == ("made", loud.ask("pid").result())
     loud.tell("fail")
-    assert probe.receive_one() == ("pre_restart", "as ordered")
-    assert probe.receive_one()[0] == "made"
-    assert probe.receive_one() == ("post_restart", "as ordered")
+    assert probe.receive_one(DEADLINE_S) == ("pre_restart", "as ordered")
+    assert probe.receive_one(DEADLINE_S)[0] == "made"
+    assert probe.receive_one(DEADLINE_S) == ("post_restart", "as ordered")
     system.stop(loud)
-    assert probe.receive_one() == "post_stop"
+    assert probe.receive_one(DEADLINE_S) == "post_stop"
 
 
 def test_a_stopped_child_of_another_process_leaves_its_parent(system: ActorSystem) -> None:
@@ -310,9 +311,9 @@ def test_a_stopped_child_of_another_process_leaves_its_parent(system: ActorSyste
 
 def test_a_thousand_shared_actors(system: ActorSystem) -> None:
     refs = [system.actor_of(Props(Echo).shared(), f"many-{number}") for number in range(1000)]
-    asks = [ref.ask(number, 60) for number, ref in enumerate(refs)]
+    asks = [ref.ask(number) for number, ref in enumerate(refs)]
     assert [ask.result() for ask in asks] == list(range(1000))
-    stops = [system.graceful_stop(ref, 60) for ref in refs]
+    stops = [system.graceful_stop(ref, DEADLINE_S) for ref in refs]
     assert all(stop.result() for stop in stops)
 
 
@@ -375,7 +376,7 @@ def test_bad_names_and_hosts_are_refused(name: str, host: str) -> None:
 
 def test_terminate_leaves_nothing_behind() -> None:
     before = set(descendants(os.getpid())), threading.active_count()
-    system = ActorSystem("gone")
+    system = ActorSystem("gone", config=PATIENT)
     probe = TestProbe(system)
     for placement in PLACEMENTS:
         system.actor_of(placed(Loud, placement, probe.ref)).ask("pid").result()
@@ -399,7 +400,7 @@ def test_terminate_leaves_nothing_behind() -> None:
 
 def test_actors_of_other_processes_are_stopped_in_order(tmp_path: Path) -> None:
     class_path = f"{__name__}:LeavesAFile"
-    with ActorSystem("orderly") as system:
+    with ActorSystem("orderly", config=PATIENT) as system:
         for placement in PLACEMENTS:
             ref = system.actor_of(getattr(Props(class_path, str(tmp_path / placement)), placement)())
             ref.ask("x").result()
@@ -549,7 +550,10 @@ def test_sigterm_stops_the_actors_before_the_process_ends(tmp_path: Path, how: s
 
 
 def test_two_systems_in_one_process() -> None:
-    with ActorSystem("one") as one, ActorSystem("two", secret_file=one.secret_file) as two:
+    with (
+        ActorSystem("one", config=PATIENT) as one,
+        ActorSystem("two", secret_file=one.secret_file, config=PATIENT) as two,
+    ):
         first, second = one.actor_of(Props(Collector), "a"), two.actor_of(Props(Collector), "b")
         seen = two.actor_selection(str(first.address)).resolve_one(DEADLINE_S).result()
         assert seen == first

@@ -21,7 +21,7 @@ from actors.rpc.security import load_or_create_secret
 from actors.testkit import TestProbe
 from tests.integration.actors_kit import (
     DEADLINE_S,
-    QUICK,
+    PATIENT,
     Collector,
     Echo,
     Loud,
@@ -40,7 +40,7 @@ from tests.processes import lives
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[ActorSystem]:
-    with ActorSystem("here", config=QUICK) as made:
+    with ActorSystem("here", config=PATIENT) as made:
         yield made
 
 
@@ -99,7 +99,7 @@ def test_an_actor_of_another_system_is_watched_and_stopped(system: ActorSystem, 
 
 def test_a_wrong_secret_is_an_error_that_says_so(other: OtherSystem, tmp_path: Path) -> None:
     load_or_create_secret(tmp_path / "secret")
-    with ActorSystem("stranger", secret_file=tmp_path / "secret", config=QUICK) as stranger:
+    with ActorSystem("stranger", secret_file=tmp_path / "secret", config=PATIENT) as stranger:
         selection = stranger.actor_selection(f"{other.address}/user/echo")
         with pytest.raises(ActorError):
             selection.resolve_one(DEADLINE_S).result()

@@ -126,8 +126,9 @@ def test_a_job_waits_for_a_slot_says_so_and_gives_up(make_cluster: Callable[...,
     cluster = make_cluster("taskmanager.numberOfTaskSlots=1", "slot.request.timeout=15s")
     holder = WaitingJob.start(cluster, tmp_path)
     waiter = cluster.submit(write_job(tmp_path, TRIVIAL, "waiter.py"))
-    task = await_value(lambda: [item for item in cluster.job(waiter)["tasks"] if item["waiting_for"]])[0]
-    assert "1 slot for task 'waiter'; the cluster has 1 slot(s) on 1 TaskExecutor(s), 0 free" in task["waiting_for"]
+    reason = "1 slot for task 'waiter'; the cluster has 1 slot(s) on 1 TaskExecutor(s), 0 free"
+    # Until the ResourceManager has said why, it is just "a slot".
+    await_value(lambda: reason in cluster.job(waiter)["tasks"][0]["waiting_for"])
     failed = cluster.await_status(waiter, "FAILED")
     assert failed["failure"]["kind"] == "no-resource"
     assert "no slot within 15 s" in failed["failure"]["message"]

@@ -22,7 +22,7 @@ from runtime.ids import JobID
 from runtime.protocol.dispatcher import DispatcherGateway
 from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
 
-AGE_S = 10
+AGE_S = 25
 SETTINGS = ("blob.service.cleanup.interval=0.5s", f"blob.service.cleanup.ttl={AGE_S}s")
 
 

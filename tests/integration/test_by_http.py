@@ -212,7 +212,7 @@ def test_what_is_of_this_machine_does_not_follow_the_url(
 
 
 def test_a_handle_survives_the_loss_of_a_master(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    pair = make_cluster("taskmanager.count=0", "high-availability.lease=1s", masters=2)
+    pair = make_cluster("taskmanager.count=0", "high-availability.lease=5s", masters=2)
     first, second = RestClient.of(pair), RestClient.of(pair, "rest-1")
     with connect(f"{first.url},{second.url}", token=first.token) as cluster:
         job = cluster.submit(write_job(tmp_path, "print('waits for a worker')\n"))

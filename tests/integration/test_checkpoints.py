@@ -21,7 +21,7 @@ from tests.cluster_harness import ROOT, Cluster, await_value, paths_below, start
 from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
 from tests.json_output import parsed
-from tests.rest_client import RestClient
+from tests.rest_client import Reply, RestClient
 from tests.streaming_rows import Source, files_of, files_so_far, rows_of, rows_so_far
 
 # File source, watermark and windows, file sink: rows come in the order of their time, so none is too late.
@@ -121,12 +121,16 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     kill_and_await_restart(cluster, job_id, manager["spark_pid"])
     source.write(3)
     before = await_checkpoints(cluster, job_id)["latest_completed"]["id"]
-    assert cluster.job(job_id)["checkpoints"]["counts"]["restored"] == 2
+    # The loss of the driver may cost two attempts: the task may fail before its TaskExecutor refuses the next one.
+    restored = cluster.job(job_id)["checkpoints"]["counts"]["restored"]
+    assert restored >= 2
+    number = attempts(cluster, job_id)
     os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
     known = lambda: cluster.job(job_id)["checkpoints"]["latest_completed"]  # noqa: E731
     assert await_value(known)["id"] >= before, "the successor knows what was stored"
     cluster.await_status(job_id, "RUNNING")
-    assert await_checkpoints(cluster, job_id)["counts"]["restored"] == 2, "the task has gone on"
+    counts = await_checkpoints(cluster, job_id)["counts"]
+    assert (counts["restored"], attempts(cluster, job_id)) == (restored, number), "the task has gone on"
 
     # The same request twice is one savepoint, also for a JobMaster that does not know of the first time.
     trigger = TriggerID.random()
@@ -146,8 +150,8 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     assert (refused.returncode, "chk-999999 is no savepoint" in refused.stderr) == (1, True)
     number = attempts(cluster, job_id)
     cluster.run("job", "rollback", "--to", first.path, "--new-query-id", job_id)
-    restored = lambda: (cluster.job(job_id)["checkpoints"]["latest_restored"] or {}).get("path")  # noqa: E731
-    await_value(lambda: restored() == first.path)
+    restored_path = lambda: (cluster.job(job_id)["checkpoints"]["latest_restored"] or {}).get("path")  # noqa: E731
+    await_value(lambda: restored_path() == first.path)
     assert attempts(cluster, job_id) > number
     await_checkpoints(cluster, job_id)
 
@@ -161,7 +165,7 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
             return True
 
     await_value(back_to_the_latest)
-    await_value(lambda: Path(restored() or "").name.startswith("chk-"))
+    await_value(lambda: Path(restored_path() or "").name.startswith("chk-"))
     await_checkpoints(cluster, job_id)
 
     # Stopped with a savepoint, and begun again from it by another job, at a location of that job's own.
@@ -199,8 +203,8 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     assert max(int(name.removeprefix("chk-")) for name in kept) >= latest["id"]
     fourth = cluster.submit(script, str(source.directory), str(sink), "", options=("--from", third))
     await_checkpoints(cluster, fourth)
-    restored = cluster.job(fourth)["checkpoints"]["latest_restored"]
-    assert (restored["is_savepoint"], Path(restored["path"]).parent.name) == (False, third)
+    began = cluster.job(fourth)["checkpoints"]["latest_restored"]
+    assert (began["is_savepoint"], Path(began["path"]).parent.name) == (False, third)
     # That checkpoint may be of the batch before the last windows were closed; a query that is started again closes them
     # only with the next data (Spark).
     source.close()
@@ -323,9 +327,14 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     job = f"/v1/jobs/{job_id}"
 
     def post(target: str, body: dict[str, Any]) -> str:
-        reply = rest.ask("POST", target, json.dumps(body).encode())
-        assert reply.status in (200, 202), reply.body
-        return str(reply.json["request-id"])
+        def look() -> Reply | None:
+            reply = rest.ask("POST", target, json.dumps(body).encode())
+            if reply.status == 503 and "triggerId" in body:
+                return None  # while a JobMaster is being replaced; with its id the request may be made again
+            assert reply.status in (200, 202), reply.body
+            return reply
+
+        return str(await_value(look).json["request-id"])
 
     def done(target: str) -> Any:
         def look() -> Any:

@@ -101,7 +101,8 @@ def test_a_query_whose_state_is_damaged_goes_back_to_its_checkpoint(rocksdb: Clu
     (live / "state" / "0" / "0" / "1.zip").unlink()
     source.write(1)
     await_value(lambda: committed() >= 1)
-    assert attempts() <= before + 2, "it did not try the damaged state again and again"
+    # One or two for the driver (a TaskExecutor that ends may refuse the next attempt), one for the damaged state.
+    assert attempts() <= before + 3, "it did not try the damaged state again and again"
     text = cluster.run("job", "logs", job_id, check=False)
     told = text.stdout + text.stderr
     assert "query totals continues from checkpoint" in told

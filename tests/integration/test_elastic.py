@@ -34,11 +34,11 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
 ) -> None:
     cluster = make_cluster(
         "resourcemanager.driver=process",
-        "resourcemanager.taskmanager-timeout=3s",
+        "resourcemanager.taskmanager-timeout=10s",
         "slotmanager.number-of-slots.max=1",
         "taskmanager.numberOfTaskSlots=1",
         "taskmanager.task-pool.size=0",
-        "high-availability.lease=2s",
+        "high-availability.lease=5s",
         masters=2,
     )
     assert worker_of(cluster) == 0
@@ -53,8 +53,9 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
     assert second not in (0, first)
 
     waiting = cluster.submit(write_job(tmp_path, TRIVIAL, "second.py"))
-    why = await_value(lambda: cluster.job(waiting)["tasks"][0]["waiting_for"])
-    assert "there may be at most 1 (slotmanager.number-of-slots.max)" in why
+    reason = "there may be at most 1 (slotmanager.number-of-slots.max)"
+    # Until the ResourceManager has said why, it is just "a slot".
+    await_value(lambda: reason in cluster.job(waiting)["tasks"][0]["waiting_for"])
 
     leading = int(cluster.leaders()["resourcemanager"].removeprefix("resourcemanager").lstrip("-") or 0)
     for pid in cluster.processes_of_master(leading):

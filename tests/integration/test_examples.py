@@ -15,7 +15,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.cluster_harness import ROOT, Cluster, await_value
+from tests.cluster_harness import ROOT, Cluster, WaitingJob, await_value
 from tests.gallery import NOTEBOOKS, executed, stable_outputs
 from tests.integration.test_tutorials import matches
 from tests.job_files import write_job
@@ -156,9 +156,13 @@ def test_the_commands_of_the_airflow_dag(
         return run(command, {**own, "PYTHONPATH": str(ROOT)}, status, subprocess.STDOUT)  # as Airflow: its last line
 
     assert "4 x and" in task("words")
+    holders = [WaitingJob.start(cluster, tmp_path, name) for name in ("one", "two")]  # it has no slot, and cannot end
     job_id = task("submit").splitlines()[-1]
     task("wait", job_id, Operator.made["wait"].retry_exit_code)
-    cluster.await_status(job_id, "FINISHED")
+    for holder in holders:
+        holder.release()
+    for each in (job_id, *(holder.job_id for holder in holders)):
+        cluster.await_status(each, "FINISHED")
     task("wait", job_id)
     assert (tmp_path / "delays" / "2026-03-01" / "by_carrier").is_dir()
     failed = cluster.submit(EXAMPLES / "failing.py")

@@ -17,6 +17,7 @@ from runtime import __version__
 from runtime.environment.context import open_redis_services
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
 from tests.next_release import LEVEL, VERSION, make_next_release
+from tests.processes import lives
 from tests.rest_client import RestClient
 
 _SETTINGS = ("restart-strategy.type=fixed-delay", "restart-strategy.fixed-delay.delay=1s", "cluster.start-timeout=300s")
@@ -111,7 +112,9 @@ def test_an_upgrade_writes_the_old_formats_until_it_is_finalized_and_then_refuse
     before = release.leaders()
     assert refused in refusal(release, "start-master")
     assert release.leaders() == before
-    os.kill(release.pid_of("master-1"), signal.SIGKILL)
+    killed = release.pid_of("master-1")
+    os.kill(killed, signal.SIGKILL)
+    await_value(lambda: not lives(killed))
     assert refused in refusal(release, "start")
     assert third.starts == 1
 

@@ -45,7 +45,7 @@ def test_flinks_client_lists_saves_stops_and_cancels(cluster: Cluster, tmp_path:
     await_value(lambda: has_written_a_batch(rest, job_id))
     (tmp_path / "savepoints").mkdir()
 
-    assert f" : {job_id} : job (RUNNING)" in flink.good("list")
+    await_value(lambda: f" : {job_id} : job (RUNNING)" in flink.good("list"))  # RECONCILING where it is slow to answer
 
     kept = path_in(flink.good("savepoint", job_id, str(tmp_path / "savepoints")))
     assert kept.parent == tmp_path / "savepoints"

@@ -21,6 +21,15 @@ from tests.waiting import PATIENCE_S
 
 WORKER = ResourceID("taskmanager-0")
 
+# Holds its slot until the file is there, and uses no Spark, which others may keep busy.
+HOLDING = """\
+import sys, time
+from pathlib import Path
+
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+"""
+
 
 def test_the_dispatcher_tells_of_jobs_until_their_end_and_after_it(cluster: Cluster, tmp_path: Path) -> None:
     with cluster.client() as client:
@@ -37,8 +46,12 @@ def test_the_dispatcher_tells_of_jobs_until_their_end_and_after_it(cluster: Clus
         overview = client.overview()
         assert overview.jobs_running >= 1
         assert overview.jobs_failed >= 1
-        details = {job.job_id: job for job in dispatcher.request_multiple_job_details().result().jobs}
-        assert (details[job_id].status, details[failing].status) == (JobStatus.RUNNING, JobStatus.FAILED)
+
+        def states() -> dict[JobID, JobStatus]:
+            return {job.job_id: job.status for job in dispatcher.request_multiple_job_details().result().jobs}
+
+        await_value(lambda: states()[job_id] is JobStatus.RUNNING)  # RECONCILING where its JobMaster is slow to answer
+        assert states()[failing] is JobStatus.FAILED
         result = dispatcher.request_job_result(job_id)
         waiting.release()
         finished = result.result(PATIENCE_S) or client.result(job_id)
@@ -96,14 +109,15 @@ def test_a_task_executor_is_looked_into_while_a_task_runs(cluster: Cluster, tmp_
 
 def test_a_job_of_a_higher_priority_gets_the_next_slot(cluster: Cluster, tmp_path: Path) -> None:
     holders = [WaitingJob.start(cluster, tmp_path, name) for name in ("one", "two")]
-    file = write_job(tmp_path, TRIVIAL)
-    ordinary, urgent = (cluster.submit(file, options=("--priority", priority)) for priority in ("0", "5"))
+    gate, file = tmp_path / "gate", write_job(tmp_path, HOLDING, "holding.py")
+    ordinary, urgent = (cluster.submit(file, str(gate), options=("--priority", priority)) for priority in ("0", "5"))
     for job_id in (ordinary, urgent):
         await_value(lambda job_id=job_id: "1 slot for task" in cluster.job(job_id)["tasks"][0]["waiting_for"])
     holders[0].release()
     await_value(lambda: cluster.job(urgent)["tasks"][0]["attempts"][0]["task_executor"] == WORKER)
-    assert cluster.job(ordinary)["tasks"][0]["attempts"][0]["task_executor"] == "", "the other holder is still there"
+    assert cluster.job(ordinary)["tasks"][0]["attempts"][0]["task_executor"] == "", "both slots are held"
     holders[1].release()
+    gate.touch()
     for job_id in (urgent, ordinary, *(holder.job_id for holder in holders)):
         cluster.await_status(job_id, "FINISHED")
 

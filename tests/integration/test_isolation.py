@@ -14,6 +14,7 @@ from tests.cluster_harness import Cluster, await_value, started
 from tests.integration.test_scripts import EXAMPLES, TEXT
 from tests.job_files import STUBBORN, TRIVIAL, write_job
 from tests.processes import lives
+from tests.waiting import PATIENCE_S
 
 # Waits beside the others, on none of Spark's cores, and then shows that its Spark is still what it was.
 NEIGHBOUR = """\
@@ -82,9 +83,10 @@ print("survived", spark.range(3).count())
 
 
 def registered(cluster: Cluster) -> dict[str, Any]:
-    """The first TaskExecutor, without what changes while it is registered."""
-    executor = cluster.json("status")["task_executors"][0]
-    return {name: value for name, value in executor.items() if name not in ("free_slots", "last_heartbeat_ms")}
+    """The first TaskExecutor, without what changes while it lives; it registers again at a new ResourceManager."""
+    changing = ("free_slots", "last_heartbeat_ms", "instance_id", "start_ms")
+    executors = await_value(lambda: cluster.json("status")["task_executors"])
+    return {name: value for name, value in executors[0].items() if name not in changing}
 
 
 def test_what_a_job_breaks_is_its_own(cluster: Cluster, tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_what_a_job_breaks_is_its_own(cluster: Cluster, tmp_path: Path) -> None:
 LIMITS = (
     "taskmanager.task.memory.limit=256mb",
     "taskmanager.task.cpu-time.limit=5s",
-    "task.cancellation.timeout=2s",
+    "task.cancellation.timeout=10s",
     "restart-strategy.type=none",
     "spark.sql.shuffle.partitions=2",
 )
@@ -190,7 +192,7 @@ def test_what_cannot_be_ended_in_spark_ends_with_its_driver(limited: Cluster, tm
 
 def test_pysparks_own_streaming_word_count_is_seen_and_ends_with_its_job(limited: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(120)
+        server.settimeout(PATIENCE_S)
         script = EXAMPLES / "sql" / "streaming" / "structured_network_wordcount.py"
         host, port = server.getsockname()
         job_id = limited.submit(script, host, str(port))

@@ -167,7 +167,7 @@ def test_following_ends_as_the_job_does(cluster: Cluster, tmp_path: Path) -> Non
 
 
 def test_a_long_log_is_kept_in_part_and_goes_with_its_job(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster("job.logs.max-size=4kb", "jobstore.expiration-time=45s")
+    cluster = make_cluster("job.logs.max-size=4kb", "jobstore.max-capacity=1")
     job_id = cluster.submit(write_job(tmp_path, LONG))
     job = cluster.await_status(job_id, "FINISHED")
     whole = "".join(f"line {number}\n" for number in range(3000))
@@ -184,6 +184,7 @@ def test_a_long_log_is_kept_in_part_and_goes_with_its_job(make_cluster: Callable
 
     owner = logs_owner(JobID(job_id))
     assert blobs(owner)
+    cluster.run("job", "run", str(write_job(tmp_path, "print(1)\n", "next.py")))  # in the place of the other
     await_value(lambda: not [path for path in blobs(owner) if "/incoming/" not in str(path)])
     gone = cluster.run("job", "logs", job_id, check=False)
     assert gone.returncode == 1
@@ -210,6 +211,9 @@ def test_a_failure_is_found_in_one_command_and_its_lines_by_its_id(cluster: Clus
 
 
 def test_log_levels_are_changed_while_the_cluster_runs(cluster: Cluster) -> None:
+    with cluster.client() as others:  # the JobMaster of a job that has just ended would end before it answers
+        names = lambda: [process.name for process in others.status().processes]  # noqa: E731
+        await_value(lambda: not any(name.startswith("jobmaster-") for name in names()))
     log = cluster.directory / "log" / "dispatcher.log"
     changed = cluster.run("log-level", "dispatcher", "debug")
     assert changed.stdout == "dispatcher: root is DEBUG, it was INFO\n"
@@ -223,9 +227,15 @@ def test_log_levels_are_changed_while_the_cluster_runs(cluster: Cluster) -> None
     client = RestClient.of(cluster)
     answer = client.ask("PATCH", "/log-levels?process=taskmanager-0&logger=actors.rpc&level=INHERITED")
     assert answer.json["changes"][0]["was"] == "ERROR"
-    levels = {process["name"]: process["levels"] for process in client.get("/log-levels")["processes"]}
-    assert "actors.rpc" not in levels["taskmanager-0"]
-    assert levels["dispatcher"]["actors.rpc"] == "ERROR"
+
+    def levels() -> dict[str, dict[str, str]] | None:
+        """The levels of all processes, once these two have answered in time."""
+        found = {process["name"]: process["levels"] for process in client.get("/log-levels")["processes"]}
+        return found if found["taskmanager-0"] and found["dispatcher"] else None
+
+    known = await_value(levels)
+    assert "actors.rpc" not in known["taskmanager-0"]
+    assert known["dispatcher"]["actors.rpc"] == "ERROR"
     for command in (("log-level", "actors.rpc", "INHERITED"), ("log-level", "dispatcher", "INFO")):
         cluster.run(*command)
     own = "/taskmanagers/taskmanager-0/logs/taskexecutor"
@@ -235,8 +245,13 @@ def test_log_levels_are_changed_while_the_cluster_runs(cluster: Cluster) -> None
     unknown = cluster.run("log-level", "no.such.logger", "DEBUG", check=False)
     assert unknown.returncode == 1
     assert "error: no logger 'no.such.logger'" in unknown.stderr
-    processes = {process["name"]: process for process in client.get("/actors")["processes"]}
-    (dispatcher,) = [one for one in processes["dispatcher"]["actors"] if one["path"] == "/user/dispatcher"]
+
+    def processes() -> dict[str, dict[str, Any]] | None:
+        """All processes, once these two have answered in time."""
+        found = {process["name"]: process for process in client.get("/actors")["processes"]}
+        return found if found["taskmanager-0"]["answers"] and found["dispatcher"]["answers"] else None
+
+    told = await_value(processes)
+    (dispatcher,) = [one for one in told["dispatcher"]["actors"] if one["path"] == "/user/dispatcher"]
     assert dispatcher["kind"] == "Dispatcher"
     assert dispatcher["messages"] > 0
-    assert processes["taskmanager-0"]["answers"]

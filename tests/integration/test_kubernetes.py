@@ -82,7 +82,7 @@ def test_a_job_runs_in_a_pod_that_comes_for_it_and_goes_after_it(
     storage = tmp_path / "shared"
     cluster = make_cluster(
         "resourcemanager.driver=kubernetes",
-        "resourcemanager.taskmanager-timeout=3s",
+        "resourcemanager.taskmanager-timeout=15s",
         "taskmanager.task-pool.size=0",
         f"kubernetes.namespace={NAMESPACE}",
         f"kubernetes.config.file={server.kubeconfig(tmp_path / 'kubeconfig')}",

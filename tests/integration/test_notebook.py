@@ -22,6 +22,7 @@ from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.master import MasterGateway
 from tests.cluster_harness import ROOT, Cluster
 from tests.rest_client import RestClient
+from tests.waiting import PATIENCE_S
 
 EXAMPLE = ROOT / "examples" / "notebook.ipynb"
 
@@ -50,7 +51,7 @@ def configured(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_example_runs(configured: Cluster) -> None:
     notebook = nbformat.read(EXAMPLE, as_version=4)
-    client = _Watched(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}})
+    client = _Watched(notebook, timeout=PATIENCE_S, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}})
     client.beside = set()
     client.execute()
     assert client.beside == set()  # no actor system, no Spark, nothing

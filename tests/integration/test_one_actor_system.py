@@ -16,6 +16,7 @@ from actors import Actor, ActorNotFound, ActorSystem, Props, Subscribe, Subscrib
 from actors.receptionist import LeaderChanged
 from runtime.protocol.events import JobReachedTerminalState, TaskExecutorLost
 from tests.cluster_harness import Cluster
+from tests.integration.actors_kit import PATIENT
 from tests.job_files import TRIVIAL, write_job
 from tests.waiting import PATIENCE_S
 
@@ -58,7 +59,7 @@ def listening(cluster: Cluster) -> Iterator[tuple[ActorSystem, Any, Callable[...
             pass
         return told
 
-    with ActorSystem("visitor", secret_file=cluster.directory / "secret") as system:
+    with ActorSystem("visitor", secret_file=cluster.directory / "secret", config=PATIENT) as system:
         listener = system.actor_of(Props(Listener, heard, f"{address}/system/event-stream").local(), "listener")
         for _ in EVENTS:
             await_message(lambda told: isinstance(told, Subscribed))

@@ -99,11 +99,15 @@ class People:
         found: str = await_value(look)
         return found
 
-    def use(self, text: str, *queues: str) -> None:
-        """Change the file, and wait until its queues are in use."""
+    def write(self, text: str) -> None:
+        """Change the file in one step: nobody reads half of it."""
         new = self.file.with_suffix(".new")
         new.write_text(text)
         new.replace(self.file)
+
+    def use(self, text: str, *queues: str) -> None:
+        """Change the file, and wait until its queues are in use."""
+        self.write(text)
         await_value(lambda: [each["name"] for each in self.queues()["queues"]] == list(queues))
 
     def queues(self) -> Any:
@@ -137,6 +141,9 @@ def test_limits_hold_refusals_say_what_to_do_and_urgent_jobs_come_first(people: 
     (queue,) = people.queues()["queues"]
     assert (queue["slots"], queue["waiting"], [user["user"] for user in queue["users"]]) == (1, 1, ["ada"])
     assert reason in people.understudy("bob", "queue", "list").stdout
+    told = replace(people.rest, token=people.tokens["bob"]).get("/v1/queues")
+    assert [(each["job_id"], each["place"], each["reason"]) for each in told["waiting"]] == [(second, 1, reason)]
+    assert (told["running"], told["has_file"], told["problem"]) == ([first], True, "")
 
     refused = people.understudy("ada", "job", "run", "--detach", str(people.script), "--", "x", check=False)
     problem = "user ada has 1 of 1 waiting jobs; submit again in 10 s"
@@ -190,7 +197,7 @@ def test_limits_hold_refusals_say_what_to_do_and_urgent_jobs_come_first(people: 
     people.end(*holders, urgent, etl, replies[0].json["jobid"])
 
     # A wrong file leaves the last one in use, and says so.
-    people.file.write_text("queues: {urgent: {slots: 0}}")
+    people.write("queues: {urgent: {slots: 0}}")
     problem = await_value(lambda: people.queues()["problem"])
     assert "queues.urgent.slots: '0' must be a whole number from 1" in problem
     assert "warning: the file of queues is not used as it is" in people.understudy("bob", "queue", "list").stderr

@@ -6,6 +6,7 @@ The cluster's driver is killed once, so that there are the logs of a lost driver
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -24,7 +25,7 @@ import pytest
 from runtime.spark.driver.event_logs import EventLog, find, note_driver, tidy
 from runtime.spark.history_server import HistoryServer
 from runtime.spark.process import start_time
-from tests.cluster_harness import Cluster, await_value, started
+from tests.cluster_harness import Cluster, await_value, paths_below, started
 from tests.job_files import write_job
 from tests.waiting import PATIENCE_S
 
@@ -190,8 +191,9 @@ def test_each_driver_has_a_private_event_log(history: History) -> None:
     lost, running = history.applications
     assert (log(running).is_open, log(running).has_driver, log(running).size > 0) == (True, True, True)
     assert (log(lost).is_open, log(lost).has_driver) == (True, False)
-    for path in (directory, *directory.rglob("*")):
-        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    for path in (directory, *paths_below(directory)):
+        with contextlib.suppress(FileNotFoundError):  # the running driver has given it another name
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_no_secret_is_in_an_event_log(history: History) -> None:
@@ -304,7 +306,11 @@ def test_it_shows_a_cluster_that_was_stopped_and_ends_with_ctrl_c(own_cluster: C
         text = await_value(
             lambda: found if application in (found := made.get("/api/v1/applications", Cookie=cookie)[2]) else None
         )
-        assert json.loads(text)[0]["attempts"][0]["completed"] is True
+        # A driver that a busy machine does not let end within 10 s is killed, and its log stays open.
+        logs = [path for path in (own_cluster.directory / "log").iterdir() if path.is_file()]
+        killed = re.compile(r"the Spark driver \d+ did not end within")
+        was_killed = any(killed.search(path.read_text(errors="replace")) for path in logs)
+        assert json.loads(text)[0]["attempts"][0]["completed"] is not was_killed
         jvm = made.jvm
         server.send_signal(signal.SIGINT)
         assert server.wait(PATIENCE_S) == 130

@@ -280,9 +280,7 @@ async def test_two_scripts_have_sessions_of_their_own(vehicle: Vehicle) -> None:
         spark.conf.set("spark.sql.shuffle.partitions", mine)
         directory = sys.argv[3]
         open(os.path.join(directory, mine), "w").close()
-        deadline = time.monotonic() + 60
         while not os.path.exists(os.path.join(directory, other)):
-            assert time.monotonic() < deadline
             time.sleep(0.02)
         print(spark.table("view").count(), spark.conf.get("spark.sql.shuffle.partitions"))
     """
@@ -850,7 +848,8 @@ async def test_python_workers_are_shared_by_jobs_without_files(vehicle: Vehicle)
     await both()
     before = daemon_pids(vehicle)
     await both()
-    assert daemon_pids(vehicle) == before
+    # Daemons of earlier tests' jobs, which had files of their own, may be ending meanwhile.
+    assert set(daemon_pids(vehicle)) <= set(before), "no further one was needed"
 
 
 async def test_adopted_by_another_process(vehicle: Vehicle) -> None:
@@ -950,8 +949,13 @@ async def test_a_jar_of_a_job_is_not_to_be_had_from_sparks_ports(tmp_path: Path)
     try:
         ports = psutil.Process(driver.info.pid).net_connections("inet")
         addresses = [("127.0.0.1", port.laddr.port) for port in ports if port.status == psutil.CONN_LISTEN]
-        said = [await asyncio.to_thread(_streamed, address, b"/jars/mine.jar") for address in addresses]
-        assert any(b"Stream '/jars/mine.jar' was not found." in each for each in said), "Spark's RPC port was asked"
+        said: list[bytes] = []
+
+        async def is_refused() -> bool:
+            said.extend([await asyncio.to_thread(_streamed, address, b"/jars/mine.jar") for address in addresses])
+            return any(b"Stream '/jars/mine.jar' was not found." in each for each in said)
+
+        await until(is_refused, "the answer of Spark's RPC port")
         assert not [each for each in said if b"the content of a jar" in each]
     finally:
         await driver.stop()

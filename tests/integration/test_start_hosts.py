@@ -15,6 +15,7 @@ from tests.cluster_harness import ROOT, Cluster
 from tests.fakes.sshd import find_sshd, running_sshd, unused_port
 from tests.job_files import TRIVIAL, write_job
 from tests.json_output import parsed
+from tests.waiting import PATIENCE_S
 
 ABSENT = "127.0.0.2"
 """Where nobody listens: the sshd is at 127.0.0.1 only."""
@@ -25,7 +26,7 @@ def command(conf: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     words = [word for word in arguments if not word.startswith("-")][: 2 if arguments[0] == "job" else 1]
     rest = arguments[len(words) :]
     whole = [sys.executable, "-m", "runtime.cluster", *words, "--config", str(conf), *rest]
-    return subprocess.run(whole, capture_output=True, text=True, timeout=400, cwd=ROOT, check=False)
+    return subprocess.run(whole, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT, check=False)
 
 
 def outcomes(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], dict[str, Any]]:

@@ -35,7 +35,7 @@ def meet(rows):
     from pyspark import TaskContext
     own, other = Path({own!r}), Path({other!r})
     own.write_text(TaskContext.get().getLocalProperty("spark.scheduler.pool") or "none")
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while not other.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     yield from rows
@@ -66,9 +66,16 @@ def pipeline(argv):
 
 
 def _ready_processes(cluster: Cluster) -> list[int]:
-    """The children of the zygote while no task runs."""
+    """The children of the zygote once the pool is full, no task runs and none tries Spark after the last task."""
     (zygote,) = psutil.Process(cluster.pid_of("tm:taskmanager-0")).children()
-    return [child.pid for child in zygote.children()]
+    size = await_full_task_pool(cluster).size
+
+    def look() -> list[int] | None:
+        found = [child.pid for child in zygote.children()]
+        return found if len(found) == size else None
+
+    ready: list[int] = await_value(look)
+    return ready
 
 
 def test_jobs_get_ready_processes_with_nothing_of_earlier_jobs_in_them(cluster: Cluster, tmp_path: Path) -> None:
@@ -97,10 +104,15 @@ def test_ready_processes_that_die_are_replaced_and_harm_no_job(cluster: Cluster,
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL))).stdout == "sum 499500\n"
-    after = await_full_task_pool(cluster)
-    assert not set(killed) & set(_ready_processes(cluster))
-    dead_when_taken = after.misses.get("died", 0) - before.misses.get("died", 0)
-    assert after.died + dead_when_taken == before.died + len(killed)
+
+    def dead() -> int:
+        """How many were found dead since, before they were taken or when they were."""
+        after = await_full_task_pool(cluster)
+        return after.died - before.died + after.misses.get("died", 0) - before.misses.get("died", 0)
+
+    await_value(lambda: dead() >= len(killed))
+    assert dead() == len(killed)
+    await_value(lambda: not set(killed) & set(_ready_processes(cluster)))
 
 
 def test_a_job_with_libraries_of_its_own_gets_a_process_of_its_own(cluster: Cluster, tmp_path: Path) -> None:

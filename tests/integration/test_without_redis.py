@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.job_files import TRIVIAL, write_job
+from tests.processes import lives
 
 NONE = "high-availability.type=none"
 
@@ -38,8 +39,10 @@ def test_jobs_are_lost_with_the_master_and_nothing_else_is_left(own_cluster: Clu
     started = own_cluster.run("start", "-D", NONE, "-D", "high-availability.memory-threshold=0 b")
     assert "lost with it" in started.stderr
     waiting = WaitingJob.start(own_cluster, tmp_path)
-    for pid in own_cluster.processes_of_master(0):
+    killed = own_cluster.processes_of_master(0)
+    for pid in killed:
         os.kill(pid, signal.SIGKILL)
+    await_value(lambda: not any(map(lives, killed)))
     own_cluster.run("start", "-D", NONE)
     assert own_cluster.json("job", "list") == []
     own_cluster.run("stop")

@@ -129,6 +129,14 @@ MUTANTS = (
         ("unit/test_actors_dispatch.py::test_a_connection_has_a_deadline_until_its_handshake_is_done",),
     ),
     Mutant(
+        "silence-of-a-peer-not-noticed",
+        "A connection whose peer has acknowledged nothing for half a minute is given up.",
+        "actors/rpc/connection.py",
+        "    return (repeats > 0 or probes > 1) and heard_ms >= CUT_OFF_S * 1000\n",
+        "    return False\n",
+        ("unit/test_simulation_network.py::test_a_half_open_connection_is_given_up_after_half_a_minute",),
+    ),
+    Mutant(
         "peer-that-reads-nothing-cut-off",
         "A live peer that reads nothing keeps its connection.",
         "actors/rpc/connection.py",

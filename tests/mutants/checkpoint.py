@@ -77,6 +77,22 @@ MUTANTS = (
         ("unit/test_task_checkpoints.py::test_a_stop_waits_for_the_queries_of_a_task_that_was_restored",),
     ),
     Mutant(
+        "directory-of-a-removed-checkpoint-made-again",
+        "A task that comes late does not make the directory of a checkpoint again.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "durable=True, below=directory.parent)",
+        "durable=True)",
+        ("unit/test_task_checkpoints.py::test_a_task_that_comes_late_makes_no_checkpoint_again_that_was_removed",),
+    ),
+    Mutant(
+        "part-of-a-removed-checkpoint-made-again",
+        "A task whose snapshot is removed under its hands does not begin another one.",
+        _SNAPSHOT,
+        "            make_private(part, below=below)\n",
+        "            make_private(part)\n",
+        ("unit/test_task_checkpoints.py::test_a_task_that_comes_late_makes_no_checkpoint_again_that_was_removed",),
+    ),
+    Mutant(
         "snapshot-half-taken",
         "A snapshot that could not be taken leaves nothing.",
         _SNAPSHOT,

@@ -9,6 +9,7 @@ _ADMISSION = "runtime/queues/admission.py"
 _FILE = "runtime/queues/configuration.py"
 _DISPATCHER = "runtime/dispatcher/endpoint.py"
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
+_MANAGER = "runtime/resourcemanager/endpoint.py"
 
 _PASSED_OVER = "unit/test_queues_scheduling.py::test_a_request_beyond_a_limit_is_passed_over_and_says_which"
 _AT_ONCE = "unit/test_dispatcher_queues.py::test_two_submissions_at_once_do_not_exceed_a_limit"
@@ -137,6 +138,25 @@ MUTANTS = (
         (
             "unit/test_slot_manager_queues.py::"
             "test_a_request_waits_for_its_turn_without_a_time_out_but_not_for_a_cluster_without_slots",
+        ),
+    ),
+    Mutant(
+        "no-file-of-queues-is-one",
+        "The page shows queues only of a cluster with a file of queues.",
+        _MANAGER,
+        "has_file=self._queues.is_set",
+        "has_file=True",
+        ("unit/test_resource_manager_queues.py::test_a_cluster_without_a_file_says_so",),
+    ),
+    Mutant(
+        "problems-of-the-file-are-secret",
+        "A wrong file of queues is reported.",
+        _MANAGER,
+        "self._slots.queues(self._queues.problem, ",
+        'self._slots.queues("", ',
+        (
+            "unit/test_resource_manager_queues.py::"
+            "test_a_wrong_file_is_a_problem_and_its_last_right_content_is_reported",
         ),
     ),
 )

@@ -11,7 +11,8 @@
 What is like TCP: data arrive in order within one connection, and in any order between connections. A partition loses
 nothing by itself: data that could not be delivered arrive some time after it has healed, as retransmissions do. A full
 receiver stops the sender. A process that ends closes its connections; a host that loses power says nothing, and refuses
-later data when it is up again.
+later data when it is up again. The kernel of an end that was cut off notices it as Linux does: by keep-alive where the
+process asked for that and has nothing under way, and else after 15 minutes. `tcp_info` tells the process before.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ CONNECT_TIMEOUT_S = 127.0
 RETRANSMISSION_TIMEOUT_S = 924.0
 _CREDENTIALS = struct.Struct("@iII")
 _TIMEVAL = struct.Struct("@ll")
+_TCP_INFO = struct.Struct("=xxBB52xI")
+"""Of Linux's `tcp_info`: repeated packets, probes without an answer, milliseconds since the last answer."""
+KEEP_ALIVE = {socket.TCP_KEEPIDLE: 7200, socket.TCP_KEEPINTVL: 75, socket.TCP_KEEPCNT: 9}
+"""Linux's defaults."""
 
 
 class Link:
@@ -239,6 +244,7 @@ class Connection:
         self.server: SimSocket | None = None
         self.hosts = source, target
         self.is_cut = False
+        self.cut_at = 0
         self.there = Pipe(network.link(source, target), self, ">")
         self.back = Pipe(network.link(target, source), self, "<")
 
@@ -352,8 +358,13 @@ class Network:
         return bool(pipes)
 
     def cut(self, connection: Connection) -> None:
-        """Break a connection; neither end learns of it."""
-        connection.is_cut = True
+        """Break a connection; neither end learns of it, until its kernel misses the answers of the other."""
+        if connection.is_cut:
+            return
+        connection.is_cut, connection.cut_at = True, self.kernel.now
+        for end in (connection.client, connection.server):
+            if end is not None:
+                end.begin_probes()
 
     def break_after(self, count: int) -> None:
         """Reset the connection of the *count*-th delivery from now, right after it: a reply to it is lost."""
@@ -411,6 +422,8 @@ class SimSocket(SimFile):
         self._shut_read = False
         self._receive_timeout: float | None = None
         self._send_timeout: float | None = None
+        self._keeps_alive = False
+        self._keep_alive = dict(KEEP_ALIVE)
 
     @classmethod
     def _of(cls, process: SimProcess, family: int) -> SimSocket:
@@ -439,7 +452,7 @@ class SimSocket(SimFile):
         return -1 if self.state == "closed" else self.fd
 
     def setsockopt(self, level: int, option: int, value: Any, *_: Any) -> None:
-        """Take the time limits, and ignore all else."""
+        """Take the time limits and what keep-alive needs, and ignore all else."""
         if level == socket.SOL_SOCKET and option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             seconds, microseconds = _TIMEVAL.unpack(value)
             limit = seconds + microseconds / 1e6 or None
@@ -447,9 +460,15 @@ class SimSocket(SimFile):
                 self._receive_timeout = limit
             else:
                 self._send_timeout = limit
+        elif (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+            self._keeps_alive = bool(value)
+        elif level == socket.IPPROTO_TCP and option in self._keep_alive:
+            self._keep_alive[option] = value
 
     def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
-        """Return and clear the pending error, or the other end's credentials."""
+        """Return and clear the pending error; or the other end's credentials; or what the kernel hears of it."""
+        if (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO) and size:
+            return self._tcp_info()
         if option == socket.SO_PEERCRED and size:
             other = self.connection and self.connection.other(self)
             return _CREDENTIALS.pack(other.process.pid if other else 0, os.geteuid(), os.getegid())
@@ -457,6 +476,32 @@ class SimSocket(SimFile):
             error, self.error = self.error, 0
             return error
         return bytes(size) if size else WINDOW
+
+    def _tcp_info(self) -> bytes:
+        connection = self.connection
+        if connection is None or not connection.cut_at or self.outbound is None:
+            return _TCP_INFO.pack(0, 0, 0)
+        silent_s = (self.kernel.now - connection.cut_at) // SECOND
+        repeats = min(255, silent_s) if self.outbound.size else 0
+        since_first = silent_s - self._keep_alive[socket.TCP_KEEPIDLE]
+        is_probing = self._keeps_alive and not repeats and since_first >= 0
+        probes = min(255, since_first // self._keep_alive[socket.TCP_KEEPINTVL] + 1) if is_probing else 0
+        return _TCP_INFO.pack(repeats, probes, silent_s * 1000)
+
+    def begin_probes(self) -> None:
+        """Let the kernel notice later that the connection is cut."""
+        idle, interval, count = self._keep_alive.values()
+        if self._keeps_alive:
+            self.kernel.after(idle + interval * count, self._probed_in_vain)
+        self.kernel.after(RETRANSMISSION_TIMEOUT_S, self._sent_in_vain)
+
+    def _probed_in_vain(self) -> None:
+        if self.outbound is not None and not self.outbound.size:
+            self.fail(errno.ETIMEDOUT)
+
+    def _sent_in_vain(self) -> None:
+        if self.outbound is not None and self.outbound.size:
+            self.fail(errno.ETIMEDOUT)
 
     def setblocking(self, flag: bool) -> None:
         """Wait in calls, or not."""

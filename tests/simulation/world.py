@@ -259,10 +259,6 @@ class Workload(Protocol):
         """Check what is left after the stop."""
 
 
-KNOWN_FAULTS = {
-    "cut": "RPC over TCP does not notice a cut peer",
-}
-"""Faults that workloads leave out, and the known defect of the product that they would find."""
 KNOWN_ERRORS = {
     "redis.exceptions.ConnectionError": "an unretrieved error of a cancelled Redis call",
 }

@@ -53,10 +53,10 @@ def with_ada(*, lifetime_ms: int | None = 500) -> tuple[dict[str, str], str, Api
 
 
 def test_each_role_includes_those_below_it_and_no_other() -> None:
-    roles = [Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN]
+    roles = [Role.METRICS, Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN]
     assert list(Role) == roles
     for high, role in enumerate(roles):
-        assert [role.includes(other) for other in roles] == [low <= high for low in range(4)]
+        assert [role.includes(other) for other in roles] == [low <= high for low in range(5)]
 
 
 def test_a_token_identifies_its_user_until_it_expires() -> None:
@@ -231,6 +231,28 @@ def test_an_entry_that_cannot_be_read_identifies_nobody_and_harms_no_other(text:
     assert broken.authenticate(shown.encode(), 2000).name == "ada"
     taken = replace(token, token_id="e" * 16).to_json()
     assert Identities({"token:0000000000000000": taken}).unreadable == ("token:0000000000000000",)
+
+
+def test_a_user_with_a_role_of_a_later_release_identifies_nobody_and_is_kept() -> None:
+    """What a release does after a downgrade; 0.1.0 does the same with the role `metrics`."""
+    entries, _, _ = with_ada()
+    text, token = make_token("eve", "scraper", 2000, None, bytes(reversed(RANDOM)))
+    entries |= {"user:eve": '{"name": "eve", "role": "of a later release"}', f"token:{token.token_id}": token.to_json()}
+    known = Identities(entries)
+    assert known.unreadable == ("user:eve",)
+    assert [user.name for user in known.users] == ["ada"]
+    with pytest.raises(TokenRefusedError, match="this release cannot read the user of the token"):
+        known.authenticate(text.encode(), 2000)
+    assert not known.confirm(Principal("eve", Role.ADMIN, token.token_id), 2000)
+    after = applied(entries, known.add_user(User("bob", Role.USER)))
+    after = applied(after, Identities(after).remove_user("ada"))
+    assert {field: after[field] for field in ("user:eve", f"token:{token.token_id}")} == {
+        "user:eve": entries["user:eve"],
+        f"token:{token.token_id}": token.to_json(),
+    }
+    assert applied(after, Identities(after).remove_user("eve")).keys() == {"user:bob"}
+    again = applied(after, Identities(after).add_user(User("eve", Role.VIEWER)))
+    assert Identities(again).authenticate(text.encode(), 2000).role is Role.VIEWER
 
 
 def test_a_field_of_a_later_release_is_ignored() -> None:

@@ -17,10 +17,11 @@ import pytest
 
 from actors.errors import FencingError
 from conf.configuration import Configuration
+from conf.files import make_private
 from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
 from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
-from runtime.checkpoint.savepoint import verify_savepoint
+from runtime.checkpoint.savepoint import read_savepoint, verify_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.ha.checkpoint_store import CompletedCheckpoint, RetainedCheckpoints
 from runtime.ha.errors import HaUnreachableError, LeadershipLostError
@@ -38,6 +39,7 @@ from runtime.protocol.checkpoints import (
     CheckpointOutcome,
     CheckpointTotals,
     CheckpointTrigger,
+    DeclineCheckpoint,
     OperationState,
     OperationStatus,
     SnapshotType,
@@ -138,6 +140,7 @@ class TaskExecutor:
     async def trigger_checkpoint(self, job_id: str, trigger: TriggerCheckpoint) -> None:
         if self.refuses:
             raise NoSuchTaskError("it does not run here")
+        assert Path(trigger.directory).is_dir()
         target = Path(trigger.directory, TASK.key, "counts")
         query = await asyncio.to_thread(take_snapshot, self.files.query, target, loaded=self.loaded)
         ack = AcknowledgeCheckpoint(trigger.checkpoint_id, trigger.attempt_id, trigger.trigger, (query,))
@@ -320,6 +323,35 @@ def assert_close(deadline: float | None, expected: float) -> None:
     """See that a deadline is *expected*, but for the time that the test itself takes."""
     assert deadline is not None
     assert expected <= deadline < expected + PATIENCE_S / 12
+
+
+async def test_a_checkpoint_whose_directory_cannot_be_made_fails(job: Job) -> None:
+    checkpoints = await job.lead()
+    job.directory.parent.write_text("a file")
+    failed = await until(checkpoints, request())
+    assert failed.state is OperationState.FAILED
+    assert f"{job.directory / 'chk-1'} cannot be made: " in failed.error
+    job.directory.parent.unlink()
+    assert (await until(checkpoints, request())).state is OperationState.COMPLETED
+
+
+async def test_the_directory_of_a_checkpoint_that_ends_while_it_is_made_does_not_stay(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, run_blocking = await job.lead(), job.endpoint.run_blocking
+
+    async def ended_meanwhile(function: Any, *arguments: Any) -> Any:
+        if getattr(function, "func", None) is not make_private:
+            return await run_blocking(function, *arguments)
+        checkpoints.decline(DeclineCheckpoint(1, TASK.attempt_id, "it has ended"))
+        await asyncio.wait(checkpoints._work - {asyncio.current_task()})  # the removal of its files
+        await run_blocking(function, *arguments)
+        assert job.kept() == ["chk-1"]
+        return None
+
+    monkeypatch.setattr(job.endpoint, "run_blocking", ended_meanwhile)
+    assert (await until(checkpoints, request())).error == "it has ended"
+    assert (job.kept(), job.manager.acks) == ([], [])
 
 
 async def test_a_checkpoint_that_cannot_be_stored_leaves_the_others_alone(job: Job) -> None:
@@ -520,6 +552,16 @@ async def test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were
     unwanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
     writer.copy(unwanted, metadata, 3, lambda: False)
     assert [str(path) for path in (tmp_path / "savepoints").iterdir()] == [writer.find(wanted)]
+
+
+@pytest.mark.parametrize("owner", ["ada", ""])
+async def test_a_savepoint_names_the_owner_of_its_job(job: Job, tmp_path: Path, owner: str) -> None:
+    wanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    writer = SavepointWriter(replace(job.graph, owner=owner), Configuration.from_dict({}))
+    files = take_snapshot(job.files.query, tmp_path / "chk-1" / "counts")
+    made = writer.copy(wanted, cast(Any, SimpleNamespace(queries=(files,))), 1, lambda: True)
+    found = read_savepoint(Path(writer.publish(wanted, made))).job
+    assert (found.id, found.name, found.owner) == (job.graph.job_id, job.graph.name, owner)
 
 
 async def test_a_savepoint_that_a_former_job_master_publishes_at_the_last_moment_is_taken_over(

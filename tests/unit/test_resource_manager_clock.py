@@ -36,13 +36,13 @@ METRICS = TaskManagerMetrics(1, 1.0, 1, 1, 1, 1.0, 0, {})
 class Clock:
     """A ResourceManager that leads; its driver stops workers that nobody has used for a second."""
 
-    def __init__(self, service: RpcService) -> None:
+    def __init__(self, service: RpcService, **further: str) -> None:
         self.driver = MagicMock(spec=ResourceManagerDriver)
         self.driver.release_resource = AsyncMock(return_value=True)
         self.driver.initialize = AsyncMock(return_value=[])
         self.driver.hindrance = Mock(return_value="")
         configuration = Configuration.from_dict(
-            {"resourcemanager.driver": "process", "resourcemanager.taskmanager-timeout": "1 s"}
+            {"resourcemanager.driver": "process", "resourcemanager.taskmanager-timeout": "1 s", **further}
         )
         made: Any = ResourceManager(
             service,

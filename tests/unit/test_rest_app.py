@@ -56,6 +56,7 @@ from runtime.protocol.messages import (
     TaskManagerView,
 )
 from runtime.protocol.processes import LogLevelChange, UnknownProcessError
+from runtime.protocol.queues import QueuesOverview
 from runtime.protocol.slots import SlotCounts
 from runtime.protocol.streaming_query import QueryHistory
 from runtime.rest.access import AccessPolicy
@@ -67,7 +68,7 @@ from runtime.stack_samples import FoldedStack, StackProfile
 from runtime.users.audit import AuditLog
 from tests.streaming_files import StreamingFiles
 from tests.unit.metric_values import METRICS
-from tests.unit.test_rest_messages import FIGURES, HISTORY, ID, READ, REGISTRATION, graph
+from tests.unit.test_rest_messages import FIGURES, HISTORY, ID, QUEUES, READ, REGISTRATION, graph
 
 TOKEN = b"t" * 64
 MAX_CONTENT = 100_000
@@ -257,6 +258,10 @@ class MadeUpCluster:
     async def overview(self) -> ClusterOverview:
         self._fail()
         return ClusterOverview(1, 2, 1, 0, 1, 1, 0, 0)
+
+    async def queues(self) -> QueuesOverview:
+        self._fail()
+        return QUEUES
 
     async def task_managers(self) -> list[TaskManagerView]:
         return [TaskManagerView(REGISTRATION, InstanceID("1" * 32), 1, 10, 4000)]

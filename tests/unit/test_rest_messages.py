@@ -13,7 +13,7 @@ import pytest
 from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.statistics import CheckpointStatsTracker
-from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
+from runtime.ids import AllocationID, ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
 from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot, TaskStateStats
@@ -22,6 +22,7 @@ from runtime.protocol.descriptor import StageProgress, VertexProgress
 from runtime.protocol.diagnostics import TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
 from runtime.protocol.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
+from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
 from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
     BackPressure,
@@ -99,6 +100,22 @@ def _figures() -> CheckpointStatsSnapshot:
 
 
 FIGURES = _figures()
+QUEUES = QueuesOverview(
+    (
+        QueueStatus(
+            "etl", 3.0, 0, 1, 4, 1, None, 1, 12.5, (UserInQueue("ada", 1, 12.5, 1), UserInQueue("", 0, 0.0, 0))
+        ),
+        QueueStatus("default", 1.0, 10, 0, None, 0, 8, 0, 0.0),
+    ),
+    (
+        WaitingRequest(
+            JobID("5" * 32), "nightly <b>", "read", AllocationID("6" * 32), "ada", "etl", 1, "1 slot for task 'read'"
+        ),
+    ),
+    (ID,),
+    "queues.yaml: weights is no key",
+)
+"""Of a cluster whose file of queues has become wrong."""
 STAGE = StageProgress(3, "collect at a.py:7", 8, 2, 1, "ACTIVE", (2,))
 HISTORY = QueryHistory(
     READ, "q", "r", "clicks", (10, 20), (0, 1), (1.5, 2.5), (3.0, 4.0), (30, 40), (5, 6), (50, 60), (7, None)

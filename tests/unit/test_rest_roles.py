@@ -16,9 +16,12 @@ import pytest
 from actors.rpc.codec import to_plain
 from blob.key import PermanentBlobKey
 from conf.configuration import Configuration
+from runtime.checkpoint.manifest import SavepointJob
+from runtime.checkpoint.savepoint import write_savepoint
 from runtime.ha.errors import HaUnreachableError
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
+from runtime.jobgraph.job_graph import SavepointRestoreSettings
 from runtime.jobgraph.json_form import to_json
 from runtime.protocol.errors import JobNotFoundError
 from runtime.protocol.http_gateways import HTTP_GATEWAYS, MSGPACK, OCTETS
@@ -41,7 +44,7 @@ NEW = JobID("3" * 32)
 OWN_ARCHIVED = JobID("4" * 32)
 NOW_MS = 1000
 NAMES = {role: f"a-{role.value}" for role in Role}
-RANK = ("viewer", "user", "operator", "admin")
+RANK = ("metrics", "viewer", "user", "operator", "admin")
 
 
 def applied(entries: dict[str, str], changes: list[Change]) -> None:
@@ -229,7 +232,9 @@ async def test_each_call_allows_each_role_what_the_table_says(tmp_path: Path, ro
             assert answer.status not in (401, 403), (action, answer.body)
             continue
         assert answer.status == 403, (action, answer.body)
-        assert answer.error.startswith(f"user {NAMES[role]} has the role {role.value}; the call {action}")
+        may_call = allows(ROUTES["POST /gateways/{gateway}/{method}"], role, owns=False)
+        what = f"the call {action}" if may_call else "this request (Call a method"
+        assert answer.error.startswith(f"user {NAMES[role]} has the role {role.value}; {what}")
         assert site.untouched, action
 
 
@@ -250,6 +255,33 @@ async def test_a_viewer_reads_what_has_no_handler_of_its_own(tmp_path: Path, pat
     site = OwnedSite(tmp_path)
     assert (await site.ask("GET", path, token=site.users.tokens[Role.VIEWER])).status == 200
     assert (await site.ask("HEAD", path, token=site.users.tokens[Role.VIEWER])).status == 200
+
+
+async def test_a_token_for_metrics_reads_metrics_and_nothing_else(tmp_path: Path) -> None:
+    """Whatever it asks for: each route and call, other spellings of paths and methods, and what is its own."""
+    site = OwnedSite(tmp_path, NAMES[Role.METRICS])
+    token = site.users.tokens[Role.METRICS]
+    for path in ("/metrics/prometheus", "/v1/metrics/prometheus"):
+        answer = await site.ask("GET", path, token=token)
+        assert (answer.status, b"flink_jobmanager_" in answer.body) == (200, True)
+        assert (await site.ask("HEAD", path, token=token)).status == 200
+    paths = {filled(route.path) for route in (*ALL, *events.ROUTES)} | {"/openapi.json"}
+    paths -= {"/metrics/prometheus"}
+    for path in sorted(paths):
+        for method in ("GET", "HEAD", "POST", "PATCH", "DELETE", "PUT", "OPTIONS"):
+            for prefix in ("", "/v1"):
+                assert (await site.ask(method, prefix + path, token=token)).status in (403, 405), (method, path)
+    for method in ("POST", "PATCH", "DELETE", "PUT"):
+        assert (await site.ask(method, "/metrics/prometheus", token=token)).status == 405
+    tricks = ("/metrics/prometheus/../../jobs", "/metrics/prometheus/", "//jobs", "/v1/v1/jobs", "/jobs/overview/")
+    tricks += ("/jobs/overview?x=/metrics/prometheus", "/JOBS", "/%6aobs", "/jobs;/metrics/prometheus", "/v1")
+    for target in tricks:
+        assert (await site.ask("GET", target, token=token)).status in (403, 404), target
+    for action in CALLS:
+        for owns in (True, False):
+            assert (await call(site, action, Role.METRICS, owns=owns)).status == 403, action
+    assert site.untouched
+    assert site.cluster.asked == 2 * 2, "the cluster was asked for metrics alone"
 
 
 def test_a_route_without_a_rule_is_never_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,6 +329,35 @@ async def test_no_user_takes_the_id_of_anothers_job(tmp_path: Path) -> None:
     answer = await site.ask("POST", "/scripts", body, kind, token=site.users.tokens[Role.USER])
     assert (answer.status, site.cluster.submitted) == (403, [])
     assert f"using the id of job {ID} on what belongs to somebody" in answer.error
+
+
+@pytest.mark.parametrize("role", [Role.USER, Role.OPERATOR, Role.ADMIN], ids=lambda role: role.value)
+@pytest.mark.parametrize("owner", ["own", "somebody", "", None])
+async def test_a_job_starts_from_ones_own_savepoint_alone(tmp_path: Path, role: Role, owner: str | None) -> None:
+    """By each way to submit one. Release 0.1.0 wrote no owner into savepoints: these are open to all."""
+    site = OwnedSite(tmp_path)
+    job = SavepointJob("0" * 32, "counts", NAMES[role] if owner == "own" else owner)
+    path = write_savepoint(tmp_path / "savepoints", job, []).path
+    allowed = owner in ("own", None) or role is not Role.USER
+    graph = replace(example_graph(), savepoint=SavepointRestoreSettings(path))
+    token, main = site.users.tokens[role], ("main", "a.py", b"def f(): pass")
+    script = form(("script", "a.py", b"print()"), ("savepoint", "", path.encode()))
+    as_json = form(("graph", "g.json", to_json(graph).encode()), main)
+    packed = [msgpack.packb([to_plain(graph_of(path))])], (b"content-type", MSGPACK.encode())
+    for target, (body, kind) in (
+        ("/scripts", script),
+        ("/graphs", as_json),
+        ("/gateways/dispatcher/submit_job", packed),
+    ):
+        answer = await site.ask("POST", target, body, kind, token=token)
+        if allowed:
+            assert answer.status in (200, 202), (target, answer.body)
+            continue
+        assert answer.status == 403, (target, answer.body)
+        assert f"user a-user has the role user; starting from the savepoint {path}" in answer.error
+        assert "the role operator for others'" in answer.error
+    assert len(site.cluster.submitted) == 3 * allowed
+    assert [graph.savepoint.path for graph, _ in site.cluster.submitted if graph.savepoint] == [path] * 3 * allowed
 
 
 async def test_a_job_without_an_owner_is_no_users(tmp_path: Path) -> None:

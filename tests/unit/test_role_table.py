@@ -13,7 +13,7 @@ from runtime.users.identities import CLUSTER, Principal, Role
 from runtime.users.roles import ANYONE, CALLS, OWN, ROUTES, Rule, depends_on_owner, may, refusal
 
 RULES = [Rule(lowest, own) for lowest, own in product(Role, (None, *Role))]
-RANK = {role: number for number, role in enumerate(("viewer", "user", "operator", "admin"))}
+RANK = {role: number for number, role in enumerate(("metrics", "viewer", "user", "operator", "admin"))}
 
 
 def test_each_route_has_a_rule_and_each_rule_a_route() -> None:
@@ -45,6 +45,13 @@ def test_nobody_owns_what_has_no_owner() -> None:
     """A job that was submitted with the cluster's own token has the owner '', which is nobody's name."""
     assert not may(Principal("", Role.USER), OWN, "")
     assert may(CLUSTER, OWN, "")
+
+
+def test_the_role_metrics_may_do_nothing_but_read_them() -> None:
+    prometheus = Principal("prometheus", Role.METRICS)
+    for owner in ("prometheus", "ada", "", None):
+        allowed = {name for name, rule in (ROUTES | CALLS).items() if may(prometheus, rule, owner)}
+        assert allowed == {"GET /metrics/prometheus"}
 
 
 def test_a_viewer_changes_nothing() -> None:

@@ -175,6 +175,22 @@ def test_a_half_open_connection_is_silent() -> None:
         assert world.seen[-1] is AskTimeout
 
 
+@pytest.mark.parametrize("asks", [3, 60])
+def test_a_half_open_connection_is_given_up_after_half_a_minute(asks: int) -> None:
+    """By the kernel's keep-alive where nothing is under way, else by what the kernel says of it."""
+    with World(1) as world:
+        world.client(asks, 1.0)
+        connections = world.network.connections
+        world.kernel.after(1.5, lambda: world.network.cut(next(iter(connections))))
+        world.kernel.run(until_s=31)
+        assert [connection.is_cut for connection in connections] == [True]
+        world.kernel.run(until_s=37)
+        assert not any(connection.is_cut for connection in connections)
+        world.kernel.run(until_s=80)
+        assert AskTimeout in world.seen
+        assert (world.seen[-1] is AskTimeout) == (asks == 3)
+
+
 def test_a_host_without_power_says_nothing_and_refuses_when_it_is_back() -> None:
     with World(1) as world:
         world.client(20, 1.0)

@@ -14,6 +14,7 @@ import pytest
 from runtime import __version__
 from runtime.checkpoint.manifest import digest_of
 from runtime.feature_level import Format
+from runtime.users.identities import Role
 from tests.stored_formats import (
     FORMATS,
     StoredFormat,
@@ -82,6 +83,15 @@ def test_a_job_that_was_stored_before_jobs_had_owners_has_none(name: str) -> Non
     assert earlier == dataclasses.replace(item.value, owner="")
 
 
+def test_a_savepoint_that_was_stored_before_savepoints_had_owners_names_none() -> None:
+    (item,) = (item for item in FORMATS if item.name == "savepoint")
+    plain = json.loads(item.write(item.value))
+    del plain["job"]["owner"], plain["digest"]
+    plain["digest"] = digest_of(plain)
+    earlier = item.read(json.dumps(plain).encode())
+    assert earlier.job == dataclasses.replace(item.value.job, owner=None)
+
+
 def test_each_format_that_holds_its_version_has_one_at_each_level() -> None:
     assert {item.name: item.level_format for item in FORMATS if item.level_format} == {of.value: of for of in Format}
 
@@ -115,9 +125,10 @@ def change(path: str, value: Any) -> dict[str, Any]:
     [
         ("job-graph/types/JobVertex/memory_bytes", None, "JobVertex.memory_bytes is gone"),
         ("job-graph/types/JobVertex/name", "int", "JobVertex.name was str, and is int"),
-        ("savepoint/types/SavepointJob/owner", "str", "SavepointJob.owner is new and has no default"),
+        ("savepoint/types/SavepointJob/team", "str", "SavepointJob.team is new and has no default"),
         ("lease/types/LeaseHolder/host", "str", "LeaseHolder.host has lost its default"),
         ("job-graph/types/JobKind", ["script"], "the values of JobKind were"),
+        ("user/types/Role", ["viewer", "user", "operator"], "the values of Role were"),
         ("job-graph/types/JobEdge", None, "JobEdge is gone"),
         ("cluster", None, "the format is gone"),
     ],
@@ -138,6 +149,7 @@ def test_an_incompatible_change_needs_a_version(path: str, value: Any, problem: 
         ("job-graph/types/JobVertex/colour", "str?"),
         ("job-graph/types/JobVertex/name", "str?"),
         ("job-graph/types/Colour", ["red"]),
+        ("user/types/Role", ["auditor", *(role.value for role in Role)]),
     ],
 )
 def test_a_field_with_a_default_needs_none(path: str, value: Any) -> None:

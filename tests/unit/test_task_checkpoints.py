@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from conf.files import make_private, remove_tree
+from runtime.checkpoint import snapshot
+from runtime.checkpoint.files import take_files
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, TriggerID
 from runtime.protocol.checkpoints import (
@@ -97,8 +100,10 @@ def made(
 
 
 def trigger(directory: Path, number: int = 1, kind: SnapshotType = SnapshotType.CHECKPOINT) -> TriggerCheckpoint:
+    place = directory / f"chk-{number}"
+    make_private(place)
     request = CheckpointTrigger(TriggerID.random(), kind)
-    return TriggerCheckpoint(ATTEMPT, number, request, str(directory / f"chk-{number}"), 60.0)
+    return TriggerCheckpoint(ATTEMPT, number, request, str(place), 60.0)
 
 
 async def test_each_query_is_snapshotted_below_its_task(files: StreamingFiles, tmp_path: Path) -> None:
@@ -207,7 +212,30 @@ async def test_the_end_of_a_task_waits_for_a_snapshot_that_is_being_taken(
     assert (tmp_path / "chk-1").exists()
     await responder.next()
     checkpoints.trigger(trigger(tmp_path, 2))
-    assert not (tmp_path / "chk-2").exists()
+    assert list((tmp_path / "chk-2").iterdir()) == []
+
+
+@pytest.mark.parametrize("files_are_taken", [False, True], ids=["before the task begins", "while it is at work"])
+async def test_a_task_that_comes_late_makes_no_checkpoint_again_that_was_removed(
+    files: StreamingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_are_taken: bool
+) -> None:
+    """Its TaskExecutor stood still and was given up. The job has ended since, and removes no files any more."""
+    checkpoints, responder, _ = made()
+    checkpoints.query_started(files.query)
+    wanted = trigger(tmp_path)
+    if files_are_taken:
+
+        def removed(*arguments: Any) -> Any:
+            remove_tree(Path(wanted.directory))
+            return take_files(*arguments)
+
+        monkeypatch.setattr(snapshot, "take_files", removed)
+    else:
+        remove_tree(Path(wanted.directory))
+    checkpoints.trigger(wanted)
+    assert "No such file or directory" in (await responder.next()).reason
+    assert await checkpoints.end() is StopOutcome.NOT_ASKED
+    assert not Path(wanted.directory).exists()
 
 
 @pytest.mark.parametrize("answer", [CheckpointOutcome.COMPLETED, CheckpointOutcome.ABORTED])

@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from starlette.requests import Request
@@ -229,6 +230,16 @@ async def get_processes(rest: Rest, request: Request) -> Response:
 ).on(ROUTES)
 async def get_feature_level(rest: Rest, request: Request) -> Response:
     return answer(feature_level(await rest.snapshots.get("overview", rest.backend.overview)))
+
+
+@RestRoute(
+    "GET",
+    "/queues",
+    "The queues with their use, and the requests for slots that wait, in their order",
+    result=forms.QUEUES,
+).on(ROUTES)
+async def get_queues(rest: Rest, request: Request) -> Response:
+    return answer(asdict(await rest.snapshots.get("/queues", rest.backend.queues)))
 
 
 @RestRoute("GET", "/jobmanager/config", "The cluster's configuration, secrets masked", result=forms.SETTINGS).on(ROUTES)

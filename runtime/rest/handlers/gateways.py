@@ -49,7 +49,7 @@ from runtime.protocol.http_gateways import (
 from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER
 from runtime.protocol.processes import process_addresses
 from runtime.rest.auditing import audited_of
-from runtime.rest.authorization import check_call, check_job_id, owned
+from runtime.rest.authorization import check_call, check_job_id, check_savepoint, owned
 from runtime.rest.backend import SLOW_ASK_S
 from runtime.rest.context import BODY_TIMEOUT_S, Rest, read_body
 from runtime.rest.errors import RestError, error_body, retry_after, status_of
@@ -211,7 +211,7 @@ async def _submit(rest: Rest, request: Request, message: Any) -> JobID:
     graph: JobGraph = await asyncio.to_thread(_decoded_graph, message.data)
     if graph.savepoint is not None:
         path = await _directory(rest, graph.savepoint.path)
-        await asyncio.to_thread(read_savepoint, Path(path))
+        check_savepoint(request, await asyncio.to_thread(read_savepoint, Path(path)))
         graph = replace(graph, savepoint=replace(graph.savepoint, path=path))
     return await rest.backend.submit_graph(await owned(rest, request, graph))
 

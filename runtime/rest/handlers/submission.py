@@ -30,7 +30,7 @@ from runtime.job_file import JobFileError, kind_of
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
 from runtime.jobgraph.json_form import MAX_BYTES, from_json
 from runtime.rest import forms
-from runtime.rest.authorization import owned
+from runtime.rest.authorization import check_savepoint, owned
 from runtime.rest.context import BODY_TIMEOUT_S, Rest
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.checkpoints import directory_of
@@ -195,7 +195,7 @@ async def submit_script(rest: Rest, request: Request) -> Response:
                     f"{files[0].name} is a pipeline, which its own user's process builds: `understudy job run`, "
                     "or POST /v1/graphs",
                 )
-            graph = replace(_graph(form, files[0]), savepoint=await _found(rest, _restore_settings(form)))
+            graph = replace(_graph(form, files[0]), savepoint=await _found(rest, request, _restore_settings(form)))
             return await _submit(rest, request, graph, files)
 
 
@@ -214,20 +214,26 @@ async def submit_graph(rest: Rest, request: Request) -> Response:
     async with form_of(request, ("graph", "main", *LIBRARIES), what) as form:
         text, main = only_file(form, "graph"), only_file(form, "main")
         graph = await asyncio.to_thread(from_json, await text.read(MAX_BYTES + 1))
-        graph = replace(graph, savepoint=await _found(rest, graph.savepoint))
+        graph = replace(graph, savepoint=await _found(rest, request, graph.savepoint))
         with tempfile.TemporaryDirectory(prefix="us-upload-") as directory:
             files = await kept_files(form, main, Path(directory))
             await kind_of_file(files[0])
             return await _submit(rest, request, graph, files)
 
 
-async def _found(rest: Rest, settings: SavepointRestoreSettings | None) -> SavepointRestoreSettings | None:
-    """Resolve and check the savepoint from which the job starts; raises RestError of status 400 if there is none."""
+async def _found(
+    rest: Rest, request: Request, settings: SavepointRestoreSettings | None
+) -> SavepointRestoreSettings | None:
+    """Resolve and check the savepoint from which the job starts.
+
+    Raises:
+        RestError: of status 400 if there is none, and 403 if the principal may not start from it.
+    """
     if settings is None:
         return None
     path = await asyncio.to_thread(directory_of, rest.configuration, settings.path)
     try:
-        await asyncio.to_thread(read_savepoint, path)
+        check_savepoint(request, await asyncio.to_thread(read_savepoint, path))
     except SavepointError as error:
         raise RestError(400, str(error)) from None
     return replace(settings, path=str(path))

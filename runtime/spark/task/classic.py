@@ -43,6 +43,8 @@ from runtime.spark.task.working_directory import carry_surroundings, resolve_pat
 
 _EDGES = re.compile(r"RDDOperationEdge\((\d+),\d+\)")
 """Spark's edges between RDDs, as text; the group is the one that is read."""
+_BUS_WAIT_MS = 1000
+"""Longest wait for Spark's events at the end of a script, in milliseconds; they take a few."""
 
 
 class StatusPoller:
@@ -55,6 +57,7 @@ class StatusPoller:
         self, jvm: Any, java_context: Any, tag: str, reporter: ProgressReporter, vertex: str, interval: float
     ) -> None:
         self._arrays: Any = jvm.java.util.Arrays
+        self._context: Any = java_context
         self._tracker: Any = java_context.statusTracker()
         self._by_tag: Any = java_context.sc().statusTracker()  # Java's wrapper does not know tags
         self._store: Any = java_context.sc().statusStore()
@@ -77,6 +80,8 @@ class StatusPoller:
         while True:
             last = self._ended.wait(self._interval)
             try:
+                if last:
+                    self._await_events()
                 found = list(self._read())
             except (Py4JError, OSError):  # the JVM has ended, which the script's own call reports better
                 return
@@ -87,6 +92,11 @@ class StatusPoller:
             if last:
                 return
             self._reporter.tick()
+
+    def _await_events(self) -> None:
+        """Wait until Spark has counted what has ended: a job's result comes before its thread of events has seen it."""
+        with contextlib.suppress(Py4JJavaError):  # a TimeoutException: on a busy bus the counts may be older
+            self._context.sc().listenerBus().waitUntilEmpty(_BUS_WAIT_MS)
 
     def _read(self) -> Iterator[tuple[int, Counts, list[Stage], bool]]:
         """Yield id, counts, stages, and whether it is over, of jobs that run or have ended since the last read."""

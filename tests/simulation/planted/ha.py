@@ -33,6 +33,7 @@ FROM_CATALOGUE = (
     "private-file-not-synced",
     "private-file-name-not-synced",
     "name-of-a-new-directory-not-synced",
+    "silence-of-a-peer-not-noticed",
 )
 
 OWN = (

@@ -7,6 +7,7 @@ from tests.mutants.model import Mutant
 FROM_CATALOGUE: tuple[str, ...] = (
     "name-of-a-directory-not-synced",
     "names-in-a-directory-not-synced",
+    "directory-of-a-removed-checkpoint-made-again",
 )
 
 OWN: tuple[Mutant, ...] = (

@@ -831,6 +831,7 @@ class Cluster:
             "isolate": 0.7,
             "slow": 1.5,
             "reset": 2.0,
+            "cut": 1.0,
             "break_after": 4.0,
             "redis_kill": 0.5,
             "redis_freeze": 1.0,

@@ -11,6 +11,7 @@ import * as jobs from "./pages/jobs.js";
 import * as login from "./pages/login.js";
 import * as masters from "./pages/masters.js";
 import * as overview from "./pages/overview.js";
+import * as queues from "./pages/queues.js";
 import * as submit from "./pages/submit.js";
 import * as task from "./pages/task.js";
 import * as taskExecutor from "./pages/task_executor.js";
@@ -19,6 +20,7 @@ import * as taskExecutors from "./pages/task_executors.js";
 const NAV = [
   ["Overview", "#/"],
   ["Jobs", "#/jobs"],
+  ["Queues", "#/queues"],
   ["Executors", "#/taskmanagers"],
   ["Masters", "#/masters"],
   ["Actors", "#/actors"],
@@ -30,6 +32,7 @@ const ROUTES = [
   [/^\/jobs$/, jobs, []],
   [/^\/jobs\/([^/]+)\/tasks\/([^/]+)$/, task, ["job", "task"]],
   [/^\/jobs\/([^/]+)(?:\/([^/]+))?(?:\/([^/]+))?(?:\/([^/]+))?$/, job, ["job", "tab", "attempt", "log"]],
+  [/^\/queues$/, queues, []],
   [/^\/taskmanagers$/, taskExecutors, []],
   [/^\/taskmanagers\/([^/]+)(?:\/([^/]+))?(?:\/([^/]+))?$/, taskExecutor, ["id", "tab", "file"]],
   [/^\/masters(?:\/([^/]+))?(?:\/([^/]+))?$/, masters, ["tab", "file"]],

@@ -53,11 +53,18 @@ function cancelButton(job, shell) {
   );
 }
 
+/** What the first task of a job waits for while none runs. The graph says it of each task. */
+function waitsFor(job) {
+  if (job.vertices.some((vertex) => ["DEPLOYING", "INITIALIZING", "RUNNING"].includes(vertex.status))) return "";
+  return job.vertices.map((vertex) => job["waiting-for"]?.[vertex.id]).find(Boolean);
+}
+
 export function view({ job, part }, parameters, shell) {
   shell.tellStates([job]);
   const [name, , page] = partOf(parameters.tab);
   const ended = job["end-time"] > 0;
   const isStreaming = job["job-type"] === "STREAMING";
+  const waits = waitsFor(job);
   return [
     trail(["Jobs", "#/jobs"], [titleOf(job)]),
     heading(job.name || job.jid, badge(job.state), !isOver(job.state) && cancelButton(job, shell)),
@@ -68,6 +75,7 @@ export function view({ job, part }, parameters, shell) {
       ["Started", moment(job["start-time"])],
       ended && ["Ended", moment(job["end-time"])],
       ["Duration", lasting(job["start-time"], job["end-time"], job.now - Date.now())],
+      waits && ["Waiting for", waits],
     ]),
     tabs("Parts of the job", PARTS.filter(([part]) => part !== "streaming" || isStreaming || name === part), jobHref(job.jid), name),
     // A key of its own: nothing of one part is taken over by another.

@@ -31,11 +31,12 @@ export function kindOf(job) {
   return [job.kind, (job.jobType ?? job["job-type"])?.toLowerCase()].filter(Boolean).join(", ") || "–";
 }
 
-function link(job) {
+/** A job's name as a link to it, and the beginning of its id as a button that copies the whole. */
+export function jobLink(id, name) {
   return [
-    h("a", { href: jobHref(job.jid), title: job.name }, job.name || job.jid),
+    h("a", { href: jobHref(id), title: name }, name || id),
     " ",
-    h("span", { class: "small muted" }, copyable(job.jid, shortId(job.jid))),
+    h("span", { class: "small muted" }, copyable(id, shortId(id))),
   ];
 }
 
@@ -43,7 +44,7 @@ function link(job) {
 export function jobColumns(jobs, ended) {
   const lastOf = (job) => (job["end-time"] > 0 ? job["end-time"] : Date.now());
   const columns = [
-    { title: "Job", kind: "name", cell: link, sort: { name: "name", value: (job) => job.name } },
+    { title: "Job", kind: "name", cell: (job) => jobLink(job.jid, job.name), sort: { name: "name", value: (job) => job.name } },
     { title: "Kind", cell: kindOf, sort: { name: "kind", value: kindOf } },
     jobs.some((job) => job.owner) && {
       title: "Owner",
@@ -69,6 +70,12 @@ export function jobColumns(jobs, ended) {
       sort: { name: "duration", value: (job) => lastOf(job) - job["start-time"] },
     },
     { title: "Tasks", cell: (job) => taskCounts(job.tasks), sort: { name: "tasks", value: (job) => job.tasks.total } },
+    jobs.some((job) => job["waiting-for"]) && {
+      title: "Waiting for",
+      kind: "wrap",
+      cell: (job) => job["waiting-for"] || "–",
+      sort: { name: "waiting", value: (job) => job["waiting-for"] },
+    },
   ];
   return columns.filter(Boolean);
 }
