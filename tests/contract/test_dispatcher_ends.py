@@ -53,7 +53,7 @@ def job_master_of(world: World) -> DispatcherGateway:
     """The Dispatcher, for the JobMaster of the job."""
     dispatcher = world.dispatcher
     fence = Fence(dispatcher.fencing_token, lambda: LeaderTerm(job_master(JOB), 1, "job master"), lambda error: None)
-    return dispatcher.service.gateway(dispatcher.address, DispatcherGateway, fence, 120.0)
+    return dispatcher.service.gateway(dispatcher.address, DispatcherGateway, fence, PATIENCE_S)
 
 
 async def all_cleaned_up(registry: RedisHaServices) -> None:

@@ -44,7 +44,7 @@ from tests.waiting import PATIENCE_S
 SECRET = b"the secret of this test cluster."
 JOBS = 1000
 AT_ONCE = 4
-LEASE = 30.0
+LEASE = PATIENCE_S
 
 
 class Guardian(RpcEndpoint, MasterGateway):
@@ -116,7 +116,7 @@ async def service(tmp_path: Path) -> AsyncIterator[RpcService]:
 
 async def store_jobs(redis: RedisServer, storage: Path) -> None:
     """What a Dispatcher that was killed leaves behind: its jobs, accepted and running, and no leader."""
-    ha = RedisHaServices(redis.url, "c", storage, lease=LEASE, timeout=10.0)
+    ha = RedisHaServices(redis.url, "c", storage, lease=LEASE, timeout=PATIENCE_S)
     connection = RedisConnection(redis.url, timeout=PATIENCE_S)
     latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, 600.0)
     reply = await latch.acquire("predecessor", 0)
@@ -146,7 +146,7 @@ async def test_a_thousand_jobs_are_recovered_a_few_at_a_time_and_starve_no_call(
     blobs = BlobServerEndpoint(service, BLOB_SERVER, blob_server)
     await service.start_server(blobs)
     receptionist.enter(Listing(blobs.path, str(blobs.address), 0, None))
-    ha = RedisHaServices(redis_server.url, "c", tmp_path / "ha", lease=LEASE)
+    ha = RedisHaServices(redis_server.url, "c", tmp_path / "ha", lease=LEASE, timeout=PATIENCE_S)
     dispatcher = Dispatcher(
         service,
         "dispatcher",
@@ -163,11 +163,13 @@ async def test_a_thousand_jobs_are_recovered_a_few_at_a_time_and_starve_no_call(
     )
     (tmp_path / "archive").mkdir()
     await service.start_server(dispatcher)
-    await until(lambda: dispatcher.fencing_token is not None, 120)
+    await until(lambda: dispatcher.fencing_token is not None)
     token = dispatcher.fencing_token
     assert token is not None
-    gateway = service.gateway(dispatcher.address, DispatcherGateway, FencingToken(token.epoch, token.session), 120.0)
-    await until(lambda: len(guardian.under_way) == AT_ONCE - 1, 120)
+    gateway = service.gateway(
+        dispatcher.address, DispatcherGateway, FencingToken(token.epoch, token.session), PATIENCE_S
+    )
+    await until(lambda: len(guardian.under_way) == AT_ONCE - 1)
     # The first starts hang. Meanwhile:
     listed = await gateway.request_multiple_job_details()
     assert Counter(job.status for job in listed.jobs) == {JobStatus.RECONCILING: JOBS}
@@ -175,11 +177,11 @@ async def test_a_thousand_jobs_are_recovered_a_few_at_a_time_and_starve_no_call(
     new = graph(JOBS)
     guardian.let_one.add(new.job_id)
     assert await gateway.submit_job(Inline(encode(new))) == new.job_id
-    await until(lambda: guardian.started[new.job_id] == 1, 120, what="a new job is started before a thousand old ones")
+    await until(lambda: guardian.started[new.job_id] == 1, what="a new job is started before a thousand old ones")
     assert sum(guardian.started.values()) == 1
     assert await gateway.request_job_status(JobID(f"{7:032x}")) is JobStatus.RECONCILING
     guardian.let.set()
-    await until(lambda: len(guardian.started) == JOBS + 1, 120)
+    await until(lambda: len(guardian.started) == JOBS + 1)
     assert set(guardian.started.values()) == {1}, "each is started once"
     assert guardian.most == AT_ONCE
     assert len(await gateway.list_jobs()) == JOBS + 1

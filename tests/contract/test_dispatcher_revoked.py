@@ -225,7 +225,7 @@ async def test_a_thawed_dispatcher_drops_no_old_jobs(
 async def stored_jobs(redis: RedisServer, storage: Path, *job_ids: JobID) -> None:
     """What a Dispatcher that was killed leaves behind: jobs, accepted and running, and no leader."""
     ha, connection = (
-        RedisHaServices(redis.url, "c", storage, timeout=10.0),
+        RedisHaServices(redis.url, "c", storage, timeout=PATIENCE_S),
         RedisConnection(redis.url, timeout=PATIENCE_S),
     )
     latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, 600.0)

@@ -63,7 +63,7 @@ class World:
         token = self.dispatcher.fencing_token
         assert token is not None
         token = FencingToken(token.epoch, token.session)
-        return self.dispatcher.service.gateway(self.dispatcher.address, DispatcherGateway, token, 120.0)
+        return self.dispatcher.service.gateway(self.dispatcher.address, DispatcherGateway, token, PATIENCE_S)
 
     async def submit(self, job: JobGraph) -> JobID:
         return await self.gateway.submit_job(Inline(encode(job)))
@@ -92,7 +92,7 @@ async def leading(
     dispatcher = kind(
         service,
         "dispatcher",
-        ha=RedisHaServices(url, "c", directory / "ha", lease=LEASE, retry=0.01),
+        ha=RedisHaServices(url, "c", directory / "ha", lease=LEASE, timeout=PATIENCE_S, retry=0.01),
         receptionist=receptionist_of(service, service.address_of("/user/x")),
         master_address=str(guardian.address),
         blob=BlobAddress(*blob_server.address),
@@ -104,14 +104,14 @@ async def leading(
         starts_at_once=2,
     )
     await service.start_server(dispatcher)
-    await until(lambda: dispatcher.fencing_token is not None, 60)
+    await until(lambda: dispatcher.fencing_token is not None)
     yield World(dispatcher, guardian)
 
 
 @pytest.fixture
 async def registry(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[RedisHaServices]:
     """What is stored, seen from outside."""
-    ha = RedisHaServices(redis_server.url, "c", tmp_path / "ha", timeout=10.0)
+    ha = RedisHaServices(redis_server.url, "c", tmp_path / "ha", timeout=PATIENCE_S)
     yield ha
     await ha.close()
 

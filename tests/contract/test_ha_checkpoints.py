@@ -61,7 +61,7 @@ async def direct(redis_server: RedisServer) -> AsyncIterator[RedisConnection]:
 
 @pytest.fixture
 async def proxied(redis_proxy: RedisProxy) -> AsyncIterator[RedisConnection]:
-    connection = RedisConnection(redis_proxy.url, timeout=2.0)
+    connection = RedisConnection(redis_proxy.url, timeout=PATIENCE_S)
     yield connection
     await connection.close()
 

@@ -73,7 +73,8 @@ async def open_ha(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Op
     opened: list[RedisHaServices] = []
 
     def open_services(url: str | None = None, lease: float = LONG_LEASE) -> RedisHaServices:
-        services = RedisHaServices(url or redis_server.url, "c1", tmp_path / "ha", lease=lease)
+        timeout = PATIENCE_S if lease >= LONG_LEASE else None
+        services = RedisHaServices(url or redis_server.url, "c1", tmp_path / "ha", lease=lease, timeout=timeout)
         opened.append(services)
         return services
 
@@ -314,11 +315,17 @@ async def test_a_contender_that_fails_to_lead_gives_way(keeper: Keeper) -> None:
     check_never_two(bad, good)
 
 
+async def confirmed(leader: Contender) -> None:
+    """Have a leader say where it is; on a busy machine its first terms may end before it comes to that."""
+    async with asyncio.timeout(PATIENCE_S):
+        while leader.term is None or not await leader.election.confirm_leadership(leader.term, "akka://a"):  # noqa: ASYNC110
+            await asyncio.sleep(0.003)
+
+
 async def test_a_listener_gives_up_a_leader_that_cannot_lead_any_more(keeper: Keeper) -> None:
     services = keeper.open(LEASE)
     leader = await contend(services)
-    await until(lambda: leader.term)
-    assert await leader.election.confirm_leadership(leader.terms[0], "akka://a")
+    await confirmed(leader)
     listener = Listener()
     await keeper.open(LEASE).leader_retrieval(DISPATCHER).start(listener)
     await until(lambda: listener.leader)
@@ -326,12 +333,13 @@ async def test_a_listener_gives_up_a_leader_that_cannot_lead_any_more(keeper: Ke
     paused = boottime()
     await until(lambda: listener.leader is None)
     assert boottime() - paused > LEASE / 3
+    former = leader.terms[-1]
     keeper.resume()
-    await until(lambda: len(leader.terms) == 2)
-    assert await leader.election.confirm_leadership(leader.terms[1], "akka://a")
-    await until(lambda: listener.leader)
+    await until(lambda: leader.terms[-1] != former)
+    await confirmed(leader)
+    await until(lambda: listener.leader and listener.leader.term != former)
     assert listener.leader is not None
-    assert listener.leader.term == leader.terms[1]
+    assert listener.leader.term in leader.terms
 
 
 async def test_the_end_of_the_cluster_leaves_nothing(keeper: Keeper) -> None:
@@ -375,7 +383,7 @@ async def test_a_renewal_restores_the_address_that_a_promoted_replica_has_missed
 
     The leader led on, and no follower ever found it.
     """
-    connection, keys = RedisConnection(redis_server.url, timeout=10.0), ClusterKeys("c1")
+    connection, keys = RedisConnection(redis_server.url, timeout=PATIENCE_S), ClusterKeys("c1")
     reader = LatchReader(connection, keys)
     latch = RedisLeaderLatch(connection, keys, DISPATCHER, 600.0)
     reply = await latch.acquire("s", 0)
@@ -408,7 +416,7 @@ async def _until(pubsub: Any, last: str) -> AsyncIterator[dict[str, Any]]:
 
 
 async def test_a_thousand_followers_ask_together(redis_server: RedisServer) -> None:
-    connection, keys = RedisConnection(redis_server.url, timeout=10.0), ClusterKeys("c1")
+    connection, keys = RedisConnection(redis_server.url, timeout=PATIENCE_S), ClusterKeys("c1")
     reader = LatchReader(connection, keys)
     latch = RedisLeaderLatch(connection, keys, "jobmaster-7", 600.0)
     reply = await latch.acquire("s", 0)

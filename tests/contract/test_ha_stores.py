@@ -41,7 +41,7 @@ async def direct(redis_server: RedisServer) -> AsyncIterator[RedisConnection]:
 
 @pytest.fixture
 async def proxied(redis_proxy: RedisProxy) -> AsyncIterator[RedisConnection]:
-    connection = RedisConnection(redis_proxy.url, timeout=1.0)
+    connection = RedisConnection(redis_proxy.url, timeout=PATIENCE_S)
     yield connection
     await connection.close()
 
@@ -231,11 +231,13 @@ async def test_redis_gone_in_the_middle_is_told_as_unknown_and_can_be_repeated(
         return False
 
     redis_proxy.lose = pause_at_write
+    proxied.timeout = 1.0  # nothing else tells that no reply comes
     with pytest.raises(StateWriteUnknownError, match="not known"):
         await states.put("a", b"1", term)
     with pytest.raises(RedisUnreachableError):
         await states.get("a")
     redis_server.resume()
+    proxied.timeout = PATIENCE_S
     redis_proxy.lose = lambda request: False
     for _ in range(2):
         try:

@@ -22,17 +22,19 @@ from actors.rpc.service import RpcService
 from runtime.ha.connection import RedisConnection
 from runtime.ha.fenced import FencedMaps, FencedWriter
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.latch import LeaderLatch, RedisLeaderLatch
+from runtime.ha.latch import LatchTiming, LeaderLatch, RedisLeaderLatch
 from runtime.ha.services import LatchedHaServices, RedisHaServices, StandaloneHaServices
 from runtime.ha.standalone_client import MasterConnection, MasterLeaderLatch, MasterMaps
 from runtime.ha.standalone_endpoint import StandaloneHa
 from runtime.ha.user_store import UserFile
 from tests.fakes.redis_server import RedisServer
+from tests.fakes.sshd import unused_port
 from tests.waiting import PATIENCE_S
 
 CLUSTER = "c1"
-LONG_LEASE = 12.0
-"""In seconds: a leader keeps its latch on a busy machine too, and one that steps down contends again after 2 s."""
+LONG_LEASE = 36.0
+"""In seconds: a leader keeps its latch on a machine that stands still for 20 s, and one that steps down contends again
+after 6 s."""
 SECRET = b"s" * 32
 
 
@@ -111,7 +113,8 @@ class RedisKeeper(Keeper):
         self._server.signal(number)
 
     def _open(self, lease: float) -> RedisHaServices:
-        return RedisHaServices(self._server.url, CLUSTER, self.storage, lease=lease)
+        timeout = PATIENCE_S if lease >= LONG_LEASE else None
+        return RedisHaServices(self._server.url, CLUSTER, self.storage, lease=lease, timeout=timeout)
 
     def _connection(self) -> RedisConnection:
         connection = RedisConnection(self._server.url, timeout=PATIENCE_S)
@@ -137,7 +140,7 @@ class MasterKeeper(Keeper):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._child: subprocess.Popen[bytes] | None = None
-        self._port = 0
+        self._port = unused_port()  # for the restarts too: nobody else is given it meanwhile
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.fakes.ha_keeper", str(self._port), str(self.storage.parent)]
@@ -156,18 +159,22 @@ class MasterKeeper(Keeper):
         os.kill(self._child.pid, number)
 
     def _service(self) -> tuple[RpcService, ActorAddress]:
-        service = RpcService(asyncio.get_running_loop(), SECRET, RpcConfig())
+        config = RpcConfig(ask_timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S)
+        service = RpcService(asyncio.get_running_loop(), SECRET, config)
         self._closing.append(service.close)
         return service, ActorAddress("understudy", "127.0.0.1", self._port, "/user/master")
 
     def _open(self, lease: float) -> StandaloneHaServices:
-        return StandaloneHaServices(*self._service(), CLUSTER, self.storage, lease=lease)
+        with pytest.MonkeyPatch.context() as patch:
+            if lease >= LONG_LEASE:
+                patch.setattr(LatchTiming, "call_timeout", PATIENCE_S)
+            return StandaloneHaServices(*self._service(), CLUSTER, self.storage, lease=lease)
 
     def latch(self, component: str, lease: float) -> LeaderLatch:
-        return MasterLeaderLatch(MasterConnection(*self._service(), 5.0), component, lease)
+        return MasterLeaderLatch(MasterConnection(*self._service(), PATIENCE_S), component, lease)
 
     def maps(self) -> FencedMaps:
-        return MasterMaps(MasterConnection(*self._service(), 5.0))
+        return MasterMaps(MasterConnection(*self._service(), PATIENCE_S))
 
     async def restart(self, *, loses: bool) -> None:
         self.stop()

@@ -34,6 +34,12 @@ async def until(condition: Callable[[], object], within: float = PATIENCE_S, wha
 class RedisServer(EmbeddedRedis):
     """A redis-server that can be hurt."""
 
+    def start(self, timeout: float = PATIENCE_S) -> None:
+        super().start(timeout)
+
+    async def start_async(self, timeout: float = PATIENCE_S) -> None:
+        await super().start_async(timeout)
+
     def signal(self, number: signal.Signals) -> None:
         pid = self.pid
         assert pid is not None
