@@ -50,6 +50,8 @@ class LeaseHolder:
         attempt_number: of the attempt, from 0.
         driver_pid: process id of its Spark driver.
         host: address of its machine; empty in files of earlier versions.
+        epoch: of the JobMaster that has deployed it; 0 if that is not known. It tells jobs apart that had one id in
+            turn, whose attempts are counted anew.
     """
 
     job_id: str
@@ -59,6 +61,7 @@ class LeaseHolder:
     attempt_number: int
     driver_pid: int
     host: str = ""
+    epoch: int = 0
 
     def encode(self) -> bytes:
         """Return the content of the lease's file."""
@@ -83,6 +86,20 @@ class LeaseDecision(Enum):
     REFUSED = "REFUSED"
 
 
+def is_replaced(wanted: LeaseHolder, named: LeaseHolder | None) -> bool:
+    """Return whether a later attempt of the same task has had the lease.
+
+    Then the JobMaster has given up the attempt that wants it, which may have stood still since before. Its state is
+    older than what the later attempt has committed.
+    """
+    return (
+        named is not None
+        and (named.job_id, named.task_key) == (wanted.job_id, wanted.task_key)
+        and 0 not in (named.epoch, wanted.epoch)
+        and (named.epoch, named.attempt_number) > (wanted.epoch, wanted.attempt_number)
+    )
+
+
 def decide(
     wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int | None, waited_s: float, patience_s: float
 ) -> LeaseDecision:
@@ -90,6 +107,7 @@ def decide(
 
     - An earlier attempt of the same task has ended, as far as the JobMaster knows. Its driver gets *patience_s* to end
       by itself. After that it has to be ended (FENCE), so that it cannot commit when it wakes up again.
+    - An attempt that was replaced by a later one is refused, even if the later one has ended.
     - A driver of another job is never ended.
     - Nor is a driver on another machine, whose processes cannot be ended from here. Its TaskExecutor ends its tasks
       when it is cut off, and its file system then releases the lock.
@@ -101,6 +119,8 @@ def decide(
         waited_s: seconds that the attempt has waited.
         patience_s: seconds that an earlier attempt has to end.
     """
+    if is_replaced(wanted, named):
+        return LeaseDecision.REFUSED
     if locked_by is None or (named is not None and named.attempt_id == wanted.attempt_id):
         return LeaseDecision.GRANTED
     ours = named is not None and (named.job_id, named.task_key) == (wanted.job_id, wanted.task_key)
@@ -118,8 +138,13 @@ def decide(
     return LeaseDecision.REFUSED if locked_by == wanted.driver_pid else LeaseDecision.FENCE
 
 
-def refusal(location: str, wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int) -> LocationInUseError:
-    """Return the error for a lease that another driver holds."""
+def refusal(location: str, wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int | None) -> LocationInUseError:
+    """Return the error for a lease that another driver holds, or that a later attempt has had."""
+    if named is not None and is_replaced(wanted, named):
+        return LocationInUseError(
+            f"the checkpointLocation {location} is no longer for attempt {wanted.attempt_number} of this job: attempt "
+            f"{named.attempt_number} has replaced it"
+        )
     is_remote = named is not None and named.host != wanted.host
     place = f" on {named.host}" if named is not None and is_remote else ""
     if named is None or (named.driver_pid != locked_by and not is_remote):

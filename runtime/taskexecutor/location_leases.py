@@ -17,6 +17,7 @@ from runtime.checkpoint.lease import (
     LeaseUnknownError,
     LocationInUseError,
     decide,
+    is_replaced,
     lease_file,
     lock_holder,
     read_holder,
@@ -90,7 +91,7 @@ class LocationLeases:
         attempt's standard error says so.
 
         Raises:
-            LocationInUseError: another job or user writes there.
+            LocationInUseError: another job or user writes there, or a later attempt of the task has written there.
             LeaseUnknownError: neither the driver nor the file system shows whether another job writes there.
         """
         path = lease_file(location)
@@ -120,7 +121,9 @@ class LocationLeases:
         """Take the lease if it is free; return whether it was."""
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_own(path)
+        self._check_order(path, location)
         if await self._lock(path):
+            self._check_order(path, location)  # a later attempt may just have had it; this lock goes with the attempt
             path.write_bytes(self._holder.encode())
             return True
         named, locked_by = read_holder(path), lock_holder(path)
@@ -131,6 +134,10 @@ class LocationLeases:
             if decision is LeaseDecision.FENCE:
                 self._fence(location, path, locked_by)
         return False
+
+    def _check_order(self, path: Path, location: str) -> None:
+        if is_replaced(self._holder, named := read_holder(path)):
+            raise refusal(location, self._holder, named, None)
 
     async def _lock(self, path: Path) -> bool:
         locking = asyncio.ensure_future(self._driver.lock_file(path, self._holder.attempt_id))
@@ -168,8 +175,8 @@ def _lock_error(path: Path) -> OSError | None:
     return None
 
 
-def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host: str) -> LeaseHolder:
-    """Return an attempt as the holder of a lease."""
+def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host: str, epoch: int) -> LeaseHolder:
+    """Return an attempt as the holder of a lease; *epoch* is that of the JobMaster that has deployed it."""
     return LeaseHolder(
         descriptor.job.job_id,
         descriptor.job.job_name,
@@ -178,4 +185,5 @@ def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host
         descriptor.attempt.attempt_number,
         driver.info.pid,
         host,
+        epoch,
     )

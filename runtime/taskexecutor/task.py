@@ -484,6 +484,7 @@ class Task:
         on_progress: called with Spark's counts.
         logs: uploads the logs of the attempt, which then outlive this TaskExecutor.
         responder: reports to the JobMaster on checkpoints.
+        epoch: of the JobMaster that has deployed it.
     """
 
     def __init__(
@@ -495,6 +496,7 @@ class Task:
         on_progress: Callable[[TaskProgress], None],
         logs: AttemptLogKeeper,
         responder: CheckpointResponder,
+        epoch: int,
     ) -> None:
         self.descriptor = descriptor
         self._job, self._attempt = descriptor.job, descriptor.attempt
@@ -503,6 +505,7 @@ class Task:
         self._on_state = on_state
         self._on_progress = on_progress
         self._logs = logs
+        self._epoch = epoch
         self._process: TaskProcess | None = None
         self._cancelled = asyncio.Event()
         self._given_up = asyncio.Event()
@@ -900,7 +903,7 @@ class Task:
             await self._driver.save_tables()
 
     async def _lease(self, process: TaskProcess, asked: LeaseRequest) -> None:
-        holder = lease_holder(self.descriptor, self._driver, self._get(ClusterOptions.HOST))
+        holder = lease_holder(self.descriptor, self._driver, self._get(ClusterOptions.HOST), self._epoch)
         give_up = self._files.tell_user if asked.is_running else self._has_no_lease
         leases = LocationLeases(self._driver, holder, self._patience_s, self._files.tell_user, give_up)
         await process.answer_lease(asked.number, await leases.request(asked.location))

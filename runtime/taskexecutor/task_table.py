@@ -70,8 +70,9 @@ class TaskTable:
         services: TaskServices,
         logs: AttemptLogKeeper,
     ) -> None:
-        """Run an attempt; see `Task`."""
+        """Run an attempt that the present JobMaster has deployed; see `Task`."""
         job_id, attempt_id = descriptor.job.job_id, descriptor.attempt.attempt_id
+        connection = self._connections.find(job_id)
         task = Task(
             descriptor,
             directory,
@@ -80,6 +81,7 @@ class TaskTable:
             lambda progress: self._progressed(job_id, progress),
             logs,
             CheckpointResponder(self._connections, job_id),
+            0 if connection is None else connection.token.epoch,
         )
         self._tasks[attempt_id] = task
         self._idle.clear()

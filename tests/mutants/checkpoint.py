@@ -77,6 +77,14 @@ MUTANTS = (
         ("unit/test_task_checkpoints.py::test_a_stop_waits_for_the_queries_of_a_task_that_was_restored",),
     ),
     Mutant(
+        "attempt-that-was-replaced-goes-back",
+        "An attempt that was replaced while it stood still does not restore its older state.",
+        "runtime/checkpoint/lease.py",
+        "        and (named.epoch, named.attempt_number) > (wanted.epoch, wanted.attempt_number)\n",
+        "        and False\n",
+        ("unit/test_location_leases.py::test_an_attempt_that_was_replaced_while_it_stood_still_does_not_go_back",),
+    ),
+    Mutant(
         "directory-of-a-removed-checkpoint-made-again",
         "A task that comes late does not make the directory of a checkpoint again.",
         "runtime/taskexecutor/task_checkpoints.py",

@@ -39,8 +39,8 @@ from tests.waiting import PATIENCE_S
 
 OURS, OTHERS = 100, 200
 PATIENCE = 30.0
-FIRST = LeaseHolder("job", "flights", "task", "first", 0, OTHERS)
-SECOND = LeaseHolder("job", "flights", "task", "second", 1, OURS)
+FIRST = LeaseHolder("job", "flights", "task", "first", 0, OTHERS, epoch=5)
+SECOND = LeaseHolder("job", "flights", "task", "second", 1, OURS, epoch=5)
 REMOTE = dataclasses.replace(FIRST, host="192.0.2.7")
 STRANGER = LeaseHolder("another", "weather", "task", "stranger", 7, OTHERS)
 
@@ -57,6 +57,12 @@ STRANGER = LeaseHolder("another", "weather", "task", "stranger", 7, OTHERS)
         (SECOND, dataclasses.replace(FIRST, driver_pid=OURS), OURS, PATIENCE, LeaseDecision.REFUSED),
         (FIRST, SECOND, OURS, 0.0, LeaseDecision.REFUSED),  # the old one has come back
         (FIRST, SECOND, OURS, PATIENCE, LeaseDecision.REFUSED),
+        (FIRST, SECOND, None, 0.0, LeaseDecision.REFUSED),  # the new one has ended already
+        (FIRST, dataclasses.replace(SECOND, attempt_number=0, epoch=6), None, 0.0, LeaseDecision.REFUSED),
+        # The job's id was that of an earlier job, or the file is of an earlier version.
+        (FIRST, dataclasses.replace(SECOND, epoch=4), None, 0.0, LeaseDecision.GRANTED),
+        (FIRST, dataclasses.replace(SECOND, epoch=0), None, 0.0, LeaseDecision.GRANTED),
+        (FIRST, dataclasses.replace(SECOND, task_key="another"), None, 0.0, LeaseDecision.GRANTED),
         (SECOND, STRANGER, OTHERS, 0.0, LeaseDecision.WAIT),
         (SECOND, STRANGER, OTHERS, SETTLE_S, LeaseDecision.REFUSED),
         # An earlier attempt, but of another job, or of another task of this one.
@@ -86,6 +92,7 @@ HOLDERS = st.builds(
     st.integers(0, 3),
     st.sampled_from([OURS, OTHERS]),
     st.sampled_from(["", "192.0.2.7"]),
+    st.sampled_from([0, 5, 6]),
 )
 
 
@@ -97,6 +104,7 @@ def test_only_an_earlier_attempt_of_the_same_task_in_another_driver_is_ever_kill
         assert named is not None
         assert (named.job_id, named.task_key) == (wanted.job_id, wanted.task_key)
         assert named.attempt_number <= wanted.attempt_number
+        assert named.epoch <= wanted.epoch or not wanted.epoch
         assert named.host == wanted.host
         assert named.driver_pid == locked_by != wanted.driver_pid
         assert waited_s >= PATIENCE
@@ -105,7 +113,10 @@ def test_only_an_earlier_attempt_of_the_same_task_in_another_driver_is_ever_kill
 def test_a_refusal_names_the_holder() -> None:
     text = str(refusal("/live", SECOND, STRANGER, OTHERS))
     assert "/live is written to by job another (weather; Spark driver: process 200): give the query" in text
-    assert "attempt 1 of this job" in str(refusal("/live", FIRST, SECOND, OURS))
+    former = dataclasses.replace(FIRST, epoch=0)
+    assert "attempt 1 of this job" in str(refusal("/live", former, SECOND, OURS))
+    text = str(refusal("/live", FIRST, SECOND, None))
+    assert text.endswith("/live is no longer for attempt 0 of this job: attempt 1 has replaced it")
     assert "process 200 on 192.0.2.7)" in str(refusal("/live", SECOND, REMOTE, 300))
     assert "by process 300: " in str(refusal("/live", SECOND, STRANGER, 300))
 
@@ -215,6 +226,29 @@ async def test_a_frozen_driver_of_an_earlier_attempt_is_killed_and_can_commit_no
     assert holder.wait(PATIENCE_S) == -signal.SIGKILL
     assert read_holder(attempt.file) == attempt.me
     assert f"process {holder.pid}, is killed" in attempt.told[0]
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before", "just before the lock"])
+async def test_an_attempt_that_was_replaced_while_it_stood_still_does_not_go_back(
+    tmp_path: Path, meanwhile: bool
+) -> None:
+    """A machine that was suspended begins a task that another has finished since: its state is long out of date."""
+    attempt = Attempt(tmp_path)
+    third = dataclasses.replace(attempt.me, attempt_id="third", attempt_number=2)
+    if meanwhile:
+        lock = attempt.driver.lock_file
+
+        async def late(path: Path, owner: str) -> bool:
+            path.write_bytes(third.encode())
+            return bool(await lock(path, owner))
+
+        attempt.driver.lock_file = late
+    else:
+        attempt.file.write_bytes(third.encode())
+    with pytest.raises(LocationInUseError, match="no longer for attempt 1 of this job: attempt 2 has replaced it"):
+        await attempt.leases.acquire(attempt.location)
+    assert read_holder(attempt.file) == third
+    assert list(attempt.driver.locked) == ([attempt.file] if meanwhile else [])
 
 
 async def test_whatever_comes_the_task_is_answered(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from actors.errors import RecipientTerminated, RecipientUnreachable
+from actors.rpc.gateway import FencingToken
 from runtime.ids import AllocationID, JobID, JobVertexID, ResourceID
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.descriptor import ExecutionReport, TaskDeploymentDescriptor, TaskExecutionState
@@ -23,6 +24,7 @@ from tests.waiting import AT_ONCE
 
 JOB = JobID("a" * 32)
 GONE = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", "its zygote has ended")
+EPOCH = 7
 Tell = Callable[[TaskExecutionState], None]
 
 
@@ -33,6 +35,7 @@ class FakeTask:
 
     def __init__(self, descriptor: Any, directory: Any, services: Any, on_state: Tell, *rest: Any) -> None:
         self.descriptor = descriptor
+        assert rest[-1] == EPOCH, "the epoch of the JobMaster that has deployed it"
         self._on_state = on_state
         self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.RUNNING)
 
@@ -80,7 +83,7 @@ def script() -> TaskDeploymentDescriptor:
 
 
 def table_with_a_task(job_master: FakeJobMaster) -> TaskTable:
-    connection = SimpleNamespace(gateway=job_master)
+    connection = SimpleNamespace(gateway=job_master, token=FencingToken(EPOCH, "s"))
     connections = SimpleNamespace(jobs=lambda: [JOB], find=lambda job_id: connection)
     table = TaskTable(cast(Any, FakeEndpoint()), cast(Any, connections))
     table.start(script(), cast(Any, None), cast(Any, None), cast(Any, None))

@@ -8,6 +8,7 @@ FROM_CATALOGUE: tuple[str, ...] = (
     "name-of-a-directory-not-synced",
     "names-in-a-directory-not-synced",
     "directory-of-a-removed-checkpoint-made-again",
+    "attempt-that-was-replaced-goes-back",
 )
 
 OWN: tuple[Mutant, ...] = (

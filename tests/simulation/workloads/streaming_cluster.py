@@ -677,7 +677,7 @@ class Worker:
         for task in self.tasks.values():
             if task.job.id == job.id:
                 task.cancel()
-        task = self.tasks[attempt.attempt_id] = TaskModel(self, job, attempt)
+        task = self.tasks[attempt.attempt_id] = TaskModel(self, job, attempt, term.epoch)
         task.work = _started(task.run())
 
     def heartbeat(self, job_id: str, attempt_id: str, term: LeaderTerm) -> str:
@@ -726,8 +726,8 @@ class Worker:
 class TaskModel:
     """One attempt in its TaskExecutor: as `Task`, from its process to its final state."""
 
-    def __init__(self, worker: Worker, job: Job, attempt: AttemptInformation) -> None:
-        self.worker, self.job, self.attempt = worker, job, attempt
+    def __init__(self, worker: Worker, job: Job, attempt: AttemptInformation, epoch: int) -> None:
+        self.worker, self.job, self.attempt, self.epoch = worker, job, attempt, epoch
         self.cluster, self.driver = worker.cluster, worker.driver
         self.calls: Calls = worker.cluster.calls
         self.state = "DEPLOYING"
@@ -837,6 +837,7 @@ class TaskModel:
             attempt.attempt_number,
             self.driver.info.pid,
             self.worker.process.host.name,
+            self.epoch,
         )
         leases = LocationLeases(cast(Any, self.driver), holder, PATIENCE_S, logger.info, self.give_up)
         self._leasing.add(asking := asyncio.create_task(leases.request(location)))
