@@ -23,12 +23,12 @@ class SavepointJob:
     Args:
         id: 32 hexadecimal digits.
         name: for display.
-        owner: name of the user who submitted it; empty if it had none; None if release 0.1.0 wrote the savepoint.
+        owner: name of the user who submitted it; empty if it had none.
     """
 
     id: str
     name: str
-    owner: str | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -502,7 +502,7 @@ def _print_savepoint(found: Savepoint) -> None:
         {
             "Savepoint": found.path,
             "Job": f"{found.job.id} ({found.job.name})",
-            "Owner": found.job.owner or "",
+            "Owner": found.job.owner,
             "Created": format_moment(found.created_ms),
             "Files": f"{len(found.files)}, {format_size(found.bytes)}",
             "Written by": f"Understudy {found.version}, Spark {found.spark_version}",

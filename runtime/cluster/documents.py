@@ -964,7 +964,7 @@ class SavepointContent:
         path: its directory.
         job_id: id of its job.
         job_name: of that job.
-        owner: name of the user who submitted that job; empty if it had none; null if release 0.1.0 wrote the savepoint.
+        owner: name of the user who submitted that job; empty if it had none.
         created_ms: when it was written.
         bytes: of all its files.
         queries: of the job.
@@ -978,7 +978,7 @@ class SavepointContent:
     path: str
     job_id: str
     job_name: str
-    owner: str | None
+    owner: str
     created_ms: int
     bytes: int
     queries: tuple[SavepointQuery, ...]

@@ -176,13 +176,11 @@ async def check_job_id(rest: Rest, request: Request, job_id: str) -> None:
 def check_savepoint(request: Request, savepoint: Savepoint) -> None:
     """Check that the principal of a request may start a job from a savepoint, which holds the data of its own job.
 
-    A savepoint of release 0.1.0 names no owner, so anyone who may submit jobs may start from it.
-
     Raises:
         RestError: of status 403 if not.
     """
     principal, owner = principal_of(request), savepoint.job.owner
-    if not (owner is None or may(principal, OWN, owner)):
+    if not may(principal, OWN, owner):
         raise RestError(403, refusal(principal, OWN, f"starting from the savepoint {savepoint.path}", owner))
 
 

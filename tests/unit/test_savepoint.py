@@ -85,7 +85,7 @@ def test_what_the_manifest_says(files: StreamingFiles, savepoint: Savepoint) -> 
     manifest = json.loads((Path(savepoint.path) / MANIFEST).read_text())
     assert Path(savepoint.path).name.startswith("savepoint-012345-")
     assert manifest["format_version"] == 1
-    assert manifest["job"] == {"id": JOB.id, "name": "flights", "owner": None}
+    assert manifest["job"] == {"id": JOB.id, "name": "flights", "owner": ""}
     assert set(manifest) >= {"created_ms", "spark_version", "version", "digest"}
     assert set(manifest["files"]) == set(list_files(Path(savepoint.path))) - {MANIFEST}
     [query] = manifest["queries"]

@@ -83,13 +83,13 @@ def test_a_job_that_was_stored_before_jobs_had_owners_has_none(name: str) -> Non
     assert earlier == dataclasses.replace(item.value, owner="")
 
 
-def test_a_savepoint_that_was_stored_before_savepoints_had_owners_names_none() -> None:
+def test_a_savepoint_that_was_stored_before_savepoints_had_owners_has_none() -> None:
     (item,) = (item for item in FORMATS if item.name == "savepoint")
     plain = json.loads(item.write(item.value))
     del plain["job"]["owner"], plain["digest"]
     plain["digest"] = digest_of(plain)
     earlier = item.read(json.dumps(plain).encode())
-    assert earlier.job == dataclasses.replace(item.value.job, owner=None)
+    assert earlier.job == dataclasses.replace(item.value.job, owner="")
 
 
 def test_each_format_that_holds_its_version_has_one_at_each_level() -> None:
