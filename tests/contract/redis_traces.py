@@ -41,8 +41,8 @@ from tests.simulation.redis import RedisData
 from tests.waiting import PATIENCE_S
 
 CLUSTER = "c1"
-LEASE_S = 5.0
-KILLED_LEASE_S = 1.5
+LEASE_S = 30.0
+KILLED_LEASE_S = 8.0
 """Lease in seconds of the leader that is killed; the test waits for its end."""
 JOB = "a" * 32
 _UNRECORDED = frozenset({"AUTH", "SELECT", "CLIENT", "HELLO"})
@@ -299,7 +299,7 @@ async def contend(services: RedisHaServices) -> Contender:
 
 async def lead_until_killed(url: str, storage: Path) -> None:
     """Lead, accept a job, say so, and wait to be killed."""
-    services = RedisHaServices(url, CLUSTER, storage, lease=KILLED_LEASE_S)
+    services = RedisHaServices(url, CLUSTER, storage, lease=KILLED_LEASE_S, timeout=PATIENCE_S)
     leader = await contend(services)
     await until(lambda: leader.term)
     assert leader.term is not None
@@ -326,7 +326,10 @@ async def record(directory: Path) -> Trace:
     opened: list[RedisHaServices] = []
     try:
         async with recorder.running():
-            opened += [RedisHaServices(recorder.url, CLUSTER, directory / "ha", lease=LEASE_S) for _ in range(4)]
+            opened += [
+                RedisHaServices(recorder.url, CLUSTER, directory / "ha", lease=LEASE_S, timeout=PATIENCE_S)
+                for _ in range(4)
+            ]
             await _run(recorder, opened, directory / "ha")
             for services in opened:
                 await services.close()

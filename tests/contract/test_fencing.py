@@ -38,6 +38,7 @@ from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.taskexecutor.endpoint import TaskExecutor
 from tests.acting import acting
+from tests.waiting import PATIENCE_S
 
 SECRET = b"s" * 32
 JOB = JobID("0" * 32)
@@ -97,7 +98,7 @@ async def test_a_call_that_changes_something_needs_the_present_leadership(
     component = COMPONENTS[str(spec.fenced_by)]
 
     async def call(token: FencingToken | Fence | None) -> None:
-        await service.ask(endpoint.address, spec, [], token, 30.0)
+        await service.ask(endpoint.address, spec, [], token, PATIENCE_S)
 
     with pytest.raises(FencingError, match="no leadership"):
         await call(own)
@@ -211,6 +212,9 @@ async def test_a_call_that_becomes_stale_while_its_arguments_are_fetched_changes
 # ------------------------------------------------------------------------------------------ the sender
 
 
+LEASE_S = 30.0
+
+
 class Clock:
     """The clock of the lease, which is put forward as by a suspend."""
 
@@ -229,7 +233,7 @@ class Latch:
 
     async def acquire(self, session: str, floor: int) -> AcquireReply:
         self.epoch = max(self.epoch, floor) + 1
-        return AcquireReply(True, self.epoch, 10.0)
+        return AcquireReply(True, self.epoch, LEASE_S)
 
     async def renew(self, term: LeaderTerm, timeout: float) -> bool:
         return term.epoch == self.epoch
@@ -296,7 +300,7 @@ async def clock() -> Clock:
 @pytest.fixture
 async def leader(service: RpcService, clock: Clock) -> Leader:
     component, feed = job_master(JOB), ChangeFeed(NoNews())
-    driver = LatchLeaderElectionDriver(component, Latch(), feed, LatchTiming(10.0), clock=clock)
+    driver = LatchLeaderElectionDriver(component, Latch(), feed, LatchTiming(LEASE_S), clock=clock)
     election = DefaultLeaderElectionService(component, driver)
     made = Leader(service, component, election, create_autospec(ReceptionistGateway, instance=True))
     await service.start_server(made)
@@ -310,7 +314,7 @@ async def test_a_thawed_leader_sends_nothing_and_steps_down(service: RpcService,
     lasting, of_the_term = (leader.gateway(worker.address, WorkGateway, term=term) for term in (None, first))
     await lasting.work("before")
 
-    clock.ahead += 60.0  # it stood still; what runs next is a turn of its own, before the election's
+    clock.ahead += 2 * LEASE_S  # it stood still; what runs next is a turn of its own, before the election's
     sent = [lasting.work("thawed"), of_the_term.work("thawed")]
     lasting.note("thawed")
     for ask in sent:

@@ -19,9 +19,9 @@ from tests.fakes.redis_replicas import PASSWORD, SENTINEL_PASSWORD, SERVICE, Ser
 from tests.fakes.redis_server import until
 from tests.waiting import PATIENCE_S
 
-LEASE = 4.0
-DOWN_AFTER = LEASE + 2.0
-"""In seconds. Sentinel's last answer from a master that is killed may be one second older than the kill."""
+LEASE = 12.0
+NEVER_DOWN = 3600.0
+"""In seconds, until Sentinel is told otherwise."""
 PATIENCE = PATIENCE_S
 
 
@@ -44,15 +44,14 @@ async def test_sentinel_names_another_master_and_latch_and_stores_go_on(
 ) -> None:
     master = await asyncio.to_thread(servers.redis)
     replica = await asyncio.to_thread(servers.redis, f"replicaof 127.0.0.1 {master.port}")
-    # Sentinel acts after the lease. Where it acts earlier, the leader keeps its latch, and no new term begins.
-    sentinel = await asyncio.to_thread(servers.sentinel, master, DOWN_AFTER)
+    sentinel = await asyncio.to_thread(servers.sentinel, master, NEVER_DOWN)
     await follows(replica)
     async with asyncio.timeout(PATIENCE):
         while not await asyncio.to_thread(sentinel.command, "SENTINEL", "REPLICAS", SERVICE):
             pass
     where = f"127.0.0.1:{sentinel.port}/{SERVICE}/0?sentinel-password={SENTINEL_PASSWORD}"
     url = f"redis+sentinel://:{PASSWORD}@{where}"
-    services = [RedisHaServices(url, "c1", tmp_path / "ha", lease=LEASE) for _ in range(3)]
+    services = [RedisHaServices(url, "c1", tmp_path / "ha", lease=LEASE, timeout=10.0) for _ in range(3)]
     check = await services[0].start()
     assert any("min-replicas-to-write" in warning for warning in check.warnings)
 
@@ -69,6 +68,11 @@ async def test_sentinel_names_another_master_and_latch_and_stores_go_on(
     await until(lambda: listener.leader, PATIENCE)
     await replicated(master)
     await asyncio.to_thread(master.kill)
+    # Sentinel acts after the lease. Where it acts earlier, the leader keeps its latch, and no new term begins.
+    await until(lambda: leader.term is None, PATIENCE)
+    # It takes no replica that has been without its master for more than ten times that long.
+    down_after = ("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 3000)
+    await asyncio.to_thread(sentinel.command, *down_after)
 
     await until(lambda: any(each.term and each.term != old for each in (first, second)), PATIENCE)
     successor = first if first.term else second
@@ -131,7 +135,7 @@ async def test_a_replica_that_missed_the_last_leader_makes_no_second_one(servers
     replica = await asyncio.to_thread(servers.redis, f"replicaof 127.0.0.1 {replication.port}")
     await follows(replica)
     url = f"redis://:{PASSWORD}@127.0.0.1:{clients.port}/0"
-    services = [RedisHaServices(url, "c1", tmp_path / "ha", lease=LEASE) for _ in range(3)]
+    services = [RedisHaServices(url, "c1", tmp_path / "ha", lease=LEASE, timeout=10.0) for _ in range(3)]
 
     former = await contend(services[0])
     await until(lambda: former.term, PATIENCE)

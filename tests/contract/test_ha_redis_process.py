@@ -163,12 +163,14 @@ async def test_one_that_does_not_come_up_has_its_log_quoted(redis_server: RedisS
 
 
 async def test_a_call_that_is_given_up_does_not_disturb_the_next(redis_server: RedisServer) -> None:
-    connection = RedisConnection(redis_server.url, timeout=2.0, max_connections=1)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S, max_connections=1)
     await connection.command("SET", "k", "v")
     redis_server.pause()
+    connection.timeout = 0.5
     call = asyncio.create_task(connection.command("ECHO", "old"))
     await until(lambda: call.done())
     assert call.exception() is not None
+    connection.timeout = PATIENCE_S
     redis_server.resume()
     assert await connection.command("GET", "k") == "v"
     await connection.close()

@@ -98,7 +98,7 @@ def endpoint(tmp_path: Path) -> Iterator[Served]:
 
 
 @contextlib.contextmanager
-def client_of(urls: str, token: str = TOKEN.decode(), timeout: str = "60 s") -> Iterator[ClusterClient]:
+def client_of(urls: str, token: str = TOKEN.decode(), timeout: str = "10 min") -> Iterator[ClusterClient]:
     configuration = Configuration.from_dict({"client.timeout": timeout})
     with connect_by_http(configuration, urls, token) as client:
         yield client
