@@ -129,4 +129,17 @@ KEPT: tuple[Kept, ...] = (
         4.0,
         "no job runs twice",
     ),
+    Kept(
+        "A TaskExecutor that stood still started an attempt that was replaced, which restored older state over newer files.",
+        "attempt-that-was-replaced-goes-back",
+        "streaming",
+        765831,
+        (
+            Fault(8.884, "freeze", ("worker1", 8.932)),
+            Fault(21.332, "freeze", ("worker2", 7.513)),
+            Fault(27.97, "freeze", ("worker1", 7.095)),
+        ),
+        36.0,
+        "no query goes back too far",
+    ),
 )
