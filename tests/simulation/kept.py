@@ -130,7 +130,7 @@ KEPT: tuple[Kept, ...] = (
         "no job runs twice",
     ),
     Kept(
-        "A TaskExecutor that stood still started an attempt that was replaced, which restored older state over newer files.",
+        "A TaskExecutor that stood still began an attempt that was replaced, and put older state over newer files.",
         "attempt-that-was-replaced-goes-back",
         "streaming",
         765831,

@@ -238,6 +238,7 @@ class ModelTask:
         on_progress: Callable[[TaskProgress], None],
         logs: Any,
         responder: Any,
+        epoch: int,
     ) -> None:
         self.descriptor = descriptor
         self._on_state = on_state
