@@ -19,6 +19,7 @@ from runtime.cluster.cli import cli
 from runtime.cluster.output import SCHEMA
 from tests.json_output import parsed
 from tests.streaming_files import StreamingFiles
+from tests.waiting import PATIENCE_S
 
 
 def run(*words: str) -> Result:
@@ -127,7 +128,10 @@ def test_an_error_is_a_line_with_its_remedy(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     for words in (["info", missing], ["dispose", missing], ["list", missing]):
         done = subprocess.run(
-            [sys.executable, "-m", "runtime.cluster", "savepoint", *words], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "runtime.cluster", "savepoint", *words],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 1
         assert done.stdout == ""
