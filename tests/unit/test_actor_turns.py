@@ -26,6 +26,7 @@ from actors.ref import ActorRef
 from actors.serialization import message
 from actors.system_config import SystemConfig
 from actors.testkit import DeterministicSystem, TestProbe
+from tests.waiting import PATIENCE_S
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="")
 
@@ -187,7 +188,7 @@ def test_a_fast_thread_waits(system: DeterministicSystem, monkeypatch: pytest.Mo
     thread = threading.Thread(target=send)
     thread.start()
     for _ in range(10):
-        assert sent.acquire(timeout=10)
+        assert sent.acquire(timeout=PATIENCE_S)
     assert not sent.acquire(timeout=0.05)
     while thread.is_alive():
         system.run_until_idle()

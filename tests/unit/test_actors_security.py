@@ -169,7 +169,7 @@ def test_both_ends_of_a_connection_see_the_same_target(tmp_path: Path) -> None:
         bound = {"127.0.0.1": "127.0.0.1", "127.0.0.2": "0.0.0.0", "::1": "::"}[host]  # also where all are bound
         with (
             socket.create_server((bound, 0), family=family) as listener,
-            socket.create_connection((host, listener.getsockname()[1]), timeout=10) as client,
+            socket.create_connection((host, listener.getsockname()[1]), timeout=PATIENCE_S) as client,
         ):
             accepted, _ = listener.accept()
             with accepted:
@@ -194,7 +194,7 @@ def test_a_server_of_an_address_of_both_families_knows_ipv4_by_its_own_name() ->
         pytest.skip("this machine has no IPv6")
     with (
         socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener,
-        socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=10) as client,
+        socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=PATIENCE_S) as client,
     ):
         accepted, _ = listener.accept()
         with accepted:

@@ -13,6 +13,7 @@ import pytest
 
 from runtime.environment.directory import ClusterDirectory
 from tests.cluster_harness import ROOT, await_value
+from tests.waiting import PATIENCE_S
 
 # Starts the module `noted` as a master starts a worker; `kill` dies when it would write down the process.
 STARTER = """
@@ -58,7 +59,7 @@ def test_a_process_begins_only_when_it_is_noted(tmp_path: Path, how: str) -> Non
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert starter.returncode == {"note": 0, "kill": -signal.SIGKILL, "fail": 1}[how], starter.stderr
     pid = int((directory.root / "pid").read_text())

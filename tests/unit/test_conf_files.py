@@ -23,6 +23,7 @@ from conf.files import (
     sync_names,
     write_private,
 )
+from tests.waiting import PATIENCE_S
 
 KILLED = """\
 import os, pathlib, sys
@@ -49,7 +50,7 @@ def test_the_file_and_its_name_are_synced_in_that_order(tmp_path: Path, monkeypa
 
 def test_what_a_killed_process_left_is_removed_and_what_is_being_written_is_not(tmp_path: Path) -> None:
     target = tmp_path / "file"
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(target)], timeout=60)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(target)], timeout=PATIENCE_S)
     assert killed.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".file.")

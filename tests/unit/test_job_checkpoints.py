@@ -503,7 +503,7 @@ async def test_a_thawed_job_master_leaves_the_savepoint_of_its_successor_alone(
         made = write(*arguments)
         held.append(threading.Event())
         loop.call_soon_threadsafe(copied.put_nowait, len(held))
-        held[-1].wait(60)
+        held[-1].wait(PATIENCE_S)
         return made
 
     monkeypatch.setattr(savepoints, "write_savepoint", write_and_wait)

@@ -24,6 +24,7 @@ from runtime.environment.context import ComponentContext
 from runtime.environment.directory import ClusterDirectory
 from runtime.ha.errors import HaError
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
+from tests.waiting import PATIENCE_S
 
 RUNNING, FAILED, FORGOTTEN, NEW = ("a" * 32, "b" * 32, "c" * 32, "d" * 32)
 JOBS = [letter * 32 for letter in "0123456"]
@@ -114,7 +115,7 @@ async def test_a_master_removes_the_logs_of_jobs_that_are_listed_no_more(
     gone = {f"jobmaster-{job_id}.log" for job_id in {FORGOTTEN, NEW} - also_listed}
     registry = Registry()
     sweeping = asyncio.ensure_future(remove_surplus_job_master_logs(context, registry))  # type: ignore[arg-type]
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(PATIENCE_S):
         while any((directory.log / name).exists() for name in gone):  # noqa: ASYNC110  # files tell nobody
             await asyncio.sleep(0)
     sweeping.cancel()

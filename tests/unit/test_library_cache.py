@@ -23,6 +23,7 @@ from runtime.librarycache.builder import EnvironmentBuilder, without_credentials
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import EnvironmentBuildError, LeaseConflictError, LibraryCacheError
 from runtime.librarycache.manager import EnvironmentLeases, LibraryCacheManager
+from tests.waiting import PATIENCE_S
 
 JOB, OTHER = JobID("a" * 32), JobID("b" * 32)
 OFFLINE = ("--no-index", "--no-deps")
@@ -384,7 +385,7 @@ class HeldBuilder(EnvironmentBuilder):
     def build(self, spec: EnvironmentSpec, directory: Path, fetch: object, cancelled: object = None) -> None:
         if not self.begun.is_set():
             self.begun.set()
-            assert self.fail.wait(60.0)
+            assert self.fail.wait(PATIENCE_S)
             raise EnvironmentBuildError("the task was cancelled")
 
 
@@ -396,7 +397,7 @@ def test_a_task_whose_build_fails_takes_the_environment_from_no_other_task_of_it
     first, second = manager.register_lease(JOB), manager.register_lease(JOB)
     with ThreadPoolExecutor(2) as pool:
         failing = pool.submit(first.get_or_resolve, spec, files.fetch)
-        assert builder.begun.wait(60.0)
+        assert builder.begun.wait(PATIENCE_S)
         waiting = pool.submit(second.get_or_resolve, spec, files.fetch)
         builder.fail.set()
         with pytest.raises(EnvironmentBuildError):

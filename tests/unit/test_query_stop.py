@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from runtime.spark.driver.api import QueryFailure, StoppedQueries
 from runtime.spark.driver.jvm import stop_at_boundary
 from runtime.taskexecutor.task import stop_notes
+from tests.waiting import PATIENCE_S
 
 
 class Query:
@@ -122,9 +122,10 @@ def test_a_query_that_fails_while_it_is_drained_is_not_drained(message: str, err
 
 
 def test_one_that_does_not_get_through_in_time_is_not_drained() -> None:
-    query = Query()
-    query.processAllAvailable = lambda: time.sleep(0.5)  # type: ignore[method-assign]
+    query, is_over = Query(), threading.Event()
+    query.processAllAvailable = lambda: is_over.wait(PATIENCE_S)  # type: ignore[method-assign]
     stopped = stop_at_boundary([query], drain=True, timeout_s=0.05)
+    is_over.set()
     assert stopped.undrained == ("q",)
     assert "query q did not process all data" in stop_notes(stopped)[0]
 

@@ -38,6 +38,7 @@ from tests.stored_formats import example
 from tests.unit.test_rest_app import BLOB, TOKEN, Answer, MadeUpCluster, Site, filled
 from tests.unit.test_rest_gateways import graph_of
 from tests.unit.test_rest_messages import ID, REGISTRATION
+from tests.waiting import PATIENCE_S
 
 OTHERS = JobID("2" * 32)
 NEW = JobID("3" * 32)
@@ -498,7 +499,7 @@ async def test_a_stream_of_events_ends_with_its_token(tmp_path: Path, event: Any
     token_id = users.tokens[Role.VIEWER].decode().split("_")[1]
     theirs = events.stream(rest, Principal(NAMES[Role.VIEWER], Role.VIEWER, token_id))
     own = events.stream(rest, CLUSTER)
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(PATIENCE_S):
         for _ in range(3):
             await anext(theirs)
         await event(users, token_id)

@@ -20,6 +20,7 @@ from runtime.cluster.output import SCHEMA
 from runtime.errors import ClusterError
 from tests.json_output import parsed
 from tests.streaming_files import StreamingFiles
+from tests.waiting import PATIENCE_S
 
 
 def run(*words: str) -> Result:
@@ -140,7 +141,10 @@ def test_an_error_is_a_line_with_its_remedy(tmp_path: Path) -> None:
     rescale = ["rescale", "--partitions", "3", "--to", str(tmp_path / "to"), missing]
     for words in (["info", missing], ["dispose", missing], ["list", missing], rescale):
         done = subprocess.run(
-            [sys.executable, "-m", "runtime.cluster", "savepoint", *words], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "runtime.cluster", "savepoint", *words],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 1
         assert done.stdout == ""

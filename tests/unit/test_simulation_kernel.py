@@ -37,7 +37,7 @@ def test_time_passes_only_in_the_simulation() -> None:
         kernel.run(until_s=5000)
         assert process.exit_code == 0
     assert seen == [1000.0, 2000.0, 3000.0]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE_S
 
 
 def test_a_thread_of_the_test_process_goes_on_and_changes_nothing() -> None:

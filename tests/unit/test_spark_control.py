@@ -11,6 +11,7 @@ import pytest
 
 from runtime.spark.errors import TaskCancelled
 from runtime.spark.task.control import Cancellation
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_interrupts_what_blocks_after_spark_was_stopped(cancellation: Cancellati
 
     def block() -> None:
         request(cancellation)
-        threading.Event().wait(30)
+        threading.Event().wait(PATIENCE_S)
 
     with pytest.raises(TaskCancelled):
         block()
@@ -47,7 +48,7 @@ def test_waits_for_the_return_of_a_call_into_the_jvm(cancellation: Cancellation)
     def call() -> None:
         with cancellation.call():
             request(cancellation)
-            assert cancellation.requested.wait(30)
+            assert cancellation.requested.wait(PATIENCE_S)
             time.sleep(0.1)  # long enough for a signal to come in
             reached.append("the call's return")
 
@@ -62,7 +63,7 @@ def test_a_signal_from_outside_is_a_cancel(cancellation: Cancellation) -> None:
 
     def be_signalled() -> None:
         signal.raise_signal(signal.SIGTERM)
-        threading.Event().wait(30)
+        threading.Event().wait(PATIENCE_S)
 
     with pytest.raises(TaskCancelled):
         be_signalled()

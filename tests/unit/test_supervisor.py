@@ -9,6 +9,7 @@ import pytest
 from actors import Backoff
 from runtime.cluster import supervisor as module
 from runtime.cluster.supervisor import Child, ChildRemoved, Running, own_supervisor
+from tests.waiting import PATIENCE_S
 
 
 class Starts:
@@ -55,7 +56,7 @@ async def test_a_process_that_ends_is_started_again_and_again_where_that_fails(s
     await starts.under_way.acquire()
     starts.let.clear()
     starts.ends[1].set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await starts.under_way.acquire()
         starts.fails = True
         starts.let.set()  # for the second one, which fails
