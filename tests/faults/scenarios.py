@@ -151,6 +151,7 @@ SCENARIOS = (
             "faults/test_location_leases.py::test_a_driver_that_was_cut_off_is_ended_before_its_successor_writes",
             "integration/test_streaming_queries.py::test_a_location_has_one_writer",
             "unit/test_location_leases.py::test_a_frozen_driver_of_an_earlier_attempt_is_killed_and_can_commit_nothing_any_more",
+            "unit/test_location_leases.py::test_an_attempt_that_was_replaced_while_it_stood_still_does_not_go_back",
         ),
         limits="The lease is a lock of the local file system, and binds jobs of clusters only.",
     ),
