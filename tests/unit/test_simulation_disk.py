@@ -386,6 +386,7 @@ def test_a_link_to_another_disk_is_a_copy_instead(files: Files) -> None:
     (DATA / "a").write_text("content")
     with pytest.raises(OSError, match="cross-device"):
         os.link(DATA / "a", Path(ROOT, "other", "a"))
+    Path(ROOT, "other", "copies").mkdir()
     assert take_files(DATA, ["a"], Path(ROOT, "other", "copies")).files == 1
     assert Path(ROOT, "other", "copies", "a").read_text() == "content"
 
