@@ -47,7 +47,10 @@ RETRANSMISSION_TIMEOUT_S = 924.0
 _CREDENTIALS = struct.Struct("@iII")
 _TIMEVAL = struct.Struct("@ll")
 _TCP_INFO = struct.Struct("=xxBB52xI")
-"""Of Linux's `tcp_info`: repeated packets, probes without an answer, milliseconds since the last answer."""
+"""Fields of Linux's `tcp_info`: repeated packets, probes without an answer, milliseconds since the last answer.
+
+The product has its own copy: if it read other places than the kernel writes, both would have to be wrong alike.
+"""
 KEEP_ALIVE = {socket.TCP_KEEPIDLE: 7200, socket.TCP_KEEPINTVL: 75, socket.TCP_KEEPCNT: 9}
 """Linux's defaults."""
 

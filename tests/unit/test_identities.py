@@ -234,7 +234,7 @@ def test_an_entry_that_cannot_be_read_identifies_nobody_and_harms_no_other(text:
 
 
 def test_a_user_with_a_role_of_a_later_release_identifies_nobody_and_is_kept() -> None:
-    """What a release does after a downgrade; 0.1.0 does the same with the role `metrics`."""
+    """After a downgrade, a release meets a role that it does not know."""
     entries, _, _ = with_ada()
     text, token = make_token("eve", "scraper", 2000, None, bytes(reversed(RANDOM)))
     entries |= {"user:eve": '{"name": "eve", "role": "of a later release"}', f"token:{token.token_id}": token.to_json()}

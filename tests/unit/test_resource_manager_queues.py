@@ -1,4 +1,4 @@
-"""What a ResourceManager reports of its file of queues: none, a right one, one that has become wrong."""
+"""The ResourceManager reports on its file of queues: none, a right one, one that has become wrong."""
 
 from __future__ import annotations
 

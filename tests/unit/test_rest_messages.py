@@ -115,7 +115,7 @@ QUEUES = QueuesOverview(
     (ID,),
     "queues.yaml: weights is no key",
 )
-"""Of a cluster whose file of queues has become wrong."""
+"""The file of queues of its cluster has become wrong."""
 STAGE = StageProgress(3, "collect at a.py:7", 8, 2, 1, "ACTIVE", (2,))
 HISTORY = QueryHistory(
     READ, "q", "r", "clicks", (10, 20), (0, 1), (1.5, 2.5), (3.0, 4.0), (30, 40), (5, 6), (50, 60), (7, None)

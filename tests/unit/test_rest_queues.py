@@ -47,7 +47,7 @@ async def test_without_a_leader_it_says_to_retry(site: Site) -> None:
 
 
 def test_a_resource_manager_of_an_earlier_release_is_taken_to_have_a_file() -> None:
-    """It does not say; a page must not hide its queues."""
+    """An older ResourceManager does not say if there is a file. The page shows its queues."""
     plain = to_plain(replace(QUEUES, has_file=False))
     assert from_plain(plain, QueuesOverview).has_file is False
     del plain["has_file"]

@@ -12,7 +12,6 @@ import pytest
 
 from conf.files import make_private, remove_tree
 from runtime.checkpoint import snapshot
-from runtime.checkpoint.files import take_files
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, TriggerID
 from runtime.protocol.checkpoints import (
@@ -215,22 +214,24 @@ async def test_the_end_of_a_task_waits_for_a_snapshot_that_is_being_taken(
     assert list((tmp_path / "chk-2").iterdir()) == []
 
 
-@pytest.mark.parametrize("files_are_taken", [False, True], ids=["before the task begins", "while it is at work"])
+@pytest.mark.parametrize("step", ["", "_choose", "take_files", "sink_files"])
 async def test_a_task_that_comes_late_makes_no_checkpoint_again_that_was_removed(
-    files: StreamingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_are_taken: bool
+    files: StreamingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Its TaskExecutor stood still and was given up. The job has ended since, and removes no files any more."""
     checkpoints, responder, _ = made()
     checkpoints.query_started(files.query)
+    assert files.query.sink is not None
     wanted = trigger(tmp_path)
-    if files_are_taken:
+    if step:
+        take = getattr(snapshot, step)
 
         def removed(*arguments: Any) -> Any:
             remove_tree(Path(wanted.directory))
-            monkeypatch.setattr(snapshot, "take_files", take_files)  # once: it tries again
-            return take_files(*arguments)
+            monkeypatch.setattr(snapshot, step, take)  # once: it tries again
+            return take(*arguments)
 
-        monkeypatch.setattr(snapshot, "take_files", removed)
+        monkeypatch.setattr(snapshot, step, removed)
     else:
         remove_tree(Path(wanted.directory))
     checkpoints.trigger(wanted)
