@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -318,13 +318,14 @@ ARTIFACT_VARIABLE = "SPARK_JOB_ARTIFACT_UUID"
 """Environment variable that Spark sets for the Python workers of an artifact set. It holds the UUID of the set's
 Connect session, or the name of the script's task."""
 
+_RUNTIME_VARIABLE = "SPARK_PYTHON_RUNTIME"  # Spark sets it for its Python daemons
+
 
 def kill_workers(driver: int, name: str) -> None:
     """Kill the Python daemons, with their workers, of a task or of an artifact set, by its name."""
-    for process in children_of(driver):
+    for process, variables in _python_workers(driver):
         with contextlib.suppress(psutil.Error):
-            environment = process.environ()
-            if name in (environment.get(WORKER_VARIABLE), environment.get(ARTIFACT_VARIABLE)):
+            if name in (variables.get(WORKER_VARIABLE), variables.get(ARTIFACT_VARIABLE)):
                 process.kill()
 
 
@@ -335,9 +336,23 @@ def kill_abandoned(driver: int) -> str:
     that waits for its next task then ends. A worker inside the job's own code keeps running it to its end.
     """
     found = []
-    for process in children_of(driver):
+    for process, _ in _python_workers(driver):
         with contextlib.suppress(psutil.Error):
             if any(item.status == psutil.CONN_CLOSE_WAIT for item in process.net_connections("tcp")):
                 process.kill()
                 found.append(f"Python worker {process.pid}")
     return ", ".join(found)
+
+
+def _python_workers(driver: int) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """Yield the Python daemons and workers of a driver, each with its environment.
+
+    The JVM also starts programs such as ``chmod``. For a moment, such a process has all connections of the JVM open,
+    those that are closed at their other end among them.
+    """
+    for process in children_of(driver):
+        variables = {}
+        with contextlib.suppress(psutil.Error):
+            variables = process.environ()
+        if variables.get(_RUNTIME_VARIABLE) == "PYTHON_WORKER":
+            yield process, variables
