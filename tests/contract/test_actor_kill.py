@@ -9,17 +9,16 @@ from pathlib import Path
 from tests.waiting import PATIENCE_S
 
 PROGRAM = """\
-import os, sys
+import os, select, sys
 from pathlib import Path
 from types import SimpleNamespace
 from actors.process.thespian_base import _tie_to_parent
 
 own = SimpleNamespace(args=(None, "own", "parent", "admin"), prepared_by=os.getpid())
-parent_ended, living_parent = os.pipe()
+parent = os.pidfd_open(os.getpid())
 if os.fork():
     os._exit(0)
-os.close(living_parent)
-os.read(parent_ended, 1)
+select.select([parent], [], [])  # until it has ended, and the kernel has given its child another parent
 _tie_to_parent(own)
 Path(sys.argv[1]).write_text("the actor runs")
 """
