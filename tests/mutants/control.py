@@ -432,8 +432,8 @@ MUTANTS = (
         "slot-of-a-worker-that-is-being-stopped",
         "A TaskExecutor that is released is given to nobody.",
         _SLOTS,
-        "free = 0 if manager.released else now.free",
-        "free = now.free",
+        "return self.released or ",
+        "return ",
         ("unit/test_slot_manager.py::test_a_released_task_executor_is_given_to_nobody_until_it_is_kept",),
     ),
     Mutant(
