@@ -28,8 +28,8 @@ class TaskExecutorGateway(RpcGateway):
     ) -> Ask[None]:
         """Give this slot to the job and offer it to its JobMaster; called by the ResourceManager.
 
-        Name the owner of the job, empty if it has none, to a TaskExecutor that serves one user at a time, and only to
-        such: others may be of an earlier release, which does not know this argument.
+        Name the owner of the job, empty if it has none, only to a TaskExecutor that serves one user at a time. Others
+        may be of an earlier release, which does not know this argument.
 
         Raises:
             SlotOccupiedError: another allocation holds it, or the allocation holds another slot here, or the Spark

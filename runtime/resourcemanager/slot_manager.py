@@ -12,12 +12,12 @@ A TaskExecutor that serves one user at a time (``security.users.isolation``) giv
 
 1. A TaskExecutor belongs to the user whose job first got a slot of it, since its Spark driver may keep data of that
    user. Jobs without a user count as one user's.
-2. Among equally near TaskExecutors, the jobs of a named user get the user's own before one that belongs to nobody, so
-   that some are left for others. Jobs without a user are spread over all.
+2. Among equally near TaskExecutors, the jobs of a named user get the user's own before one without a user. So some are
+   left for others. Jobs without a user are spread over all.
 3. If no TaskExecutor is left for a user, an idle one of another user gets another driver (`RenewDriver`). It registers
-   again as nobody's, and then serves the first request in order.
-4. If none is idle either, one is drained: its free slots are given to no request that comes later in order, until it is
-   idle (`drain_phase`). Otherwise a user who always has one task somewhere could keep others out for ever.
+   again without a user, and then serves the first request in order.
+4. If none is idle either, one is drained until it is idle (`drain_phase`): no later request gets its free slots.
+   Otherwise a user who always has one task somewhere could keep others out for ever.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ RENEWAL_S = 120.0
 def drain_phase(age_s: float) -> tuple[int | None, float]:
     """Return whether a TaskExecutor is drained for a request of that age, and the age at which that changes.
 
-    Phases and pauses alternate and grow. So each task that ends at some time ends within a phase, and tasks that never
-    end keep no slots from others for more than half of the time.
+    Phases and pauses alternate and grow. So a phase is at some time longer than the tasks of others. Tasks that never
+    end keep slots from others for half of the time at most.
 
     Args:
         age_s: seconds for which the request has waited.
@@ -143,7 +143,7 @@ class TaskManagerSlots:
 
     @property
     def is_closed(self) -> bool:
-        """Whether none of its slots may be allocated."""
+        """True if none of its slots may be allocated."""
         return self.released or self.renewing is not None or self.drained
 
     def is_others(self, user: str) -> bool:
@@ -770,8 +770,8 @@ class SlotManager:
                     self._become(slot, SlotState.PENDING, entry.request.allocation_id, entry.request.job_id)
                     instructions.append(AllocateSlot(manager.instance_id, manager.address, slot.slot_id, entry.request))
                 elif not (is_over := self._free_slots.is_empty):
-                    # What is free belongs to other users. Go on without this user's requests: no limit of a queue is
-                    # to hold back others because of requests that cannot be served.
+                    # The free slots belong to other users. Continue without this user's requests: they cannot be
+                    # served, and must not count for the limits of a queue.
                     instructions += self._make_room(entry, drained)
                     passed.add(entry.user)
                     break

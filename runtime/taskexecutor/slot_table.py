@@ -10,7 +10,7 @@ from runtime.protocol.errors import SlotNotAllocatedError, SlotOccupiedError
 from runtime.protocol.slots import SlotReport, SlotStatus
 
 UNKNOWN_USER = "\0"
-"""Stands for users whom nobody has named; names of users are printable."""
+"""Stands for a user whose name is not known; names of users are printable."""
 
 
 @dataclass(frozen=True, slots=True)
