@@ -142,13 +142,14 @@ def test_two_users_share_no_driver_at_the_same_time_nor_one_after_the_other(
 def test_without_the_guard_a_job_reads_what_another_users_has_left_in_the_driver(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    people = Two(make_cluster("security.users.isolation=false"), tmp_path)
+    people = Two(make_cluster("security.users.isolation=false", "taskmanager.numberOfTaskSlots=3"), tmp_path)
     victims = [people.start("ada", "victim", "a-1"), people.start("ada", "view", "a-2")]
     for name in ("a-1", "a-2"):
         people.await_begun(name)
     people.open("a-1")
     people.end(victims[0])
     assert people.attack("attack", "b-1") == "of ada"
+    assert people.attack("look", "b-2") == "7", "ada's view, which her job still has"
     people.open("a-2")
     people.end(victims[1])
 

@@ -452,7 +452,53 @@ MUTANTS = (
         "                    pass\n",
         ("unit/test_slot_manager.py::test_a_job_is_told_of_an_allocated_slot_that_is_gone_and_may_ask_for_it_again",),
     ),
+    Mutant(
+        "slot-of-another-users-task-executor",
+        "A slot of a TaskExecutor that serves a user is given to no other user.",
+        _SLOTS,
+        "    return self.user is not None and self.user != user\n",
+        "    return False\n",
+        ("unit/test_slot_manager_users.py::test_a_near_slot_of_another_user_is_not_taken",),
+    ),
+    Mutant(
+        "drained-for-nobody",
+        "A TaskExecutor is drained for a user who waits, so that later requests of others do not pass for ever.",
+        _SLOTS,
+        "            chosen.drained = True\n",
+        "",
+        (
+            "unit/test_slot_manager_users.py::"
+            "test_a_user_waits_no_longer_than_until_the_others_present_tasks_have_ended",
+        ),
+    ),
+    Mutant(
+        "driver-renewed-in-use",
+        "A driver is not ended while a job holds a slot.",
+        "runtime/taskexecutor/endpoint.py",
+        "        if self.slots.is_used or not self._driver.is_ours:\n",
+        "        if not self._driver.is_ours:\n",
+        (
+            "contract/test_renewed_drivers.py::"
+            "test_a_driver_is_renewed_once_no_slot_is_used_and_no_slot_is_given_meanwhile",
+        ),
+    ),
+    Mutant(
+        "adopted-driver-is-anybodys",
+        "A TaskExecutor that adopts a driver knows the user whom it has served.",
+        "runtime/taskexecutor/endpoint.py",
+        "TaskSlotTable(resource_id, slots, self._driver_user.read())",
+        "TaskSlotTable(resource_id, slots)",
+        ("contract/test_renewed_drivers.py::test_the_next_task_executor_that_adopts_the_driver_knows_its_user",),
+    ),
     # ------------------------------------------------------------------ the TaskExecutor
+    Mutant(
+        "driver-of-two-users",
+        "A TaskExecutor gives slots to one user, whoever asks for another.",
+        "runtime/taskexecutor/slot_table.py",
+        "if owner is not None and self.user not in (None, owner):",
+        "if False:",
+        ("unit/test_slot_table.py::test_the_slots_are_one_users_also_after_the_last_one_was_freed",),
+    ),
     Mutant(
         "second-slot-of-an-allocation",
         "An allocation has one slot of a TaskExecutor.",
