@@ -124,8 +124,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         super().__init__(service, resource_id)
         self.resource_id = resource_id
         self._driver_user = DriverUser(directory, driver.info.pid, driver.info.start_time)
+        self._noted_user = self._driver_user.read()
         slots = configuration.get(TaskManagerOptions.NUM_TASK_SLOTS)
-        self.slots = TaskSlotTable(resource_id, slots, self._driver_user.read())
+        self.slots = TaskSlotTable(resource_id, slots, self._noted_user)
         self._ha = ha
         self._receptionist = receptionist
         self._configuration = configuration
@@ -346,9 +347,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         owner: str | None = None,
     ) -> None:
         self.refuse_if_it_goes()
-        before = self.slots.user
         self.slots.allocate(slot_id, job_id, allocation_id, owner)
-        if self.slots.user is not None and self.slots.user != before:
+        if self.slots.user is not None and self.slots.user != self._noted_user:
             self._note_user(self.slots.user, allocation_id)
         if self._connections.find(job_id) is None:
             # Not only from its registration on: a JobMaster that has ended by now never registers this TaskExecutor.
@@ -362,6 +362,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         except OSError as error:
             self.slots.free(allocation_id)
             raise SlotOccupiedError(f"{self.name} cannot store the user of its Spark driver: {error}") from error
+        self._noted_user = user
 
     @rpc_sync
     def renew_driver(self, reason: str) -> None:

@@ -127,11 +127,16 @@ async def test_no_slot_is_given_whose_user_could_not_be_stored(
     def full(self: DriverUser, user: str) -> None:
         raise OSError("the disk is full")
 
+    write = DriverUser.write
     monkeypatch.setattr(DriverUser, "write", full)
     executor, gateway = await executors.start()
     with pytest.raises(SlotOccupiedError, match="cannot store the user of its Spark driver: the disk is full"):
         await gateway.request_slot(SLOTS[0], JOBS[0], ALLOCATIONS[0], MASTER, "ada")
     assert not executor.slots.is_used
+    monkeypatch.setattr(DriverUser, "write", write)
+    await gateway.request_slot(SLOTS[0], JOBS[0], ALLOCATIONS[0], MASTER, "ada")
+    adopter, _ = await executors.start()
+    assert adopter.slots.user == "ada", "stored by the next request"
 
 
 async def test_a_manager_that_names_no_user_leaves_a_driver_that_nobody_else_gets(executors: Executors) -> None:

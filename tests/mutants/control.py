@@ -486,7 +486,7 @@ MUTANTS = (
         "adopted-driver-is-anybodys",
         "A TaskExecutor that adopts a driver knows the user whom it has served.",
         "runtime/taskexecutor/endpoint.py",
-        "TaskSlotTable(resource_id, slots, self._driver_user.read())",
+        "TaskSlotTable(resource_id, slots, self._noted_user)",
         "TaskSlotTable(resource_id, slots)",
         ("contract/test_renewed_drivers.py::test_the_next_task_executor_that_adopts_the_driver_knows_its_user",),
     ),
