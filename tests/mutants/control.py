@@ -483,6 +483,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "driver-killed-under-a-task",
+        "A driver is ended once the tasks that were cancelled in its freed slots have ended.",
+        "runtime/taskexecutor/endpoint.py",
+        "            async with asyncio.timeout(LAST_WORDS_S):\n                await self._tasks.wait_until_idle()\n",
+        "            pass\n",
+        ("contract/test_renewed_drivers.py::test_a_driver_is_killed_only_after_the_last_task_has_ended",),
+    ),
+    Mutant(
         "adopted-driver-is-anybodys",
         "A TaskExecutor that adopts a driver knows the user whom it has served.",
         "runtime/taskexecutor/endpoint.py",
@@ -497,7 +505,10 @@ MUTANTS = (
         "runtime/taskexecutor/slot_table.py",
         "if owner is not None and self.user not in (None, owner):",
         "if False:",
-        ("unit/test_slot_table.py::test_the_slots_are_one_users_also_after_the_last_one_was_freed",),
+        (
+            "unit/test_slot_table.py::test_the_slots_are_one_users_also_after_the_last_one_was_freed",
+            "contract/test_renewed_drivers.py::test_a_second_user_is_refused_and_the_first_is_reported",
+        ),
     ),
     Mutant(
         "second-slot-of-an-allocation",
