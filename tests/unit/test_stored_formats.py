@@ -39,13 +39,26 @@ def test_shapes_golden_files_and_page_fit_the_code() -> None:
     assert problems() == []
 
 
+def plain_of(item: StoredFormat, data: bytes) -> Any:
+    return json.loads(data) if item.encoding.startswith("JSON") else msgpack.unpackb(data, strict_map_key=False)
+
+
+def is_within(stored: Any, now: Any) -> bool:
+    """Whether a stored value is the present one, but for fields that were added since, and the digest of them all."""
+    if isinstance(stored, dict) and isinstance(now, dict):
+        return all(key == "digest" or (key in now and is_within(value, now[key])) for key, value in stored.items())
+    if isinstance(stored, list) and isinstance(now, list):
+        return len(stored) == len(now) and all(map(is_within, stored, now))
+    return bool(stored == now)
+
+
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_a_release_has_stored_is_read(path: Path) -> None:
     item = GOLDEN[path]
     value = item.read(path.read_bytes())
     assert type(value) is item.kind
     if path.parent.name == __version__:
-        assert item.write(value) == item.write(item.value) == path.read_bytes()
+        assert is_within(plain_of(item, path.read_bytes()), plain_of(item, item.write(item.value)))
 
 
 @pytest.mark.parametrize("item", [item for item in FORMATS if item.name != "lease"], ids=named)
@@ -63,13 +76,12 @@ def test_a_lease_that_is_cut_off_names_nobody() -> None:
 @pytest.mark.parametrize("item", WITH_FIELDS, ids=named)
 def test_a_field_of_a_later_release_is_ignored(item: StoredFormat) -> None:
     data = item.write(item.value)
-    is_json = item.encoding.startswith("JSON")
-    plain = json.loads(data) if is_json else msgpack.unpackb(data, strict_map_key=False)
+    plain = plain_of(item, data)
     plain["of_a_later_release"] = "new"
     if "digest" in plain and item.name in ("savepoint", "checkpoint-metadata"):
         del plain["digest"]
         plain["digest"] = digest_of(plain)
-    later = json.dumps(plain).encode() if is_json else msgpack.packb(plain)
+    later = json.dumps(plain).encode() if item.encoding.startswith("JSON") else msgpack.packb(plain)
     assert item.read(later) == item.read(data) is not None
 
 
