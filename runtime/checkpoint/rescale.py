@@ -389,7 +389,9 @@ def undo_of(rescaled: Savepoint, original: Savepoint, committed: Mapping[str, in
     """
     origin = rescaled.rescaled
     if origin is None or (original.job.id, original.created_ms) != (rescaled.job.id, origin.created_ms):
-        raise SavepointError(f"{original.path} is not the savepoint that {rescaled.path} was rescaled from")
+        raise SavepointError(
+            f"{original.path} is not the savepoint that {rescaled.path} was rescaled from", _any_number(rescaled.job.id)
+        )
     former = {
         one.snapshot.name: one.description.conf.get(_PARTITIONS, "?")
         for one in original.queries
@@ -408,6 +410,10 @@ def undo_of(rescaled: Savepoint, original: Savepoint, committed: Mapping[str, in
     return Undo(rescaled.path, original.path, int(numbers[0]), origin.queries, is_unused)
 
 
+def _any_number(job_id: str) -> str:
+    return f"`understudy job rescale {job_id} --partitions N` sets any number"
+
+
 def find_undo(job_id: str, path: str) -> Undo:
     """Find what undoes the last rescale of a job; see `undo_of`.
 
@@ -419,7 +425,7 @@ def find_undo(job_id: str, path: str) -> Undo:
         SavepointError: the job was not rescaled since, or its savepoints are gone.
         SnapshotError: a query's checkpointLocation cannot be read.
     """
-    remedy = f"`understudy job rescale {job_id} --partitions N` sets any number"
+    remedy = _any_number(job_id)
     if not path:
         raise SavepointError(f"job {job_id} was not rescaled, so there is nothing to undo", remedy)
     try:
@@ -435,7 +441,7 @@ def find_undo(job_id: str, path: str) -> Undo:
     committed = {}
     for one in rescaled.queries:
         if not Path(one.snapshot.location).is_dir():
-            raise SnapshotError(f"query {one.snapshot.name!r}: {one.snapshot.location} does not exist")
+            raise SnapshotError(f"query {one.snapshot.name!r}: {one.snapshot.location} does not exist", remedy)
         committed[one.snapshot.name] = committed_batch(QueryLocation(one.snapshot.name, one.snapshot.location))
     return undo_of(rescaled, original, committed)
 
