@@ -52,8 +52,17 @@ def connect(configuration: Configuration) -> ClusterClient:
     Raises:
         ClusterError, AuthenticationError, HttpError: the URL or the token cannot be used.
     """
-    urls = configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE)
+    urls = _urls(configuration)
     return connect_by_http(configuration, urls) if urls else connect_locally(configuration)
+
+
+def is_remote(configuration: Configuration) -> bool:
+    """Return whether `connect` reaches the cluster by HTTP, and so not by this machine's runtime directory."""
+    return bool(_urls(configuration))
+
+
+def _urls(configuration: Configuration) -> str | None:
+    return configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE)
 
 
 def connect_by_http(configuration: Configuration, urls: str, token: str | None = None) -> ClusterClient:
