@@ -148,7 +148,10 @@ def _table(title: str, related: str, rows: Sequence[tuple[str, SparkRow, list[st
         for link, row, links in rows
     )
     heads = "".join(f"<th scope=col>{name}</th>" for name in ("Id", "Description", "Status", "Submitted", related))
-    return f"<h2>{title}</h2><div><table><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table></div>"
+    return (
+        f'<h2>{title}</h2><div tabindex="0" role="region" aria-label="{title}"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{cells}</tbody></table></div>"
+    )
 
 
 def _base(application: str) -> str:
