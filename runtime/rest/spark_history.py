@@ -266,16 +266,20 @@ class HistoryProxy:
         base = f"/api/v1/applications/{quote(application, safe='')}"
         options = f"?details=false&planDescription=false&length={_MOST_EXECUTIONS}"
         as_json = request.scope["path"] == ATTEMPT_JSON
+        found = []
         try:
-            jobs = await asyncio.to_thread(self._fetch, f"{base}/jobs")
-            executions = None if jobs is None else await asyncio.to_thread(self._fetch, f"{base}/sql{options}")
+            for part in ("/jobs", f"/sql{options}", "/stages"):
+                found.append(await asyncio.to_thread(self._fetch, base + part))
+                if found[-1] is None:
+                    break
         except (OSError, http.client.HTTPException, ValueError) as error:
             logger.warning("the History Server does not answer for %s: %s", application, error)
             return _refusal(Refusal(502, f"Spark's History Server does not answer: {type(error).__name__}"))
-        if jobs is None or executions is None:
+        if found[-1] is None:
             message = f"Spark's History Server does not know the application {application}"
             return _refusal(Refusal(404, message)) if as_json else Response(unknown(application), 404, _SAFETY, _HTML)
-        work = work_of(jobs, executions, tag)
+        jobs, executions, stages = (part or [] for part in found)
+        work = work_of(jobs, executions, tag, stages)
         if as_json:
             return Response(json.dumps(to_json(application, tag, work)), 200, _SAFETY, "application/json")
         return Response(page(application, tag, work), 200, _SAFETY, _HTML)

@@ -262,6 +262,10 @@ def test_each_attempt_leads_to_its_own_spark_jobs_and_sql_executions(history: Hi
         assert [row["id"] for row in work["jobs"]] == own != []
         (execution,) = work["sql-executions"]
         assert set(execution["jobs"]) <= set(own)
+        own_stages = {stage for row in work["jobs"] for stage in row["stages"]}
+        assert {row["id"] for row in work["stages"]} <= own_stages
+        assert work["stages"], "Spark's own API gives the times of stages"
+        assert "Slowest stage: " in page
         for row in (*work["jobs"], execution):
             assert row["path"] in page
             assert f"Details for {'Query' if row is execution else 'Job'} {row['id']}" in history.page(row["path"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
-from runtime.rest.spark_attempt import AttemptWork, page, to_json, unknown, work_of
+from runtime.rest.spark_attempt import MOST_STAGES, AttemptWork, page, to_json, unknown, work_of
 
 TAG = "understudy-attempt-1"
 
@@ -58,11 +59,68 @@ def test_each_row_leads_to_sparks_own_page() -> None:
         assert f'href="/history/app-1/{path}"' in text, path
 
 
+def stage(number: int, seconds: float | None, attempt: int = 0, **parts: Any) -> dict[str, Any]:
+    times = {"submissionTime": "2026-11-26T05:59:58.500GMT"}
+    if seconds is not None:
+        ended = datetime(2026, 11, 26, 5, 59, 58, 500_000) + timedelta(seconds=seconds)
+        times["completionTime"] = f"{ended.isoformat(timespec='milliseconds')}GMT"
+    return {"stageId": number, "attemptId": attempt, "name": f"s{number}", "status": "COMPLETE", **times, **parts}
+
+
+def test_the_slowest_stage_is_named_with_sparks_own_figures() -> None:
+    figures = {"numTasks": 200, "inputRecords": 12_345, "inputBytes": 1 << 20, "shuffleReadBytes": 1 << 19}
+    figures |= {"outputBytes": 7, "shuffleWriteBytes": 1000, "diskBytesSpilled": 3 << 30, "memoryBytesSpilled": 9}
+    jobs = [job(1, TAG, stageIds=[2, 3, 4, 5, 6]), job(2, stageIds=[7])]
+    stages = [
+        stage(2, 0.25),
+        stage(3, 61.5, **figures),
+        stage(3, 0.5, attempt=1),
+        stage(4, None),  # it runs
+        {"stageId": 5, "attemptId": 0, "status": "SKIPPED"},
+        stage(6, -1.0),  # the clock was set back
+        stage(7, 99.0),  # another attempt's
+    ]
+    work = work_of(jobs, [], TAG, stages)
+    assert [(row.id, row.attempt, row.duration_ms) for row in work.stages] == [
+        (3, 0, 61_500),
+        (3, 1, 500),
+        (2, 0, 250),
+        (6, 0, 0),
+    ]
+    assert to_json("app-1", TAG, work)["stages"][0] == {
+        "id": 3,
+        "attempt": 0,
+        "text": "s3",
+        "status": "COMPLETE",
+        "duration_ms": 61_500,
+        "tasks": 200,
+        "rows": 12_345,
+        "read_bytes": (1 << 20) + (1 << 19),
+        "written_bytes": 1007,
+        "spilled_bytes": 3 << 30,
+        "path": "/history/app-1/stages/stage/?id=3&attempt=0",
+    }
+    text = page("app-1", TAG, work)
+    link = '<a href="/history/app-1/stages/stage/?id=3&amp;attempt=0">3</a>'
+    assert f"Slowest stage: {link}, s3, 61.5 s; it spilled 3.0 GiB to disk." in text
+    for cell in ("61.5 s", "250 ms", "200", "12,345", "1.5 MiB", "1,007 B", "3.0 GiB"):
+        assert f"<td>{cell}</td>" in text, cell
+    assert "Slowest stage" not in page("app-1", TAG, work_of(jobs, [], TAG))
+
+
+def test_of_many_stages_the_slowest_are_listed() -> None:
+    jobs = [job(1, TAG, stageIds=list(range(200)))]
+    work = work_of(jobs, [], TAG, [stage(number, float(number)) for number in range(200)])
+    assert [row.id for row in work.stages] == list(range(199, 199 - MOST_STAGES, -1))
+
+
 def test_nothing_of_a_job_is_markup() -> None:
     hostile = "<script>alert(1)</script>\"'"
-    jobs = [job(1, hostile + "1", description=hostile, status=hostile, submissionTime=hostile)]
+    jobs = [job(1, hostile + "1", description=hostile, status=hostile, submissionTime=hostile, stageIds=[0])]
+    executions = [{**execution(0, successJobIds=[1]), "description": hostile}]
+    stages = [{**stage(0, 1.0), "name": hostile, "status": hostile}]
     for text in (
-        page(hostile, hostile, work_of(jobs, [{**execution(0, successJobIds=[1]), "description": hostile}], hostile)),
+        page(hostile, hostile, work_of(jobs, executions, hostile, stages)),
         page(hostile, hostile, AttemptWork((), ())),
         unknown(hostile),
     ):

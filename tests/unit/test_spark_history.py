@@ -335,7 +335,7 @@ def with_users(upstream: Upstream, users: Users) -> Browser:
     )
 
 
-PARTS = ("jobs", "sql")
+PARTS = ("jobs", "sql", "stages")
 
 
 def bearer(token: bytes) -> dict[str, str]:
@@ -499,6 +499,7 @@ def test_the_page_of_an_attempt_lists_what_sparks_own_api_tells(browser: Browser
     upstream.api = {
         "/api/v1/applications/app/jobs": json.dumps(jobs).encode(),
         "/api/v1/applications/app/sql": json.dumps(executions).encode(),
+        "/api/v1/applications/app/stages": b"[]",
     }
     reply = ask(browser, "/attempt?application=app&tag=t", BEARER)
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
