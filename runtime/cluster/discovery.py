@@ -61,6 +61,16 @@ def is_remote(configuration: Configuration) -> bool:
     return bool(_urls(configuration))
 
 
+def running_configuration(configuration: Configuration) -> Configuration:
+    """Return the configuration of the cluster that runs in the configuration's runtime directory, else the given one.
+
+    Raises:
+        ConfigurationError: the cluster's configuration cannot be read.
+    """
+    file = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR)).configuration_file
+    return Configuration.read(file) if file.exists() else configuration
+
+
 def _urls(configuration: Configuration) -> str | None:
     return configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE)
 

@@ -161,6 +161,7 @@ async def read_users(configuration: Configuration) -> Identities:
     Raises:
         HaError: the store does not answer, or cannot be read.
     """
+    from runtime.cluster.discovery import running_configuration
     from runtime.environment.context import has_redis, open_redis_services
     from runtime.environment.directory import ClusterDirectory
     from runtime.ha.errors import HaUnreachableError
@@ -168,11 +169,10 @@ async def read_users(configuration: Configuration) -> Identities:
     from runtime.users.identities import Identities
 
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    if directory.configuration_file.exists():
-        try:
-            configuration = Configuration.read(directory.configuration_file)
-        except ConfigurationError as error:
-            raise HaUnreachableError(f"the cluster's configuration cannot be read: {error}", str(error)) from error
+    try:
+        configuration = running_configuration(configuration)
+    except ConfigurationError as error:
+        raise HaUnreachableError(f"the cluster's configuration cannot be read: {error}", str(error)) from error
     if not has_redis(configuration):
         return Identities(await asyncio.to_thread(UserFile(directory.users).read))
     if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:

@@ -547,24 +547,27 @@ def job_info(configuration: Configuration, reference: str, as_json: bool) -> Non
 
     with connected_to_job(configuration, reference) as (client, job_id):
         job = client.job(job_id)
+        spark = [] if as_json else _spark_rows(configuration, job)
     if as_json:
         from runtime.cluster.documents import Job
 
         print_document(Job.of(job))
     else:
         print_job(view_of_job(job))
-        print_spark(_spark_rows(configuration, job))
+        print_spark(spark)
         print_checkpoints(job.checkpoints)
 
 
 def _spark_rows(configuration: Configuration, job: ArchivedExecutionGraph) -> list[SparkRow]:
     """Return where Spark's own pages show the work of a job, as this machine sees it."""
-    from runtime.cluster.discovery import is_remote
+    from runtime.cluster.discovery import is_remote, running_configuration
     from runtime.cluster.views import SparkRow
     from runtime.rest.spark_links import HistoryState, attempts_of, link_of, look
 
-    # The runtime directory here is not that of a cluster that is reached by HTTP.
-    state = HistoryState("", "understudy history-server", "", None) if is_remote(configuration) else look(configuration)
+    if is_remote(configuration):  # the runtime directory here is not the cluster's
+        state = HistoryState("", "understudy history-server", "", None)
+    else:
+        state = look(running_configuration(configuration))
     rows = []
     for task, attempt in attempts_of(job):
         link = link_of(attempt.spark, state)

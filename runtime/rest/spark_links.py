@@ -56,7 +56,9 @@ def link_of(work: SparkWork | None, state: HistoryState) -> SparkLink:
         state: of the History Server.
     """
     if work is None:
-        return SparkLink(note="no Spark application is known: it has not run, or its driver is not the cluster's")
+        return SparkLink(
+            note="no Spark application is known: it has not run in Spark, or its driver is not the cluster's"
+        )
     if state.applications is not None and work.application not in state.applications:
         return SparkLink(
             note=f"no event log of {work.application} is in {state.logs}: its driver wrote none "

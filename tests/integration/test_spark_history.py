@@ -244,7 +244,7 @@ def test_a_pipelines_spark_jobs_of_a_running_driver_are_shown_by_their_tag(histo
 
 
 def test_each_attempt_leads_to_its_own_spark_jobs_and_sql_executions(history: History) -> None:
-    jobs = {job["id"]: history.cluster.json("job", "info", job["id"]) for job in history.cluster.json("job", "list")}
+    jobs = {job["job_id"]: history.cluster.job(job["job_id"]) for job in history.cluster.json("job", "list")}
     rest = RestClient.of(history.cluster)
     for application, tag in zip(history.applications, history.tags, strict=True):
         (job_id,) = [key for key, job in jobs.items() if job["tasks"][0]["attempts"][0]["spark"]["tag"] == tag]
@@ -285,7 +285,7 @@ def test_a_users_token_is_checked_by_the_clusters_own_store(history: History) ->
     try:
         for path in ("/", f"/history/{application}/jobs/", "/api/v1/applications", "/attempt?application=a&tag=t"):
             assert seen(tokens["eve"], path) == seen(tokens["ada"], path) == 403, path
-            assert seen(tokens["olga"], path) in (200, 404), path
+            assert seen(tokens["olga"], path) in (200, 302, 404), path  # 302: Spark has read the log
         assert seen(tokens["olga"][:-1] + ("0" if tokens["olga"][-1] != "0" else "1")) == 401
         await_value(lambda: seen(short) == 401)
         assert history.get("/")[2].count("your token") == 1, "the form asks for a user's token"
