@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from conf.configuration import Configuration
+from runtime.cluster.job_commands import _spark_rows
 from runtime.cluster.views import SparkRow, print_spark
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory
@@ -108,6 +109,21 @@ def test_the_command_names_another_directory_than_the_usual_one(tmp_path: Path) 
     assert command_for(Configuration.from_dict({})) == "understudy history-server"
     directory = tmp_path / "a b"
     assert command_for(configuration_of(directory)) == f"understudy history-server -D cluster.runtime-dir='{directory}'"
+
+
+def test_job_info_of_a_cluster_by_http_claims_nothing_of_this_machine(tmp_path: Path) -> None:
+    made = graph()
+    first, second = made.tasks
+    job = replace(made, tasks=(replace(first, attempts=(replace(first.attempts[0], spark=WORK),)), second))
+    here = configuration_of(tmp_path)
+    (row, _) = _spark_rows(here, job)
+    assert (row.task, row.attempt, row.application, row.url) == ("read <img>", 0, "local-7", "")
+    assert f"no event log of local-7 is in {tmp_path / 'spark-events'}" in row.note
+    (row, _) = _spark_rows(configuration_of(tmp_path, **{"client.url": "http://127.0.0.1:1"}), job)
+    assert row.note == "run `understudy history-server` on the cluster's machine to see it in Spark's own pages"
+    configuration_of(tmp_path, **{"spark.eventLog.dir": "hdfs://n/logs"}).write(tmp_path / "configuration.json")
+    (row, _) = _spark_rows(here, job)
+    assert row.note.startswith("run `understudy history-server -D "), "the running cluster's configuration counts"
 
 
 def test_job_info_shows_links_or_says_once_why_there_are_none() -> None:
