@@ -344,6 +344,7 @@ class CheckpointCoordinator:
         """Stops that a former JobMaster has completed, while another one is in progress here."""
         self._has_deployed = False
         self._running = RunningTasks()
+        self._closed_because = ""
 
     # ------------------------------------------------------------------ views
 
@@ -466,10 +467,11 @@ class CheckpointCoordinator:
         if self._stop is not None and self._is_stopping() and _asks_for_the_same(trigger, self._stop):
             return self._operations.join(trigger.trigger_id, self._stop.trigger_id)
         begun = self._operations.begin(trigger)
-        if self._is_stopping():
-            self._operations.failed(
-                trigger.trigger_id, "the job is being stopped with a savepoint, and accepts no other request"
-            )
+        refusal = self._closed_because
+        if not refusal and self._is_stopping():
+            refusal = "the job is being stopped with a savepoint, and accepts no other request"
+        if refusal:
+            self._operations.failed(trigger.trigger_id, refusal)
             return self._operations.find(trigger.trigger_id) or begun
         if trigger.type.ends_the_job:
             self._stop = trigger
@@ -641,7 +643,8 @@ class CheckpointCoordinator:
         return True
 
     def close(self, reason: str, at: Instant) -> list[CheckpointInstruction]:
-        """Abort all requests and checkpoints that are not being stored, at the end of the job."""
+        """Abort all requests and checkpoints that are not being stored, at the end of the job; later requests fail."""
+        self._closed_because = reason
         instructions: list[CheckpointInstruction] = []
         for pending in [item for item in self._pending.values() if not item.is_being_stored]:
             instructions += self._abort(pending, reason, at)

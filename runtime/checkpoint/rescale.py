@@ -10,7 +10,7 @@ The original is not changed, and the result appears under its name only when it 
 4. The new state is restored once more, and compared with the old one. In each store and column family the number of
    rows and a checksum are the same. Each key is in the partition that its hash names.
 
-`obstacles`, `stand_in`, `differences`, `check`, `written_twice` and `is_result` are pure; the rest blocks.
+`obstacles`, `stand_in`, `differences`, `check`, `written_twice`, `is_result` and `undo_of` are pure; the rest blocks.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from runtime.checkpoint.layout import SINK_LOG, sink_files
 from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointQuery
 from runtime.checkpoint.metadata_log import chain, compacted, read_unique_ids
 from runtime.checkpoint.restore import restore_snapshot, rewrite
-from runtime.checkpoint.savepoint import open_savepoint, write_savepoint
-from runtime.checkpoint.snapshot import take_snapshot
+from runtime.checkpoint.retained import is_checkpoint
+from runtime.checkpoint.savepoint import open_savepoint, read_savepoint, write_savepoint
+from runtime.checkpoint.snapshot import committed_batch, take_snapshot
 from runtime.checkpoint.state_layout import OperatorInfo
 from runtime.checkpoint.state_schema import schema_fields
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
@@ -165,7 +166,7 @@ def _unfit(operator: OperatorDescription, properties: str, conf: Mapping[str, st
 
 
 def check(
-    savepoint: Savepoint, operators: Mapping[str, Sequence[OperatorInfo]], partitions: int, query: str | None = None
+    savepoint: Savepoint, operators: Mapping[str, Sequence[OperatorInfo]], partitions: int, *queries: str
 ) -> list[SavepointQuery]:
     """Return the queries of a savepoint to rescale.
 
@@ -173,8 +174,8 @@ def check(
         savepoint: the savepoint.
         operators: metadata of the stateful operators of each query, by its name.
         partitions: the new number.
-        query: name of the only query to rescale; None for all with state that have another number. All of them have
-            to fit.
+        queries: names of the only queries to rescale; none for all with state that have another number. All of them
+            have to fit.
 
     Raises:
         SavepointError: the number is no number of partitions, there is no such query, or a query does not fit.
@@ -182,16 +183,19 @@ def check(
     if partitions < 1:
         raise SavepointError(f"{partitions} is no number of partitions", "choose 1 or more")
     names = [one.snapshot.name for one in savepoint.queries]
-    if query is not None and query not in names:
-        raise SavepointError(f"the savepoint has no query {query!r}", f"there is: {', '.join(names)}")
-    chosen = [one for one in savepoint.queries if one.description.operators and query in (None, one.snapshot.name)]
+    for query in queries:
+        if query not in names:
+            raise SavepointError(f"the savepoint has no query {query!r}", f"there is: {', '.join(names)}")
+    chosen = [
+        one for one in savepoint.queries if one.description.operators and (not queries or one.snapshot.name in queries)
+    ]
     if not chosen:
-        whose = "the savepoint" if query is None else f"query {query!r}"
+        whose = f"query {', '.join(map(repr, queries))}" if queries else "the savepoint"
         raise SavepointError(
             f"{whose} has no stateful operator, so there is nothing to rescale",
             "set spark.sql.shuffle.partitions of the job",
         )
-    if query is None:
+    if not queries:
         chosen = [one for one in chosen if not has_partitions(one.description, partitions)] or chosen
     for one in chosen:
         for why, remedy in obstacles(one.description, operators[one.snapshot.name], partitions):
@@ -277,27 +281,27 @@ class RescalePlan:
     target: Path
 
 
-def plan_rescale(path: Path, partitions: int, target: Path, query: str | None = None) -> RescalePlan:
+def plan_rescale(path: Path, partitions: int, target: Path, *queries: str) -> RescalePlan:
     """Verify a savepoint, and check that it can be rescaled; needs no Spark, and writes nothing.
 
     Args:
         path: of the savepoint.
         partitions: the new number.
         target: directory of the result, which must not exist.
-        query: name of the only query to rescale; None for all with state.
+        queries: names of the only queries to rescale; none for all with state.
 
     Raises:
         SavepointError: it cannot be rescaled, or *target* exists.
     """
-    plan = _plan(open_savepoint(path), partitions, target, query)
+    plan = _plan(open_savepoint(path), partitions, target, *queries)
     if target.exists() or target.is_symlink():
         raise SavepointError(f"{target} exists already", "name a directory that does not exist")
     return plan
 
 
-def _plan(savepoint: Savepoint, partitions: int, target: Path, query: str | None) -> RescalePlan:
+def _plan(savepoint: Savepoint, partitions: int, target: Path, *queries: str) -> RescalePlan:
     infos = {one.snapshot.name: check_snapshot(one.snapshot, contents=False).operators for one in savepoint.queries}
-    return RescalePlan(savepoint, tuple(check(savepoint, infos, partitions, query)), partitions, target.absolute())
+    return RescalePlan(savepoint, tuple(check(savepoint, infos, partitions, *queries)), partitions, target.absolute())
 
 
 def rescaled_path(path: Path, partitions: int) -> Path:
@@ -325,7 +329,7 @@ def plan_start(path: Path, partitions: int) -> RescalePlan | Savepoint:
     if stateful and all(has_partitions(description, partitions) for description in stateful):
         return savepoint
     target = rescaled_path(path, partitions)
-    plan = _plan(savepoint, partitions, target, None)
+    plan = _plan(savepoint, partitions, target)
     if not target.exists() and not target.is_symlink():
         return plan
     remedy = f"move it away, or rescale {path} with `understudy savepoint rescale` to another directory"
@@ -347,6 +351,99 @@ def is_result(found: Savepoint, plan: RescalePlan) -> bool:
         and (found.job.id, origin.created_ms) == (wanted.job.id, wanted.created_ms)
         and (origin.partitions, origin.queries) == (plan.partitions, names)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """A decision how the rescale of a running job is undone.
+
+    Args:
+        rescaled: directory of the savepoint that the rescale has rolled the job back to.
+        original: directory of the savepoint that it was rescaled from.
+        partitions: the number before the rescale.
+        queries: names of the queries that were rescaled.
+        is_unused: whether no query has committed a batch since. The job then goes back to *original*, which repeats
+            nothing. Otherwise its present state is rescaled to *partitions*.
+    """
+
+    rescaled: str
+    original: str
+    partitions: int
+    queries: tuple[str, ...]
+    is_unused: bool
+
+
+def undo_of(rescaled: Savepoint, original: Savepoint, committed: Mapping[str, int]) -> Undo:
+    """Decide how a rescale is undone, so that no row is lost and none is written twice.
+
+    A rollback to the original would repeat all batches since, and lose their rows if the sources have dropped them. So
+    it is only done where there are none. It is also the only way where the job cannot start from the rescaled state.
+
+    Args:
+        rescaled: the savepoint that the job was last rolled back to.
+        original: the savepoint in the directory that it was rescaled from.
+        committed: last committed batch of each query, by its name.
+
+    Raises:
+        SavepointError: *rescaled* was not rescaled from *original*, or its queries had different numbers.
+    """
+    origin = rescaled.rescaled
+    if origin is None or (original.job.id, original.created_ms) != (rescaled.job.id, origin.created_ms):
+        raise SavepointError(
+            f"{original.path} is not the savepoint that {rescaled.path} was rescaled from", _any_number(rescaled.job.id)
+        )
+    former = {
+        one.snapshot.name: one.description.conf.get(_PARTITIONS, "?")
+        for one in original.queries
+        if one.snapshot.name in origin.queries
+    }
+    numbers = sorted(set(former.values()))
+    if len(numbers) != 1 or not numbers[0].isdecimal():
+        had = ", ".join(f"{name}: {number}" for name, number in former.items())
+        raise SavepointError(
+            f"its queries had different numbers of partitions ({had}), and one command can only set one",
+            "rescale each of them with --partitions and --query",
+        )
+    is_unused = not written_twice(rescaled) and all(
+        committed[one.snapshot.name] <= one.snapshot.batch_id for one in rescaled.queries
+    )
+    return Undo(rescaled.path, original.path, int(numbers[0]), origin.queries, is_unused)
+
+
+def _any_number(job_id: str) -> str:
+    return f"`understudy job rescale {job_id} --partitions N` sets any number"
+
+
+def find_undo(job_id: str, path: str) -> Undo:
+    """Find what undoes the last rescale of a job; see `undo_of`.
+
+    Args:
+        job_id: the job.
+        path: of the checkpoint or savepoint that the job was last rolled back to; empty if it never was.
+
+    Raises:
+        SavepointError: the job was not rescaled since, or its savepoints are gone.
+        SnapshotError: a query's checkpointLocation cannot be read.
+    """
+    remedy = _any_number(job_id)
+    if not path:
+        raise SavepointError(f"job {job_id} was not rescaled, so there is nothing to undo", remedy)
+    try:
+        rescaled = None if is_checkpoint(Path(path)) else read_savepoint(Path(path))
+    except SavepointError as error:
+        raise SavepointError(f"what job {job_id} was rolled back to is gone: {error}", remedy) from error
+    if rescaled is None or rescaled.rescaled is None:
+        raise SavepointError(f"job {job_id} was not rescaled since its rollback to {path}", remedy)
+    try:
+        original = read_savepoint(Path(rescaled.rescaled.path))
+    except SavepointError as error:
+        raise SavepointError(f"the partitions before the rescale are not known any more: {error}", remedy) from error
+    committed = {}
+    for one in rescaled.queries:
+        if not Path(one.snapshot.location).is_dir():
+            raise SnapshotError(f"query {one.snapshot.name!r}: {one.snapshot.location} does not exist", remedy)
+        committed[one.snapshot.name] = committed_batch(QueryLocation(one.snapshot.name, one.snapshot.location))
+    return undo_of(rescaled, original, committed)
 
 
 def run_rescale(plan: RescalePlan, tool: StateTool, compact_interval: int = DEFAULT_COMPACT_INTERVAL) -> Savepoint:

@@ -138,9 +138,15 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
             say(f"job {job_id} is rolled back to {status.path}: its tasks restart")
 
 
-@job.command(name="rescale", epilog=examples(f"understudy job rescale --partitions 8 {EXAMPLE_ID}"))
+@job.command(
+    name="rescale",
+    epilog=examples(
+        f"understudy job rescale --partitions 8 {EXAMPLE_ID}", f"understudy job rescale --undo {EXAMPLE_ID}"
+    ),
+)
 @configured
-@click.option("--partitions", type=int, required=True, help="Number of partitions of the state from now on.")
+@click.option("--partitions", type=int, help="Number of partitions of the state from now on.")
+@click.option("--undo", is_flag=True, help="Return to the number of partitions before the job's last rescale.")
 @click.option("--query", help="Name of the only query whose state is rescaled.  [default: all with state]")
 @click.option(
     "--savepoint",
@@ -153,24 +159,38 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
 def job_rescale(
     configuration: Configuration,
     reference: str,
-    partitions: int,
+    partitions: int | None,
+    undo: bool,
     query: str | None,
     directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Give the state of a running job another number of partitions; print the directory of its rescaled savepoint.
+    """Give the state of a running job another number of partitions; print the savepoint from which it restarts.
 
     Makes a savepoint, rescales a copy of it while the job runs, and restarts the job's tasks from the copy. They repeat
     the batches since the savepoint; the output of these batches is first removed from the file sinks. Jobs with other
     sinks, and state that does not fit, are refused. If a step fails, the job continues as it was.
-    """
-    from runtime.cluster.rescaling import rescale_job
 
+    With --undo the job gets the number of partitions from before its last rescale, and keeps all that it has done
+    since. If it has committed no batch since, it restarts from the savepoint from before.
+    """
+    from runtime.cluster.rescaling import JobRescaler
+
+    if undo and (partitions is not None or query is not None):
+        raise click.UsageError("--undo takes neither --partitions nor --query: it undoes the whole of the last rescale")
+    if not undo and partitions is None:
+        raise click.UsageError("Missing option '--partitions', or '--undo'.")
     with connected_to_job(configuration, reference) as (client, job_id):
-        done = rescale_job(configuration, client, job_id, partitions, query, directory)
+        rescaler = JobRescaler.of_command(configuration, client)
+        if partitions is None:
+            done = rescaler.undo(job_id, directory)
+        else:
+            queries = () if query is None else (query,)
+            done = rescaler.rescale(job_id, partitions, *queries, directory=directory)
     if not as_json:
-        say(clean(f"job {job_id} has {partitions} partitions: its tasks restart"))
-        say(clean(f"this undoes it: understudy job rollback {job_id} --to {done.original}"))
+        say(clean(f"job {job_id} has {done.partitions} partitions: its tasks restart"))
+        if not undo:
+            say(clean(f"this undoes it: understudy job rescale --undo {job_id}"))
     print_answer(done, clean(done.savepoint), as_json)
 
 
@@ -422,12 +442,13 @@ def savepoint_rescale(
     checksums of its state are those of PATH. Start the job from it with `job run --from`.
     """
     from runtime.checkpoint.rescale import plan_rescale
-    from runtime.cluster.rescaling import compact_interval_of, run_plan
+    from runtime.cluster.rescaling import compact_interval_of, java_home_of, run_plan
     from runtime.spark.errors import SparkError
 
     interval = compact_interval_of(configuration)
     try:
-        found = run_plan(configuration, plan_rescale(path, partitions, target, query), interval)
+        plan = plan_rescale(path, partitions, target, *(() if query is None else (query,)))
+        found = run_plan(plan, java_home_of(configuration), interval)
     except SparkError as error:
         print_error(error)
         sys.exit(ExitStatus.FAILED)

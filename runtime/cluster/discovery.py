@@ -52,8 +52,27 @@ def connect(configuration: Configuration) -> ClusterClient:
     Raises:
         ClusterError, AuthenticationError, HttpError: the URL or the token cannot be used.
     """
-    urls = configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE)
+    urls = _urls(configuration)
     return connect_by_http(configuration, urls) if urls else connect_locally(configuration)
+
+
+def is_remote(configuration: Configuration) -> bool:
+    """Return whether `connect` reaches the cluster by HTTP, and so not by this machine's runtime directory."""
+    return bool(_urls(configuration))
+
+
+def running_configuration(configuration: Configuration) -> Configuration:
+    """Return the configuration of the cluster that runs in the configuration's runtime directory, else the given one.
+
+    Raises:
+        ConfigurationError: the cluster's configuration cannot be read.
+    """
+    file = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR)).configuration_file
+    return Configuration.read(file) if file.exists() else configuration
+
+
+def _urls(configuration: Configuration) -> str | None:
+    return configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE)
 
 
 def connect_by_http(configuration: Configuration, urls: str, token: str | None = None) -> ClusterClient:

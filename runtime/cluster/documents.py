@@ -1030,8 +1030,9 @@ class RescaledJob:
     Attributes:
         job_id: of the job.
         partitions: the new number.
-        savepoint: directory of the rescaled savepoint, from which the job's tasks restart.
-        original: directory of the savepoint that was rescaled; a rollback to it undoes the rescale.
+        savepoint: directory of the savepoint from which the job's tasks restart. It is the rescaled one; after an undo
+            it may be the one from before the rescale.
+        original: directory of the savepoint with the former number of partitions.
     """
 
     job_id: str

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import secrets
 import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 import click
 
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, EnvironmentOptions, RestOptions, SparkOptions
+from conf.errors import ConfigurationError
+from conf.options import ClusterOptions, EnvironmentOptions, HighAvailabilityOptions, RestOptions, SparkOptions
 from runtime.cluster.command_line import configured, examples, readable_errors
 from runtime.cluster.output import print_line, say
 from runtime.errors import ClusterError
 
 if TYPE_CHECKING:
+    from runtime.environment.claims import Claim
     from runtime.spark.history_server import HistoryServer
+    from runtime.users.identities import Identities
 
 DEFAULT_PORT = 18080
 """The port of Spark's own History Server."""
@@ -53,7 +56,8 @@ _PASSED_ON = ("spark.history.", "spark.hadoop.")
 def history_server(configuration: Configuration, port: int) -> None:
     """Serve Spark's own pages of all drivers, running and ended, until Ctrl-C. The cluster need not run.
 
-    It prints a link that logs in once. Clients show the cluster's token (rest-token) as a bearer token.
+    It prints a link that logs in once. Clients show a token of a user with the role operator or admin, or the
+    cluster's own (rest-token), as a bearer token.
     """
     given = configuration.spark_properties()
     logs = event_log_url(given, configuration.get(ClusterOptions.RUNTIME_DIR))
@@ -71,14 +75,13 @@ def event_log_url(given: Mapping[str, str], runtime_dir: Path) -> str:
     Raises:
         ClusterError: it is a directory of this machine that does not exist.
     """
-    from runtime.environment.directory import EVENT_LOGS
+    from runtime.rest.spark_links import local_directory, log_directory
 
-    url = given.get("spark.history.fs.logDirectory") or given.get("spark.eventLog.dir")
-    url = url or (runtime_dir / EVENT_LOGS).as_uri()
-    parts = urlsplit(url)
-    if parts.scheme in ("", "file") and not Path(unquote(parts.path)).is_dir():
+    url = log_directory(given, runtime_dir)
+    directory = local_directory(url)
+    if directory is not None and not directory.is_dir():
         raise ClusterError(
-            f"there are no event logs of Spark: {unquote(parts.path)} does not exist",
+            f"there are no event logs of Spark: {directory} does not exist",
             f"run a job with {SparkOptions.EVENT_LOG_ENABLED.key}=true, or name the cluster with "
             "-D cluster.runtime-dir=DIR",
         )
@@ -88,6 +91,7 @@ def event_log_url(given: Mapping[str, str], runtime_dir: Path) -> str:
 async def _serve(configuration: Configuration, logs: str, port: int, given: Mapping[str, str]) -> None:
     import tempfile
 
+    from runtime.rest.authorization import KnownIdentities
     from runtime.rest.server import RestServer
     from runtime.rest.spark_history import LOGIN, HistoryProxy, Logins
     from runtime.spark.history_server import HistoryServer
@@ -117,17 +121,67 @@ async def _serve(configuration: Configuration, logs: str, port: int, given: Mapp
                 own_port,
                 lambda: (upstream.port, upstream.token()),
                 lambda: secrets.token_urlsafe(32),
+                KnownIdentities(lambda: read_users(configuration)),
             )
             server = RestServer(proxy, listener, None, MAX_CONNECTIONS)
             await server.start()
+            claim = None
             try:
+                claim = _announce(configuration, own_port)
                 print_line(f"Spark's history: http://{LOOPBACK}:{own_port}{LOGIN}?code={code}")
                 say("the link works once; Ctrl-C ends the server")
                 await _until_over(stopped, upstream)
             finally:
+                if claim is not None:
+                    claim.forget()
                 await server.stop()
         finally:
             upstream.stop()
+
+
+def _announce(configuration: Configuration, port: int) -> Claim | None:
+    """Let the web page and `job info` link to this server; return the claim, or None if another one is announced."""
+    from runtime.environment.descriptor import ProcessRecord
+    from runtime.environment.directory import ClusterDirectory
+
+    claim = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR)).history_server_claim()
+    if not claim.try_acquire():
+        say("another `understudy history-server` of this cluster runs: the web page links to that one")
+        return None
+    claim.note(ProcessRecord.of("history-server", os.getpid()), f"http://{LOOPBACK}:{port}")
+    return claim
+
+
+async def read_users(configuration: Configuration) -> Identities:
+    """Return the users of a cluster and their tokens, also of a stopped one if its store is still there.
+
+    Args:
+        configuration: of the command. That of the running cluster counts instead, since it names the embedded Redis.
+
+    Raises:
+        HaError: the store does not answer, or cannot be read.
+    """
+    from runtime.cluster.discovery import running_configuration
+    from runtime.environment.context import has_redis, open_redis_services
+    from runtime.environment.directory import ClusterDirectory
+    from runtime.ha.errors import HaUnreachableError
+    from runtime.ha.user_store import UserFile
+    from runtime.users.identities import Identities
+
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    try:
+        configuration = running_configuration(configuration)
+    except ConfigurationError as error:
+        raise HaUnreachableError(f"the cluster's configuration cannot be read: {error}", str(error)) from error
+    if not has_redis(configuration):
+        return Identities(await asyncio.to_thread(UserFile(directory.users).read))
+    if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:
+        raise HaUnreachableError("the cluster's Redis, which has its users, does not run", "the cluster is stopped")
+    services = open_redis_services(configuration)
+    try:
+        return await services.user_store().read()
+    finally:
+        await services.close()
 
 
 async def _until_over(stopped: asyncio.Event, upstream: HistoryServer) -> None:

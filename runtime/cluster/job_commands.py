@@ -46,6 +46,7 @@ from runtime.protocol.execution_state import JobStatus
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
     from runtime.cluster.rescaling import RescaledStart
+    from runtime.cluster.views import SparkRow
     from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
     from runtime.jobgraph.working_directory import WorkingDirectory
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
@@ -541,18 +542,38 @@ def job_list(configuration: Configuration, as_json: bool, **chosen: Any) -> None
 @json_option
 @job_argument()
 def job_info(configuration: Configuration, reference: str, as_json: bool) -> None:
-    """Show a job: its vertices, attempts, and why it failed."""
-    from runtime.cluster.views import print_checkpoints, print_job, view_of_job
+    """Show a job: its vertices, attempts, where Spark's own pages show them, and why it failed."""
+    from runtime.cluster.views import print_checkpoints, print_job, print_spark, view_of_job
 
     with connected_to_job(configuration, reference) as (client, job_id):
         job = client.job(job_id)
+        spark = [] if as_json else _spark_rows(configuration, job)
     if as_json:
         from runtime.cluster.documents import Job
 
         print_document(Job.of(job))
     else:
         print_job(view_of_job(job))
+        print_spark(spark)
         print_checkpoints(job.checkpoints)
+
+
+def _spark_rows(configuration: Configuration, job: ArchivedExecutionGraph) -> list[SparkRow]:
+    """Return where Spark's own pages show the work of a job, as this machine sees it."""
+    from runtime.cluster.discovery import is_remote, running_configuration
+    from runtime.cluster.views import SparkRow
+    from runtime.rest.spark_links import HistoryState, attempts_of, link_of, look
+
+    if is_remote(configuration):  # the runtime directory here is not the cluster's
+        state = HistoryState("", "understudy history-server", "", None)
+    else:
+        state = look(running_configuration(configuration))
+    rows = []
+    for task, attempt in attempts_of(job):
+        link = link_of(attempt.spark, state)
+        application = "" if attempt.spark is None else attempt.spark.application
+        rows.append(SparkRow(task.name, attempt.number, application, link.url, link.note))
+    return rows
 
 
 @job.command(name="cancel", epilog=examples(f"understudy job cancel --no-wait {EXAMPLE_ID}"))

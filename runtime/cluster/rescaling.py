@@ -1,14 +1,33 @@
-"""Rescales savepoints for the commands: ``savepoint rescale``, ``job run --partitions`` and ``job rescale``."""
+"""Rescales savepoints: for ``savepoint rescale``, ``job run --partitions``, ``job rescale``, and `Job.rescale`."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from actors.errors import ActorError
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions, EnvironmentOptions
+from runtime.checkpoint.errors import CheckpointError, SavepointError
+from runtime.checkpoint.manifest import Savepoint
+from runtime.checkpoint.rescale import (
+    COMPACT_INTERVAL,
+    DEFAULT_COMPACT_INTERVAL,
+    RescalePlan,
+    find_undo,
+    plan_rescale,
+    plan_start,
+    rescaled_path,
+    written_twice,
+)
+from runtime.checkpoint.retained import find_state, is_checkpoint
+from runtime.checkpoint.savepoint import dispose_savepoint
 from runtime.cluster.command_line import waiting
+from runtime.cluster.documents import RescaledJob
 from runtime.cluster.output import clean, say
 from runtime.errors import ClusterError
 from runtime.ids import JobID
@@ -16,28 +35,31 @@ from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.errors import GatewayError
 
 if TYPE_CHECKING:
-    from runtime.checkpoint.manifest import Savepoint
-    from runtime.checkpoint.rescale import RescalePlan
     from runtime.client import ClusterClient
-    from runtime.cluster.documents import RescaledJob
+
+logger = logging.getLogger(__name__)
 
 
 def compact_interval_of(configuration: Configuration) -> int:
     """Return the file sink's compact interval that ``-D`` or the configuration gives; raises `ClusterError`."""
-    from runtime.checkpoint.rescale import COMPACT_INTERVAL, DEFAULT_COMPACT_INTERVAL
-
     interval = configuration.spark_properties().get(COMPACT_INTERVAL, str(DEFAULT_COMPACT_INTERVAL))
     if not interval.isdecimal() or not int(interval):
         raise ClusterError(f"{COMPACT_INTERVAL}: {interval!r} is no number of batches", "give a whole number from 1")
     return int(interval)
 
 
-def run_plan(configuration: Configuration, plan: RescalePlan, interval: int) -> Savepoint:
-    """Rescale a savepoint in a Spark of this command.
+def java_home_of(configuration: Configuration) -> str | None:
+    """Return the Java that the configuration names; None to find one."""
+    java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    return str(java_home) if java_home else None
+
+
+def run_plan(plan: RescalePlan, java_home: str | None, interval: int) -> Savepoint:
+    """Rescale a savepoint in a Spark of this process.
 
     Args:
-        configuration: of the command.
         plan: what to do.
+        java_home: the Java to use, None to find one.
         interval: as `compact_interval_of` returns it.
 
     Raises:
@@ -46,8 +68,7 @@ def run_plan(configuration: Configuration, plan: RescalePlan, interval: int) -> 
     """
     from runtime.spark.rescale import rescale
 
-    java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
-    return rescale(plan, str(java_home) if java_home else None, interval)
+    return rescale(plan, java_home, interval)
 
 
 class RescaledStart:
@@ -64,11 +85,7 @@ class RescaledStart:
     """
 
     def __init__(self, configuration: Configuration, name: str, partitions: int) -> None:
-        from runtime.checkpoint.errors import SavepointError
-        from runtime.checkpoint.rescale import plan_start
-        from runtime.checkpoint.retained import find_state, is_checkpoint
-
-        self._configuration = configuration
+        self._java_home = java_home_of(configuration)
         self._partitions = partitions
         path = find_state(name, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
         if is_checkpoint(path):
@@ -85,100 +102,162 @@ class RescaledStart:
         Raises:
             CheckpointError, SparkError: as `run_plan`.
         """
-        from runtime.checkpoint.manifest import Savepoint
-
         plan = self._plan
         if isinstance(plan, Savepoint):
             say(clean(f"{plan.path} has {self._partitions} partitions: the job starts from it as it is"))
             return plan.path
         with waiting(f"rescaling {plan.savepoint.path} to {self._partitions} partitions", "no job was submitted"):
-            made = run_plan(self._configuration, plan, self._interval)
+            made = run_plan(plan, self._java_home, self._interval)
         say(clean(f"rescaled to {self._partitions} partitions: {made.path}"))
         return made.path
 
 
-def rescale_job(
-    configuration: Configuration,
-    client: ClusterClient,
-    job_id: JobID,
-    partitions: int,
-    query: str | None = None,
-    directory: Path | None = None,
-) -> RescaledJob:
-    """Give the state of a running job another number of partitions.
+@contextlib.contextmanager
+def _silent(_what: str, _left: str) -> Iterator[None]:
+    yield
 
-    1. A savepoint of the job is taken, and checked: state that does not fit is refused.
-    2. A copy of it is rescaled and verified, while the job runs.
-    3. The job is rolled back to the copy (`ClusterClient.roll_back`): the cluster records that, and restarts the tasks.
 
-    Until step 3 the job is as it was, and its savepoints are removed if a step fails. The cluster finishes step 3, even
-    if this process is killed. Batches since the savepoint are repeated, and the output of file sinks is rolled back.
+class JobRescaler:
+    """Gives the state of running jobs another number of partitions; `understudy job rescale` and `Job.rescale` use it.
 
     Args:
-        configuration: of the command.
-        client: of the cluster.
-        job_id: the job.
-        partitions: the new number.
-        query: name of the only query whose state is rescaled. Default: all with state.
-        directory: where the savepoint is made. Default: the cluster's (``execution.checkpointing.savepoint-dir``).
-
-    Raises:
-        CheckpointError: the job's state cannot be rescaled; the job continues as it was.
-        ClusterError: the same, for another reason.
-        SparkError: Spark cannot be started, or fails; the job continues as it was.
-        GatewayError, ActorError: as `ClusterClient.trigger_savepoint` and `roll_back`.
+        client: of the cluster. This process has to see the cluster's files.
+        java_home: the Java to use, None to find one.
+        compact_interval: `COMPACT_INTERVAL` of the jobs' sessions.
+        step: called for each step with what it does, and what is left of it after an interrupt; returns the context in
+            which the step runs.
+        note: called with each line that the user should read besides the result.
     """
-    from runtime.checkpoint.errors import CheckpointError, SavepointError
-    from runtime.checkpoint.rescale import plan_rescale, rescaled_path, written_twice
-    from runtime.cluster.documents import RescaledJob
 
-    if not client.sees_files:
-        raise ClusterError(
-            "the savepoint is rescaled here, and this client does not see the cluster's files",
-            "run the command on a machine that sees them",
+    def __init__(
+        self,
+        client: ClusterClient,
+        java_home: str | None,
+        compact_interval: int,
+        *,
+        step: Callable[[str, str], AbstractContextManager[None]] = _silent,
+        note: Callable[[str], object] = logger.warning,
+    ) -> None:
+        self._client = client
+        self._java_home = java_home
+        self._interval = compact_interval
+        self._step = step
+        self._note = note
+
+    @classmethod
+    def of_command(cls, configuration: Configuration, client: ClusterClient) -> Self:
+        """Return the one of a command, which shows its steps on standard error; raises ClusterError."""
+        interval = compact_interval_of(configuration)
+        return cls(client, java_home_of(configuration), interval, step=waiting, note=lambda line: say(clean(line)))
+
+    def rescale(self, job_id: JobID, partitions: int, *queries: str, directory: Path | None = None) -> RescaledJob:
+        """Give the state of a running job another number of partitions.
+
+        1. A savepoint of the job is taken, and checked: state that does not fit is refused.
+        2. A copy of it is rescaled and verified, while the job runs.
+        3. The job is rolled back to the copy (`ClusterClient.roll_back`): the cluster records that, and restarts the
+           tasks.
+
+        Until step 3 the job is as it was, and its savepoints are removed if a step fails. The cluster finishes step 3,
+        even if this process is killed. Batches since the savepoint are repeated, and the output of file sinks is rolled
+        back.
+
+        Args:
+            job_id: the job.
+            partitions: the new number.
+            queries: names of the only queries whose state is rescaled. Default: all with state.
+            directory: where the savepoint is made. Default: the cluster's (``execution.checkpointing.savepoint-dir``).
+
+        Raises:
+            CheckpointError: the job's state cannot be rescaled; the job continues as it was.
+            ClusterError: the same, for another reason.
+            SparkError: Spark cannot be started, or fails; the job continues as it was.
+            GatewayError, ActorError: as `ClusterClient.trigger_savepoint` and `roll_back`.
+        """
+        return self._rescale(
+            job_id, partitions, queries, directory, "only a job with running streaming queries can be rescaled"
         )
-    interval = compact_interval_of(configuration)
-    remains = f"job {job_id} continues as it was"
-    with waiting(f"making a savepoint of job {job_id}", remains):
-        status = client.trigger_savepoint(job_id, directory)
-    if status.state is not OperationState.COMPLETED:
-        raise ClusterError(
-            f"no savepoint of job {job_id}: {status.error}", "only a job with running streaming queries can be rescaled"
+
+    def _rescale(
+        self, job_id: JobID, partitions: int, queries: Sequence[str], directory: Path | None, remedy: str
+    ) -> RescaledJob:
+        """Rescale a job; *remedy* is the one if it has no savepoint."""
+        self._require_files()
+        remains = f"job {job_id} continues as it was"
+        with self._step(f"making a savepoint of job {job_id}", remains):
+            status = self._client.trigger_savepoint(job_id, directory)
+        if status.state is not OperationState.COMPLETED:
+            raise ClusterError(f"no savepoint of job {job_id}: {status.error}", remedy)
+        original = Path(status.path)
+        target = rescaled_path(original, partitions)
+        try:
+            with self._step(f"rescaling {original} to {partitions} partitions", remains):
+                plan = plan_rescale(original, partitions, target, *queries)
+                if names := written_twice(plan.savepoint):
+                    raise SavepointError(
+                        f"query {names[0]!r} has no file sink, so it would write the batches since the savepoint twice",
+                        f"repeat no batch: `understudy job stop {job_id}`, and start from its savepoint with "
+                        "--partitions",
+                    )
+                run_plan(plan, self._java_home, self._interval)
+        except BaseException:
+            self._remove(original)
+            raise
+        left = (
+            f"{original} and {target} are left; `understudy job info {job_id}` shows if the job was restored from one"
         )
-    original = Path(status.path)
-    target = rescaled_path(original, partitions)
-    try:
-        with waiting(f"rescaling {original} to {partitions} partitions", remains):
-            plan = plan_rescale(original, partitions, target, query)
-            if names := written_twice(plan.savepoint):
-                raise SavepointError(
-                    f"query {names[0]!r} has no file sink, so it would write the batches since the savepoint twice",
-                    f"repeat no batch: `understudy job stop {job_id}`, and start from its savepoint with --partitions",
-                )
-            run_plan(configuration, plan, interval)
-    except BaseException:
-        _remove(original)
-        raise
-    left = f"{original} and {target} are left; `understudy job info {job_id}` shows if the job was restored from one"
-    try:
-        with waiting(f"restarting job {job_id}", left):
-            client.roll_back(job_id, target)
-    except CheckpointError:
-        for path in (original, target):
-            _remove(path)
-        raise
-    except (GatewayError, ActorError):
-        say(clean(left))
-        raise
-    return RescaledJob(job_id, partitions, str(target), str(original))
+        try:
+            with self._step(f"restarting job {job_id}", left):
+                self._client.roll_back(job_id, target)
+        except CheckpointError:
+            for path in (original, target):
+                self._remove(path)
+            raise
+        except (GatewayError, ActorError):
+            self._note(left)
+            raise
+        return RescaledJob(job_id, partitions, str(target), str(original))
 
+    def undo(self, job_id: JobID, directory: Path | None = None) -> RescaledJob:
+        """Give the state of a running job the number of partitions that it had before its last rescale.
 
-def _remove(path: Path) -> None:
-    """Remove a savepoint that was made in vain; a note says if it stays."""
-    from runtime.checkpoint.errors import SavepointError
-    from runtime.checkpoint.savepoint import dispose_savepoint
+        If no query has committed a batch since, the job is rolled back to the savepoint from before. This also helps a
+        job that cannot start from the rescaled state. Otherwise the job's present state is rescaled, so that nothing is
+        repeated but the batches that the job commits in the meantime. See `undo_of`.
 
-    try:
-        dispose_savepoint(path)
-    except SavepointError as error:
-        say(clean(f"note: {error}"))
+        Args:
+            job_id: the job.
+            directory: as of `rescale`.
+
+        Returns:
+            the savepoint from which the tasks restart, and the one to which a rollback undoes this.
+
+        Raises:
+            SavepointError: the job was not rescaled since its last rollback, the savepoints of that are gone, or its
+                queries had different numbers.
+            Exception: as `rescale`.
+        """
+        self._require_files()
+        undo = find_undo(job_id, self._client.checkpoint_statistics(job_id).rolled_back_to)
+        if not undo.is_unused:
+            by_force = f"`understudy job rollback {job_id} --to {undo.original}` repeats all batches since the rescale"
+            remedy = f"try again when its queries run; {by_force}"
+            return self._rescale(job_id, undo.partitions, undo.queries, directory, remedy)
+        left = f"`understudy job info {job_id}` shows if the job was restored from {undo.original}"
+        with self._step(f"restarting job {job_id} from {undo.original}", left):
+            self._client.roll_back(job_id, Path(undo.original))
+        return RescaledJob(job_id, undo.partitions, undo.original, undo.rescaled)
+
+    def _require_files(self) -> None:
+        if not self._client.sees_files:
+            raise ClusterError(
+                "the savepoint is rescaled here, and this client does not see the cluster's files",
+                "run the command on a machine that sees them",
+            )
+
+    def _remove(self, path: Path) -> None:
+        """Remove a savepoint that was made in vain; a note says if it stays."""
+        try:
+            dispose_savepoint(path)
+        except SavepointError as error:
+            self._note(f"note: {error}")

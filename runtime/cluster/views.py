@@ -103,6 +103,25 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
+class SparkRow:
+    """An attempt's work in Spark.
+
+    Attributes:
+        task: name of its task.
+        attempt: its number, from 0.
+        application: id of the Spark application; empty if none is known.
+        url: of the work in Spark's own pages; empty if there is no link.
+        note: why there is no link, and what to do; else empty.
+    """
+
+    task: str
+    attempt: int
+    application: str
+    url: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskManagerRow:
     """A registered TaskExecutor.
 
@@ -170,6 +189,19 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         cancelled_because=job.cancelled_because,
         spark_applications=_applications_of(job),
     )
+
+
+def print_spark(rows: Iterable[SparkRow], stream: TextIO | None = None) -> None:
+    """Print where Spark's own pages show the work of a job's attempts; nothing for a job that has not run in Spark."""
+    known = [row for row in rows if row.application]
+    if not known:
+        return
+    print_line("", stream)
+    has_links = any(row.url for row in known)
+    cells = [(row.task, str(row.attempt + 1), row.application, *([row.url or "-"] * has_links)) for row in known]
+    print_table(("TASK", "ATTEMPT", "SPARK APPLICATION", *(["SPARK'S PAGES"] * has_links)), cells, stream)
+    for note in dict.fromkeys(row.note for row in known if row.note):
+        print_line(clean(note), stream)
 
 
 def _applications_of(job: ArchivedExecutionGraph) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ It contains:
     savepoints/     savepoints (the user's)
     warehouse/      data of managed tables          tables/     definitions of the tables: `runtime.spark.driver.tables`
     spark-events/   Spark's event logs of this machine's drivers: `runtime.spark.driver.event_logs`
+    history-server  address of `understudy history-server`, and its lock (0600)
     hive/           metastore and warehouse of jobs with Hive's catalog
     tm-<n>/         files of a TaskManager               application/  the program of an application cluster
 """
@@ -106,6 +107,13 @@ class ClusterDirectory:
     def claim(self, name: str) -> Claim:
         """Return the claim on one process of this machine: ``redis``, ``taskmanager-0``, ``master-1``, ..."""
         return Claim(self.claims / name)
+
+    def history_server_claim(self) -> Claim:
+        """Return the claim that ``understudy history-server`` holds, with its address while it serves.
+
+        It is not among the other claims: the command may begin before a cluster starts, and stay after its end.
+        """
+        return Claim(self.root / "history-server")
 
     def client_claim(self) -> Claim:
         """Return the claim that the client of a per-job or application cluster holds while it needs the cluster."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from runtime.ha.connection import Argument, RedisConnection
 from runtime.ha.errors import LeadershipLostError
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.scripts import FENCED_DEL, FENCED_HDEL, FENCED_HSET, FENCED_SET, Script
+from runtime.ha.scripts import FENCED_DEL, FENCED_HDEL, FENCED_HSET, Script
 from runtime.protocol.leader import LeaderTerm
 
 
@@ -64,7 +64,7 @@ class FencedMaps(Protocol):
 
 
 class FencedWriter:
-    """`FencedMaps` in the hashes of Redis, and conditional writes of plain keys, for one cluster.
+    """`FencedMaps` in the hashes of Redis, for one cluster.
 
     Every method with a term raises `LeadershipLostError` if the term is over. All raise `RedisUnreachableError` if the
     outcome is unknown.
@@ -84,15 +84,6 @@ class FencedWriter:
     async def fields(self, key: str) -> list[str]:
         return list(await self._connection.command("HKEYS", key))
 
-    async def set(self, key: str, value: str, term: LeaderTerm) -> None:
-        """SET ``key`` to ``value``."""
-        await self._run(FENCED_SET, key, term, value)
-
-    async def delete(self, key: str, term: LeaderTerm) -> bool:
-        """DEL ``key``; return whether it was there."""
-        reply = await self._run(FENCED_DEL, key, term)
-        return bool(reply[0] == 1)
-
     async def hset(self, key: str, field: str, value: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
         reply = await self._run(FENCED_HSET, key, term, field, *in_words(demand), value)
         return _hash_write(reply)
@@ -102,7 +93,7 @@ class FencedWriter:
         return _hash_write(reply)
 
     async def depose(self, component: str, term: LeaderTerm) -> None:
-        await self.delete(self._keys.leader(component), term)
+        await self._run(FENCED_DEL, self._keys.leader(component), term)
 
     async def _run(self, script: Script, key: str, term: LeaderTerm, *arguments: Argument) -> list[Any]:
         latch = self._keys.leader(term.component)

@@ -145,15 +145,6 @@ _FENCED = f"""{_IF_NOT_LEADER}
 end
 """
 
-# KEYS: latch, key. ARGV: session, epoch, value. Reply: {1} written, {-1, epoch of the leader} refused.
-FENCED_SET = Script(
-    "fenced set",
-    f"""{_FENCED}
-redis.call('SET', KEYS[2], ARGV[3])
-return {{1}}
-""",
-)
-
 # KEYS: latch, key. ARGV: session, epoch. Reply: {1} deleted, {0} was absent, {-1, epoch of the leader} refused.
 FENCED_DEL = Script(
     "fenced del",

@@ -268,7 +268,8 @@ class JobCheckpoints:
 
     def statistics(self) -> CheckpointStatsSnapshot:
         """Return the present figures."""
-        return self._coordinator.statistics(self._now())
+        last = self._restores.last
+        return replace(self._coordinator.statistics(self._now()), rolled_back_to="" if last is None else last.shown)
 
     async def restore(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
         """Return the state that a task starts from, just before it is deployed.

@@ -14,8 +14,9 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, 
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
+from runtime.checkpoint.rescale import DEFAULT_COMPACT_INTERVAL
 from runtime.client import ClusterClient
 from runtime.cluster.views import JobView, job_progress, view_of_job
 from runtime.errors import JobCancelledError, JobFailedError, SavepointFailedError
@@ -31,6 +32,10 @@ from runtime.protocol.checkpoints import OperationState, OperationStatus
 from runtime.protocol.errors import JobAlreadyTerminatedError
 from runtime.protocol.execution_state import FailureKind, JobStatus
 from runtime.spark.function_task import load_error, load_result
+
+if TYPE_CHECKING:
+    from runtime.cluster.documents import RescaledJob
+    from runtime.cluster.rescaling import JobRescaler
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -318,6 +323,73 @@ class Job(Generic[T]):
             )
         return path
 
+    def rescale(
+        self,
+        partitions: int,
+        *,
+        query: str | None = None,
+        directory: str | Path | None = None,
+        java_home: str | None = None,
+        compact_interval: int = DEFAULT_COMPACT_INTERVAL,
+    ) -> RescaledJob:
+        """Give the state of its streaming queries another number of partitions, as ``understudy job rescale``.
+
+        It makes a savepoint, and rescales a copy of it in a Spark of this process while the job runs. Then the job's
+        tasks restart from the copy. They repeat the batches since the savepoint, in file sinks exactly once. If a step
+        fails, the job continues as it was. This process has to see the cluster's files.
+
+        Args:
+            partitions: the new number.
+            query: name of the only query to rescale. Default: all with state.
+            directory: parent directory of the two savepoints; None: ``execution.checkpointing.savepoint-dir``.
+            java_home: the Java to use, None to find one.
+            compact_interval: ``spark.sql.streaming.fileSink.log.compactInterval`` of the job's sessions.
+
+        Returns:
+            the directories of the two savepoints, ``savepoint`` (the rescaled one) and ``original``.
+
+        Raises:
+            SavepointError: its state does not fit, or it has a query without a file sink.
+            ClusterError: it has no savepoint, or this process does not see the cluster's files.
+            SparkError: Spark cannot be started, or fails.
+            JobAlreadyTerminatedError: the job is over.
+        """
+        target = None if directory is None else Path(directory)
+        queries = () if query is None else (query,)
+        return self._rescaler(java_home, compact_interval).rescale(self.id, partitions, *queries, directory=target)
+
+    def undo_rescale(
+        self,
+        *,
+        directory: str | Path | None = None,
+        java_home: str | None = None,
+        compact_interval: int = DEFAULT_COMPACT_INTERVAL,
+    ) -> RescaledJob:
+        """Return to the number of partitions before its last rescale, as ``understudy job rescale --undo``.
+
+        If no query has committed a batch since, the job restarts from the savepoint from before the rescale. Otherwise
+        its present state is rescaled to the former number, as `rescale` does it; no row is lost or written twice.
+
+        Args:
+            directory: as of `rescale`.
+            java_home: as of `rescale`.
+            compact_interval: as of `rescale`.
+
+        Returns:
+            the directories of the savepoint from which the job restarts, and of the one before.
+
+        Raises:
+            SavepointError: it was not rescaled since its last rollback, or its savepoints of the rescale are gone.
+            Exception: as `rescale`.
+        """
+        target = None if directory is None else Path(directory)
+        return self._rescaler(java_home, compact_interval).undo(self.id, target)
+
+    def _rescaler(self, java_home: str | None, compact_interval: int) -> JobRescaler:
+        from runtime.cluster.rescaling import JobRescaler
+
+        return JobRescaler(self._client, java_home, compact_interval)
+
     def checkpoints(self) -> Checkpoints:
         """Return the figures of its checkpoints."""
         return Checkpoints(self._client.checkpoint_statistics(self.id))
@@ -392,6 +464,8 @@ class AsyncJob(Generic[T]):
     checkpoint = _on_a_thread(Job.checkpoint)
     savepoint = _on_a_thread(Job.savepoint)
     stop = _on_a_thread(Job.stop)
+    rescale = _on_a_thread(Job.rescale)
+    undo_rescale = _on_a_thread(Job.undo_rescale)
     checkpoints = _on_a_thread(Job.checkpoints)
 
     def __repr__(self) -> str:

@@ -140,6 +140,8 @@ class CheckpointStatsSnapshot:
         latest_restored: the source of the last restore.
         history: the last ones, the newest first.
         operations: the status of each request of a client.
+        rolled_back_to: directory of the checkpoint or savepoint of the job's last rollback, which a rescale is, too;
+            empty if there was none.
     """
 
     counts: CheckpointStatsCounts = CheckpointStatsCounts()
@@ -152,3 +154,4 @@ class CheckpointStatsSnapshot:
     latest_restored: RestoredCheckpointStats | None = None
     history: tuple[CheckpointStats, ...] = ()
     operations: tuple[OperationStatus, ...] = ()
+    rolled_back_to: str = ""

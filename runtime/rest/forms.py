@@ -103,6 +103,22 @@ JOB = {
     "plan": PLAN,
     "pending-operators": int,
 }
+SPARK_WORK = {
+    "history-server": {"url": str, "command": str},
+    "attempts": [
+        {
+            "vertex-id": str,
+            "task": str,
+            "attempt": int,
+            "attempt-id": str,
+            "status": str,
+            "application": str,
+            "tag": str,
+            "url": str,
+            "note": str,
+        }
+    ],
+}
 SUBTASK = {
     "subtask": int,
     "status": str,

@@ -2,8 +2,11 @@
 
 Spark's pages contain text that jobs have written into their plans and descriptions. So the proxy has a port of its own,
 which is an origin of its own. A script in such a page reads no token of the web page, and calls no route of the REST
-API. The proxy passes on GET and HEAD only. A request is served if it shows the cluster's token, as
-`Authorization: Bearer TOKEN`, or the cookie of a login. A login takes that token, or a code that works once.
+API. The proxy passes on GET and HEAD only. A request is served if it shows a token, as `Authorization: Bearer TOKEN`,
+or the cookie of a login. A login takes a token, or a code that works once. The token is the cluster's own or a user's;
+`runtime.users.roles` decides which users may see the pages.
+
+The proxy has one page of its own (`runtime.rest.spark_attempt`): the Spark jobs and SQL executions of an attempt.
 """
 
 from __future__ import annotations
@@ -11,23 +14,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import html
 import http.client
+import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
+from typing import Any
+from urllib.parse import parse_qs, quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from runtime.ha.errors import HaError
 from runtime.rest.access import AccessPolicy, Refusal
+from runtime.rest.authorization import KnownIdentities, nobody
 from runtime.rest.errors import error_body
-from runtime.users.identities import Principal
+from runtime.rest.spark_attempt import HEAD, page, to_json, unknown, work_of
+from runtime.rest.spark_links import ATTEMPT
+from runtime.users.identities import CLUSTER, Principal, looks_like_a_token
+from runtime.users.roles import SPARK_HISTORY, may, refusal
 
 logger = logging.getLogger(__name__)
 
 LOGIN = "/login"
+ATTEMPT_JSON = ATTEMPT + ".json"
 MAX_CONTENT = 4096
 """The most bytes of a request's body: only a login has one."""
 MAX_LOGINS = 64
@@ -49,30 +62,59 @@ _SAFETY = {
 }
 _EVERYWHERE = ("x-content-type-options", "x-frame-options", "referrer-policy")
 
-_FORM = "\n".join(
-    (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Spark\'s history</title>',
-        '<body style="font-family: sans-serif; max-width: 40em; margin: 3em auto"><h1>Spark\'s history</h1>',
-        "<p>Open the link that <code>understudy history-server</code> has printed; it works once.",
-        "Or give the cluster's token, which is in its file <code>rest-token</code>.</p>",
-        '<form method="post" action="/login"><label>Token <input type="password" name="token" autofocus></label>',
-        "<button>Log in</button></form></body></html>",
+_HTML = "text/html; charset=utf-8"
+_APPLICATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_TARGET = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
+"""Where a login may lead: a path of the proxy, which no browser takes for another host's."""
+_MOST_EXECUTIONS = 1_000_000
+"""More SQL executions than the History Server remembers of an application."""
+
+
+def _form(has_users: bool | None, target: str, reason: str = "") -> str:
+    """Return the form for a token.
+
+    Args:
+        has_users: whether the cluster has users; None if that is not known at present.
+        target: the path to which a login leads.
+        reason: why a login was refused.
+    """
+    whose = {
+        True: "your token, if your role may see Spark's pages (operator or admin)",
+        False: "the cluster's token, which is in its file <code>rest-token</code>",
+        None: "the cluster's token, which is in its file <code>rest-token</code>. Tokens of users cannot be checked at "
+        "present",
+    }[has_users]
+    return "\n".join(
+        (
+            HEAD,
+            "<title>Spark's history</title><body><h1>Spark's history</h1>",
+            f'<p role="alert"><strong>{html.escape(reason)}</strong></p>' if reason else "",
+            f"<p>Give {whose}.",
+            "Or open the link that <code>understudy history-server</code> has printed; it works once.</p>",
+            '<form method="post" action="/login"><label>Token <input type="password" name="token" autofocus></label>',
+            f'<input type="hidden" name="next" value="{html.escape(target)}">',
+            "<button>Log in</button></form></body></html>",
+        )
     )
-)
+
+
+def _target(text: str) -> str:
+    """Return a path of the proxy to which a login may lead; any other text becomes its first page."""
+    return text if _TARGET.fullmatch(text) else "/"
 
 
 class Logins:
     """The logins of one proxy. Pure.
 
     Args:
-        token: the cluster's token; None if it has none, and only the code is accepted.
+        token: the cluster's token; None if it has none, and only the code and users' tokens are accepted.
         code: works once.
     """
 
     def __init__(self, token: bytes | None, code: str) -> None:
         self._token = token
         self._code: bytes | None = _digest(code)
-        self._sessions: dict[bytes, None] = {}
+        self._sessions: dict[bytes, Principal] = {}
 
     def accepts(self, token: bytes) -> bool:
         """Return whether this is the cluster's token."""
@@ -85,15 +127,15 @@ class Logins:
         self._code = None
         return True
 
-    def open(self, session: str) -> None:
+    def open(self, session: str, principal: Principal = CLUSTER) -> None:
         """Begin a session with an id that nobody can guess; the oldest of `MAX_LOGINS` ends."""
-        self._sessions[_digest(session)] = None
+        self._sessions[_digest(session)] = principal
         if len(self._sessions) > MAX_LOGINS:
             del self._sessions[next(iter(self._sessions))]
 
-    def is_open(self, session: str) -> bool:
-        """Return whether a session has begun."""
-        return _digest(session) in self._sessions
+    def find(self, session: str) -> Principal | None:
+        """Return who began a session; None if there is no such session."""
+        return self._sessions.get(_digest(session))
 
 
 def _digest(text: str) -> bytes:
@@ -108,11 +150,18 @@ class HistoryProxy:
         port: of the proxy, which is part of the cookie's name: browsers send cookies to all ports of a host.
         upstream: returns the History Server's port on loopback, and a token for it.
         new_session: returns an id that nobody can guess.
+        identities: users and their tokens; None for a cluster without users.
     """
 
     def __init__(
-        self, logins: Logins, port: int, upstream: Callable[[], tuple[int, str]], new_session: Callable[[], str]
+        self,
+        logins: Logins,
+        port: int,
+        upstream: Callable[[], tuple[int, str]],
+        new_session: Callable[[], str],
+        identities: KnownIdentities | None = None,
     ) -> None:
+        self._identities = KnownIdentities(nobody) if identities is None else identities
         self._logins = logins
         self._cookie = f"understudy-history-{port}"
         self._upstream = upstream
@@ -137,42 +186,127 @@ class HistoryProxy:
             return _refusal(verdict)
         if scope["path"] == LOGIN:
             return await self._log_in(request)
-        if not self._may_see(request):
-            if scope["path"] == "/" and scope["method"] == "GET":
-                return Response(_FORM, 401, {**_SAFETY, "www-authenticate": "Bearer"}, "text/html; charset=utf-8")
-            return _refusal(
-                Refusal(401, f"log in at {LOGIN}, or show the cluster's token: Authorization: Bearer TOKEN")
-            )
+        who = await self._identify(request)
+        if isinstance(who, Refusal):
+            if who.status == 401 and scope["method"] == "GET" and _wants_a_page(request):
+                query = scope["query_string"].decode("latin-1")
+                return await self._ask_for_a_token(scope["path"] + (f"?{query}" if query else ""))
+            return _refusal(who)
         if not isinstance(verdict, Principal) or not scope["state"]["admit"]():
             return _refusal(Refusal(503, "too many connections at present; try again"))
         if scope["method"] not in ("GET", "HEAD"):
             return _refusal(Refusal(405, "Spark's history can only be read: GET and HEAD are served"))
+        if scope["path"] in (ATTEMPT, ATTEMPT_JSON):
+            return await self._attempt(request)
         return None
 
-    def _may_see(self, request: Request) -> bool:
+    async def _identify(self, request: Request) -> Principal | Refusal:
+        """Return who has sent a request, if they may see the pages; else why not."""
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return self._logins.accepts(shown.strip().encode())
+            return await self._identify_token(shown.strip().encode())
         try:
             cookie = SimpleCookie(request.headers.get("cookie", "")).get(self._cookie)
         except CookieError:
-            return False
-        return cookie is not None and self._logins.is_open(cookie.value)
+            cookie = None
+        principal = None if cookie is None else self._logins.find(cookie.value)
+        if principal is None:
+            return Refusal(401, f"log in at {LOGIN}, or show a token: Authorization: Bearer TOKEN")
+        if not await self._identities.confirm(principal):
+            return Refusal(401, f"your token is not valid any more, or cannot be checked at present; log in at {LOGIN}")
+        return _checked(principal)
+
+    async def _identify_token(self, shown: bytes) -> Principal | Refusal:
+        """Return whom a token identifies, if they may see the pages; else why not."""
+        if self._logins.accepts(shown):
+            return CLUSTER
+        if not looks_like_a_token(shown):
+            return Refusal(401, f"this token is not known here; log in at {LOGIN}, or show another")
+        try:
+            found = await self._identities.identify(shown)
+        except HaError as error:
+            logger.warning("users cannot be identified: %s", error)
+            return Refusal(503, f"users cannot be identified at present: {error}")
+        return found if isinstance(found, Refusal) else _checked(found)
 
     async def _log_in(self, request: Request) -> Response:
-        """Answer the form's POST of the token, and the printed link with the code."""
+        """Answer the form's POST of a token, and the printed link with the code."""
+        target = "/"
+        who: Principal | Refusal
         if request.method == "POST":
             fields = parse_qs((await _body(request)).decode("latin-1"))
-            accepted = self._logins.accepts(fields.get("token", [""])[0].strip().encode())
+            target = _target(fields.get("next", ["/"])[0])
+            who = await self._identify_token(fields.get("token", [""])[0].strip().encode())
+        elif request.method == "GET" and self._logins.redeem(request.query_params.get("code", "")):
+            who = CLUSTER
         else:
-            accepted = request.method == "GET" and self._logins.redeem(request.query_params.get("code", ""))
-        if not accepted:
-            return Response(_FORM, 401, {**_SAFETY, "www-authenticate": "Bearer"}, "text/html; charset=utf-8")
+            who = Refusal(401, "")
+        if isinstance(who, Refusal):
+            return await self._ask_for_a_token(target, who)
         session = self._new_session()
-        self._logins.open(session)
-        response = RedirectResponse("/", 303, _SAFETY)
+        self._logins.open(session, who)
+        response = RedirectResponse(target, 303, _SAFETY)
         response.set_cookie(self._cookie, session, httponly=True, samesite="strict")
         return response
+
+    async def _ask_for_a_token(self, target: str, refused: Refusal | None = None) -> Response:
+        try:
+            has_users: bool | None = bool((await self._identities.recent()).users)
+        except HaError:
+            has_users = None
+        reason, status = ("", 401) if refused is None else (refused.message, refused.status)
+        headers = {**_SAFETY, **({"www-authenticate": "Bearer"} if status == 401 else {})}
+        return Response(_form(has_users, _target(target), reason), status, headers, _HTML)
+
+    async def _attempt(self, request: Request) -> Response:
+        """Answer with the Spark jobs and SQL executions of an attempt, as a page or as JSON."""
+        application, tag = (request.query_params.get(name, "") for name in ("application", "tag"))
+        if _APPLICATION.fullmatch(application) is None or not tag:
+            return _refusal(Refusal(400, "name the attempt: ?application=ID&tag=TAG, as GET /jobs/ID/spark shows it"))
+        base = f"/api/v1/applications/{quote(application, safe='')}"
+        options = f"?details=false&planDescription=false&length={_MOST_EXECUTIONS}"
+        as_json = request.scope["path"] == ATTEMPT_JSON
+        found = []
+        try:
+            for part in ("/jobs", f"/sql{options}", "/stages"):
+                found.append(await asyncio.to_thread(self._fetch, base + part))
+                if found[-1] is None:
+                    break
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            logger.warning("the History Server does not answer for %s: %s", application, error)
+            return _refusal(Refusal(502, f"Spark's History Server does not answer: {type(error).__name__}"))
+        if found[-1] is None:
+            message = f"Spark's History Server does not know the application {application}"
+            return _refusal(Refusal(404, message)) if as_json else Response(unknown(application), 404, _SAFETY, _HTML)
+        jobs, executions, stages = (part or [] for part in found)
+        work = work_of(jobs, executions, tag, stages)
+        if as_json:
+            return Response(json.dumps(to_json(application, tag, work)), 200, _SAFETY, "application/json")
+        return Response(page(application, tag, work), 200, _SAFETY, _HTML)
+
+    def _fetch(self, path: str) -> list[dict[str, Any]] | None:
+        """Return a list of Spark's own API; None if the History Server does not know the application.
+
+        Raises:
+            OSError, HTTPException: it does not answer.
+            ValueError: it answers something else.
+        """
+        port, token = self._upstream()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}", "Accept": "application/json"})
+            found = connection.getresponse()
+            content = found.read()
+        finally:
+            connection.close()
+        if found.status == 404:
+            return None
+        if found.status != 200:
+            raise ValueError(f"status {found.status}")
+        value = json.loads(content)
+        if not isinstance(value, list):
+            raise ValueError("no list")
+        return value
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         port, token = self._upstream()
@@ -232,6 +366,17 @@ async def _stream(found: http.client.HTTPResponse, send: Callable[..., Awaitable
     await send({"type": "http.response.body", "body": b""})
 
 
-def _refusal(refusal: Refusal) -> Response:
-    headers = {**_SAFETY, "connection": "close", **({"www-authenticate": "Bearer"} if refusal.status == 401 else {})}
-    return Response(error_body(refusal.message), refusal.status, headers, "application/json")
+def _checked(principal: Principal) -> Principal | Refusal:
+    """Return a principal who may see the pages; for another, why not."""
+    if may(principal, SPARK_HISTORY):
+        return principal
+    return Refusal(403, refusal(principal, SPARK_HISTORY, "seeing Spark's own pages"))
+
+
+def _wants_a_page(request: Request) -> bool:
+    return request.url.path == "/" or "text/html" in request.headers.get("accept", "")
+
+
+def _refusal(refused: Refusal) -> Response:
+    headers = {**_SAFETY, "connection": "close", **({"www-authenticate": "Bearer"} if refused.status == 401 else {})}
+    return Response(error_body(refused.message), refused.status, headers, "application/json")

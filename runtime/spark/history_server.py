@@ -12,6 +12,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import http.client
 import json
 import os
 import secrets
@@ -45,6 +46,7 @@ _FILTER = "org.apache.spark.ui.JWSFilter"
 _KEY_SIZE = 32
 _MEMORY = "1g"
 _POLL_S = 0.05
+_ANSWER_TIMEOUT_S = 10.0
 
 
 def properties(given: Mapping[str, str], logs: str, key: bytes) -> dict[str, str]:
@@ -152,7 +154,7 @@ class HistoryServer:
         java_home: str | None,
         patience_s: float,
     ) -> HistoryServer:
-        """Start it, and wait until it listens. Call it on the main thread, see `die_with`.
+        """Start it, and wait until it serves all its paths. Call it on the main thread, see `die_with`.
 
         Args:
             logs: URL of the directory of event logs.
@@ -160,10 +162,10 @@ class HistoryServer:
             log_file: for its log. What the JVM prints goes to a file beside it with the suffix ``.out``.
             given: a user's settings of Spark, see `properties`.
             java_home: the configured Java; None to find one.
-            patience_s: seconds in which it has to listen.
+            patience_s: seconds in which it has to serve.
 
         Raises:
-            HistoryServerError: it ended, or did not listen in time.
+            HistoryServerError: it ended, or did not serve in time.
             SparkError: there is no Java or no Spark.
         """
         java = find_java(java_home)
@@ -176,8 +178,11 @@ class HistoryServer:
             "SPARK_LOCAL_IP": LOOPBACK,
         }
         child = _spawn(arguments, environment, directory, log_file.with_suffix(".out"))
+        deadline = time.monotonic() + patience_s
         try:
-            return cls(child, await _listening_port(child, log_file, patience_s), key)
+            port = await _listening_port(child, log_file, deadline)
+            await _await_paths(child, port, key, log_file, deadline)
+            return cls(child, port, key)
         except BaseException:
             child.kill()
             child.wait()
@@ -217,20 +222,55 @@ def _spawn(command: list[str], environment: dict[str, str], directory: Path, out
         os.close(descriptor)
 
 
-async def _listening_port(child: subprocess.Popen[bytes], log_file: Path, patience_s: float) -> int:
+async def _listening_port(child: subprocess.Popen[bytes], log_file: Path, deadline: float) -> int:
     """Wait until the process listens, and return its port as the kernel knows it, so that it is no other's."""
-    deadline = time.monotonic() + patience_s
     process = psutil.Process(child.pid)
-    while child.poll() is None:
+    while True:
+        _check(child, log_file, deadline)
         listening = []
         with contextlib.suppress(psutil.Error):  # it has just ended
             listening = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
         if listening:
             return int(listening[0].laddr.port)
-        if time.monotonic() > deadline:
-            raise HistoryServerError(f"Spark's History Server did not listen within {patience_s:.0f} s; see {log_file}")
         await asyncio.sleep(_POLL_S)
-    raise HistoryServerError(
-        f"Spark's History Server ended at once (status {child.returncode}); see {log_file} and "
-        f"{log_file.with_suffix('.out')}"
-    )
+
+
+async def _await_paths(child: subprocess.Popen[bytes], port: int, key: bytes, log_file: Path, deadline: float) -> None:
+    """Wait until it serves all its paths.
+
+    Spark listens first, and then adds one path after the other. Until then its first page answers for the others, with
+    status 200.
+    """
+    while True:
+        _check(child, log_file, deadline)
+        if await asyncio.to_thread(_serves, port, token(key, time.time())):
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _serves(port: int, shown: str) -> bool:
+    """Return whether the API and the pages of applications, which Spark adds last, are served."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_ANSWER_TIMEOUT_S)
+    try:
+        found = []
+        for path in ("/api/v1/version", "/history/none/jobs/"):
+            connection.request("GET", path, headers={"Authorization": f"Bearer {shown}"})
+            answer = connection.getresponse()
+            answer.read()
+            found.append((answer.status, (answer.getheader("content-type") or "").partition(";")[0]))
+        return found[0] == (200, "application/json") and found[1][0] == 404
+    except (OSError, http.client.HTTPException):  # it does not answer yet
+        return False
+    finally:
+        connection.close()
+
+
+def _check(child: subprocess.Popen[bytes], log_file: Path, deadline: float) -> None:
+    """Raise HistoryServerError if the process has ended, or does not serve in time."""
+    if child.poll() is not None:
+        raise HistoryServerError(
+            f"Spark's History Server ended at once (status {child.returncode}); see {log_file} and "
+            f"{log_file.with_suffix('.out')}"
+        )
+    if time.monotonic() > deadline:
+        raise HistoryServerError(f"Spark's History Server did not serve in time; see {log_file}")

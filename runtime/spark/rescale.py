@@ -10,11 +10,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runtime.checkpoint.description import OperatorDescription
 from runtime.checkpoint.manifest import Savepoint
@@ -121,7 +123,7 @@ def rescale_savepoint(
 ) -> Savepoint:
     """Write a savepoint with the state of another one in another number of partitions.
 
-    Starts a Spark for it, which ends with this call. Call it on the main thread.
+    Starts a Spark for it, which ends with this call.
 
     Args:
         path: of the savepoint, which is verified first, and not changed.
@@ -136,14 +138,41 @@ def rescale_savepoint(
         SnapshotError: the state cannot be copied.
         SparkError: Spark cannot be started, or fails.
     """
-    return rescale(plan_rescale(Path(path), partitions, Path(to), query), java_home, compact_interval)
+    named = () if query is None else (query,)
+    return rescale(plan_rescale(Path(path), partitions, Path(to), *named), java_home, compact_interval)
 
 
 def rescale(
     plan: RescalePlan, java_home: str | None = None, compact_interval: int = DEFAULT_COMPACT_INTERVAL
 ) -> Savepoint:
     """Run a rescale that was planned; otherwise as `rescale_savepoint`."""
-    return asyncio.run(_run(plan, java_home, compact_interval))
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_run(plan, java_home, compact_interval))
+    return _beside_a_loop(lambda: _run(plan, java_home, compact_interval))
+
+
+def _beside_a_loop(work: Callable[[], Coroutine[Any, Any, Savepoint]]) -> Savepoint:
+    """Run a coroutine in a thread of its own: the calling thread runs an event loop, as that of a notebook does."""
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+
+    async def run() -> Savepoint:
+        task = asyncio.current_task()
+        assert task is not None
+        begun.set_result((asyncio.get_running_loop(), task))
+        return await work()
+
+    with ThreadPoolExecutor(1, "understudy-rescale") as pool:
+        done = pool.submit(lambda: asyncio.run(run()))
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():  # an interrupt of this thread
+                loop, task = begun.result()
+                with contextlib.suppress(RuntimeError):  # it has ended at the same moment
+                    loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 async def _run(plan: RescalePlan, java_home: str | None, compact_interval: int) -> Savepoint:
@@ -156,7 +185,7 @@ async def _run(plan: RescalePlan, java_home: str | None, compact_interval: int) 
             master=f"local[{min(_MOST_CORES, os.cpu_count() or 1)}]",
             die_with_parent=True,
         )
-        driver = await LocalDriver.start(options)
+        driver = await LocalDriver.start(options, thread_stays=True)  # this thread waits for the end of the rescale
         try:
             return await rescale_with(driver, plan, compact_interval)
         finally:

@@ -76,6 +76,7 @@ _READ = (
     _JOB,
     _JOB + "/metrics",
     _JOB + "/queries",
+    _JOB + "/spark",
     _JOB + "/plan",
     _JOB + "/config",
     _JOB + "/status",
@@ -230,6 +231,11 @@ CALLS: Mapping[str, Rule] = {
 }
 """Rules of the methods of components, by component and method. A call that `OWN` rules has the job's id first;
 one that `OWN_IDENTITY` rules has the user's name or the token's id."""
+
+
+SPARK_HISTORY = OPERATE
+"""Rule of Spark's own pages (`runtime.rest.spark_history`). They show plans, SQL and settings of the jobs of all users,
+so they need the role that logs of all users need."""
 
 
 def may(principal: Principal, rule: Rule, owner: str | None = None) -> bool:

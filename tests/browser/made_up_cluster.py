@@ -32,7 +32,7 @@ from runtime.protocol.checkpoint_statistics import (
     RestoredCheckpointStats,
 )
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
-from runtime.protocol.descriptor import StageProgress, VertexProgress
+from runtime.protocol.descriptor import SparkWork, StageProgress, VertexProgress
 from runtime.protocol.diagnostics import LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
@@ -139,7 +139,9 @@ def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = Fal
         executor = "" if here is _S.SCHEDULED else "tm-1"
         identity = ExecutionAttemptID.from_name("made up", name, str(number))
         queries = (streaming_query(41),) if name == "main" and here is _S.RUNNING else ()
-        attempts.append(AttemptInfo(identity, number, here, executor, times, error, None, queries=queries))
+        ran = name != "count" and "RUNNING" in times
+        spark = SparkWork(f"local-{3 + number}", f"understudy-{identity}") if ran else None
+        attempts.append(AttemptInfo(identity, number, here, executor, times, error, None, queries=queries, spark=spark))
     waits = "the results of join" if state is _S.SCHEDULED else ""
     return TaskInfo(vertex_id(name), name, (vertex_id(name),), tuple(attempts), waits)
 

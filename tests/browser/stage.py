@@ -27,6 +27,7 @@ class Stage:
     def __init__(self, log_dir: Path) -> None:
         self.cluster = MadeUpCluster()
         self._log_dir = log_dir
+        self.runtime_dir = log_dir / "runtime"
         self._port = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -65,7 +66,8 @@ class Stage:
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        configuration = Configuration.from_dict({"web.refresh-interval": f"{REFRESH_MS} ms"})
+        settings = {"web.refresh-interval": f"{REFRESH_MS} ms", "cluster.runtime-dir": str(self.runtime_dir)}
+        configuration = Configuration.from_dict(settings)
         listener = listen("127.0.0.1", [self._port], "rest.port")
         self._port = listener.getsockname()[1]
         snapshots = Snapshots(REFRESH_MS / 1000, self._loop.time)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runtime.environment.descriptor import ProcessRecord
+from runtime.environment.directory import ClusterDirectory
 from runtime.ids import AllocationID, JobID
 from runtime.protocol.execution_state import JobStatus
 from tests.browser.made_up_cluster import FAILED, HOSTILE, LONG, RUNNING, STREAMING, WAITING, vertex_id
@@ -33,6 +35,8 @@ PAGES = {
     f"{JOB}/timeline": "count-flights",
     f"#/jobs/{FAILED}/exceptions": "nightly-report",
     f"{JOB}/logs": "count-flights",
+    f"{JOB}/spark": "count-flights",
+    f"#/jobs/{WAITING}/spark": LONG,
     f"{JOB}/checkpoints": "count-flights",
     f"#/jobs/{STREAMING}/checkpoints": HOSTILE,
     f"{JOB}/configuration": "count-flights",
@@ -147,6 +151,43 @@ def test_a_graph_tells_states_and_progress_in_words(visitor: Visitor) -> None:
     expect(visitor.page.get_by_role("region", name="Streaming queries")).to_contain_text("41")
     expect(visitor.page.get_by_role("link", name=re.compile("^main: .*back pressure HIGH$"))).to_be_visible()
     expect(visitor.page.get_by_role("list", name="Back pressure")).to_contain_text("back pressure LOW")
+
+
+def spark_rows(visitor: Visitor, address: str) -> Locator:
+    visitor.go(address)
+    return visitor.page.get_by_role("region", name="Attempts in Spark").locator("tbody tr")
+
+
+def test_each_attempt_links_to_sparks_own_pages_only_where_they_are(visitor: Visitor) -> None:
+    rows = spark_rows(visitor, f"{JOB}/spark")
+    expect(rows).to_have_count(6)  # `join` has been restarted
+    expect(rows.get_by_role("link", name="Jobs and SQL in Spark")).to_have_count(0)
+    expect(rows.filter(has_text="no event log of local-3")).to_have_count(3)
+    expect(rows.filter(has_text="no Spark application is known")).to_have_count(2)
+
+    directory = ClusterDirectory(visitor.stage.runtime_dir)
+    (directory.event_logs / "eventlog_v2_local-4").mkdir(parents=True)
+    restarted = rows.filter(has_text="local-4")
+    expect(restarted).to_contain_text("run `understudy history-server -D cluster.runtime-dir=")
+
+    claim = directory.history_server_claim()
+    assert claim.try_acquire()
+    claim.note(ProcessRecord.of("history-server", os.getpid()), "http://127.0.0.1:18999")
+    link = restarted.get_by_role("link", name="Jobs and SQL in Spark")
+    expect(link).to_have_attribute(
+        "href", re.compile(r"^http://127\.0\.0\.1:18999/attempt\?application=local-4&tag=understudy-[0-9a-f]{32}$")
+    )
+    expect(rows.get_by_role("link", name="Jobs and SQL in Spark")).to_have_count(1)
+    visitor.go(f"{JOB}/tasks/{vertex_id('join')}")
+    attempts = visitor.page.get_by_role("region", name="Attempts").locator("tbody tr")
+    expect(attempts.nth(0).get_by_role("link", name="Jobs and SQL in Spark")).to_be_visible()
+    expect(attempts.nth(1)).to_contain_text("local-3")
+    expect(attempts.nth(1).get_by_role("link", name="Jobs and SQL in Spark")).to_have_count(0)
+
+    claim.forget()
+    rows = spark_rows(visitor, f"{JOB}/spark")
+    expect(rows.get_by_role("link", name="Jobs and SQL in Spark")).to_have_count(0)
+    assert visitor.problems == []
 
 
 def test_a_script_shows_the_stages_that_spark_runs_for_it(visitor: Visitor) -> None:

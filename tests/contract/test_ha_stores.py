@@ -18,7 +18,7 @@ from runtime.ha.errors import (
     StateHandleNotFoundError,
     StateWriteUnknownError,
 )
-from runtime.ha.fenced import FencedWriter
+from runtime.ha.fenced import Demand, FencedWriter, HashWrite
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, RunningJobsRegistry
@@ -319,21 +319,17 @@ async def test_two_writers_of_one_term_cannot_overwrite_each_other_unseen(keeper
         assert isinstance(state, bytes)
 
 
-async def test_fenced_plain_keys(direct: RedisConnection) -> None:
+async def test_a_write_of_a_term_that_is_over_is_refused_with_the_leaders_epoch(direct: RedisConnection) -> None:
     writer, old = FencedWriter(direct, KEYS), await lead(direct)
-    key = KEYS.prefix + "counter"
-    await writer.set(key, "1", old)
-    assert await direct.command("GET", key) == "1"
+    key = KEYS.prefix + "map"
+    assert await writer.hset(key, "a", "1", old, demand=Demand.ANY) == HashWrite(True)
     new = await succeed(direct, old)
     with pytest.raises(LeadershipLostError, match=f"epoch {new.epoch} leads now"):
-        await writer.set(key, "2", old)
-    with pytest.raises(LeadershipLostError):
-        await writer.delete(key, old)
-    assert await writer.delete(key, new)
-    assert not await writer.delete(key, new)
+        await writer.hset(key, "a", "2", old, demand=Demand.ANY)
     await RedisLeaderLatch(direct, KEYS, DISPATCHER, 60.0).release(new)
     with pytest.raises(LeadershipLostError, match="nobody leads now"):
-        await writer.set(key, "3", new)
+        await writer.hset(key, "a", "3", new, demand=Demand.ANY)
+    assert await writer.get(key, "a") == "1"
 
 
 async def test_the_registry_of_jobs(keeper: Keeper) -> None:

@@ -74,7 +74,7 @@ class Both:
         rng = self.rng
         latch, key, session = rng.choice(LATCHES), rng.choice(MAPS), rng.choice(SESSIONS)
         epoch, field, value = rng.choice(self.epochs[-4:]), rng.choice("xyz"), rng.choice(("1", "2"))
-        match rng.randrange(13):
+        match rng.randrange(12):
             case 0 | 1 | 2:
                 floor = rng.choice((HIGH, HIGH, max(self.epochs)))
                 reply = self.script(scripts.ACQUIRE, (latch, EPOCH, INCARNATION), session, LEASE_MS, floor)
@@ -90,16 +90,14 @@ class Both:
             case 6:
                 self.script(scripts.LEADERS, LATCHES)
             case 7:
-                self.script(scripts.FENCED_SET, (latch, "text"), session, epoch, value)
-            case 8:
-                self.script(scripts.FENCED_DEL, (latch, rng.choice(("text", LATCHES[0], key))), session, epoch)
-            case 9 | 10:
+                self.script(scripts.FENCED_DEL, (latch, rng.choice((LATCHES[0], key))), session, epoch)
+            case 8 | 9:
                 demand, expected = rng.choice((("any", ""), ("absent", ""), ("equals", "1"), ("equals", "2")))
                 self.script(scripts.FENCED_HSET, (latch, key), session, epoch, field, demand, expected, value)
-            case 11:
+            case 10:
                 demand, expected = rng.choice((("any", ""), ("absent", ""), ("equals", "1")))
                 self.script(scripts.FENCED_HDEL, (latch, key), session, epoch, field, demand, expected)
-            case 12:
+            case 11:
                 self.both("HGET", key, field)
                 self.both("HGETALL", key)
                 self.both("HKEYS", key)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.savepoint import read_savepoint
+from runtime.cluster.documents import RescaledJob
+from runtime.ids import JobID
+from runtime.notebook import Job
 from tests.cluster_harness import Cluster, await_value, started
 from tests.integration.test_checkpoints import STREAM
 from tests.job_files import write_job
@@ -94,7 +99,6 @@ def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: 
     script = write_job(tmp_path, STREAM, "stream.py")
     job_id = cluster.submit(script, str(source.directory), str(sink), str(live))
     await_value(lambda: committed(live) >= 2)
-    restored_from = lambda: (cluster.job(job_id)["checkpoints"]["latest_restored"] or {}).get("path")  # noqa: E731
 
     def begun(name: str) -> tuple[subprocess.Popen[str], Path]:
         """Begin to rescale, up to the savepoint."""
@@ -110,7 +114,7 @@ def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: 
     killed, _ = begun("killed")
     with killed:
         killed.kill()
-    assert (cluster.job(job_id)["state"], restored_from()) == ("RUNNING", None)
+    assert (cluster.job(job_id)["state"], restored_from(cluster, job_id)) == ("RUNNING", None)
 
     rescaling, taken = begun("savepoints")
     with rescaling:
@@ -123,7 +127,7 @@ def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: 
     assert rescaling.returncode == 0, errors
     done = parsed(("job", "rescale"), output)
     assert (done["job_id"], done["partitions"], done["original"]) == (job_id, 5, str(taken))
-    await_value(lambda: restored_from() == done["savepoint"])
+    await_value(lambda: restored_from(cluster, job_id) == done["savepoint"])
     source.write(2)
     source.close()
     await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4])
@@ -131,8 +135,64 @@ def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: 
     assert partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4]
 
     cluster.run("job", "rollback", "--to", done["original"], job_id)
-    await_value(lambda: restored_from() == done["original"])
+    await_value(lambda: restored_from(cluster, job_id) == done["original"])
     await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1] and committed(live) > batch)
     await_value(lambda: rows_so_far(sink) == source.expected)
     cluster.run("job", "cancel", job_id)
     assert rows_of(sink) == source.expected
+
+
+def test_a_rescale_from_python_is_undone_by_the_command_and_from_python(rocksdb: Cluster, tmp_path: Path) -> None:
+    cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
+    source.write(3)
+    job_id = cluster.submit(write_job(tmp_path, STREAM, "stream.py"), str(source.directory), str(sink), str(live))
+    await_value(lambda: committed(live) >= 2)
+    refused = cluster.run("job", "rescale", "--undo", job_id, check=False)
+    assert (refused.returncode, f"job {job_id} was not rescaled" in refused.stderr) == (1, True)
+
+    with cluster.client() as client:
+        job: Job[Any] = Job(client, JobID(job_id))
+
+        def goes_on_with(done: RescaledJob, partitions: int) -> None:
+            """The tasks restart from a savepoint, and further batches have so many partitions."""
+            await_value(lambda: restored_from(cluster, job_id) == done.savepoint)
+            before = read_savepoint(Path(done.savepoint)).queries[0].snapshot.batch_id
+            source.write(2)
+            await_value(lambda: committed(live) > before + 2)
+            await_value(lambda: partitions_of(live, committed(live) + 1) == list(range(partitions)))
+
+        rescaled = asyncio.run(rescaled_in_a_loop(job, 5, tmp_path / "savepoints"))
+        assert (rescaled.job_id, rescaled.partitions) == (job_id, 5)
+        goes_on_with(rescaled, 5)
+
+        # Batches were committed since: what they did stays, and only the number of partitions is the former one.
+        words = "job", "rescale", "--undo", "--json", "--savepoint", str(tmp_path / "undone"), job_id
+        answer = parsed(words, cluster.run(*words).stdout)
+        undone = RescaledJob(job_id, 2, answer["savepoint"], answer["original"])
+        assert (answer["partitions"], Path(undone.original).parent) == (2, tmp_path / "undone")
+        before, after = (read_savepoint(Path(one.original)).queries[0].snapshot for one in (rescaled, undone))
+        assert after.batch_id > before.batch_id
+        goes_on_with(undone, 2)
+
+        # No batch was committed since: the job goes back to the former savepoint itself.
+        again = job.rescale(3, directory=tmp_path / "savepoints")
+        await_value(lambda: restored_from(cluster, job_id) == again.savepoint)
+        back = job.undo_rescale()
+        expected = RescaledJob(job_id, 2, again.original, again.savepoint)
+        assert back == expected
+        goes_on_with(back, 2)
+
+    source.close()
+    await_value(lambda: rows_so_far(sink) == source.expected)
+    cluster.run("job", "cancel", job_id)
+    assert rows_of(sink) == source.expected
+
+
+async def rescaled_in_a_loop(job: Job[Any], partitions: int, directory: Path) -> RescaledJob:
+    """As in a notebook, whose main thread runs an event loop."""
+    return job.rescale(partitions, directory=directory)
+
+
+def restored_from(cluster: Cluster, job_id: str) -> str | None:
+    restored: dict[str, str] | None = cluster.job(job_id)["checkpoints"]["latest_restored"]
+    return None if restored is None else restored["path"]

@@ -18,15 +18,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
+from runtime.environment.directory import ClusterDirectory
 from runtime.spark.driver.event_logs import EventLog, find, note_driver, tidy
 from runtime.spark.history_server import HistoryServer
 from runtime.spark.process import start_time
 from tests.cluster_harness import Cluster, await_value, paths_below, started
 from tests.job_files import write_job
+from tests.rest_client import RestClient
 from tests.waiting import PATIENCE_S
 
 SCRIPT = """\
@@ -240,6 +243,60 @@ def test_a_pipelines_spark_jobs_of_a_running_driver_are_shown_by_their_tag(histo
     assert set(await_value(shown)) <= {"SUCCEEDED", "RUNNING"}
 
 
+def test_each_attempt_leads_to_its_own_spark_jobs_and_sql_executions(history: History) -> None:
+    jobs = {job["job_id"]: history.cluster.job(job["job_id"]) for job in history.cluster.json("job", "list")}
+    rest = RestClient.of(history.cluster)
+    for application, tag in zip(history.applications, history.tags, strict=True):
+        (job_id,) = [key for key, job in jobs.items() if job["tasks"][0]["attempts"][0]["spark"]["tag"] == tag]
+        told = rest.get(f"/jobs/{job_id}/spark")
+        (attempt,) = told["attempts"]
+        assert told["history-server"]["url"] == f"http://127.0.0.1:{history.port}"
+        assert (attempt["application"], attempt["tag"], attempt["note"]) == (application, tag, "")
+        assert attempt["url"] in history.cluster.run("job", "info", job_id).stdout
+        parts = urlsplit(attempt["url"])
+        assert parts.netloc == f"127.0.0.1:{history.port}"
+        page = history.page(f"{parts.path}?{parts.query}")
+        work = json.loads(history.page(f"/attempt.json?{parts.query}"))
+        all_jobs = json.loads(history.page(f"/api/v1/applications/{application}/jobs"))
+        own = sorted((job["jobId"] for job in all_jobs if tag in job["jobTags"]), reverse=True)
+        assert [row["id"] for row in work["jobs"]] == own != []
+        (execution,) = work["sql-executions"]
+        assert set(execution["jobs"]) <= set(own)
+        own_stages = {stage for row in work["jobs"] for stage in row["stages"]}
+        assert {row["id"] for row in work["stages"]} <= own_stages
+        assert work["stages"], "Spark's own API gives the times of stages"
+        assert "Slowest stage: " in page
+        for row in (*work["jobs"], execution):
+            assert row["path"] in page
+            assert f"Details for {'Query' if row is execution else 'Job'} {row['id']}" in history.page(row["path"])
+
+
+def test_a_users_token_is_checked_by_the_clusters_own_store(history: History) -> None:
+    cluster, application = history.cluster, history.applications[1]
+    tokens = {}
+    for name, role in (("eve", "viewer"), ("ada", "user"), ("olga", "operator")):
+        cluster.run("user", "add", name, f"--role={role}")
+        tokens[name] = cluster.run("token", "add", name, "--name=laptop").stdout.strip()
+    short = cluster.run("token", "add", "olga", "--name=short", "--expires=1s").stdout.strip()
+
+    def seen(token: str, path: str = f"/history/{application}/jobs/") -> int:
+        return history.get(path, Authorization=f"Bearer {token}")[0]
+
+    try:
+        for path in ("/", f"/history/{application}/jobs/", "/api/v1/applications", "/attempt?application=a&tag=t"):
+            assert seen(tokens["eve"], path) == seen(tokens["ada"], path) == 403, path
+            assert seen(tokens["olga"], path) in (200, 302, 404), path  # 302: Spark has read the log
+        assert seen(tokens["olga"][:-1] + ("0" if tokens["olga"][-1] != "0" else "1")) == 401
+        await_value(lambda: seen(short) == 401)
+        assert history.get("/")[2].count("your token") == 1, "the form asks for a user's token"
+        token_id = tokens["olga"].split("_")[1]
+        cluster.run("token", "revoke", token_id)
+        await_value(lambda: seen(tokens["olga"]) == 401)
+    finally:
+        for name in tokens:
+            cluster.run("user", "remove", name)
+
+
 def test_a_browser_logs_in_once_by_the_link(history: History) -> None:
     status, heads, _ = history.get(history.link)
     assert (status, heads["location"]) == (303, "/")
@@ -294,6 +351,7 @@ def test_it_shows_a_cluster_that_was_stopped_and_ends_with_ctrl_c(own_cluster: C
     own_cluster = replace(own_cluster, settings=(WITH_LOGS,))
     own_cluster.run("start")
     application, _ = run_job(own_cluster, tmp_path)
+    assert "run `understudy history-server -D " in own_cluster.run("job", "info", "latest").stdout
     own_cluster.run("stop")
     server = subprocess.Popen(
         own_cluster.command("history-server", "--port", "0"), stdout=subprocess.PIPE, text=True, cwd=own_cluster.tree
@@ -312,9 +370,13 @@ def test_it_shows_a_cluster_that_was_stopped_and_ends_with_ctrl_c(own_cluster: C
         was_killed = any(killed.search(path.read_text(errors="replace")) for path in logs)
         assert json.loads(text)[0]["attempts"][0]["completed"] is not was_killed
         jvm = made.jvm
+        found = ClusterDirectory(own_cluster.directory).history_server_claim().living()
+        assert found is not None
+        assert (found[0].pid, found[1]) == (server.pid, f"http://127.0.0.1:{port}")
         server.send_signal(signal.SIGINT)
         assert server.wait(PATIENCE_S) == 130
         assert not jvm.is_running()
+        assert ClusterDirectory(own_cluster.directory).history_server_claim().living() is None
     finally:
         server.kill()
         server.wait()

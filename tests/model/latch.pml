@@ -305,7 +305,7 @@ inline release(m, who, nr) {
     fi
 }
 
-/* FENCED_SET and its like. */
+/* FENCED_HSET and its like. */
 inline fenced_write(m) {
     if
 #ifdef WRITE_IN_TWO_STEPS /* FAULT WRITE_IN_TWO_STEPS: the comparison and the write are not one script */

@@ -77,6 +77,14 @@ MUTANTS = (
         ("unit/test_task_checkpoints.py::test_a_stop_waits_for_the_queries_of_a_task_that_was_restored",),
     ),
     Mutant(
+        "request-after-the-end-of-a-job-waits-for-ever",
+        "A checkpoint that is requested while a job reports its end fails, and is not in progress for ever.",
+        "runtime/checkpoint/coordinator.py",
+        "        self._closed_because = reason\n",
+        "",
+        ("unit/test_checkpoint_coordinator.py::test_requests_that_wait_at_the_end_of_the_job_and_later_ones_fail",),
+    ),
+    Mutant(
         "attempt-that-was-replaced-goes-back",
         "An attempt that was replaced while it stood still does not restore its older state.",
         "runtime/checkpoint/lease.py",

@@ -56,7 +56,6 @@ class RedisData:
             scripts.RELEASE.sha: self._release,
             scripts.CONFIRM.sha: self._confirm,
             scripts.LEADERS.sha: self._leaders,
-            scripts.FENCED_SET.sha: self._fenced_set,
             scripts.FENCED_DEL.sha: self._fenced_del,
             scripts.FENCED_HSET.sha: self._fenced_hset,
             scripts.FENCED_HDEL.sha: self._fenced_hdel,
@@ -214,14 +213,6 @@ class RedisData:
         if self._holds(latch, arguments[0], arguments[1]):
             return None
         return [-1, self._hash(latch).get("epoch")]
-
-    def _fenced_set(self, keys: list[str], arguments: list[str]) -> Reply:
-        refusal = self._refusal(keys[0], arguments)
-        if refusal is None:
-            self._delete(keys[1])
-            self.values[keys[1]] = arguments[2]
-            return [1]
-        return refusal
 
     def _fenced_del(self, keys: list[str], arguments: list[str]) -> Reply:
         refusal = self._refusal(keys[0], arguments)

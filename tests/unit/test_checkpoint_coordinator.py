@@ -574,6 +574,17 @@ Checkpoints.TestCase.settings = settings(max_examples=120, stateful_step_count=4
 TestCheckpoints = pytest.mark.exhaustive(Checkpoints.TestCase)
 
 
+def test_requests_that_wait_at_the_end_of_the_job_and_later_ones_fail() -> None:
+    driver = Driver()
+    waiting, _ = driver.trigger(SnapshotType.CHECKPOINT)
+    driver.carry_out(driver.coordinator.close("the job is FINISHED", at(1)))
+    late, _ = driver.trigger(SnapshotType.CHECKPOINT)
+    for trigger in (waiting, late):
+        status = driver.coordinator.operation(trigger.trigger_id)
+        assert status is not None
+        assert (status.state, status.error) == (OperationState.FAILED, "the job is FINISHED")
+
+
 def test_a_stop_is_drained_when_all_of_its_tasks_are() -> None:
     driver = Driver()
     driver.running = ready(1, 2)

@@ -22,7 +22,9 @@ def read(name: str) -> Any:
 
 def volumes(service: dict[str, Any]) -> dict[str, str]:
     """Return what is mounted, by its place in the container."""
-    return {place: source for source, place, *_ in (volume.split(":") for volume in service["volumes"])}
+    short = [volume.split(":") for volume in service["volumes"] if isinstance(volume, str)]
+    long = [volume for volume in service["volumes"] if not isinstance(volume, str)]
+    return {place: source for source, place, *_ in short} | {volume["target"]: volume["source"] for volume in long}
 
 
 def test_the_services_mount_what_there_is() -> None:
@@ -36,7 +38,7 @@ def test_the_services_mount_what_there_is() -> None:
     context = (MONITORING / build["context"]).resolve()
     assert context == ROOT
     containerfile = (context / build["dockerfile"]).read_text()
-    assert f"USER {compose['services']['prometheus']['user']}\n" in containerfile  # it reads the token, of mode 0600
+    assert f"USER {compose['services']['prometheus']['user']}\n" in containerfile  # it reads its token, of mode 0600
     assert "-o 10001 -g 10001 -m 0700 /var/lib/understudy" in containerfile
 
 
@@ -46,12 +48,26 @@ def test_prometheus_finds_the_clusters_metrics() -> None:
     [job] = read("prometheus.yml")["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"127.0.0.1:{cluster.get(RestOptions.PORT)}"]}]
     assert services["prometheus"]["network_mode"] == "service:cluster"
-    token = cluster.get(RestOptions.TOKEN_FILE)
-    assert job["authorization"]["credentials_file"] == str(token)
-    state = volumes(services["cluster"])
-    assert token.parent == cluster.get(ClusterOptions.RUNTIME_DIR)
-    assert {state[str(token.parents[1])], volumes(services["prometheus"])[str(token.parents[1])]} == {"state"}
+    token = Path(job["authorization"]["credentials_file"])
+    [started] = services["cluster"]["command"]
+    assert f"token={token}\n" in started
+    assert services["cluster"]["healthcheck"]["test"][-1] == str(token)
+    assert volumes(services["cluster"])[str(token.parents[1])] == "state"
     assert job["metrics_path"] in {route.path for route in ROUTES}
+
+
+def test_prometheus_sees_nothing_of_the_cluster_but_its_own_token() -> None:
+    services = read("compose.yaml")["services"]
+    [job] = read("prometheus.yml")["scrape_configs"]
+    token = Path(job["authorization"]["credentials_file"])
+    [mounted] = [volume for volume in services["prometheus"]["volumes"] if not isinstance(volume, str)]
+    assert (mounted["source"], mounted["target"], mounted["read_only"]) == ("state", str(token.parent), True)
+    assert mounted["volume"] == {"subpath": token.parent.name}
+    cluster = Configuration.load(environ={"UNDERSTUDY_CONF_DIR": str(MONITORING / "cluster")})
+    secrets = cluster.get(ClusterOptions.RUNTIME_DIR)
+    assert token.parent not in (secrets, *secrets.parents)
+    [started] = services["cluster"]["command"]
+    assert "user add prometheus --role metrics" in started
 
 
 def test_grafana_finds_prometheus_and_the_dashboard() -> None:

@@ -58,7 +58,7 @@ def exchange(script: scripts.Script, reply: Value, *arguments: str, by_source: b
         (exchange(scripts.FENCED_HSET, [1], "s", "9", "job", "any", "", "handle", by_source=True), 9),
         (exchange(scripts.FENCED_HSET, [0, b"other"], "s", "9", "job", "absent", "", "handle"), 9),
         (exchange(scripts.FENCED_HSET, [-1, b"10"], "s", "9", "job", "any", "", "handle"), None),
-        (exchange(scripts.FENCED_SET, b"-NOSCRIPT No matching script", "s", "9", "x"), None),
+        (exchange(scripts.FENCED_DEL, b"-NOSCRIPT No matching script", "s", "9"), None),
         (exchange(scripts.LEADERS, [[b"s", b"9", b"akka://a"], [None, None, None]]), None),
         (Exchange([b"HGET", b"key", b"field"], b"1", 1.0, 2.0), None),
     ],

@@ -747,7 +747,9 @@ async def test_a_retained_checkpoint_that_is_not_whole_is_refused(job: Job) -> N
 async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: Job, tmp_path: Path) -> None:
     checkpoints = await job.lead(**{"execution.checkpointing.num-retained": "1"})
     await until(checkpoints, request())
+    assert checkpoints.statistics().rolled_back_to == ""
     await checkpoints.roll_back(TriggerID("a" * 32), "1", False)
+    assert checkpoints.statistics().rolled_back_to == str(job.directory / "chk-1")
     for leader in (checkpoints, None):
         if leader is None:  # whoever leads next
             leader = await job.lead()
@@ -788,6 +790,7 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
     later = await job.lead()
     assert await later.recover(checkpoints.rollback) == ""
     assert await later.restore(TASK.key) == restore
+    assert later.statistics().rolled_back_to == made.path
     job.manager.checkpoints = checkpoints
     job.files.run(1)
     await until(checkpoints, request())

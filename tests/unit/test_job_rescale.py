@@ -12,10 +12,10 @@ from actors.errors import ActorError
 from conf.configuration import Configuration
 from runtime.checkpoint import rescale
 from runtime.checkpoint.errors import CheckpointError, SavepointError
-from runtime.checkpoint.manifest import Savepoint, SavepointJob
+from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointJob
 from runtime.checkpoint.rescale import RescalePlan
 from runtime.checkpoint.retained import METADATA
-from runtime.checkpoint.savepoint import write_savepoint
+from runtime.checkpoint.savepoint import dispose_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.client import ClusterClient, NoAnswerError
 from runtime.cluster import rescaling
@@ -23,9 +23,11 @@ from runtime.cluster.cli import cli
 from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import RescaledJob
 from runtime.cluster.job_commands import _rescaled_start
-from runtime.cluster.rescaling import RescaledStart, rescale_job
+from runtime.cluster.rescaling import JobRescaler, RescaledStart
 from runtime.errors import ClusterError
 from runtime.ids import JobID, TriggerID
+from runtime.notebook import AsyncJob, Job
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationState, OperationStatus
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import DriverLostError, SparkError
@@ -45,7 +47,9 @@ class Client:
         self.failure = ""
         self.rejects: Exception | None = None
         self.sees_files = True
+        self.name = "s"
         self.rolled_back: list[Path] = []
+        self.plans: list[tuple[int, list[str]]] = []
 
     @property
     def savepoints(self) -> list[str]:
@@ -57,7 +61,9 @@ class Client:
             return OperationStatus(TriggerID.random(), OperationState.FAILED, error=self.failure)
         location = self.files.query if self.has_sink else QueryLocation("counts", str(self.files.location))
         snapshot = take_snapshot(location, self.root / "chk")
-        made = write_savepoint(directory or self.root / "savepoints", SavepointJob(job_id, "job"), [snapshot], name="s")
+        made = write_savepoint(
+            directory or self.root / "savepoints", SavepointJob(job_id, "job"), [snapshot], name=self.name
+        )
         return OperationStatus(TriggerID.random(), OperationState.COMPLETED, path=made.path)
 
     def roll_back(self, job_id: JobID, target: Path) -> None:
@@ -65,21 +71,32 @@ class Client:
             raise self.rejects
         self.rolled_back.append(target)
 
+    def checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
+        return CheckpointStatsSnapshot(rolled_back_to=str(self.rolled_back[-1]) if self.rolled_back else "")
+
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
     monkeypatch.setattr(rescale, "obstacles", lambda *_: [])
 
-    def run_plan(configuration: Configuration, plan: RescalePlan, interval: int) -> Savepoint:
-        snapshots = [one.snapshot for one in plan.savepoint.queries]
-        return write_savepoint(plan.target.parent, plan.savepoint.job, snapshots, name=plan.target.name)
+    client = Client(tmp_path)
+
+    def run_plan(plan: RescalePlan, java_home: str | None, interval: int) -> Savepoint:
+        client.plans.append((plan.partitions, [one.snapshot.name for one in plan.queries]))
+        old, snapshots = plan.savepoint, [one.snapshot for one in plan.savepoint.queries]
+        origin = RescaledFrom(old.path, old.created_ms, plan.partitions, ("counts",))
+        return write_savepoint(plan.target.parent, old.job, snapshots, name=plan.target.name, rescaled=origin)
 
     monkeypatch.setattr(rescaling, "run_plan", run_plan)
-    return Client(tmp_path)
+    return client
 
 
-def rescaled(client: Client, partitions: int = 3, **options: Any) -> RescaledJob:
-    return rescale_job(Configuration(), cast("ClusterClient", client), JOB, partitions, **options)
+def rescaler(client: Client) -> JobRescaler:
+    return JobRescaler.of_command(Configuration(), cast("ClusterClient", client))
+
+
+def rescaled(client: Client, partitions: int = 3, *queries: str, directory: Path | None = None) -> RescaledJob:
+    return rescaler(client).rescale(JOB, partitions, *queries, directory=directory)
 
 
 def test_the_job_goes_back_to_the_copy_and_both_savepoints_stay(client: Client) -> None:
@@ -96,9 +113,9 @@ def test_refusals_leave_the_job_and_no_savepoint(client: Client, monkeypatch: py
         rescaled(client)
     assert f"`understudy job stop {JOB}`" in caught.value.remedy
     client.has_sink = True
-    for partitions, query, why in ((0, None, "no number of partitions"), (3, "x", "no query 'x'")):
+    for partitions, queries, why in ((0, (), "no number of partitions"), (3, ("x",), "no query 'x'")):
         with pytest.raises(SavepointError, match=why):
-            rescaled(client, partitions, query=query)
+            rescaled(client, partitions, *queries)
     monkeypatch.undo()
     with pytest.raises(SavepointError, match="its state store is an unknown provider"):
         rescaled(client)
@@ -133,6 +150,109 @@ def test_where_the_outcome_is_unknown_the_savepoints_stay(client: Client, capsys
         rescaled(client)
     assert client.savepoints == ["s", "s-3-partitions"]
     assert f"are left; `understudy job info {JOB}` shows" in capsys.readouterr().err
+
+
+def test_an_undo_without_batches_since_goes_back_to_the_former_savepoint(client: Client) -> None:
+    done = rescaled(client)
+    client.failure = "no task has a streaming query"  # the rescaled tasks do not start
+    undone = rescaler(client).undo(JOB)
+    assert undone == RescaledJob(JOB, 2, done.original, done.savepoint)
+    assert client.rolled_back == [Path(done.savepoint), Path(done.original)]
+    with pytest.raises(SavepointError, match=rf"{JOB} was not rescaled since its rollback to {done.original}"):
+        rescaler(client).undo(JOB)
+
+
+def test_an_undo_after_further_batches_rescales_the_present_state(client: Client) -> None:
+    done = rescaled(client)
+    client.files.run(1)
+    client.name = "later"
+    undone = rescaler(client).undo(JOB, client.root / "savepoints")
+    later = client.root / "savepoints" / "later"
+    assert undone == RescaledJob(JOB, 2, f"{later}-2-partitions", str(later))
+    assert client.rolled_back == [Path(done.savepoint), Path(undone.savepoint)]
+    assert client.plans == [(3, ["counts"]), (2, ["counts"])]
+
+
+def test_an_undo_without_a_savepoint_says_what_a_rollback_would_do(client: Client) -> None:
+    done = rescaled(client)
+    client.files.run(1)
+    client.failure = "no task has a streaming query"
+    with pytest.raises(ClusterError, match="no savepoint of job") as caught:
+        rescaler(client).undo(JOB)
+    assert f"job rollback {JOB} --to {done.original}` repeats all batches" in caught.value.remedy
+    assert len(client.rolled_back) == 1
+
+
+def test_an_undo_needs_a_rescale_and_its_savepoints(client: Client) -> None:
+    def refused(why: str) -> None:
+        with pytest.raises(CheckpointError, match=why) as caught:
+            rescaler(client).undo(JOB)
+        assert f"`understudy job rescale {JOB} --partitions N` sets any number" in caught.value.remedy
+
+    refused(f"job {JOB} was not rescaled, so there is nothing to undo")
+    checkpoint = client.root / "chk-7"
+    checkpoint.mkdir()
+    (checkpoint / METADATA).touch()
+    client.rolled_back = [checkpoint]
+    refused(f"was not rescaled since its rollback to {checkpoint}")
+    client.rolled_back = []
+    done = rescaled(client)
+    dispose_savepoint(Path(done.original))
+    refused(f"the partitions before the rescale are not known any more: {done.original} is no savepoint")
+    dispose_savepoint(Path(done.savepoint))
+    refused(f"was rolled back to is gone: {done.savepoint} is no savepoint")
+    client.sees_files = False
+    with pytest.raises(ClusterError, match="does not see the cluster's files"):
+        rescaler(client).undo(JOB)
+    assert len(client.rolled_back) == 1
+
+
+def test_an_undo_that_the_cluster_rejects_changes_nothing(client: Client) -> None:
+    done = rescaled(client)
+    client.rejects = CheckpointError("its sink has lost files")
+    with pytest.raises(CheckpointError, match="lost files"):
+        rescaler(client).undo(JOB)
+    assert client.savepoints == ["s", "s-3-partitions"]
+    assert client.rolled_back == [Path(done.savepoint)]
+
+
+def test_the_location_that_an_undo_looks_at_must_exist(client: Client) -> None:
+    rescaled(client)
+    client.files.location.rename(client.root / "elsewhere")
+    with pytest.raises(CheckpointError, match=f"query 'counts': {client.files.location} does not exist"):
+        rescaler(client).undo(JOB)
+
+
+async def test_a_handle_rescales_and_undoes_as_the_commands_do(client: Client) -> None:
+    job: Job[Any] = Job(cast("ClusterClient", client), JOB)
+    done = job.rescale(3, query="counts", directory=str(client.root / "savepoints"))
+    original = client.root / "savepoints" / "s"
+    assert done == RescaledJob(JOB, 3, f"{original}-3-partitions", str(original))
+    assert await AsyncJob(job).undo_rescale() == RescaledJob(JOB, 2, done.original, done.savepoint)
+    assert client.plans == [(3, ["counts"])]
+    client.name = "other"
+    with pytest.raises(SavepointError, match="no query 'x'"):
+        job.rescale(3, query="x")
+
+
+def test_a_handle_logs_where_savepoints_are_left(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    client.rejects = NoAnswerError("the cluster does not answer")
+    with pytest.raises(ActorError):
+        Job(cast("ClusterClient", client), JOB).rescale(3)
+    assert "s-3-partitions are left" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ((), "Missing option '--partitions', or '--undo'"),
+        (("--undo", "--partitions", "3"), "--undo takes neither --partitions nor --query"),
+        (("--undo", "--query", "counts"), "--undo takes neither --partitions nor --query"),
+    ],
+)
+def test_a_rescale_needs_either_a_number_or_an_undo(options: tuple[str, ...], why: str) -> None:
+    done = CliRunner().invoke(cli, ["job", "rescale", *options, JOB])
+    assert (done.exit_code, why in done.stderr) == (ExitStatus.WRONG_USAGE, True)
 
 
 def test_what_needs_no_savepoint_is_refused_before_there_is_one(client: Client) -> None:

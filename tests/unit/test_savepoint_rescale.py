@@ -17,6 +17,7 @@ from runtime.checkpoint.rescale import (
     OPERATORS,
     FamilyState,
     RescalePlan,
+    Undo,
     check,
     derived_interval,
     differences,
@@ -24,6 +25,7 @@ from runtime.checkpoint.rescale import (
     obstacles,
     plan_start,
     stand_in,
+    undo_of,
 )
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
@@ -96,6 +98,9 @@ def test_the_queries_of_a_savepoint() -> None:
     kept = savepoint(query(), stateless, limited)
     infos = dict.fromkeys(["counts", "plain", "limited"], info())
     assert [one.snapshot.name for one in check(kept, infos, 5, "counts")] == ["counts"]
+    two = savepoint(query(), replace(query(), name="limited"), replace(query(), name="third"))
+    chosen = check(two, dict.fromkeys(["counts", "limited", "third"], info()), 5, "third", "counts")
+    assert [one.snapshot.name for one in chosen] == ["counts", "third"]
     with pytest.raises(SavepointError, match="'limited' cannot be rescaled") as caught:
         check(kept, infos, 5)
     assert "--query" in caught.value.remedy
@@ -118,6 +123,36 @@ def test_a_query_that_has_the_number_already_is_copied() -> None:
         check(savepoint(query(), other), infos, 5, "other")
     with pytest.raises(SavepointError, match="'other' cannot be rescaled: its state has 5 partitions already"):
         check(savepoint(other), infos, 5)
+
+
+def after_a_rescale(original: Savepoint, *names: str, batch_id: int = 7, sink: str | None = "/out") -> Savepoint:
+    """The savepoint that a rescale of these queries to 5 partitions has made."""
+    kept = tuple(replace(one, snapshot=replace(one.snapshot, batch_id=batch_id, sink=sink)) for one in original.queries)
+    origin = RescaledFrom(original.path, original.created_ms, 5, names)
+    return replace(original, queries=kept, path="/of-5", created_ms=9, rescaled=origin)
+
+
+def test_an_undo_goes_back_itself_only_where_no_query_has_committed_a_batch() -> None:
+    other = replace(query(**{"spark.sql.shuffle.partitions": "5"}), name="other")  # had 5 already
+    original = replace(savepoint(query(), other), path="/of-2")
+    made = after_a_rescale(original, "counts")
+    for committed, is_unused in (({"counts": 7, "other": 7}, True), ({"counts": 7, "other": 8}, False)):
+        assert undo_of(made, original, committed) == Undo("/of-5", "/of-2", 2, ("counts",), is_unused)
+    without_sink = after_a_rescale(original, "counts", sink=None)  # a rollback would write its batches twice
+    assert not undo_of(without_sink, original, {"counts": 7, "other": 7}).is_unused
+
+
+def test_an_undo_needs_the_savepoint_from_before_and_one_former_number() -> None:
+    original = savepoint(query(), replace(query(**{"spark.sql.shuffle.partitions": "3"}), name="other"))
+    committed = {"counts": 7, "other": 7}
+    with pytest.raises(SavepointError, match=r"different numbers of partitions \(counts: 2, other: 3\)"):
+        undo_of(after_a_rescale(original, "counts", "other"), original, committed)
+    assert undo_of(after_a_rescale(original, "other"), original, committed).partitions == 3
+    for wrong in (replace(original, created_ms=2), replace(original, job=SavepointJob("cd" * 16, "job"))):
+        with pytest.raises(SavepointError, match="is not the savepoint that /of-5 was rescaled from"):
+            undo_of(after_a_rescale(original, "other"), wrong, committed)
+    with pytest.raises(SavepointError, match="is not the savepoint"):
+        undo_of(original, original, committed)
 
 
 JOB = SavepointJob("ab" * 16, "job")

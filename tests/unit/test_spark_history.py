@@ -17,11 +17,17 @@ from typing import Any
 
 import pytest
 
-from runtime.cluster.history_commands import event_log_url
+from conf.configuration import Configuration
+from runtime.cluster.history_commands import event_log_url, read_users
 from runtime.errors import ClusterError
+from runtime.ha.errors import HaError, HaUnreachableError
+from runtime.ha.user_store import UserFile
 from runtime.rest.spark_history import MAX_CONTENT, MAX_LOGINS, HistoryProxy, Logins
 from runtime.spark.driver.java import Java
 from runtime.spark.history_server import LIFETIME_S, as_file, command, properties, token
+from runtime.users.identities import CLUSTER, Identities, Role, User
+from runtime.users.roles import OPERATE, SPARK_HISTORY, may
+from tests.unit.test_rest_roles import NAMES, NOW_MS, Users, applied
 
 TOKEN, CODE, PORT = b"t" * 64, "c" * 43, 18080
 BEARER = {"authorization": f"Bearer {TOKEN.decode()}"}
@@ -43,6 +49,8 @@ class Upstream(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
         self.asked: list[tuple[str, str, dict[str, str]]] = []
+        self.api: dict[str, bytes] = {}
+        """Answers of its own API by their paths without the query; any other path there is unknown."""
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -51,6 +59,9 @@ class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         heads = {name.lower(): value for name, value in self.headers.items()}
         self.server.asked.append((self.command, self.path, heads))
+        if self.path.startswith("/api/v1/applications/"):
+            self.answer_api(self.server.api.get(self.path.partition("?")[0]))
+            return
         self.send_response(302 if self.path == "/moved" else 200)
         if self.path == "/moved":
             self.send_header("Location", f"http://{heads['host']}/history/app/jobs/")
@@ -63,6 +74,12 @@ class _Answers(BaseHTTPRequestHandler):
             self.wfile.write(b"x" * 200_000)
 
     do_HEAD = do_GET  # noqa: N815
+
+    def answer_api(self, content: bytes | None) -> None:
+        self.send_response(404 if content is None else 200)
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        self.wfile.write(content or b"")
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -191,7 +208,7 @@ def test_the_oldest_of_too_many_logins_ends() -> None:
     logins = Logins(TOKEN, CODE)
     for number in range(MAX_LOGINS + 1):
         logins.open(str(number))
-    assert [logins.is_open(str(number)) for number in (0, 1, MAX_LOGINS)] == [False, True, True]
+    assert [logins.find(str(number)) for number in (0, 1, MAX_LOGINS)] == [None, CLUSTER, CLUSTER]
 
 
 def test_requests_are_passed_on_without_what_is_the_proxys(browser: Browser, upstream: Upstream) -> None:
@@ -288,3 +305,253 @@ def test_the_directory_of_the_logs(tmp_path: Path) -> None:
     assert event_log_url({"spark.eventLog.dir": "hdfs://n/logs"}, tmp_path) == "hdfs://n/logs"
     given = {"spark.eventLog.dir": "hdfs://n/logs", "spark.history.fs.logDirectory": str(tmp_path)}
     assert event_log_url(given, tmp_path) == str(tmp_path)
+
+
+# ---------------------------------------------------------------------- users
+
+
+PAGES = ("/", "/history/app/jobs/", "/api/v1/applications", "/attempt?application=app&tag=t", "/attempt.json?tag=t")
+AS_BROWSER = {"accept": "text/html"}
+
+
+@pytest.fixture
+def users() -> Users:
+    return Users()
+
+
+@pytest.fixture
+def with_users(upstream: Upstream, users: Users) -> Browser:
+    numbers = iter(range(1000))
+    port = upstream.server_address[1]
+    upstream.api = {"/api/v1/applications": b"[]", **{f"/api/v1/applications/app/{part}": b"[]" for part in PARTS}}
+    return Browser(
+        HistoryProxy(
+            Logins(TOKEN, CODE),
+            PORT,
+            lambda: (port, "signed"),
+            lambda: f"session-{next(numbers)}",
+            users.known(),
+        )
+    )
+
+
+PARTS = ("jobs", "sql", "stages")
+
+
+def bearer(token: bytes) -> dict[str, str]:
+    return {"authorization": f"Bearer {token.decode()}"}
+
+
+def cookie_of(reply: Reply) -> dict[str, str]:
+    return {"cookie": reply.headers["set-cookie"].partition(";")[0]}
+
+
+def ask(browser: Browser, path: str, headers: dict[str, str], method: str = "GET") -> Reply:
+    path, _, query = path.partition("?")
+    return browser.send(method, path, headers, query)
+
+
+def log_in(browser: Browser, token: bytes, target: str = "/") -> Reply:
+    return browser.send("POST", "/login", body=b"next=" + target.encode() + b"&token=" + token)
+
+
+@pytest.mark.parametrize("role", Role, ids=lambda role: role.value)
+def test_a_users_token_sees_the_pages_if_the_table_says_so(
+    with_users: Browser, upstream: Upstream, users: Users, role: Role
+) -> None:
+    allowed = role in (Role.OPERATOR, Role.ADMIN)  # spelled out beside the table, so that a slip in it is seen
+    token = users.tokens[role]
+    for path in PAGES[:3]:
+        for method in ("GET", "HEAD"):
+            reply = ask(with_users, path, bearer(token), method)
+            assert reply.status == (200 if allowed else 403), (path, method)
+    reply = log_in(with_users, token)
+    assert reply.status == (303 if allowed else 403)
+    if allowed:
+        assert ask(with_users, "/history/app/jobs/", cookie_of(reply)).status == 200
+        return
+    assert "set-cookie" not in reply.headers
+    assert upstream.asked == []
+    refused = ask(with_users, "/history/app/jobs/", bearer(token))
+    told = json.loads(refused.body)["errors"][0]
+    assert told.startswith(
+        f"user {NAMES[role]} has the role {role.value}; seeing Spark's own pages needs the role oper"
+    )
+    assert token not in refused.body
+
+
+def test_tokens_that_identify_nobody_see_nothing(with_users: Browser, upstream: Upstream, users: Users) -> None:
+    good = users.tokens[Role.ADMIN]
+    identity, secret = good.rsplit(b"_", 1)
+    shown = {
+        "another secret": identity + b"_" + secret[::-1],
+        "another id": b"understudy_" + b"0" * 16 + b"_" + secret,
+        "another's secret": identity + b"_" + users.tokens[Role.VIEWER].rsplit(b"_", 1)[1],
+        "cut": good[:-1],
+        "longer": good + b"0",
+        "upper case": good.upper(),
+        "the id alone": identity,
+        "none": b"",
+    }
+    for name, wrong in shown.items():
+        for path in PAGES:
+            for headers in ({}, AS_BROWSER):
+                reply = ask(with_users, path, bearer(wrong) | headers)
+                assert reply.status == 401, (name, path)
+                assert secret not in reply.body
+        assert log_in(with_users, wrong).status == 401, name
+    assert ask(with_users, "/", {"cookie": f"{COOKIE}={good.decode()}"}).status == 401, "a token is no session"
+    assert ask(with_users, "/", {"cookie": f"{COOKIE}=session-0"}).status == 401, "no login has opened a session"
+    for query in (f"token={good.decode()}", f"code={good.decode()}"):
+        assert with_users.send("GET", "/login", query=query).status == 401, "no token in an address"
+    assert upstream.asked == []
+
+
+@pytest.mark.parametrize("loss", ["expired", "revoked", "removed", "demoted", "store down"])
+def test_a_login_ends_with_its_token(with_users: Browser, upstream: Upstream, users: Users, loss: str) -> None:
+    token = users.tokens[Role.OPERATOR]
+    session = cookie_of(log_in(with_users, token))
+    others = cookie_of(log_in(with_users, users.tokens[Role.ADMIN]))
+    assert ask(with_users, "/history/app/", session).status == 200
+    token_id, name = token.decode().split("_")[1], NAMES[Role.OPERATOR]
+    known = Identities(users.entries)
+    if loss == "expired":
+        users.now_ms = NOW_MS + 500
+    elif loss == "store down":
+        users.failure = HaUnreachableError("Redis does not answer", "timeout")
+    elif loss == "demoted":
+        applied(users.entries, known.add_user(User(name, Role.VIEWER)))
+    else:
+        changes = known.revoke_token(token_id) if loss == "revoked" else known.remove_user(name)
+        for change in changes:
+            del users.entries[change.field]
+    users.clock += 2.0  # what an endpoint knows is a second old at most
+    asked = len(upstream.asked)
+    for path in PAGES:
+        assert ask(with_users, path, session).status == 401, path
+    status = {"demoted": 403, "store down": 503}.get(loss, 401)
+    assert ask(with_users, "/history/app/", bearer(token)).status == status
+    assert log_in(with_users, token).status == status
+    assert len(upstream.asked) == asked
+    alone = loss in ("revoked", "removed", "demoted")
+    assert ask(with_users, "/history/app/", others).status == (200 if alone else 401)
+
+
+def test_the_clusters_token_and_the_link_work_beside_users_also_without_their_store(
+    with_users: Browser, users: Users
+) -> None:
+    for failure in (None, HaUnreachableError("Redis does not answer", "timeout")):
+        users.failure = failure
+        users.clock += 2.0
+        assert ask(with_users, "/", BEARER).status == 200
+        assert ask(with_users, "/", cookie_of(log_in(with_users, TOKEN))).status == 200
+    assert with_users.send("GET", "/login", query=f"code={CODE}").status == 303
+
+
+def test_the_form_asks_for_the_token_that_this_cluster_takes(
+    browser: Browser, with_users: Browser, users: Users
+) -> None:
+    asks = ask(with_users, "/", {})
+    assert (asks.status, b"your token" in asks.body, b"rest-token" in asks.body) == (401, True, False)
+    without = ask(browser, "/", {})
+    assert (without.status, b"your token" in without.body, b"rest-token" in without.body) == (401, False, True)
+    users.failure, users.clock = HaUnreachableError("Redis does not answer", "timeout"), 2.0
+    unknown = ask(with_users, "/", {})
+    assert (unknown.status, b"cannot be checked" in unknown.body) == (401, True)
+    refused = log_in(with_users, users.tokens[Role.VIEWER])
+    assert (refused.status, b"Redis does not answer" in refused.body) == (503, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "leads_to"),
+    [
+        ("/attempt%3Fapplication=app%26tag=a%252Bb", "/attempt?application=app&tag=a%2Bb"),
+        ("/history/app/jobs/", "/history/app/jobs/"),
+        ("", "/"),
+        ("//evil.example/", "/"),
+        ("/%5Cevil.example/", "/"),
+        ("%5C%5Cevil.example", "/"),
+        ("http://evil.example/", "/"),
+        ("javascript:alert(1)", "/"),
+        ("/%09/evil.example", "/"),
+        ("/%0d%0aset-cookie:a=b", "/"),
+        ("/%20", "/"),
+        ("/" + "a" * 2500, "/"),
+    ],
+)
+def test_a_login_leads_back_to_the_page_and_to_no_other_host(browser: Browser, given: str, leads_to: str) -> None:
+    reply = log_in(browser, TOKEN, given)
+    assert (reply.status, reply.headers["location"]) == (303, leads_to)
+
+
+def test_a_browser_that_is_not_logged_in_gets_the_form_with_the_way_back(browser: Browser) -> None:
+    reply = ask(browser, '/attempt?application=app&tag="><script>', AS_BROWSER)
+    assert reply.status == 401
+    assert b"<script" not in reply.body, "an address that no login leads to is not repeated"
+    reply = ask(browser, "/attempt?application=app&tag=%22", AS_BROWSER)
+    assert b'name="next" value="/attempt?application=app&amp;tag=%22"' in reply.body
+    assert ask(browser, "/attempt?application=app&tag=t", {}).headers["content-type"] == "application/json"
+
+
+def test_the_page_of_an_attempt_lists_what_sparks_own_api_tells(browser: Browser, upstream: Upstream) -> None:
+    jobs = [{"jobId": 3, "name": "count", "status": "SUCCEEDED", "jobTags": ["t-1"], "stageIds": [5]}]
+    executions = [{"id": 2, "description": "q", "status": "COMPLETED", "successJobIds": [3]}]
+    upstream.api = {
+        "/api/v1/applications/app/jobs": json.dumps(jobs).encode(),
+        "/api/v1/applications/app/sql": json.dumps(executions).encode(),
+        "/api/v1/applications/app/stages": b"[]",
+    }
+    reply = ask(browser, "/attempt?application=app&tag=t", BEARER)
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert b'href="/history/app/jobs/job/?id=3"' in reply.body
+    assert b'href="/history/app/SQL/execution/?id=2"' in reply.body
+    assert reply.headers["content-security-policy"].startswith("default-src 'none'")
+    assert all(heads["authorization"] == "Bearer signed" for _, _, heads in upstream.asked)
+    told = json.loads(ask(browser, "/attempt.json?application=app&tag=t", BEARER).body)
+    assert [row["id"] for row in (*told["jobs"], *told["sql-executions"])] == [3, 2]
+    assert ask(browser, "/attempt", BEARER, "POST").status == 405
+
+
+def test_an_attempt_that_the_history_server_does_not_know(browser: Browser, upstream: Upstream) -> None:
+    reply = ask(browser, "/attempt?application=gone&tag=t", BEARER)
+    assert (reply.status, b"does not know the application" in reply.body) == (404, True)
+    reply = ask(browser, "/attempt.json?application=gone&tag=t", BEARER)
+    assert (reply.status, json.loads(reply.body)["errors"]) == (
+        404,
+        ["Spark's History Server does not know the application gone"],
+    )
+    asked = len(upstream.asked)
+    for query in ("", "application=app", "tag=t", "application=&tag=t", "application=..%2Fx&tag=t"):
+        assert browser.send("GET", "/attempt", BEARER, query).status == 400, query
+    for name in ("..", "a/b", "a%2Fb", "a?b", "a b", "\u00e9", "a" * 201):
+        assert browser.send("GET", "/attempt", BEARER, f"application={name}&tag=t").status == 400, name
+    assert len(upstream.asked) == asked
+    upstream.api = {"/api/v1/applications/app/jobs": b"{}", "/api/v1/applications/bad/jobs": b"<html>"}
+    for name in ("app", "bad"):
+        assert browser.send("GET", "/attempt", BEARER, f"application={name}&tag=t").status == 502, name
+
+
+async def test_users_are_read_from_the_clusters_own_store(tmp_path: Path, users: Users) -> None:
+    directory = tmp_path / "c"
+    directory.mkdir()
+    given = {"cluster.runtime-dir": str(directory)}
+    with pytest.raises(HaError, match="does not run"):  # its users are in a Redis that it starts itself
+        await read_users(Configuration.from_dict(given))
+    without = Configuration.from_dict({**given, "high-availability.type": "none"})
+    assert (await read_users(without)).users == []
+    UserFile(directory / "users.json").write(users.entries)
+    assert {user.name for user in (await read_users(without)).users} == set(NAMES.values())
+    without.write(directory / "configuration.json")
+    assert (await read_users(Configuration.from_dict(given))).users, "the running cluster's configuration counts"
+    (directory / "configuration.json").write_text("{")
+    with pytest.raises(HaError, match="cannot be read"):
+        await read_users(Configuration.from_dict(given))
+    (directory / "configuration.json").unlink()
+    (directory / "users.json").write_text("{")
+    with pytest.raises(HaError, match="no file of users"):
+        await read_users(without)
+
+
+def test_the_rule_of_the_pages_is_that_of_all_users_logs() -> None:
+    assert SPARK_HISTORY is OPERATE
+    assert may(CLUSTER, SPARK_HISTORY)

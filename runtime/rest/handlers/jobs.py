@@ -5,6 +5,7 @@ A vertex of Flink's is a chain of operators in subtasks. Here that is a task: a 
 
 from __future__ import annotations
 
+import asyncio
 import html
 from collections.abc import Iterable
 from typing import Any
@@ -25,6 +26,7 @@ from runtime.rest.handlers import cluster
 from runtime.rest.messages import IO_METRICS, Json, count_states, place, span, span_of
 from runtime.rest.routing import FROM_OFFSET, JSON, TEXT, WHOLE_NUMBER, Parameter, RestRoute, answer, now_ms, to_json
 from runtime.rest.serialized_throwable import serialized_throwable
+from runtime.rest.spark_links import HistoryState, attempts_of, link_of, look
 
 SCHEDULER = "Default"
 """Flink's `SchedulerType` of a scheduler that gives a job either all the slots that it requests or none."""
@@ -370,6 +372,41 @@ async def get_queries(rest: Rest, request: Request) -> Response:
     job_id = job_id_of(request)
     found = await rest.snapshots.get(("queries", job_id), lambda: rest.backend.query_histories(job_id))
     return answer(query_histories(found))
+
+
+def spark_work(graph: ArchivedExecutionGraph, state: HistoryState) -> Json:
+    """GET /jobs/:jobid/spark: the work of each attempt in Spark, and where Spark's own pages show it."""
+    return {
+        "history-server": {"url": state.url, "command": state.command},
+        "attempts": [_work_of(task, attempt, state) for task, attempt in attempts_of(graph)],
+    }
+
+
+def _work_of(task: TaskInfo, attempt: AttemptInfo, state: HistoryState) -> Json:
+    link = link_of(attempt.spark, state)
+    return {
+        "vertex-id": task.key,
+        "task": task.name,
+        "attempt": attempt.number,
+        "attempt-id": attempt.attempt_id,
+        "status": attempt.state.value,
+        "application": "" if attempt.spark is None else attempt.spark.application,
+        "tag": "" if attempt.spark is None else attempt.spark.tag,
+        "url": link.url,
+        "note": link.note,
+    }
+
+
+@RestRoute(
+    "GET",
+    f"{_JOB}/spark",
+    "The Spark application and the tag of each attempt, and where Spark's own pages show its work",
+    result=forms.SPARK_WORK,
+).on(ROUTES)
+async def get_spark(rest: Rest, request: Request) -> Response:
+    graph = await rest.job(request)
+    state = await rest.snapshots.get("history server", lambda: asyncio.to_thread(look, rest.configuration))
+    return answer(spark_work(graph, state))
 
 
 @RestRoute("GET", f"{_JOB}/plan", "The tasks of a job and what they read", result={"plan": forms.PLAN}).on(ROUTES)

@@ -69,13 +69,15 @@ class LocalDriver:
     # --- life
 
     @classmethod
-    async def start(cls, options: DriverOptions, *, alone: bool = False) -> LocalDriver:
+    async def start(cls, options: DriverOptions, *, alone: bool = False, thread_stays: bool = False) -> LocalDriver:
         """Start a driver JVM and write its `driver.json`; 1.5 to 2.6 s with an archive of classes, 3 to 4.6 s without.
 
         With `die_with_parent`, call it on the main thread: the kernel sends the parent-death signal when the thread
-        that forked ends. Raises `JavaNotFoundError`, `UnsupportedJavaError` and `DriverStartError`.
+        that forked ends. With *thread_stays* the caller ensures that its thread outlives the driver. Raises
+        `JavaNotFoundError`, `UnsupportedJavaError` and `DriverStartError`.
         """
-        if options.die_with_parent and threading.current_thread() is not threading.main_thread():
+        is_main = threading.current_thread() is threading.main_thread()
+        if options.die_with_parent and not (is_main or thread_stays):
             raise DriverStartError("a driver that is to die with this process must be started from its main thread")
         java = find_java(options.java_home)
         await asyncio.to_thread(check_master, options.master)

@@ -9,6 +9,7 @@ FROM_CATALOGUE: tuple[str, ...] = (
     "names-in-a-directory-not-synced",
     "directory-of-a-removed-checkpoint-made-again",
     "attempt-that-was-replaced-goes-back",
+    "request-after-the-end-of-a-job-waits-for-ever",
 )
 
 OWN: tuple[Mutant, ...] = (

@@ -10,6 +10,7 @@ import * as configuration from "./job_configuration.js";
 import * as exceptions from "./job_exceptions.js";
 import * as graph from "./job_graph.js";
 import * as logs from "./job_logs.js";
+import * as spark from "./job_spark.js";
 import * as streaming from "./job_streaming.js";
 import * as times from "./job_timeline.js";
 
@@ -20,6 +21,7 @@ const PARTS = [
   ["timeline", "Timeline", times],
   ["exceptions", "Exceptions", exceptions],
   ["logs", "Logs", logs],
+  ["spark", "Spark", spark],
   ["checkpoints", "Checkpoints", checkpoints],
   ["configuration", "Configuration", configuration],
 ];

@@ -4,16 +4,18 @@ import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { describe } from "../graph.js";
 import { badge, card, facts, heading, lasting, moment, table, trail } from "../parts.js";
+import { loadSpark, sparkPages } from "./job_spark.js";
 import { jobHref, titleOf } from "./job_tables.js";
 
 const ATTEMPTS = 20; // of which the page tells at most; they are counted from 1, as by the command line
 
 export async function load({ job: jobId, task }) {
   const path = `jobs/${at(jobId)}/vertices/${at(task)}`;
-  const [job, vertex, logs] = await Promise.all([
+  const [job, vertex, logs, spark] = await Promise.all([
     getJson(`jobs/${at(jobId)}`),
     getJson(path),
     getOptional(`jobs/${at(jobId)}/logs`), // which knows the ids of attempts
+    loadSpark(jobId),
   ]);
   const attempts = await Promise.all(
     vertex.subtasks.flatMap((subtask) => {
@@ -25,7 +27,15 @@ export async function load({ job: jobId, task }) {
   );
   const ids = new Map();
   for (const log of logs?.logs ?? []) if (log.task === vertex.name) ids.set(log.attempt, log["attempt-id"]);
-  return { job, vertex, attempts: attempts.filter(Boolean).map((attempt) => ({ ...attempt, id: ids.get(attempt.attempt) })) };
+  const works = new Map((spark?.attempts ?? []).filter((a) => a["vertex-id"] === task).map((a) => [a.attempt, a]));
+  const known = ({ attempt }) => ({ id: ids.get(attempt), spark: works.get(attempt) });
+  return { job, vertex, attempts: attempts.filter(Boolean).map((attempt) => ({ ...attempt, ...known(attempt) })) };
+}
+
+/** The Spark application of an attempt, and a link into Spark's own pages. */
+function sparkOf({ spark }) {
+  if (!spark?.application) return "–";
+  return [h("code", {}, spark.application), " ", spark.url && sparkPages(spark)];
 }
 
 /** A link to the profile of an attempt that runs. */
@@ -69,6 +79,7 @@ export function view({ job, vertex, attempts }) {
                 : "none",
           },
           { title: "Started", cell: (a) => moment(a["start-time"]) },
+          { title: "Spark", kind: "wrap", cell: sparkOf },
           { title: "Profile", cell: profileOf },
           { title: "Duration", kind: "number", cell: (a) => lasting(a["start-time"], a["end-time"], ahead) },
         ],
