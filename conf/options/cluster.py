@@ -268,6 +268,14 @@ class SecurityOptions:
         "The PEM file with the certificate of the authority that signs the cluster's certificates. Any process with a "
         "certificate of this authority may connect, so use an authority for this cluster only.",
     )
+    USERS_ISOLATION = option(
+        "security.users.isolation",
+        Boolean(),
+        "true",
+        "Whether a TaskExecutor serves the jobs of one user at a time, and gets another Spark driver before it serves "
+        "the next user. Jobs without a user count as one user's. A cluster without users is not affected. It has no "
+        "effect with `spark.remote`, where all TaskExecutors share one endpoint.",
+    )
 
 
 class EnvironmentOptions:

@@ -70,8 +70,8 @@ class JobLine:
         tasks_total: number of its tasks.
         tasks_per_state: number of tasks in each state; only states that occur.
         error: why it failed, on one line; empty otherwise.
-        waiting_for: the slot that it waits for, its place in its queue and the limit, with a file of queues; else
-            empty.
+        waiting_for: the slot that it waits for, its place in its queue and the limit, with a file of queues or with
+            users; else empty.
     """
 
     job_id: str

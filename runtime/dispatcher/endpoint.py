@@ -705,8 +705,11 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         return MultipleJobsDetails(tuple(sorted(known.values(), key=lambda job: job.start_ms, reverse=True)))
 
     async def _waiting(self) -> Sequence[WaitingRequest]:
-        """Return the requests that wait for slots, the next one first; none without a file of queues or an answer."""
-        if not self._queues.is_set:
+        """Return the requests that wait for slots, the next one first; none without an answer.
+
+        None either without a file of queues and users: then what a job waits for is the JobMaster's to say.
+        """
+        if not self._queues.is_set and not any(job.owner for job in self._jobs.values()):
             return ()
         try:
             async with asyncio.timeout(DETAILS_TIMEOUT_S):

@@ -115,7 +115,8 @@ class JobDetails:
         submitter: as in `JobGraph`.
         is_function: as in `JobGraph`.
         owner: as in `JobGraph`.
-        waiting_for: what its next task waits for, as text, with a file of queues; empty if it waits for no slot.
+        waiting_for: what its next task waits for, as text, with a file of queues or with users; empty if it waits for
+            no slot.
     """
 
     job_id: JobID

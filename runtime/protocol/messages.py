@@ -66,6 +66,8 @@ class TaskExecutorRegistration:
         shared_directory: the cluster's mark that it reads in ``cluster.shared-dir``; empty where there is none.
         spark_loss: when and why its last Spark driver was lost; empty where none was lost.
         levels: the feature levels that it supports.
+        serves_one_user: whether it gives its slots to the jobs of one user at a time, and renews its Spark driver
+            before it serves another (``security.users.isolation``). Earlier releases do neither.
     """
 
     resource_id: ResourceID
@@ -81,6 +83,7 @@ class TaskExecutorRegistration:
     shared_directory: str = ""
     spark_loss: str = ""
     levels: FeatureLevels = FeatureLevels()  # noqa: RUF009  # frozen
+    serves_one_user: bool = False
 
     @property
     def component(self) -> Component:

@@ -57,9 +57,16 @@ class SlotStatus:
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """All slots of a TaskExecutor."""
+    """All slots of a TaskExecutor.
+
+    Args:
+        slots: the status of each.
+        user: the owner of the jobs that its Spark driver has served, empty for jobs without an owner; None if it has
+            served no job, or if the TaskExecutor does not serve one user at a time.
+    """
 
     slots: tuple[SlotStatus, ...]
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,20 @@ class SlotGone:
     allocation_id: AllocationID
 
 
-SlotManagerInstruction = AllocateSlot | FailRequest | SlotGone
+@dataclass(frozen=True, slots=True)
+class RenewDriver:
+    """Request that an idle TaskExecutor starts again with another Spark driver, and report a failure to do so.
+
+    Args:
+        instance_id: of its registration.
+        reason: for its log.
+    """
+
+    instance_id: InstanceID
+    reason: str
+
+
+SlotManagerInstruction = AllocateSlot | FailRequest | SlotGone | RenewDriver
 
 
 @dataclass(frozen=True, slots=True)

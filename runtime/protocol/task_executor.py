@@ -24,11 +24,27 @@ class TaskExecutorGateway(RpcGateway):
         job_id: JobID,
         allocation_id: AllocationID,
         job_master: LeaderAddress,
+        owner: str | None = None,
     ) -> Ask[None]:
         """Give this slot to the job and offer it to its JobMaster; called by the ResourceManager.
 
+        Name the owner of the job, empty if it has none, only to a TaskExecutor that serves one user at a time. Others
+        may be of an earlier release, which does not know this argument.
+
         Raises:
-            SlotOccupiedError: another allocation holds it, or the allocation holds another slot here.
+            SlotOccupiedError: another allocation holds it, or the allocation holds another slot here, or the Spark
+                driver has served another user.
+        """
+        raise NotImplementedError
+
+    @fenced_by(RESOURCE_MANAGER)
+    def renew_driver(self, reason: str) -> Ask[None]:
+        """End the Spark driver, the task processes and this TaskExecutor; its worker starts all of them again.
+
+        The answer comes before the end. Only for a TaskExecutor that serves one user at a time.
+
+        Raises:
+            SlotOccupiedError: a job holds a slot, or the driver belongs to another owner.
         """
         raise NotImplementedError
 

@@ -121,7 +121,8 @@ class ActiveResourceManager:
         if self._ended or self._driver is None or not self._may_act():
             return
         now = time.monotonic()
-        for decision in self._allocator.decide(self._slots.waiting, self._slots.registered_workers(now), now):
+        slots = self._slots
+        for decision in self._allocator.decide(slots.waiting, slots.registered_workers(now), now, slots.stuck):
             match decision:
                 case StartWorker():
                     self._endpoint.spawn(self._request(self._driver, decision.request), "starting a worker")

@@ -56,6 +56,7 @@ from runtime.protocol.resource_manager_driver import ResourceManagerDriver
 from runtime.protocol.slots import (
     AllocateSlot,
     FailRequest,
+    RenewDriver,
     SlotGone,
     SlotManagerInstruction,
     SlotReport,
@@ -361,10 +362,14 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         instance = self._instances.get(instance_id)
         if instance is None:
             raise UnknownTaskExecutorError(f"registration {instance_id} has been ended; register again")
-        address = instance.registration.address
+        address, serves_one_user = instance.registration.address, instance.registration.serves_one_user
         # Not before: without its slots it would be neither pending nor present, and another one would be started.
         self._workers.registered(instance.resource_id)
-        self._carry_out(self._slots.register_task_manager(instance_id, instance.resource_id, address, report))
+        self._carry_out(
+            self._slots.register_task_manager(
+                instance_id, instance.resource_id, address, report, serves_one_user=serves_one_user
+            )
+        )
 
     @rpc_tell
     def notify_slot_available(self, instance_id: InstanceID, report: SlotReport) -> None:
@@ -451,6 +456,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             match instruction:
                 case AllocateSlot():
                     self.spawn(self._allocate(instruction), f"allocating {instruction.slot_id}")
+                case RenewDriver():
+                    self.spawn(self._renew_driver(instruction), f"renewing the driver of {instruction.instance_id}")
                 case SlotGone():
                     self.spawn(self._tell_gone(instruction), f"reporting the lost slot {instruction.allocation_id}")
                 case FailRequest():
@@ -462,7 +469,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         allocated = False
         try:
             if worker is not None and job is not None:
-                await worker.gateway.request_slot(slot_id, request.job_id, request.allocation_id, job.leader)
+                owner = (slots.owner_of(request.job_id),) if worker.registration.serves_one_user else ()
+                await worker.gateway.request_slot(slot_id, request.job_id, request.allocation_id, job.leader, *owner)
                 allocated = True
         except (ActorError, SlotOccupiedError) as error:
             self.log.warning("%s was not allocated to job %s: %s", slot_id, request.job_id, error)
@@ -471,6 +479,16 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             outcome = slots.slot_allocated if allocated else slots.slot_allocation_failed
             if slots is self._slots:
                 self._carry_out(outcome(slot_id, request.allocation_id))
+
+    async def _renew_driver(self, instruction: RenewDriver) -> None:
+        worker, slots = self._instances.get(instruction.instance_id), self._slots
+        try:
+            if worker is not None:
+                self.log.info("TaskExecutor %s gets a new Spark driver: %s", worker.resource_id, instruction.reason)
+                await worker.gateway.renew_driver(instruction.reason)
+        except (ActorError, SlotOccupiedError) as error:
+            self.log.warning("the driver of %s is not renewed: %s", instruction.instance_id, error)
+            slots.renewal_failed(instruction.instance_id)
 
     async def _fail(self, instruction: FailRequest) -> None:
         job = self._jobs.get(instruction.request.job_id)

@@ -7,14 +7,26 @@ again until the next report.
 Requests are served by the priority of their jobs, and at the same priority in the order of their arrival. With a file
 of queues they are served in the order of `FairShare`, within its limits. No request waits for a nearer slot: it gets
 the nearest free one. Among equally near TaskExecutors, the one with most free slots is chosen.
+
+A TaskExecutor that serves one user at a time (``security.users.isolation``) gives its slots to that user alone:
+
+1. A TaskExecutor belongs to the user whose job first got a slot of it, since its Spark driver may keep data of that
+   user. Jobs without a user count as one user's.
+2. Among equally near TaskExecutors, the jobs of a named user get the user's own before one without a user. So some are
+   left for others. Jobs without a user are spread over all.
+3. If no TaskExecutor is left for a user, an idle one of another user gets another driver (`RenewDriver`). It registers
+   again without a user, and then serves the first request in order.
+4. If none is idle either, one is drained until it is idle (`drain_phase`): no later request gets its free slots.
+   Otherwise a user who always has one task somewhere could keep others out for ever.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,6 +35,7 @@ from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, Wa
 from runtime.protocol.slots import (
     AllocateSlot,
     FailRequest,
+    RenewDriver,
     SlotCounts,
     SlotGone,
     SlotManagerInstruction,
@@ -37,6 +50,33 @@ from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
 NO_SLOTS = SlotCounts()
 WITHOUT_FILE = Queues()
+
+DRAIN_AFTER_S = 10.0
+"""Seconds for which a request waits before a TaskExecutor of another user is drained for it."""
+FIRST_DRAIN_S = 30.0
+"""Seconds of the first drain phase, and of the pause after it; each further one lasts twice as long."""
+RENEWAL_S = 120.0
+"""Seconds after which a TaskExecutor that left to renew its driver is no longer expected."""
+
+
+def drain_phase(age_s: float) -> tuple[int | None, float]:
+    """Return whether a TaskExecutor is drained for a request of that age, and the age at which that changes.
+
+    Phases and pauses alternate and grow. So a phase is at some time longer than the tasks of others. Tasks that never
+    end keep slots from others for half of the time at most.
+
+    Args:
+        age_s: seconds for which the request has waited.
+
+    Returns:
+        the number of the phase, from 0, or None in a pause; and the end of the phase or pause, as an age in seconds.
+    """
+    number, begin_s, length_s = 0, DRAIN_AFTER_S, FIRST_DRAIN_S
+    while age_s >= begin_s:
+        if age_s < begin_s + length_s:
+            return number, begin_s + length_s
+        number, begin_s, length_s = number + 1, begin_s + 2 * length_s, 2 * length_s
+    return None, begin_s
 
 
 class SlotState(Enum):
@@ -79,6 +119,11 @@ class TaskManagerSlots:
         counted: the last counts of its slots.
         idle_since: monotonic seconds; None while a slot is in use.
         released: whether its slots are no longer allocated, since its worker is being stopped.
+        serves_one_user: whether it may belong to a user.
+        user: the user to whom it belongs; None while it belongs to nobody.
+        renewing: the user for whom its driver is being renewed; None while it is not.
+        renewal_failed: whether the renewal has failed; the next report ends it.
+        drained: whether its slots are kept for an earlier request, in the present pass.
     """
 
     instance_id: InstanceID
@@ -90,6 +135,20 @@ class TaskManagerSlots:
     counted: SlotCounts = NO_SLOTS
     idle_since: float | None = None
     released: bool = False
+    serves_one_user: bool = False
+    user: str | None = None
+    renewing: str | None = None
+    renewal_failed: bool = False
+    drained: bool = False
+
+    @property
+    def is_closed(self) -> bool:
+        """True if none of its slots may be allocated."""
+        return self.released or self.renewing is not None or self.drained
+
+    def is_others(self, user: str) -> bool:
+        """Return whether it belongs to another user."""
+        return self.user is not None and self.user != user
 
     @property
     def is_idle(self) -> bool:
@@ -106,9 +165,11 @@ class TaskManagerSlots:
 
 @dataclass(slots=True)
 class PendingRequest:
-    """A request without a confirmed slot; *slot_id* is a pending slot for it."""
+    """A request without a confirmed slot, since a time; *slot_id* is a pending slot for it."""
 
     request: SlotRequest
+    user: str
+    since: float
     deadline: float
     number: int
     slot_id: SlotID | None = None
@@ -123,15 +184,19 @@ ANY_HOST = ""
 """Stands for all hosts; no host has this name."""
 
 
+_Place = tuple[str, str | None]
+"""A host, or all of them, and the user to whom the TaskExecutors belong, or nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Room:
-    hosts: tuple[str, ...]
+    places: tuple[_Place, ...]
     number: int
     free: int
 
 
 class FreeSlots:
-    """The TaskExecutors with free slots, by host and by the number of free slots.
+    """The TaskExecutors with free slots, by host, user and the number of free slots.
 
     A request must not check every TaskExecutor: with a thousand of them and four slots each, four thousand requests
     would make four million checks.
@@ -139,10 +204,17 @@ class FreeSlots:
 
     def __init__(self) -> None:
         self._rooms: dict[InstanceID, _Room] = {}
-        self._by_room: dict[tuple[str, int], list[tuple[int, InstanceID]]] = {}
-        self._sizes: dict[str, list[int]] = {}
+        self._by_room: dict[tuple[_Place, int], list[tuple[int, InstanceID]]] = {}
+        self._sizes: dict[_Place, list[int]] = {}
 
-    def set(self, instance_id: InstanceID, location: TaskManagerLocation, number: int, free: int) -> None:
+    @property
+    def is_empty(self) -> bool:
+        """True if no slot is free."""
+        return not self._rooms
+
+    def set(
+        self, instance_id: InstanceID, location: TaskManagerLocation, number: int, free: int, user: str | None = None
+    ) -> None:
         """Note how many slots of a TaskExecutor are free.
 
         Args:
@@ -150,19 +222,20 @@ class FreeSlots:
             location: of the TaskExecutor.
             number: of its registration; among TaskExecutors with equally many free slots the lowest is found.
             free: how many; 0 if none may be allocated.
+            user: to whom the TaskExecutor belongs; None for nobody.
         """
         hosts = (ANY_HOST, location.host) if location.host else (ANY_HOST,)
-        room = _Room(hosts, number, free)
+        room = _Room(tuple((host, user) for host in hosts), number, free)
         if self._rooms.get(instance_id) == room:
             return
         self.forget(instance_id)
         if free:
             self._rooms[instance_id] = room
-            for host in hosts:
-                found = self._by_room.get((host, free))
+            for place in room.places:
+                found = self._by_room.get((place, free))
                 if found is None:
-                    found = self._by_room[host, free] = []
-                    insort(self._sizes.setdefault(host, []), free)
+                    found = self._by_room[place, free] = []
+                    insort(self._sizes.setdefault(place, []), free)
                 insort(found, (number, instance_id))
 
     def forget(self, instance_id: InstanceID) -> None:
@@ -170,19 +243,20 @@ class FreeSlots:
         room = self._rooms.pop(instance_id, None)
         if room is None:
             return
-        for host in room.hosts:
-            found = self._by_room[host, room.free]
+        for place in room.places:
+            found = self._by_room[place, room.free]
             del found[bisect_left(found, (room.number, instance_id))]
             if not found:
-                del self._by_room[host, room.free]
-                self._sizes[host].remove(room.free)
-                if not self._sizes[host]:
-                    del self._sizes[host]
+                del self._by_room[place, room.free]
+                self._sizes[place].remove(room.free)
+                if not self._sizes[place]:
+                    del self._sizes[place]
 
-    def roomiest(self, host: str = ANY_HOST) -> InstanceID | None:
-        """Return the TaskExecutor with most free slots, on one host or on all; None if there is no free slot."""
-        sizes = self._sizes.get(host)
-        return self._by_room[host, sizes[-1]][0][1] if sizes else None
+    def roomiest(self, host: str = ANY_HOST, user: str | None = None) -> InstanceID | None:
+        """Return the TaskExecutor of a user, or of nobody, with most free slots, on one host or on all; else None."""
+        place = host, user
+        sizes = self._sizes.get(place)
+        return self._by_room[place, sizes[-1]][0][1] if sizes else None
 
 
 class SlotManager:
@@ -211,11 +285,19 @@ class SlotManager:
         self._slots: dict[SlotID, Slot] = {}
         self._requests: dict[AllocationID, PendingRequest] = {}
         # Derived from the above, so that no event has to read all slots, TaskExecutors or requests.
-        self._waiting: list[tuple[int, int, AllocationID]] = []
+        self._waiting: dict[str, list[tuple[int, int, AllocationID]]] = {}
+        """By user, in order; no list is empty."""
         self._held: Counter[AllocationID] = Counter()
         self._left: dict[AllocationID, JobID] = {}
         """Allocations that have left their last slot since the last `_match`."""
         self._free_slots = FreeSlots()
+        self._belonging: Counter[str] = Counter()
+        """The number of TaskExecutors that belong to each user."""
+        self._renewing: set[InstanceID] = set()
+        self._away: dict[ResourceID, tuple[str, float]] = {}
+        """TaskExecutors that have left to renew their drivers, with the user for whom, and when."""
+        self._phase_ends: float | None = None
+        """When a drain phase, or a pause between two, ends next; None without one."""
         self._counts = SlotCounts()
         self._fail_unfulfillable = False
 
@@ -229,7 +311,41 @@ class SlotManager:
     @property
     def waiting(self) -> int:
         """The number of requests that would be served by further slots: they have none, not even a pending one."""
-        return sum(1 for _ in self._order()) if self._share.queues.is_set else len(self._waiting)
+        return sum(1 for _ in self._order()) if self._share.queues.is_set else self._all_waiting
+
+    @property
+    def stuck(self) -> tuple[int, ...]:
+        """The numbers, by user, of those `waiting` requests that no registered TaskExecutor can serve as it is.
+
+        Empty if there is only one user. Requests for which a driver is being renewed do not count.
+        """
+        if len(self._belonging.keys() | self._waiting.keys()) < 2:
+            return ()
+        if self._share.queues.is_set:
+            waiting = Counter(self._requests[claim.allocation_id].user for claim in self._order())
+        else:
+            waiting = Counter({user: len(line) for user, line in self._waiting.items()})
+        waiting.subtract(self._renewed())
+        return tuple(number for number in waiting.values() if number > 0)
+
+    @property
+    def _all_waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def _waiting_of(self, user: str) -> int:
+        """Return the number of a user's waiting requests that no limit holds back."""
+        if not self._share.queues.is_set:
+            return len(self._waiting.get(user, ()))
+        return sum(self._requests[claim.allocation_id].user == user for claim in self._order())
+
+    def _renewed(self) -> Counter[str]:
+        """Return the slots of the TaskExecutors whose drivers are being renewed, by the user for whom."""
+        renewed: Counter[str] = Counter()
+        for instance_id in self._renewing:
+            manager = self._task_managers[instance_id]
+            if manager.renewing is not None:
+                renewed[manager.renewing] += len(manager.slots)
+        return renewed
 
     @property
     def task_managers(self) -> tuple[InstanceID, ...]:
@@ -257,11 +373,12 @@ class SlotManager:
 
     def _reason(self, request: SlotRequest, blocked: tuple[str, ...], place: int | None = None) -> str:
         """Return what a request waits for: its place in its queue, and the limits or the lack of slots."""
+        member = self._share.member(request.job_id)
         if not self._share.queues.is_set:
-            return f"1 slot for task {request.task_name!r}; {self._shortage()}"
-        queue = self._share.member(request.job_id).queue
-        turn = f"in queue {queue}" if place is None else f"{ordinal(place)} in queue {queue}"
-        return f"1 slot for task {request.task_name!r}, {turn}; {', '.join(blocked) or self._shortage()}"
+            return f"1 slot for task {request.task_name!r}; {self._shortage(member.user)}"
+        turn = f"in queue {member.queue}" if place is None else f"{ordinal(place)} in queue {member.queue}"
+        reason = ", ".join(blocked) or self._shortage(member.user)
+        return f"1 slot for task {request.task_name!r}, {turn}; {reason}"
 
     def queues(self, problem: str = "", *, has_file: bool = True) -> QueuesOverview:
         """Return the queues with their use, and what each request waits for.
@@ -331,6 +448,10 @@ class SlotManager:
         self.unregister_job(job_id)
         self._share.unregister(job_id)
 
+    def owner_of(self, job_id: JobID) -> str:
+        """Return the user of a job; empty for none."""
+        return self._share.member(job_id).user
+
     # ---------------------------------------------------------------- requests
 
     def register_slot_request(self, request: SlotRequest, now: float) -> list[SlotManagerInstruction]:
@@ -340,10 +461,10 @@ class SlotManager:
             return []
         self._requests_made += 1
         entry = self._requests[allocation_id] = PendingRequest(
-            request, now + self._request_timeout, self._requests_made
+            request, self.owner_of(request.job_id), self._clock(), now + self._request_timeout, self._requests_made
         )
-        insort(self._waiting, entry.rank)
-        if self._fail_unfulfillable and not self._slots:
+        self._wait(entry)
+        if self._is_unfulfillable:
             return self._fail(entry)
         return self._match()
 
@@ -367,24 +488,44 @@ class SlotManager:
         return self._fail_all_if_unfulfillable()
 
     def expired(self, now: float) -> list[SlotManagerInstruction]:
-        """Fail requests that have waited too long, except those with a pending slot; call it regularly."""
+        """Fail requests that have waited too long, except those with a pending slot; call it regularly.
+
+        At the end of a drain phase, or of a pause between two, the free slots are given anew.
+        """
         due = [entry for entry in self._requests.values() if entry.deadline <= now and entry.slot_id is None]
         if self._share.queues.is_set and self._slots:  # each waits for its turn, however long that takes
             for entry in due:
                 entry.deadline = now + self._request_timeout
-            return []
-        return [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
+            due.clear()
+        failed = [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
+        is_over = self._phase_ends is not None and self._phase_ends <= now
+        return [*failed, *self._match()] if is_over else failed
 
     def next_deadline(self) -> float | None:
-        """Return the monotonic time in seconds at which the next request expires; None if none waits."""
-        return min((entry.deadline for entry in self._requests.values() if entry.slot_id is None), default=None)
+        """Return the monotonic time in seconds at which the next request or drain phase ends; None if none does."""
+        ends = [entry.deadline for entry in self._requests.values() if entry.slot_id is None]
+        return min(ends if self._phase_ends is None else [*ends, self._phase_ends], default=None)
 
     # ----------------------------------------------------------- task managers
 
     def register_task_manager(
-        self, instance_id: InstanceID, resource_id: ResourceID, address: str, report: SlotReport
+        self,
+        instance_id: InstanceID,
+        resource_id: ResourceID,
+        address: str,
+        report: SlotReport,
+        *,
+        serves_one_user: bool = False,
     ) -> list[SlotManagerInstruction]:
-        """Add a TaskExecutor. Idempotent by instance id; a new instance replaces the old one of its name."""
+        """Add a TaskExecutor. Idempotent by instance id; a new instance replaces the old one of its name.
+
+        Args:
+            instance_id: of its registration.
+            resource_id: its name.
+            address: of its endpoint.
+            report: its slots.
+            serves_one_user: whether all users share it, or it belongs to one at a time.
+        """
         if instance_id in self._task_managers:
             return self.report_slot_status(instance_id, report)
         old = self._by_name.get(resource_id)
@@ -393,6 +534,8 @@ class SlotManager:
         self._registrations += 1
         location = TaskManagerLocation.of(resource_id, address)
         manager = TaskManagerSlots(instance_id, resource_id, address, location, self._registrations, {})
+        manager.serves_one_user = serves_one_user
+        self._away.pop(resource_id, None)
         self._task_managers[instance_id] = self._by_name[resource_id] = manager
         return self.report_slot_status(instance_id, report)
 
@@ -457,6 +600,11 @@ class SlotManager:
             if slot_id not in manager.slots:
                 manager.slots[slot_id] = self._slots[slot_id] = Slot(slot_id)
             self._reconcile(manager.slots[slot_id], status)
+        if manager.renewal_failed:
+            self._renew(manager, None)
+        if report.user is not None or manager.is_idle:
+            # A report without a user may be older than the arrival of the first AllocateSlot.
+            self._belong(manager, report.user)
         self._count(manager)
         if not manager.is_idle:
             manager.idle_since = None
@@ -486,7 +634,34 @@ class SlotManager:
         self._become(slot, SlotState.UNKNOWN)
         return self._match()
 
+    def renewal_failed(self, instance_id: InstanceID) -> None:
+        """Note that a TaskExecutor does not renew its driver, or did not answer; the next report settles that."""
+        manager = self._task_managers.get(instance_id)
+        if manager is not None and manager.renewing is not None:
+            manager.renewal_failed = True
+
     # ---------------------------------------------------------------- internals
+
+    def _belong(self, manager: TaskManagerSlots, user: str | None) -> None:
+        """Note to whom a TaskExecutor belongs."""
+        if not manager.serves_one_user or manager.user == user:
+            return
+        if manager.user is not None:
+            self._belonging[manager.user] -= 1
+            if not self._belonging[manager.user]:
+                del self._belonging[manager.user]
+        manager.user = user
+        if user is not None:
+            self._belonging[user] += 1
+
+    def _renew(self, manager: TaskManagerSlots, user: str | None) -> None:
+        """Note for whom the driver of a TaskExecutor is being renewed; None: it is not."""
+        manager.renewing, manager.renewal_failed = user, False
+        if user is None:
+            self._renewing.discard(manager.instance_id)
+        else:
+            self._renewing.add(manager.instance_id)
+        self._count(manager)
 
     def _reconcile(self, slot: Slot, status: SlotStatus) -> None:
         if status.allocation_id is None:
@@ -537,19 +712,31 @@ class SlotManager:
             all_of_them.free + now.free - before.free,
             all_of_them.pending + now.pending - before.pending,
         )
-        free = 0 if manager.released else now.free
-        self._free_slots.set(manager.instance_id, manager.location, manager.number, free)
+        free = 0 if manager.is_closed else now.free
+        self._free_slots.set(manager.instance_id, manager.location, manager.number, free, manager.user)
+
+    def _wait(self, entry: PendingRequest) -> None:
+        insort(self._waiting.setdefault(entry.user, []), entry.rank)
 
     def _wait_no_more(self, entry: PendingRequest) -> None:
-        del self._waiting[bisect_left(self._waiting, entry.rank)]
+        line = self._waiting[entry.user]
+        del line[bisect_left(line, entry.rank)]
+        if not line:
+            del self._waiting[entry.user]
 
     def _requeue(self, slot: Slot) -> None:
         entry = None if slot.allocation_id is None else self._requests.get(slot.allocation_id)
         if entry is not None and entry.slot_id == slot.slot_id:
             entry.slot_id = None
-            insort(self._waiting, entry.rank)
+            self._wait(entry)
 
     def _remove(self, manager: TaskManagerSlots) -> None:
+        if manager.renewing is not None:
+            now = self._clock()
+            self._away = {name: away for name, away in self._away.items() if away[1] > now - RENEWAL_S}
+            self._away[manager.resource_id] = manager.renewing, now
+            self._renew(manager, None)
+        self._belong(manager, None)
         for slot in manager.slots.values():
             self._requeue(slot)
             self._hold(slot, None, None)
@@ -566,30 +753,80 @@ class SlotManager:
             if allocation_id not in self._held and allocation_id not in self._requests
         ]
         self._left.clear()
-        if self._free_slots.roomiest() is None:
-            return instructions
-        for entry in self._next_requests():
-            manager = self._nearest(entry.request)
-            slot = None if manager is None else _first_free(manager.slots.values())
-            if manager is None or slot is None:
-                break
-            self._wait_no_more(entry)
-            entry.slot_id = slot.slot_id
-            manager.idle_since = None
-            self._become(slot, SlotState.PENDING, entry.request.allocation_id, entry.request.job_id)
-            instructions.append(AllocateSlot(manager.instance_id, manager.address, slot.slot_id, entry.request))
+        self._phase_ends = None
+        drained: list[TaskManagerSlots] = []
+        passed: set[str] = set()
+        is_over = self._free_slots.is_empty
+        while not is_over:
+            is_over = True
+            for entry in self._next_requests(passed):
+                manager = self._nearest(entry.request, entry.user)
+                slot = None if manager is None else _first_free(manager.slots.values())
+                if manager is not None and slot is not None:
+                    self._wait_no_more(entry)
+                    entry.slot_id = slot.slot_id
+                    manager.idle_since = None
+                    self._belong(manager, entry.user)
+                    self._become(slot, SlotState.PENDING, entry.request.allocation_id, entry.request.job_id)
+                    instructions.append(AllocateSlot(manager.instance_id, manager.address, slot.slot_id, entry.request))
+                elif not (is_over := self._free_slots.is_empty):
+                    # The free slots belong to other users. Continue without this user's requests: they cannot be
+                    # served, and must not count for the limits of a queue.
+                    instructions += self._make_room(entry, drained)
+                    passed.add(entry.user)
+                    break
+                else:
+                    break
+        for manager in drained:
+            manager.drained = False
+            self._count(manager)
         return instructions
 
-    def _next_requests(self) -> Iterator[PendingRequest]:
-        """Yield the waiting requests in the order in which they are served; each one gets a slot before the next."""
-        if self._share.queues.is_set:
-            yield from (self._requests[claim.allocation_id] for claim in self._order())
-        else:
-            while self._waiting:
-                yield self._requests[self._waiting[0][-1]]
+    def _make_room(self, entry: PendingRequest, drained: list[TaskManagerSlots]) -> list[SlotManagerInstruction]:
+        """Renew the driver of an idle TaskExecutor of another user, or drain one, for a request that finds no slot.
 
-    def _claims(self) -> list[Claim]:
-        requests = (self._requests[allocation_id] for *_, allocation_id in self._waiting)
+        Args:
+            entry: the first such request of its user.
+            drained: is appended to.
+        """
+        user = entry.user
+        renewed = self._renewed()[user]
+        if renewed and renewed >= self._waiting_of(user):
+            return []
+        others = [each for each in self._task_managers.values() if each.is_others(user) and not each.is_closed]
+        others = [each for each in others if each.slots]
+        idle = [each for each in others if each.is_idle]
+        if idle:
+            chosen = min(idle, key=lambda each: (-len(each.slots), each.number))
+            self._renew(chosen, user)
+            return [RenewDriver(chosen.instance_id, "it has served another user than the next job's")]
+        # Rounding must not put the end of a phase before itself: then this would be called without end.
+        phase, age_s = drain_phase(self._clock() - entry.since + 0.001)
+        ends = entry.since + age_s
+        self._phase_ends = ends if self._phase_ends is None else min(ends, self._phase_ends)
+        if phase is not None and others:
+            chosen = _to_be_drained(others, phase)
+            chosen.drained = True
+            drained.append(chosen)
+            self._count(chosen)
+        return []
+
+    def _next_requests(self, passed: Collection[str]) -> Iterator[PendingRequest]:
+        """Yield the waiting requests in the order in which they are served; each one gets a slot before the next.
+
+        Args:
+            passed: users whose requests are left out.
+        """
+        if self._share.queues.is_set:
+            order = self._share.order(self._claims(passed), self._clock())
+            yield from (self._requests[claim.allocation_id] for claim in order)
+        else:
+            while heads := [line[0] for user, line in self._waiting.items() if user not in passed]:
+                yield self._requests[min(heads)[-1]]
+
+    def _claims(self, passed: Collection[str] = ()) -> list[Claim]:
+        lines = (line for user, line in self._waiting.items() if user not in passed)
+        requests = (self._requests[allocation_id] for *_, allocation_id in heapq.merge(*lines))
         return [
             Claim(entry.request.job_id, entry.request.allocation_id, (-entry.request.priority, entry.number))
             for entry in requests
@@ -599,21 +836,35 @@ class SlotManager:
         """Yield the requests that no limit holds back, in order, each as if those before it were served."""
         return self._share.order(self._claims(), self._clock())
 
-    def _nearest(self, request: SlotRequest) -> TaskManagerSlots | None:
-        """Return the nearest TaskExecutor with a free slot; of equally near ones, the one with most free slots."""
-        preferred = request.preferred_locations
+    def _nearest(self, request: SlotRequest, user: str) -> TaskManagerSlots | None:
+        """Return the nearest TaskExecutor with a free slot for a user; of equally near ones, see the module."""
+        preferred, classes = request.preferred_locations, (user, None)
         local = [self._by_name.get(location.resource_id) for location in preferred]
-        here = [manager for manager in local if manager is not None and manager.counted.free and not manager.released]
+        here = [each for each in local if each is not None and each.counted.free and not each.is_closed]
+        here = [each for each in here if not each.is_others(user)]
         if not here:
-            near = [self._free_slots.roomiest(location.host) for location in preferred if location.host]
+            hosts = [location.host for location in preferred if location.host]
+            near = [self._free_slots.roomiest(host, each) for host in hosts for each in classes]
             here = [self._task_managers[found] for found in near if found is not None]
         if not here:
-            found = self._free_slots.roomiest()
-            return None if found is None else self._task_managers[found]
-        return min(here, key=lambda manager: (-manager.counted.free, manager.number))
+            far = [self._free_slots.roomiest(ANY_HOST, each) for each in classes]
+            here = [self._task_managers[found] for found in far if found is not None]
+        return min(
+            here, key=lambda each: (bool(user) and each.user is None, -each.counted.free, each.number), default=None
+        )
+
+    @property
+    def _is_unfulfillable(self) -> bool:
+        """True if requests are to fail at once: there is no slot, and no driver is being renewed."""
+        return self._fail_unfulfillable and not self._slots and not self._expected_back()
+
+    def _expected_back(self, user: str | None = None) -> list[ResourceID]:
+        """Return the TaskExecutors that renew their drivers and have left for it, for one user or for all."""
+        since = self._clock() - RENEWAL_S
+        return [name for name, (wants, at) in self._away.items() if at >= since and user in (None, wants)]
 
     def _fail_all_if_unfulfillable(self) -> list[SlotManagerInstruction]:
-        if not self._fail_unfulfillable or self._slots:
+        if not self._is_unfulfillable:
             return []
         return [item for entry in list(self._requests.values()) for item in self._fail(entry)]
 
@@ -621,9 +872,13 @@ class SlotManager:
         request = entry.request
         self.unregister_slot_request(request.allocation_id)
         waiting = f"task {request.task_name!r} of job {request.job_name!r} waits for 1 slot"
-        return [FailRequest(request, f"no slot{within}: {waiting}; {self._shortage()}")]
+        return [FailRequest(request, f"no slot{within}: {waiting}; {self._shortage(entry.user)}")]
 
-    def _shortage(self) -> str:
+    def _shortage(self, user: str) -> str:
+        renewing = [each.resource_id for each in map(self._task_managers.__getitem__, self._renewing)]
+        renewing = [name for name in renewing if self._by_name[name].renewing == user]
+        if names := [*renewing, *self._expected_back(user)]:
+            return f"{', '.join(sorted(names))} gets a new Spark driver first, after the jobs of another user"
         counts = self.counts()
         managers = len(self._task_managers)
         if not counts.registered:
@@ -632,8 +887,12 @@ class SlotManager:
         else:
             have = f"{counts.registered} slot(s) on {managers} TaskExecutor(s), {counts.free} free"
             remedy = "wait for other jobs, cancel one, or start the cluster with more slots"
-        ahead = len(self._waiting) - 1
+        ahead = self._all_waiting - 1
         queue = f", {ahead} other request(s) waiting" if ahead > 0 else ""
+        others = sum(number for each, number in self._belonging.items() if each != user)
+        if others:
+            queue += f"; {others} TaskExecutor(s) serve other users, and two users share none"
+            remedy = "wait for other jobs, cancel one, or start more TaskExecutors"
         remedy = self.outlook or remedy
         return f"the cluster has {have}{queue}; {remedy}"
 
@@ -642,6 +901,16 @@ def ordinal(number: int) -> str:
     """Return a number as ``1st``, ``2nd``, ``3rd``, ``4th``."""
     ends = {1: "st", 2: "nd", 3: "rd"}
     return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
+
+
+def _to_be_drained(managers: list[TaskManagerSlots], phase: int) -> TaskManagerSlots:
+    """Return the TaskExecutor that is drained in a phase: in every other phase the least used one, else one in turn.
+
+    The least used one may keep a task that never ends.
+    """
+    if phase % 2:
+        return managers[phase // 2 % len(managers)]
+    return min(managers, key=lambda each: (len(each.slots) - each.counted.free, each.number))
 
 
 def _first_free(slots: Iterable[Slot]) -> Slot | None:

@@ -178,19 +178,23 @@ class WorkerAllocator:
 
     # ---------------------------------------------------------------- decisions
 
-    def decide(self, waiting: int, registered: Sequence[RegisteredWorker], now: float) -> list[Decision]:
+    def decide(
+        self, waiting: int, registered: Sequence[RegisteredWorker], now: float, stuck: Sequence[int] = ()
+    ) -> list[Decision]:
         """Return the decisions that are due now.
 
         Args:
             waiting: the number of slot requests for which no registered TaskExecutor has a free slot.
             registered: the registered TaskExecutors that are not being stopped.
             now: monotonic seconds.
+            stuck: the numbers, by user, of those requests that free slots of registered TaskExecutors do not help,
+                because these serve other users. Two users share no worker.
         """
         if not self._is_recovered:
             return []
         decisions: list[Decision] = [*self._give_up(now)]
         slots, free = sum(item.slots for item in registered), sum(item.free for item in registered)
-        starts = self._starts(waiting, slots, free, now)
+        starts = self._starts(waiting, slots, free, now, stuck)
         if starts:
             return [*decisions, *starts]
         if not waiting:
@@ -226,17 +230,20 @@ class WorkerAllocator:
         ]
         return (len(self._requested) + len(counted)) * self.limits.slots_per_worker
 
-    def _starts(self, waiting: int, slots: int, free: int, now: float) -> list[StartWorker]:
+    def _starts(self, waiting: int, slots: int, free: int, now: float, stuck: Sequence[int]) -> list[StartWorker]:
         limits, coming = self.limits, self._coming(now)
         spare = limits.redundant_workers * limits.slots_per_worker
-        missing = max(waiting + spare - free - coming, limits.min_slots - slots - coming)
+        # The workers of a user who cannot use what is free are whole ones.
+        own = sum(-(-number // limits.slots_per_worker) for number in stuck) * limits.slots_per_worker
+        others = waiting - sum(stuck)
+        missing = max(own + max(others + spare - free, 0) - coming, limits.min_slots - slots - coming)
         wanted = max(0, -(-missing // limits.slots_per_worker))
         self._lacking = False
         if limits.max_slots is not None:
             # Here all pending workers count, so that a late one does not exceed the limit.
             room = limits.max_slots - slots - self.pending_workers * limits.slots_per_worker
             allowed = max(0, room // limits.slots_per_worker)
-            self._lacking = waiting > free + coming + allowed * limits.slots_per_worker
+            self._lacking = own + max(others - free, 0) > coming + allowed * limits.slots_per_worker
             wanted = min(wanted, allowed)
         if not wanted or now < self._paused_until:
             return []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import signal
 import time
@@ -26,6 +28,7 @@ from conf.options import (
     ClusterOptions,
     HeartbeatOptions,
     JobOptions,
+    SecurityOptions,
     SparkOptions,
     TaskManagerOptions,
 )
@@ -45,7 +48,7 @@ from runtime.metrics.registry import serve_metrics
 from runtime.protocol.checkpoints import TriggerCheckpoint
 from runtime.protocol.descriptor import JobReport, TaskDeployment, TaskDeploymentDescriptor, unpack
 from runtime.protocol.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, TaskPoolReport, ThreadDump
-from runtime.protocol.errors import DeploymentNotFoundError, NoSuchTaskError
+from runtime.protocol.errors import DeploymentNotFoundError, NoSuchTaskError, SlotOccupiedError
 from runtime.protocol.execution_state import ErrorInfo, FailureKind
 from runtime.protocol.messages import (
     JobHeartbeat,
@@ -70,7 +73,7 @@ from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.spark_options import warm_up_queries
 from runtime.taskexecutor.task_pool import TaskPool
 from runtime.taskexecutor.task_table import TaskTable
-from runtime.taskexecutor.worker_files import RegistrationState
+from runtime.taskexecutor.worker_files import DriverUser, RegistrationState
 
 StartHost = Callable[[Path], Awaitable[TaskHost]]
 
@@ -120,7 +123,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> None:
         super().__init__(service, resource_id)
         self.resource_id = resource_id
-        self.slots = TaskSlotTable(resource_id, configuration.get(TaskManagerOptions.NUM_TASK_SLOTS))
+        self._driver_user = DriverUser(directory, driver.info.pid, driver.info.start_time)
+        self._noted_user = self._driver_user.read()
+        slots = configuration.get(TaskManagerOptions.NUM_TASK_SLOTS)
+        self.slots = TaskSlotTable(resource_id, slots, self._noted_user)
         self._ha = ha
         self._receptionist = receptionist
         self._configuration = configuration
@@ -173,6 +179,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         )
         self._services: TaskServices | None = None
         self._stopping = False
+        self._renewal = ""
 
     @property
     def registration(self) -> TaskExecutorRegistration:
@@ -194,6 +201,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             ),
             spark_loss=self._losses.last(),
             levels=supported_levels(),
+            serves_one_user=self._driver.is_ours and self._configuration.get(SecurityOptions.USERS_ISOLATION),
         )
 
     # ---------------------------------------------------------------- life
@@ -284,11 +292,13 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         if self._stopping:
             return
         reason = f"its {what} (process {pid}) has ended"
-        if kind is FailureKind.SPARK_LOST:
+        if self._renewal:
+            reason = self._renewal
+        elif kind is FailureKind.SPARK_LOST:
             loss = self._driver.loss
             reason = f"its {loss.removeprefix('the ')}"
             self._losses.note(loss, time.time())
-        self.log.error("this TaskExecutor ends: %s", reason)
+        self.log.log(logging.INFO if self._renewal else logging.ERROR, "this TaskExecutor ends: %s", reason)
         self.goes = reason
         self._tasks.hold_ends_back()
         self._resource_manager.disconnect(reason)
@@ -334,13 +344,42 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         job_id: JobID,
         allocation_id: AllocationID,
         job_master: LeaderAddress,
+        owner: str | None = None,
     ) -> None:
         self.refuse_if_it_goes()
-        self.slots.allocate(slot_id, job_id, allocation_id)
+        self.slots.allocate(slot_id, job_id, allocation_id, owner)
+        if self.slots.user is not None and self.slots.user != self._noted_user:
+            self._note_user(self.slots.user, allocation_id)
         if self._connections.find(job_id) is None:
             # Not only from its registration on: a JobMaster that has ended by now never registers this TaskExecutor.
             self._job_heartbeats.monitor(job_id)
         await self._connections.add(job_id, job_master)
+
+    def _note_user(self, user: str, allocation_id: AllocationID) -> None:
+        """Store the user of the driver before the first task: the driver may outlive this process."""
+        try:
+            self._driver_user.write(user)
+        except OSError as error:
+            self.slots.free(allocation_id)
+            raise SlotOccupiedError(f"{self.name} cannot store the user of its Spark driver: {error}") from error
+        self._noted_user = user
+
+    @rpc_sync
+    def renew_driver(self, reason: str) -> None:
+        if self.goes:
+            return
+        if self.slots.is_used or not self._driver.is_ours:
+            cause = "a job holds a slot" if self.slots.is_used else "the driver belongs to another owner"
+            raise SlotOccupiedError(f"TaskExecutor {self.name} does not renew its Spark driver: {cause}")
+        self.goes = self._renewal = f"it gets a new Spark driver: {reason}"
+        self.spawn(self._end_driver(), "ending the Spark driver")
+
+    async def _end_driver(self) -> None:
+        """Kill the driver once no task of a freed slot runs, or after `LAST_WORDS_S`; `_die_with` does the rest."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._tasks.wait_until_idle()
+        self._driver.kill(self._renewal)
 
     def refuse_if_it_goes(self) -> None:
         """Raise `RecipientTerminated` if this TaskExecutor is about to end."""

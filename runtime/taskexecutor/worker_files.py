@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from conf.files import write_private
+from runtime.taskexecutor.slot_table import UNKNOWN_USER
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,35 @@ class RegistrationState:
     def forget(self) -> None:
         """Remove the file; call this before the TaskExecutor is started."""
         self._path.unlink(missing_ok=True)
+
+
+class DriverUser:
+    """The user whom a worker's Spark driver has served, for the next TaskExecutor that adopts the driver.
+
+    Args:
+        directory: of the worker.
+        pid: of the driver.
+        start_time: of that process; with the pid it names the process.
+    """
+
+    def __init__(self, directory: Path, pid: int, start_time: int) -> None:
+        self._path = directory / "driver-user.json"
+        self._driver = [pid, start_time]
+
+    def write(self, user: str) -> None:
+        """Write the user. Raises OSError."""
+        write_private(self._path, json.dumps({"driver": self._driver, "user": user}).encode())
+
+    def read(self) -> str | None:
+        """Return the user; None if the driver has served none, `UNKNOWN_USER` if the file cannot be read."""
+        try:
+            values = json.loads(self._path.read_bytes())
+            return str(values["user"]) if values["driver"] == self._driver else None
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            logger.warning("the user of the Spark driver cannot be read from %s: %s", self._path, error)
+            return UNKNOWN_USER
 
 
 @dataclass(frozen=True, slots=True)

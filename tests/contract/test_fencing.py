@@ -130,7 +130,7 @@ class QuietTaskExecutor(TaskExecutor):
 @pytest.fixture
 async def executor(service: RpcService, tmp_path: Path) -> QuietTaskExecutor:
     driver = AsyncMock()
-    driver.info.pid = os.getpid()
+    driver.info.pid, driver.info.start_time, driver.is_ours = os.getpid(), 1, True
     driver.info.log_file = str(tmp_path / "spark.log")
     ha = create_autospec(HighAvailabilityServices, instance=True)
     ha.leader_retrieval.side_effect = lambda _: create_autospec(LeaderRetrievalService, instance=True)

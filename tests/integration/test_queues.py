@@ -122,7 +122,7 @@ class People:
 def people(make_cluster: Callable[..., Cluster], tmp_path: Path) -> People:
     file = tmp_path / "queues.yaml"
     file.write_text(LIMITS)
-    return People(make_cluster(f"queues.file={file}"), file, tmp_path)
+    return People(make_cluster(f"queues.file={file}", "security.users.isolation=false"), file, tmp_path)
 
 
 def test_limits_hold_refusals_say_what_to_do_and_urgent_jobs_come_first(people: People) -> None:

@@ -432,8 +432,8 @@ MUTANTS = (
         "slot-of-a-worker-that-is-being-stopped",
         "A TaskExecutor that is released is given to nobody.",
         _SLOTS,
-        "free = 0 if manager.released else now.free",
-        "free = now.free",
+        "return self.released or ",
+        "return ",
         ("unit/test_slot_manager.py::test_a_released_task_executor_is_given_to_nobody_until_it_is_kept",),
     ),
     Mutant(
@@ -452,7 +452,64 @@ MUTANTS = (
         "                    pass\n",
         ("unit/test_slot_manager.py::test_a_job_is_told_of_an_allocated_slot_that_is_gone_and_may_ask_for_it_again",),
     ),
+    Mutant(
+        "slot-of-another-users-task-executor",
+        "A slot of a TaskExecutor that serves a user is given to no other user.",
+        _SLOTS,
+        "    return self.user is not None and self.user != user\n",
+        "    return False\n",
+        ("unit/test_slot_manager_users.py::test_a_near_slot_of_another_user_is_not_taken",),
+    ),
+    Mutant(
+        "drained-for-nobody",
+        "A TaskExecutor is drained for a user who waits, so that later requests of others do not pass for ever.",
+        _SLOTS,
+        "            chosen.drained = True\n",
+        "",
+        (
+            "unit/test_slot_manager_users.py::"
+            "test_a_user_waits_no_longer_than_until_the_others_present_tasks_have_ended",
+        ),
+    ),
+    Mutant(
+        "driver-renewed-in-use",
+        "A driver is not ended while a job holds a slot.",
+        "runtime/taskexecutor/endpoint.py",
+        "        if self.slots.is_used or not self._driver.is_ours:\n",
+        "        if not self._driver.is_ours:\n",
+        (
+            "contract/test_renewed_drivers.py::"
+            "test_a_driver_is_renewed_once_no_slot_is_used_and_no_slot_is_given_meanwhile",
+        ),
+    ),
+    Mutant(
+        "driver-killed-under-a-task",
+        "A driver is ended once the tasks that were cancelled in its freed slots have ended.",
+        "runtime/taskexecutor/endpoint.py",
+        "            async with asyncio.timeout(LAST_WORDS_S):\n                await self._tasks.wait_until_idle()\n",
+        "            pass\n",
+        ("contract/test_renewed_drivers.py::test_a_driver_is_killed_only_after_the_last_task_has_ended",),
+    ),
+    Mutant(
+        "adopted-driver-is-anybodys",
+        "A TaskExecutor that adopts a driver knows the user whom it has served.",
+        "runtime/taskexecutor/endpoint.py",
+        "TaskSlotTable(resource_id, slots, self._noted_user)",
+        "TaskSlotTable(resource_id, slots)",
+        ("contract/test_renewed_drivers.py::test_the_next_task_executor_that_adopts_the_driver_knows_its_user",),
+    ),
     # ------------------------------------------------------------------ the TaskExecutor
+    Mutant(
+        "driver-of-two-users",
+        "A TaskExecutor gives slots to one user, whoever asks for another.",
+        "runtime/taskexecutor/slot_table.py",
+        "if owner is not None and self.user not in (None, owner):",
+        "if False:",
+        (
+            "unit/test_slot_table.py::test_the_slots_are_one_users_also_after_the_last_one_was_freed",
+            "contract/test_renewed_drivers.py::test_a_second_user_is_refused_and_the_first_is_reported",
+        ),
+    ),
     Mutant(
         "second-slot-of-an-allocation",
         "An allocation has one slot of a TaskExecutor.",

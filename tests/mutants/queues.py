@@ -125,8 +125,8 @@ MUTANTS = (
         "workers-for-requests-over-a-limit",
         "No worker is started for a request that a limit holds back.",
         _SLOTS,
-        "return sum(1 for _ in self._order()) if self._share.queues.is_set else len(self._waiting)",
-        "return len(self._waiting)",
+        "return sum(1 for _ in self._order()) if self._share.queues.is_set else self._all_waiting",
+        "return self._all_waiting",
         ("unit/test_slot_manager_queues.py::test_a_user_gets_no_slot_beyond_the_limit_and_others_get_the_free_ones",),
     ),
     Mutant(

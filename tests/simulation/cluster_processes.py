@@ -500,9 +500,14 @@ class StandIn(RpcEndpoint, TaskExecutorGateway):
 
     @rpc_sync
     def request_slot(
-        self, slot_id: SlotID, job_id: JobID, allocation_id: AllocationID, job_master: LeaderAddress
+        self,
+        slot_id: SlotID,
+        job_id: JobID,
+        allocation_id: AllocationID,
+        job_master: LeaderAddress,
+        owner: str | None = None,
     ) -> None:
-        self.slots.allocate(slot_id, job_id, allocation_id)
+        self.slots.allocate(slot_id, job_id, allocation_id, owner)
 
 
 async def create_stand_in(

@@ -18,7 +18,8 @@ def test_the_page_names_tests_that_there_are() -> None:
 
 
 def test_every_row_names_a_case_and_every_case_has_a_row() -> None:
-    rows = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
+    table = PAGE.partition("## One user at a time")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     named = [set(re.findall(r"`([^`]+)`", line.rstrip(" |").rpartition("|")[2])) for line in rows]
     assert all(named)
     assert set().union(*named) == set(BULLIES)

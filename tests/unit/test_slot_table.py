@@ -63,3 +63,24 @@ def test_offers_are_of_one_job_and_the_report_is_of_all_slots() -> None:
     assert table.offers(OTHER_JOB) == []
     statuses = [(status.slot_id, status.job_id, status.allocation_id) for status in table.report().slots]
     assert statuses == [(SLOT, JOB, ALLOCATION), (SlotID(NAME, 1), None, None)]
+
+
+def test_the_slots_are_one_users_also_after_the_last_one_was_freed() -> None:
+    table = TaskSlotTable(NAME, 2)
+    assert table.report().user is None
+    assert table.allocate(SLOT, JOB, ALLOCATION, "ada")
+    for user in ("bob", ""):
+        with pytest.raises(SlotOccupiedError, match="has served another user"):
+            table.allocate(SlotID(NAME, 1), OTHER_JOB, OTHER, user)
+    table.free(ALLOCATION)
+    with pytest.raises(SlotOccupiedError, match="has served another user"):
+        table.allocate(SLOT, OTHER_JOB, OTHER, "bob")
+    assert table.allocate(SLOT, OTHER_JOB, OTHER, "ada")
+    assert table.report().user == "ada"
+
+
+def test_after_a_job_whose_user_was_not_named_the_slots_are_no_named_users() -> None:
+    table = TaskSlotTable(NAME, 2, "ada")
+    assert table.allocate(SLOT, JOB, ALLOCATION)
+    with pytest.raises(SlotOccupiedError, match="has served another user"):
+        table.allocate(SlotID(NAME, 1), OTHER_JOB, OTHER, "ada")

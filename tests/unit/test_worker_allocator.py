@@ -45,6 +45,24 @@ def released(decisions: list[Decision]) -> list[str]:
     return [str(item.resource_id) for item in decisions if isinstance(item, ReleaseWorker)]
 
 
+def test_users_who_cannot_use_what_is_free_get_workers_of_their_own() -> None:
+    workers = allocator()
+    taken = [here(1, free=1)]
+    assert starts(workers.decide(3, taken, 0.0, [2, 1])) == [1, 2], "two users share no worker"
+    assert workers.decide(3, taken, 0.1, [2, 1]) == []
+    workers.requested(1, name(2), 0.2)
+    workers.requested(2, name(3), 0.2)
+    assert starts(workers.decide(4, taken, 0.3, [2, 1, 1])) == [3]
+    assert starts(workers.decide(5, taken, 0.4, [2, 1, 1, 1])) == [], "there may be at most four"
+    assert "slotmanager.number-of-slots.max" in workers.outlook(0.4)
+
+
+def test_a_request_for_which_a_driver_is_being_renewed_needs_no_worker() -> None:
+    workers = allocator()
+    assert starts(workers.decide(2, [here(1, free=2)], 0.0, [])) == []
+    assert starts(workers.decide(3, [here(1, free=2)], 0.0, [1])) == [1]
+
+
 def test_what_is_pending_is_not_asked_for_twice_and_what_more_is_needed_is() -> None:
     workers = allocator()
     assert starts(workers.decide(3, [], 0.0)) == [1, 2]

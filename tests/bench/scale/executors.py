@@ -79,8 +79,9 @@ class LightTaskExecutor(RpcEndpoint, TaskExecutorGateway):
         job_id: JobID,
         allocation_id: AllocationID,
         job_master: LeaderAddress,
+        owner: str | None = None,
     ) -> None:
-        self.slots.allocate(slot_id, job_id, allocation_id)
+        self.slots.allocate(slot_id, job_id, allocation_id, owner)
 
     def free_all(self) -> None:
         """Free every slot, and say so for each, as a TaskExecutor does."""

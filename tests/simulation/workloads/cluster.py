@@ -9,10 +9,13 @@ what is below `runtime.spark`: a driver process, and tasks that run for a while 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
+import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,6 +92,7 @@ HEARTBEATS_S = 0.8
 SLOTS = 2
 SHARED = Path(ROOT) / "shared"
 LOCAL = Path(ROOT) / "local"
+USERS = "", "ada", "bob"
 METRICS = TaskManagerMetrics(60_000_000, 1.5, 12, 40, 900_000_000, 20.0, 0)
 
 
@@ -177,7 +181,7 @@ class ModelBlobServer(RpcEndpoint, BlobServerGateway):
 class ModelDriver:
     """What a TaskExecutor needs of its Spark driver: a process, whose death is a loss."""
 
-    is_ours = False
+    is_ours = True
     has_streaming = False
     alive = True
 
@@ -191,6 +195,12 @@ class ModelDriver:
 
     async def reset(self) -> None:
         """End what a predecessor left."""
+
+    def kill(self, why: str) -> None:
+        """End the process."""
+        installed_kernel().devices["cluster"].world.count("renewed drivers")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.info.pid, signal.SIGKILL)
 
     async def close(self) -> None:
         """Do nothing."""
@@ -429,6 +439,7 @@ class Cluster:
         self._observed: dict[tuple[Fences, str], int] = {}
         self._stops: dict[SimProcess, asyncio.Event] = {}
         self._attempts: dict[str, RunningTask] = {}
+        self._users: dict[tuple[str, int], str] = {}
         self._disturbs = False
         self._listing: tuple[JobStatus, ...] = ()
         world.kernel.devices["cluster"] = self
@@ -441,6 +452,10 @@ class Cluster:
         task = RunningTask(job_id, attempt_id, here(), now)
         world.kernel.trace("task starts", job_id[:6])
         world.count("tasks")
+        (driver,) = [one._driver.info.pid for one in self.executors.values() if one.service.loop is here().loop]
+        user = self._users.setdefault((here().host.name, driver), self.owner(job_id))
+        if user != self.owner(job_id):
+            world.fail("no driver serves two users", f"job {job_id} of {self.owner(job_id)!r} starts on {user!r}'s")
         if attempt_id in self._attempts:
             world.fail("each attempt runs once", f"attempt {attempt_id} of job {job_id} starts again")
         ended = self.ended.get(job_id)
@@ -453,6 +468,10 @@ class Cluster:
         self.tasks = [one for one in self.tasks if one.ended is None and one.process.alive]
         self.tasks.append(task)
         return task
+
+    def owner(self, job_id: JobID) -> str:
+        """Return the user who has submitted a job, or nobody; few TaskExecutors serve one of three users each."""
+        return USERS[int(job_id, 16) % len(USERS)]
 
     def task_ends(self, task: RunningTask) -> None:
         """Note that it runs no more."""
@@ -761,6 +780,7 @@ class Cluster:
         graph = JobGraph.for_script(
             "job", job_id=job_id, argv=(str(duration_s), failing), created_ms=time.time_ns() // 1_000_000
         )
+        graph = replace(graph, owner=self.owner(job_id))
         self.submitted[job_id] = kernel.now
         for _ in range(5):
             try:
