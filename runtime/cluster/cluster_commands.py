@@ -316,20 +316,24 @@ def finalize(configuration: Configuration, as_json: bool) -> None:
     metavar="VENV",
     help="Virtual environment with the release to run.  [default: the one of this command]",
 )
-@click.option("--yes", is_flag=True, help="Exchange the only master: the cluster answers no request meanwhile.")
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Exchange the only master, though the cluster answers no request until it is started again.",
+)
 @json_option
 def upgrade(configuration: Configuration, dry_run: bool, venv: Path | None, yes: bool, as_json: bool) -> None:
     """Exchange the masters of the running cluster for those of another release, one after the other.
 
     Standby masters are exchanged first, then the leading one, which hands over. Tasks keep running, and jobs can be
-    submitted. TaskExecutors are not exchanged: the last lines say what is left to do. An interrupted upgrade continues
+    submitted. TaskExecutors are not exchanged: the last lines name the remaining work. An interrupted upgrade continues
     when the command is run again. To return to the earlier release, name its environment with --to.
     """
     from runtime.cluster.documents import ClusterUpgrade
     from runtime.cluster.upgrade import preview
     from runtime.cluster.upgrade import upgrade as upgrade_masters
 
-    left = "the other masters keep running; `understudy cluster upgrade` continues"
+    left = "a master may have been ended and not started again; run `understudy cluster upgrade` again"
     with readable_errors():
         if dry_run:
             target, plan = preview(configuration, venv)

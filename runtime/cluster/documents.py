@@ -786,7 +786,7 @@ class ClusterUpgrade:
         kept: the processes that stay as they are.
         jobs: the jobs that have not ended, and what they notice.
         warning: what the cluster's users notice; empty for nothing.
-        to_do: what is left to the operator after the last step.
+        to_do: the work that is left to the operator after the last step.
     """
 
     cluster_id: str

@@ -4,8 +4,8 @@ Each master is ended by SIGTERM, by which it releases its latches, and started a
 installation. So a release is never started by the code of another one.
 
 The claim ``upgrade`` in the runtime directory excludes a second upgrade. It names the master that is exchanged at
-present. If this process is interrupted between the end of the old master and the start of the new one, the next upgrade
-finds the name there, and starts the master.
+present. An upgrade may be interrupted between the end of the old master and the start of the new one. Then the next
+upgrade finds the name there, and starts the master.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def upgrade(
         configuration: of the command.
         venv: directory of the other environment; None: that of this process.
         say: called with each step.
-        is_accepted: whether a cluster with one master may be without a leader meanwhile.
+        is_accepted: whether a cluster with one master may be without a leader until that is started again.
 
     Returns:
         the release, the steps that were done, and a plan of what is left: its steps are empty.
@@ -370,7 +370,7 @@ def _settled(
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the new master serves, but {missing[0]} did not continue within cluster.start-timeout",
-                f"see {directory.log}; the upgrade goes on where it is if it is run again",
+                f"see {directory.log}; run the upgrade again, which continues with the other masters",
             )
         time.sleep(0.1)
 

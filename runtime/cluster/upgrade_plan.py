@@ -78,7 +78,7 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What an upgrade has to know of a cluster.
+    """The facts of a cluster that an upgrade depends on.
 
     Args:
         feature_level: that the cluster stores.
@@ -156,14 +156,14 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class UpgradePlan:
-    """What an upgrade does, and what it leaves.
+    """The steps of an upgrade, and their effects.
 
     Attributes:
         steps: the masters to exchange, in this order.
         kept: the processes that stay as they are.
         jobs: the jobs that have not ended.
         warning: what the cluster's users notice; empty for nothing.
-        to_do: what is left to the operator after the last step.
+        to_do: the work that is left to the operator after the last step.
     """
 
     steps: tuple[PlannedProcess, ...]
@@ -282,8 +282,8 @@ def _job(job: RunningJob, state: ClusterState, target: Target, *, will_move: boo
     else:
         effect = "has no slot: the next leader requests them again"
     if old := [worker.name for worker in workers if not _runs(target, worker.release)]:
-        later = "resumes its queries from the last checkpoint" if job.streams else "runs its tasks there again"
-        effect += f"; {later} when {' or '.join(old)} is restarted later"
+        later = "its queries resume from the last checkpoint" if job.streams else "its tasks there run again"
+        effect += f"; when {' or '.join(old)} is restarted later, {later}"
     return PlannedJob(job.job_id, job.name, job.state, tuple(worker.name for worker in workers), effect)
 
 
@@ -292,12 +292,12 @@ def _to_do(state: ClusterState, target: Target) -> tuple[str, ...]:
     if old := [worker for worker in state.task_executors if not _runs(target, worker.release)]:
         names = ", ".join(f"{worker.name} ({worker.release.version or 'unknown version'})" for worker in old)
         found.append(
-            f"restart the TaskExecutors of another release, one after the other: {names}. `understudy status` shows "
-            "the process of each, and `kill PID` restarts it with the release of its master; tasks there run again"
+            f"restart the TaskExecutors of another release, one at a time: {names}; `kill PID` with the PID of the "
+            "process in `understudy status`"
         )
     if target.release.levels.newest > state.feature_level:
         found.append(
-            "once all components are upgraded, and you do not want to return: `understudy cluster finalize` raises the "
-            f"feature level from {state.feature_level}"
+            f"raise the feature level from {state.feature_level} once all components are upgraded, which ends "
+            "downgrades: `understudy cluster finalize`"
         )
     return tuple(found)

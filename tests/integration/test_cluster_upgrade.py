@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from runtime import __version__
-from runtime.cluster.upgrade import Environment
+from runtime.cluster.upgrade import CLAIM, Environment
 from runtime.cluster.upgrade_plan import UpgradeRefusedError
+from runtime.environment.directory import ClusterDirectory
 from tests import release
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
 from tests.job_files import TRIVIAL, write_job
@@ -157,8 +158,8 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
         "2 of 2: exchanging master",
     ]
     assert out.splitlines()[0] == f"all masters run Understudy {VERSION}"
-    assert "restart the TaskExecutors of another release, one after the other: taskmanager-0" in out
-    assert "`understudy cluster finalize` raises the feature level from 1" in out
+    assert "restart the TaskExecutors of another release, one at a time: taskmanager-0" in out
+    assert "raise the feature level from 1" in out
     assert versions(upgraded) == {"master": VERSION, "master-1": VERSION}
     assert what_must_stay(upgraded, job) == kept
     assert finished > 1
@@ -202,6 +203,12 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
     assert "error: master is the only master" in refused.stderr
     assert "understudy start-master" in refused.stderr
     assert single.pid_of("master") == master
+
+    other = ClusterDirectory(single.directory).claim(CLAIM)  # as another upgrade holds it
+    assert other.try_acquire()
+    told = upgraded.run("cluster", "upgrade", to, "--yes", check=False)
+    assert (told.returncode, "error: another upgrade of the cluster" in told.stderr) == (1, True)
+    other.release()
 
     plant_killer(environment, tmp_path / "kill")
     assert upgraded.run("cluster", "upgrade", to, "--yes", check=False).returncode == -9

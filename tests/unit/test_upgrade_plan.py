@@ -96,9 +96,9 @@ def test_each_job_shows_what_it_notices() -> None:
     stream, batch, queued = plan_upgrade(STATE, TARGET).jobs
     assert stream.task_executors == ("taskmanager-0",)
     assert stream.effect == (
-        "its tasks keep running; resumes its queries from the last checkpoint when taskmanager-0 is restarted later"
+        "its tasks keep running; when taskmanager-0 is restarted later, its queries resume from the last checkpoint"
     )
-    assert batch.effect == "its tasks keep running; runs its tasks there again when taskmanager-0 is restarted later"
+    assert batch.effect == "its tasks keep running; when taskmanager-0 is restarted later, its tasks there run again"
     assert (queued.task_executors, queued.effect) == ((), "has no slot: the next leader requests them again")
     all_new = ClusterState(1, (replace(LEADER, release=NEW),), (replace(WORKER, release=NEW),), JOBS)
     assert {job.effect for job in plan_upgrade(all_new, TARGET).jobs} == {"not affected"}
@@ -107,7 +107,7 @@ def test_each_job_shows_what_it_notices() -> None:
 def test_what_is_left_names_the_task_executors_and_the_feature_level() -> None:
     restart, finalize = plan_upgrade(STATE, TARGET).to_do
     assert "taskmanager-0 (0.1.0)" in restart
-    assert "`understudy cluster finalize` raises the feature level from 1" in finalize
+    assert "raise the feature level from 1" in finalize
     upgraded = replace(STATE, task_executors=(replace(WORKER, release=NEW),))
     assert plan_upgrade(upgraded, TARGET).to_do == (finalize,)
     assert plan_upgrade(replace(upgraded, feature_level=2), TARGET).to_do == ()
