@@ -50,6 +50,7 @@ from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
 from runtime.feature_level import FeatureLevels, Release, supported_levels
 from runtime.process_signals import signal_process
+from runtime.protocol.errors import UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import RESOURCE_MANAGER
 from runtime.protocol.master import MASTER, MasterGateway
@@ -320,11 +321,14 @@ def _master(client: ClusterClient, directory: ClusterDirectory, number: int, add
 def _task_executors(client: ClusterClient) -> Iterator[RunningTaskExecutor]:
     for view in client.task_managers():
         registration = view.registration
-        info = client.call(
-            RESOURCE_MANAGER,
-            ResourceManagerGateway,
-            lambda manager: manager.request_task_manager_info(registration.resource_id).result(),  # noqa: B023  # called at once
-        )
+        try:
+            info = client.call(
+                RESOURCE_MANAGER,
+                ResourceManagerGateway,
+                lambda manager: manager.request_task_manager_info(registration.resource_id).result(),  # noqa: B023  # called at once
+            )
+        except UnknownTaskExecutorError:
+            continue  # it has left since, or another ResourceManager leads, with which it registers next
         yield RunningTaskExecutor(
             registration.resource_id,
             registration.pid,

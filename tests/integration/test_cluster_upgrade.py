@@ -19,6 +19,7 @@ from runtime.cluster.upgrade_plan import UpgradeRefusedError
 from runtime.environment.directory import ClusterDirectory
 from tests import release
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
+from tests.fakes.sshd import unused_port
 from tests.job_files import TRIVIAL, write_job
 from tests.next_release import LEVEL, VERSION, make_next_release
 from tests.waiting import PATIENCE_S
@@ -98,10 +99,17 @@ def what_must_stay(cluster: Cluster, job: WaitingJob) -> dict[str, Any]:
     }
 
 
+def page_of(cluster: Cluster, name: str) -> str:
+    """Return the address of a web endpoint."""
+    with cluster.client() as client:
+        (url,) = [view.url for view in client.status().processes if view.name == name]
+    return url
+
+
 @pytest.fixture
 def pair(old_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of the previous release with a leading master and a standby."""
-    yield from started(tmp_path_factory.mktemp("c"), masters=2, tree=old_tree)
+    yield from started(tmp_path_factory.mktemp("c"), f"rest.port={unused_port()}", masters=2, tree=old_tree)
 
 
 @pytest.fixture
@@ -120,6 +128,7 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
     await_value(lambda: job.starts == 1)
     pair.await_status(job.job_id, "RUNNING")
     kept = what_must_stay(pair, job)
+    page = page_of(pair, "rest")
     file = write_job(tmp_path, TRIVIAL, "trivial.py")
     before = versions(upgraded)
     assert before == {"master": before["master"], "master-1": before["master"]}
@@ -163,6 +172,7 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
     assert versions(upgraded) == {"master": VERSION, "master-1": VERSION}
     assert what_must_stay(upgraded, job) == kept
     assert finished > 1
+    assert page_of(upgraded, "rest") == page, "the first master serves its configured port again"
 
     # Run again, it has nothing to do.
     assert upgraded.json("cluster", "upgrade")["steps"] == []
