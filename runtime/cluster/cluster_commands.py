@@ -1,4 +1,4 @@
-"""The commands for a whole cluster: start, start-master, stop, status, cluster finalize, doctor, demo and log-level."""
+"""The commands for a whole cluster: start, start-master, stop, status, cluster ..., doctor, demo and log-level."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from runtime.errors import ClusterError
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
+    from runtime.cluster.upgrade_plan import UpgradePlan
     from runtime.protocol.diagnostics import TaskPoolReport
     from runtime.protocol.messages import ClusterOverview, ClusterStatus
 
@@ -297,6 +298,82 @@ def finalize(configuration: Configuration, as_json: bool) -> None:
     if not as_json:
         for limit in change.held_by:
             say(f"it is no higher: {limit}")
+
+
+@cluster.command(
+    epilog=examples(
+        "understudy cluster upgrade --dry-run",
+        "understudy cluster upgrade",
+        "understudy cluster upgrade --to /opt/understudy-0.1.0",
+    )
+)
+@configured
+@click.option("--dry-run", is_flag=True, help="Show what would be done to which process and job, and do nothing.")
+@click.option(
+    "--to",
+    "venv",
+    type=click.Path(path_type=Path),
+    metavar="VENV",
+    help="Virtual environment with the release to run.  [default: the one of this command]",
+)
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Exchange the only master, though the cluster answers no request until it is started again.",
+)
+@json_option
+def upgrade(configuration: Configuration, dry_run: bool, venv: Path | None, yes: bool, as_json: bool) -> None:
+    """Exchange the masters of the running cluster for those of another release, one after the other.
+
+    Standby masters are exchanged first, then the leading one, which hands over. Tasks keep running, and jobs can be
+    submitted. TaskExecutors are not exchanged: the last lines name the remaining work. An interrupted upgrade continues
+    when the command is run again. To return to the earlier release, name its environment with --to.
+    """
+    from runtime.cluster.documents import ClusterUpgrade
+    from runtime.cluster.upgrade import preview
+    from runtime.cluster.upgrade import upgrade as upgrade_masters
+
+    left = "a master may have been ended and not started again; run `understudy cluster upgrade` again"
+    with readable_errors():
+        if dry_run:
+            target, plan = preview(configuration, venv)
+            steps = plan.steps
+        else:
+            with waiting("", left):
+                target, done, plan = upgrade_masters(configuration, venv, say, is_accepted=yes)
+            steps = tuple(done)
+    if as_json:
+        cluster_id, version = configuration.get(ClusterOptions.ID), target.release.version
+        rest = (plan.kept, plan.jobs, plan.warning, plan.to_do)
+        print_document(ClusterUpgrade(cluster_id, version, target.python, dry_run, steps, *rest))
+        return
+    if dry_run:
+        _print_plan(plan)
+    if not dry_run or not steps:
+        print_line(f"all masters run {target.release}")
+    for number, what in enumerate(plan.to_do, 1):
+        print_line(f"left to do, {number}: {what}")
+
+
+def _print_plan(plan: UpgradePlan) -> None:
+    rows = [(str(number), step) for number, step in enumerate(plan.steps, 1)] + [("-", each) for each in plan.kept]
+    print_table(
+        ("ORDER", "PROCESS", "PID", "RUNS", "WILL RUN", "EFFECT"),
+        [
+            (order, each.process, str(each.pid or "(ended)"), each.version, each.target_version, each.effect)
+            for order, each in rows
+        ],
+    )
+    if plan.jobs:
+        print_line("")
+        columns = ("JOB", "NAME", "STATE", "TASKEXECUTORS", "EFFECT")
+        print_table(
+            columns,
+            [(job.job_id, job.name, job.state, " ".join(job.task_executors), job.effect) for job in plan.jobs],
+        )
+    print_line("")
+    if plan.warning:
+        say(f"warning: {plan.warning}")
 
 
 @click.command(epilog=examples("understudy doctor", "understudy doctor --start-spark --json"))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runtime.checkpoint.compatibility import Verdict
 from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointFile, SavepointQuery
+from runtime.cluster.upgrade_plan import PlannedJob, PlannedProcess
 from runtime.job_logs import LogPiece
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
 from runtime.protocol.checkpoint_statistics import (
@@ -773,6 +774,33 @@ class FinalizedLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterUpgrade:
+    """The masters that `cluster upgrade` has exchanged, or with `--dry-run` would exchange.
+
+    Attributes:
+        cluster_id: of the cluster.
+        target_version: of Understudy, that the masters run after the upgrade.
+        python: the interpreter that runs it.
+        is_dry_run: whether nothing was changed.
+        steps: the exchanged masters, in their order.
+        kept: the processes that stay as they are.
+        jobs: the jobs that have not ended, and what they notice.
+        warning: what the cluster's users notice; empty for nothing.
+        to_do: the work that is left to the operator after the last step.
+    """
+
+    cluster_id: str
+    target_version: str
+    python: str
+    is_dry_run: bool
+    steps: tuple[PlannedProcess, ...]
+    kept: tuple[PlannedProcess, ...]
+    jobs: tuple[PlannedJob, ...]
+    warning: str
+    to_do: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TaskExecutor:
     """A registered TaskExecutor.
 
@@ -1159,6 +1187,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "stop": (StoppedCluster, StoppedHost, HostOutcomes),
     "status": (Status,),
     "cluster finalize": (FinalizedLevel,),
+    "cluster upgrade": (ClusterUpgrade,),
     "doctor": (Examination,),
     "log-level": (list[LogLevel], list[LogLevelChange]),
     "job run": (Job, SubmittedJob, Application, SubmittedApplication),

@@ -61,10 +61,14 @@ class Claim:
 
     def living(self) -> tuple[ProcessRecord, str] | None:
         """Return the claimed process and its address; None if it does not run."""
+        found = self.noted()
+        return found if found is not None and found[0].is_alive() else None
+
+    def noted(self) -> tuple[ProcessRecord, str] | None:
+        """Return the process and the address that `note` has written, running or not; None if there is no note."""
         try:
             values = json.loads(self.path.read_bytes())
-            record = ProcessRecord(**values["process"])
-            return (record, str(values["address"])) if record.is_alive() else None
+            return ProcessRecord(**values["process"]), str(values["address"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 

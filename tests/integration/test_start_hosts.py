@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster_harness import ROOT, Cluster
+from tests.cluster_harness import GROUPS, ROOT, Cluster
 from tests.fakes.sshd import find_sshd, running_sshd, unused_port
 from tests.job_files import TRIVIAL, write_job
 from tests.json_output import parsed
@@ -23,7 +23,7 @@ ABSENT = "127.0.0.2"
 
 def command(conf: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run one command with the hosts' configuration."""
-    words = [word for word in arguments if not word.startswith("-")][: 2 if arguments[0] == "job" else 1]
+    words = [word for word in arguments if not word.startswith("-")][: 2 if arguments[0] in GROUPS else 1]
     rest = arguments[len(words) :]
     whole = [sys.executable, "-m", "runtime.cluster", *words, "--config", str(conf), *rest]
     return subprocess.run(whole, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT, check=False)
@@ -67,6 +67,11 @@ def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(tmp
 
             again = outcomes(command(conf, "start", "--hosts", "--json"))
             assert "already runs" in again["127.0.0.1", "master"]["detail"]
+
+            whole = command(conf, "cluster", "upgrade", "--dry-run")
+            assert whole.returncode == 1
+            assert "the masters here belong to a cluster on several hosts" in whole.stderr
+            assert "stop --role master" in whole.stderr
 
             wrong = tmp_path / "wrong"
             wrong.touch(mode=0o600)

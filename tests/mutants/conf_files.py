@@ -341,8 +341,8 @@ MUTANTS = (
         "claim-of-a-number-used-again",
         "A claim names its process only as long as that one lives.",
         "runtime/environment/claims.py",
-        'return (record, str(values["address"])) if record.is_alive() else None',
-        'return (record, str(values["address"]))',
+        "return found if found is not None and found[0].is_alive() else None",
+        "return found",
         ("unit/test_environment_claims.py::test_a_claim_names_its_process_as_long_as_that_lives",),
     ),
     # ------------------------------------------------------------------ what a job brings

@@ -25,6 +25,7 @@ from runtime.cluster.documents import (
     DOCUMENTS,
     Application,
     Checkpoints,
+    ClusterUpgrade,
     FinalizedLevel,
     HostOutcomes,
     Job,
@@ -45,6 +46,7 @@ from runtime.cluster.documents import (
 from runtime.cluster.output import SCHEMA, print_document, to_plain
 from runtime.cluster.roles import Role, StartedRole
 from runtime.cluster.ssh import Outcome
+from runtime.cluster.upgrade_plan import PlannedJob, PlannedProcess
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.job_logs import KeptLog, LogPiece
 from runtime.jobgraph.job_graph import JobKind, VertexRole
@@ -181,6 +183,20 @@ SAMPLES: list[tuple[str, Any]] = [
         ),
     ),
     ("cluster finalize", FinalizedLevel("c", 2, 1, ("the master at h:1 runs Understudy 0.2.0, which supports 2",))),
+    (
+        "cluster upgrade",
+        ClusterUpgrade(
+            "c",
+            "0.2.0",
+            "/venv/bin/python",
+            is_dry_run=True,
+            steps=(PlannedProcess("master", 7, "0.1.0", "0.2.0", "leads"),),
+            kept=(PlannedProcess("tm-0", 1, "0.1.0", "0.1.0", "stays"),),
+            jobs=(PlannedJob(JOB, "flights", "RUNNING", ("tm-0",), "its tasks keep running"),),
+            warning="",
+            to_do=("finalize",),
+        ),
+    ),
     ("log-level", [LogLevel("master", "root", "INFO")]),
     ("log-level", [LogLevelChange("master", "root", "INFO", "DEBUG")]),
     ("log-level", []),

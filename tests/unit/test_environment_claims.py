@@ -63,11 +63,13 @@ def test_a_claim_names_its_process_as_long_as_that_lives(tmp_path: Path) -> None
     assert reader.living() == (record, "akka.tcp://s@h:1/x"), "the process outlives who looked after it"
     child.communicate()
     assert reader.living() is None
+    assert reader.noted() == (record, "akka.tcp://s@h:1/x")
 
 
 def test_a_damaged_claim_names_nobody(tmp_path: Path) -> None:
     (tmp_path / "c").write_text('{"process": 7')
     assert Claim(tmp_path / "c").living() is None
+    assert Claim(tmp_path / "c").noted() is None
 
 
 def test_masters_of_a_directory_are_those_that_live_and_serve(tmp_path: Path) -> None:

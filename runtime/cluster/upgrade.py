@@ -1,0 +1,467 @@
+"""Upgrading the masters of a running session cluster on this host: `runtime.cluster.upgrade_plan` carried out.
+
+Each master is ended by SIGTERM, by which it releases its latches, and started again by the `start-master` of the other
+installation. So a release is never started by the code of another one.
+
+The claim ``upgrade`` in the runtime directory excludes a second upgrade. It names the master that is exchanged at
+present. An upgrade may be interrupted between the end of the old master and the start of the new one. Then the next
+upgrade finds the name there, and starts the master.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import runtime
+from actors.address import ActorAddress
+from actors.errors import ActorError
+from conf.configuration import Configuration
+from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget
+from runtime.client import ClusterClient
+from runtime.cluster.discovery import connect_locally
+from runtime.cluster.host_processes import MEMBER, ClusterStartError, await_condition
+from runtime.cluster.upgrade_plan import (
+    ClusterState,
+    PlannedProcess,
+    RunningJob,
+    RunningMaster,
+    RunningTaskExecutor,
+    Target,
+    UpgradePlan,
+    UpgradeRefusedError,
+    check_interruption,
+    check_upgrade,
+    plan_upgrade,
+)
+from runtime.environment.claims import Claim
+from runtime.environment.context import has_redis
+from runtime.environment.descriptor import ProcessRecord
+from runtime.environment.directory import ClusterDirectory
+from runtime.errors import ClusterError, ClusterNotRunning
+from runtime.feature_level import FeatureLevels, Release, supported_levels
+from runtime.process_signals import signal_process
+from runtime.protocol.errors import UnknownTaskExecutorError
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.leader import RESOURCE_MANAGER
+from runtime.protocol.master import MASTER, MasterGateway
+from runtime.protocol.resource_manager import ResourceManagerGateway
+
+Say = Callable[[str], None]
+
+CLAIM = "upgrade"
+PROBE_S = 60.0
+_PROBE = """
+import importlib.metadata, json, runtime
+from runtime.feature_level import supported_levels
+try:
+    spark = importlib.metadata.version("pyspark")
+except importlib.metadata.PackageNotFoundError:
+    spark = ""
+levels = supported_levels()
+print(json.dumps([runtime.__version__, levels.oldest, levels.newest, spark]))
+"""
+"""Program that prints the release of an environment; its packages may be of any release since 0.1.0."""
+_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+def _pyspark() -> str:
+    """Return the version of this environment's PySpark; empty if there is none."""
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A Python environment with Understudy: this process's own, or another one.
+
+    Args:
+        python: its interpreter.
+        is_own: whether this process runs in it.
+    """
+
+    python: Path
+    is_own: bool
+
+    @classmethod
+    def of(cls, venv: Path | None) -> Environment:
+        """Return the environment in a directory; None: that of this process.
+
+        Raises:
+            UpgradeRefusedError: the directory is no virtual environment.
+        """
+        if venv is None:
+            return cls(Path(sys.executable), is_own=True)
+        python = venv.absolute() / "bin" / "python"
+        if not os.access(python, os.X_OK):
+            raise UpgradeRefusedError(
+                f"{venv} is no virtual environment: it has no program bin/python",
+                "name the directory that `python -m venv` has made",
+            )
+        return cls(python, is_own=False)
+
+    def run(self, arguments: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run its Python with arguments, and return what that has printed.
+
+        The packages of this process are on the path only in its own environment.
+
+        Raises:
+            OSError, subprocess.TimeoutExpired: it cannot be run, or does not end.
+        """
+        path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != _ROOT]
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, *path] if self.is_own else path)}
+        return subprocess.run(
+            [str(self.python), "-P", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=variables,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def target(self) -> Target:
+        """Return the release that is installed there.
+
+        Raises:
+            UpgradeRefusedError: there is none, or it cannot be imported.
+        """
+        if self.is_own:
+            return Target(Release(runtime.__version__, supported_levels()), _pyspark(), str(self.python))
+        try:
+            done = self.run(["-c", _PROBE], PROBE_S)
+            if done.returncode != 0:
+                raise ValueError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
+            version, oldest, newest, spark = json.loads(done.stdout)
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            raise UpgradeRefusedError(
+                f"{self.python} has no Understudy that a cluster could run: {error}",
+                f"install it there: {self.python} -m pip install understudy-spark",
+            ) from error
+        return Target(Release(version, FeatureLevels(oldest, newest)), spark, str(self.python))
+
+
+def preview(configuration: Configuration, venv: Path | None) -> tuple[Target, UpgradePlan]:
+    """Return what `upgrade` would do now, and with which release; change nothing.
+
+    Args:
+        configuration: of the command.
+        venv: directory of the other environment; None: that of this process.
+
+    Raises:
+        UpgradeRefusedError: the cluster cannot be upgraded so.
+        ClusterNotRunning: no master of a cluster runs on this host.
+    """
+    directory = _directory_of(configuration)
+    target = Environment.of(venv).target()
+    with connect_locally(configuration) as client:
+        state = observe(client, directory)
+    check_upgrade(state, target)
+    return target, plan_upgrade(state, target)
+
+
+def upgrade(
+    configuration: Configuration, venv: Path | None, say: Say, *, is_accepted: bool = False
+) -> tuple[Target, list[PlannedProcess], UpgradePlan]:
+    """Exchange the masters that do not run the other release, one after the other.
+
+    An interrupted upgrade is continued by the next one.
+
+    Args:
+        configuration: of the command.
+        venv: directory of the other environment; None: that of this process.
+        say: called with each step.
+        is_accepted: whether a cluster with one master may be without a leader until that is started again.
+
+    Returns:
+        the release, the steps that were done, and a plan of what is left: its steps are empty.
+
+    Raises:
+        UpgradeRefusedError: the cluster cannot be upgraded so.
+        ClusterError: a master does not end or start; those that are not exchanged yet keep running.
+        ClusterNotRunning: no cluster was started on this host.
+    """
+    directory, environment = _directory_of(configuration), Environment.of(venv)
+    target = environment.target()
+    done: list[PlannedProcess] = []
+    with _exclusive(directory) as claim:
+        masters = Masters(directory, environment, claim, Configuration.read(directory.configuration_file))
+        masters.await_started()
+        if _ended_master(directory, claim) and not directory.heads():  # the only one: no other can be asked
+            say(f"starting the master that an interrupted upgrade has ended, with {target.release}")
+            masters.exchange("")
+        with connect_locally(configuration) as client:
+            state = observe(client, directory)
+            while True:
+                check_upgrade(state, target)
+                plan = plan_upgrade(state, target)
+                if not plan.steps:
+                    break
+                check_interruption(plan, is_accepted=is_accepted)
+                step = plan.steps[0]
+                say(_progress(step, len(done) + 1, len(done) + len(plan.steps)))
+                masters.exchange(step.process if step.pid else "")
+                before, state = state, _settled(client, directory, state, masters.start_timeout_s)
+                _check_exchanged(step, before, state, target)
+                done.append(step)
+        claim.forget()
+    return target, done, plan
+
+
+def _progress(step: PlannedProcess, number: int, total: int) -> str:
+    verb = "exchanging" if step.pid else "starting"
+    was = f" (process {step.pid}, {step.version or 'unknown version'})" if step.pid else ""
+    return f"{number} of {total}: {verb} {step.process}{was}; {step.effect}"
+
+
+def _check_exchanged(step: PlannedProcess, before: ClusterState, state: ClusterState, target: Target) -> None:
+    """Raise ClusterError unless one more master runs the target's release: otherwise the upgrade would not end."""
+
+    def count(found: ClusterState) -> int:
+        return sum(master.release.version == target.release.version for master in found.masters)
+
+    if count(state) <= count(before):
+        raise ClusterError(
+            f"{step.process} was started again, and does not run {target.release}: {target.python} starts another one",
+            "check the environment that --to names, then run the upgrade again",
+        )
+
+
+def _directory_of(configuration: Configuration) -> ClusterDirectory:
+    """Return the runtime directory of a cluster that was started on this host. Raises ClusterNotRunning."""
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    if not directory.configuration_file.exists():
+        raise ClusterNotRunning(
+            f"no cluster was started in {directory.root}", "name another with -D cluster.id=NAME; run this on its host"
+        )
+    return directory
+
+
+@contextlib.contextmanager
+def _exclusive(directory: ClusterDirectory) -> Iterator[Claim]:
+    claim = directory.claim(CLAIM)
+    if not claim.try_acquire():
+        raise ClusterError(
+            f"another upgrade of the cluster in {directory.root} runs", "wait for its end, or interrupt it with Ctrl-C"
+        )
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+# ----------------------------------------------------------------------- observing
+
+
+def observe(client: ClusterClient, directory: ClusterDirectory) -> ClusterState:
+    """Return the present state of a cluster.
+
+    Raises:
+        ClusterError, ActorError: a master or a leader does not answer.
+    """
+    configuration = Configuration.read(directory.configuration_file)
+    overview = client.overview()
+    masters = tuple(_master(client, directory, number, address) for number, address in directory.masters().items())
+    pids = {master.pid for master in masters}
+    jobs = [job for job in client.list_jobs() if not job.status.is_globally_terminal]
+    return ClusterState(
+        feature_level=overview.feature_level,
+        masters=masters,
+        task_executors=tuple(_task_executors(client)),
+        jobs=tuple(RunningJob(job.job_id, job.name, job.status.value, job.streams) for job in jobs),
+        ended_master=_ended_master(directory, directory.claim(CLAIM)),
+        is_session=configuration.get(DeploymentOptions.TARGET) is ExecutionTarget.SESSION,
+        is_member=any(_is_member(pid) for pid in pids),
+        has_redis=has_redis(configuration),
+    )
+
+
+def _name(number: int) -> str:
+    """Return the name of a master, as `status` shows it."""
+    return f"master-{number}" if number else "master"
+
+
+def _claim_of(directory: ClusterDirectory, name: str) -> Claim:
+    return directory.claim(name if "-" in name else f"{name}-0")
+
+
+def _master(client: ClusterClient, directory: ClusterDirectory, number: int, address: str) -> RunningMaster:
+    system = ActorAddress.parse(address)
+    gateway = client.lookup_address(system.with_path(MASTER), MasterGateway)
+    name = _name(number)
+    try:
+        status = gateway.request_status().result()
+    except ActorError as error:
+        raise ClusterError(
+            f"{name} at {system.host}:{system.port} does not answer: {error}",
+            f"see {directory.log}; run the upgrade again once it answers or has ended",
+        ) from error
+    views = {view.role: view for view in status.processes if view.role == "master"}
+    suffix = name.removeprefix("master")
+    leads = tuple(
+        view.name.removesuffix(suffix) if suffix else view.name
+        for view in status.processes
+        if view.leadership == "leader"
+    )
+    return RunningMaster(name, views["master"].pid, status.component.release, leads)
+
+
+def _task_executors(client: ClusterClient) -> Iterator[RunningTaskExecutor]:
+    for view in client.task_managers():
+        registration = view.registration
+        try:
+            info = client.call(
+                RESOURCE_MANAGER,
+                ResourceManagerGateway,
+                lambda manager: manager.request_task_manager_info(registration.resource_id).result(),  # noqa: B023  # called at once
+            )
+        except UnknownTaskExecutorError:
+            continue  # it has left since, or another ResourceManager leads, with which it registers next
+        yield RunningTaskExecutor(
+            registration.resource_id,
+            registration.pid,
+            registration.component.release,
+            registration.spark_version if registration.spark_master.startswith("local") else "",
+            tuple(dict.fromkeys(slot.job_id for slot in info.allocations if slot.job_id is not None)),
+        )
+
+
+def _is_member(pid: int) -> bool:
+    """Return whether a master was started as one host's of a cluster on several hosts."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")[-1] == MEMBER.encode()
+    except OSError:  # it has just ended
+        return False
+
+
+def _ended_master(directory: ClusterDirectory, claim: Claim) -> str:
+    """Return the name of the master that an upgrade has ended and not started again; empty for none."""
+    found = claim.noted()
+    if found is None or found[0].is_alive() or _claim_of(directory, found[0].role).living() is not None:
+        return ""
+    return found[0].role
+
+
+def _settled(
+    client: ClusterClient, directory: ClusterDirectory, before: ClusterState, timeout_s: float
+) -> ClusterState:
+    """Wait until a leader serves, all TaskExecutors are registered with it, and jobs that ran before run again.
+
+    Raises:
+        ClusterError: that takes longer than *timeout_s* seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    ran = {job.job_id: job.name for job in before.jobs if job.state == JobStatus.RUNNING.value}
+    while True:
+        state = observe(client, directory)
+        registered = {worker.name for worker in state.task_executors}
+        missing = [f"TaskExecutor {each.name}" for each in before.task_executors if each.name not in registered]
+        missing += [f"job {job.name!r}" for job in state.jobs if job.job_id in ran and job.state != "RUNNING"]
+        if not missing:
+            return state
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the new master serves, but {missing[0]} did not continue within cluster.start-timeout",
+                f"see {directory.log}; run the upgrade again, which continues with the other masters",
+            )
+        time.sleep(0.1)
+
+
+# ---------------------------------------------------------------------- exchanging
+
+
+class Masters:
+    """Ends and starts the masters of a cluster's runtime directory.
+
+    Args:
+        directory: of the cluster.
+        environment: in which masters are started.
+        claim: of the upgrade, held; names the master that is exchanged.
+        configuration: of the cluster.
+    """
+
+    def __init__(
+        self, directory: ClusterDirectory, environment: Environment, claim: Claim, configuration: Configuration
+    ) -> None:
+        self._directory = directory
+        self._environment = environment
+        self._claim = claim
+        self._stop_timeout_s = configuration.get(ClusterOptions.STOP_TIMEOUT)
+        self.start_timeout_s = configuration.get(ClusterOptions.START_TIMEOUT)
+
+    def await_started(self) -> None:
+        """Wait for masters that are just being started, e.g. by an interrupted upgrade.
+
+        Raises:
+            ClusterError: one does not serve in time.
+        """
+        heads = self._directory.heads
+        if not await_condition(lambda: set(heads()) == set(heads(serving=True)), self.start_timeout_s):
+            raise ClusterError(
+                "a master that is being started does not serve within cluster.start-timeout",
+                f"see {self._directory.log}/master*.log, and run the upgrade again once it serves or has ended",
+            )
+
+    def exchange(self, name: str) -> None:
+        """End a master, and start one of the other release; Redis, workers and tasks keep running.
+
+        Args:
+            name: of the master; empty to start one only.
+
+        Raises:
+            ClusterError: it does not end, or the new one does not start.
+        """
+        # While another process holds the lock, a master that ends is not the last: it leaves workers and Redis running.
+        with self._directory.join():
+            if name:
+                self._end(name)
+            self._start()
+
+    def _end(self, name: str) -> None:
+        found = _claim_of(self._directory, name).living()
+        if found is None:
+            return
+        record: ProcessRecord = found[0]
+        self._claim.note(replace(record, role=name), found[1])
+        signal_process(record.pid, signal.SIGTERM, record.is_alive)
+        if not await_condition(lambda: not record.is_alive(), self._stop_timeout_s):
+            raise ClusterError(
+                f"{name} (process {record.pid}) has not ended within cluster.stop-timeout after SIGTERM",
+                f"see {self._directory.log}/{name}.log; end it, and run the upgrade again, which starts it",
+            )
+
+    def _start(self) -> None:
+        # The master takes its configuration from the runtime directory. The user's file may hold options that the
+        # other release does not know.
+        options = (
+            f"{ClusterOptions.RUNTIME_DIR.key}={self._directory.root}",
+            f"{ClusterOptions.START_TIMEOUT.key}={self.start_timeout_s:g}s",
+        )
+        words = ["-m", "runtime.cluster", "start-master", "--config", os.devnull]
+        words += [part for option in options for part in ("-D", option)]
+        try:
+            done = self._environment.run(words, self.start_timeout_s + PROBE_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise self._failure(str(error)) from error
+        if done.returncode != 0:
+            told = [line.removeprefix("error: ") for line in done.stderr.splitlines() if line.startswith("error: ")]
+            raise self._failure((told or [f"its start ended with status {done.returncode}"])[-1])
+
+    def _failure(self, cause: str) -> ClusterStartError:
+        return ClusterStartError(
+            f"the new master does not start: {cause}",
+            f"see {self._directory.log}/master*.log; then run the upgrade again, or return with `understudy cluster "
+            "upgrade` of the earlier release",
+        )

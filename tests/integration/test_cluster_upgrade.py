@@ -1,0 +1,273 @@
+"""`understudy cluster upgrade` with real clusters: masters are exchanged, and no job notices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime import __version__
+from runtime.cluster.upgrade import CLAIM, Environment
+from runtime.cluster.upgrade_plan import UpgradeRefusedError
+from runtime.environment.directory import ClusterDirectory
+from tests import release
+from tests.cluster_harness import Cluster, WaitingJob, await_value, started
+from tests.fakes.sshd import unused_port
+from tests.job_files import TRIVIAL, write_job
+from tests.next_release import LEVEL, VERSION, make_next_release
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.skipif(not release.is_clone(), reason="the previous release comes from git, which is not here")
+
+_KILLER = """
+import os, pathlib, signal, sys
+gate = pathlib.Path({gate!r})
+if "start-master" in sys.orig_argv and gate.exists():
+    gate.unlink()
+    os.kill(os.getppid(), signal.SIGKILL)
+    os._exit(1)
+"""
+"""Code at the start of each Python of an environment: kills the upgrade that is about to start a master there, once."""
+
+
+_QUERYING = """
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+gate = Path(sys.argv[1])
+with Path(sys.argv[1] + ".began").open("a") as file:
+    file.write("x")
+while not gate.exists():
+    assert spark.range(100).count() == 100
+    time.sleep(0.1)
+"""
+"""A job that runs small queries until it is released, and leaves cores of the driver to others."""
+
+
+@pytest.fixture(scope="module")
+def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The previous release."""
+    return release.export(release.latest_release() or "HEAD", tmp_path_factory.mktemp("previous") / "tree")
+
+
+@pytest.fixture(scope="module")
+def new_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The next release."""
+    return make_next_release(tmp_path_factory.mktemp("next") / "tree")
+
+
+def make_environment(directory: Path, tree: Path | None) -> Path:
+    """Make a virtual environment with the release in *tree*, and the other packages of this one; None: with nothing."""
+    venv.create(directory, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
+    if tree is not None:
+        (packages / "release.pth").write_text(f"{tree}\n{sysconfig.get_path('purelib')}\n")
+    return directory
+
+
+def plant_killer(environment: Path, gate: Path) -> None:
+    """Kill the next upgrade to an environment between the end of a master and the start of its successor."""
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    (packages / "sitecustomize.py").write_text(_KILLER.format(gate=str(gate)))
+    gate.touch()
+
+
+def versions(cluster: Cluster) -> dict[str, str]:
+    """Return the releases of the masters, as the next plan shows them."""
+    plan = cluster.json("cluster", "upgrade", "--dry-run")
+    return {each["process"]: each["version"] for each in (*plan["steps"], *plan["kept"]) if "master" in each["process"]}
+
+
+def what_must_stay(cluster: Cluster, job: WaitingJob) -> dict[str, Any]:
+    """Return what no exchange of masters may change: processes of the job and of its TaskExecutor, and its attempt."""
+    (task,) = cluster.job(job.job_id)["tasks"]
+    return {
+        "tasks": cluster.tasks_of(job.job_id),
+        "attempts": [attempt["attempt_id"] for attempt in task["attempts"]],
+        "restarts": cluster.job(job.job_id)["restarts"],
+        "starts": job.starts,
+        **{name: cluster.pid_of(name) for name in ("taskmanager-0", "tm:taskmanager-0", "redis")},
+    }
+
+
+def page_of(cluster: Cluster, name: str) -> str:
+    """Return the address of a web endpoint."""
+    with cluster.client() as client:
+        (url,) = [view.url for view in client.status().processes if view.name == name]
+    return url
+
+
+@pytest.fixture
+def pair(old_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of the previous release with a leading master and a standby."""
+    yield from started(tmp_path_factory.mktemp("c"), f"rest.port={unused_port()}", masters=2, tree=old_tree)
+
+
+@pytest.fixture
+def single(old_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of the previous release with one master."""
+    yield from started(tmp_path_factory.mktemp("c"), tree=old_tree)
+
+
+def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_submitted(
+    pair: Cluster, old_tree: Path, new_tree: Path, tmp_path: Path
+) -> None:
+    upgraded = replace(pair, tree=new_tree)
+    job = WaitingJob(
+        pair.submit(write_job(tmp_path, _QUERYING, "querying.py"), str(tmp_path / "gate")), tmp_path / "gate"
+    )
+    await_value(lambda: job.starts == 1)
+    pair.await_status(job.job_id, "RUNNING")
+    kept = what_must_stay(pair, job)
+    page = page_of(pair, "rest")
+    file = write_job(tmp_path, TRIVIAL, "trivial.py")
+    before = versions(upgraded)
+    assert before == {"master": before["master"], "master-1": before["master"]}
+    assert VERSION not in before.values()
+
+    # The dry run shows the order, and the one job; it changes nothing.
+    plan = upgraded.json("cluster", "upgrade", "--dry-run")
+    assert plan["is_dry_run"]
+    assert [(step["process"], step["pid"]) for step in plan["steps"]] == [
+        ("master-1", pair.pid_of("master-1")),
+        ("master", pair.pid_of("master")),
+    ]
+    assert [(each["job_id"], each["task_executors"]) for each in plan["jobs"]] == [(job.job_id, ["taskmanager-0"])]
+    shown = upgraded.run("cluster", "upgrade", "--dry-run").stdout
+    assert "its tasks keep running" in shown
+    assert versions(upgraded) == before
+
+    # Jobs are submitted and finish while the masters are exchanged.
+    command = upgraded.command("cluster", "upgrade")
+    environment = {"PYTHONPATH": str(new_tree)}
+    finished = 0
+    with subprocess.Popen(
+        ["env", *(f"{name}={value}" for name, value in environment.items()), *command],
+        cwd=new_tree,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as upgrading:
+        while upgrading.poll() is None:
+            assert pair.await_status(pair.submit(file), "FINISHED")["restarts"] == 0
+            finished += 1
+        out, progress = upgrading.communicate(timeout=PATIENCE_S)
+    assert upgrading.returncode == 0, progress
+    assert [line.split(" (")[0] for line in progress.splitlines()] == [
+        "1 of 2: exchanging master-1",
+        "2 of 2: exchanging master",
+    ]
+    assert out.splitlines()[0] == f"all masters run Understudy {VERSION}"
+    assert "restart the TaskExecutors of another release, one at a time: taskmanager-0" in out
+    assert "raise the feature level from 1" in out
+    assert versions(upgraded) == {"master": VERSION, "master-1": VERSION}
+    assert what_must_stay(upgraded, job) == kept
+    assert finished > 1
+    assert page_of(upgraded, "rest") == page, "the first master serves its configured port again"
+
+    # Run again, it has nothing to do.
+    assert upgraded.json("cluster", "upgrade")["steps"] == []
+
+    # Back to the previous release, in an environment of its own. The command is killed when it has ended the standby.
+    previous = make_environment(tmp_path / "venv", old_tree)
+    plant_killer(previous, tmp_path / "kill")
+    back = ("cluster", "upgrade", f"--to={previous}")
+    assert upgraded.run(*back, check=False).returncode == -9
+    with pair.client() as client:
+        assert len(client.status().masters) == 1
+    (ended, leading) = upgraded.json("cluster", "upgrade", f"--to={previous}", "--dry-run")["steps"]
+    assert (ended["pid"], ended["version"]) == (0, "")
+    assert leading["version"] == VERSION
+    done = upgraded.json(*back)
+    assert [step["process"] for step in done["steps"]] == [ended["process"], leading["process"]]
+    assert (done["python"], done["is_dry_run"]) == (f"{previous}/bin/python", False)
+    assert versions(upgraded) == before
+    assert what_must_stay(pair, job) == kept
+
+    job.release()
+    assert pair.await_status(job.job_id, "FINISHED")["restarts"] == 0
+    assert job.starts == 1
+    assert "sum 499500" in pair.run("job", "run", str(file)).stdout
+
+
+def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_without_any_master_left(
+    single: Cluster, new_tree: Path, tmp_path: Path
+) -> None:
+    job = WaitingJob.start(single, tmp_path)
+    kept = what_must_stay(single, job)
+    environment = make_environment(tmp_path / "venv", new_tree)
+    upgraded = replace(single, tree=new_tree)
+    to = f"--to={environment}"
+    master = single.pid_of("master")
+    refused = upgraded.run("cluster", "upgrade", to, check=False)
+    assert refused.returncode == 1
+    assert "error: master is the only master" in refused.stderr
+    assert "understudy start-master" in refused.stderr
+    assert single.pid_of("master") == master
+
+    other = ClusterDirectory(single.directory).claim(CLAIM)  # as another upgrade holds it
+    assert other.try_acquire()
+    told = upgraded.run("cluster", "upgrade", to, "--yes", check=False)
+    assert (told.returncode, "error: another upgrade of the cluster" in told.stderr) == (1, True)
+    other.release()
+
+    plant_killer(environment, tmp_path / "kill")
+    assert upgraded.run("cluster", "upgrade", to, "--yes", check=False).returncode == -9
+    assert upgraded.run("status", check=False).returncode == 69
+    assert upgraded.tasks_of(job.job_id) == kept["tasks"]
+    done = upgraded.run("cluster", "upgrade", to)
+    assert done.stderr == f"starting the master that an interrupted upgrade has ended, with Understudy {VERSION}\n"
+    assert versions(upgraded) == {"master": VERSION}
+    upgraded.await_status(job.job_id, "RUNNING")
+    assert what_must_stay(upgraded, job) == kept
+
+    # What the last lines say is left to do: the TaskExecutor, and the feature level.
+    (restart, finalize) = upgraded.json("cluster", "upgrade")["to_do"]
+    assert "taskmanager-0" in restart
+    assert "finalize" in finalize
+    job.release()
+    upgraded.await_status(job.job_id, "FINISHED")
+    subprocess.run(["kill", str(upgraded.pid_of("taskmanager-0"))], check=True)
+    await_value(lambda: [each["version"] for each in upgraded.json("status")["task_executors"]] == [VERSION])
+    assert upgraded.json("cluster", "upgrade")["to_do"] == [finalize]
+    assert upgraded.json("cluster", "finalize")["feature_level"] == LEVEL
+    assert upgraded.json("cluster", "upgrade")["to_do"] == []
+
+    # And now there is no way back.
+    back = replace(upgraded, tree=release.ROOT).run("cluster", "upgrade", "--yes", check=False)
+    assert back.returncode == 1
+    assert f"the cluster has feature level {LEVEL}, and Understudy {__version__} supports 1" in back.stderr
+    assert "Traceback" not in back.stderr
+
+
+def test_an_environment_without_a_release_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UpgradeRefusedError, match="is no virtual environment: it has no program bin/python"):
+        Environment.of(tmp_path)
+    empty = make_environment(tmp_path / "empty", None)
+    with pytest.raises(UpgradeRefusedError, match=r"has no Understudy that a cluster could run: .*'runtime'") as e:
+        Environment.of(empty).target()
+    assert f"{empty}/bin/python -m pip install" in e.value.remedy
+
+
+def test_the_release_of_an_environment_is_the_one_that_is_installed_there(new_tree: Path, tmp_path: Path) -> None:
+    target = Environment.of(make_environment(tmp_path / "venv", new_tree)).target()
+    own = Environment.of(None).target()
+    assert (target.release.version, target.release.levels.newest) == (VERSION, LEVEL)
+    assert (own.release.version, own.python) == (__version__, sys.executable)
+    assert target.spark_version == own.spark_version != ""
+
+
+def test_no_cluster_is_named(tmp_path: Path) -> None:
+    for words in ((), ("--dry-run",)):
+        told = Cluster(tmp_path / "none").run("cluster", "upgrade", *words, check=False)
+        assert told.returncode == 69
+        assert "error: no cluster was started in" in told.stderr
