@@ -121,7 +121,7 @@ def configuration_of(host: SimHost) -> Configuration:
             "taskmanager.numberOfTaskSlots": SLOTS,
             "taskmanager.job-master.timeout": "15 s",
             "taskmanager.task-pool.size": 0,
-            "slot.request.timeout": "25 s",
+            "slot.request.timeout": "60 s",
             "jobstore.expiration-time": "30 d",
             "slot.idle.timeout": "2 s",
             "restart-strategy.type": "fixed-delay",
