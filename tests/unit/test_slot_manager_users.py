@@ -105,7 +105,8 @@ class Cluster:
                     message.slot_id, wanted.job_id, wanted.allocation_id, None if self.shared else owner
                 )
                 is_taken = True
-                self.where[number] = worker.name
+                if self.where.setdefault(number, worker.name) != worker.name:
+                    worker.table.free(wanted.allocation_id)  # the JobMaster rejects a second slot of one allocation
             except SlotOccupiedError as error:
                 self.refused.append(str(error))
         if is_taken and not answer_is_lost:
