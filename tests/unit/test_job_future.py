@@ -54,7 +54,7 @@ class FakeClient:
         self.waiting: dict[JobID, list[Callable[[], object]]] = {}
         self.most_waiting = 0
         self.many_wait = threading.Event()
-        self.lists = 0
+        self.was_listed = threading.Event()
 
     def submit(self, graph: JobGraph, main: Path, libraries: Any) -> JobID:
         self.states[graph.job_id] = JobStatus.RUNNING
@@ -111,7 +111,7 @@ class FakeClient:
         return _dumps(self.values[job_id], "it") if isinstance(self.values[job_id], Exception) else None
 
     def list_jobs(self) -> list[JobDetails]:
-        self.lists += 1
+        self.was_listed.set()
         return [
             JobDetails(**{**_DETAILS, "job_id": job_id, "status": status}) for job_id, status in self.states.items()
         ]
@@ -354,11 +354,16 @@ def test_few_jobs_wait_at_the_cluster_and_the_others_are_found_in_its_list(
 ) -> None:
     monkeypatch.setattr("runtime.notebook.ends.LOOK_S", 0.001)
     jobs = cluster.map(f, range(ASKS * 3))
-    for job in jobs:
-        threading.Timer(0.02, client.end, [job.id]).start()
+
+    def end_all() -> None:
+        client.was_listed.wait(PATIENCE_S)
+        for job in jobs:
+            client.end(job.id)
+
+    threading.Thread(target=end_all).start()
     assert wait(jobs, PATIENCE_S).not_done == set()
     assert client.most_waiting <= ASKS
-    assert client.lists > 0
+    assert client.was_listed.is_set()
 
 
 def test_a_client_that_tells_nothing_is_asked_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
