@@ -46,7 +46,7 @@ from runtime.protocol.execution_state import JobStatus
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
     from runtime.cluster.rescaling import RescaledStart
-    from runtime.cluster.views import SparkRow
+    from runtime.cluster.views import AttemptInSpark
     from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
     from runtime.jobgraph.working_directory import WorkingDirectory
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
@@ -558,10 +558,10 @@ def job_info(configuration: Configuration, reference: str, as_json: bool) -> Non
         print_checkpoints(job.checkpoints)
 
 
-def _spark_rows(configuration: Configuration, job: ArchivedExecutionGraph) -> list[SparkRow]:
+def _spark_rows(configuration: Configuration, job: ArchivedExecutionGraph) -> list[AttemptInSpark]:
     """Return where Spark's own pages show the work of a job, as this machine sees it."""
     from runtime.cluster.discovery import is_remote, running_configuration
-    from runtime.cluster.views import SparkRow
+    from runtime.cluster.views import AttemptInSpark
     from runtime.rest.spark_links import HistoryState, attempts_of, link_of, look
 
     if is_remote(configuration):  # the runtime directory here is not the cluster's
@@ -572,7 +572,7 @@ def _spark_rows(configuration: Configuration, job: ArchivedExecutionGraph) -> li
     for task, attempt in attempts_of(job):
         link = link_of(attempt.spark, state)
         application = "" if attempt.spark is None else attempt.spark.application
-        rows.append(SparkRow(task.name, attempt.number, application, link.url, link.note))
+        rows.append(AttemptInSpark(task.name, attempt.number, application, link.url, link.note))
     return rows
 
 

@@ -103,7 +103,7 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class SparkRow:
+class AttemptInSpark:
     """An attempt's work in Spark.
 
     Attributes:
@@ -191,7 +191,7 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
     )
 
 
-def print_spark(rows: Iterable[SparkRow], stream: TextIO | None = None) -> None:
+def print_spark(rows: Iterable[AttemptInSpark], stream: TextIO | None = None) -> None:
     """Print where Spark's own pages show the work of a job's attempts; nothing for a job that has not run in Spark."""
     known = [row for row in rows if row.application]
     if not known:

@@ -13,7 +13,7 @@ import pytest
 
 from conf.configuration import Configuration
 from runtime.cluster.job_commands import _spark_rows
-from runtime.cluster.views import SparkRow, print_spark
+from runtime.cluster.views import AttemptInSpark, print_spark
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory
 from runtime.protocol.descriptor import SparkWork
@@ -127,14 +127,16 @@ def test_job_info_of_a_cluster_by_http_claims_nothing_of_this_machine(tmp_path: 
 
 
 def test_job_info_shows_links_or_says_once_why_there_are_none() -> None:
-    def printed(*rows: SparkRow) -> str:
+    def printed(*rows: AttemptInSpark) -> str:
         out = io.StringIO()
         print_spark(rows, out)
         return out.getvalue()
 
-    assert printed() == printed(SparkRow("main", 0, "", note="it has not run")) == ""
+    assert printed() == printed(AttemptInSpark("main", 0, "", note="it has not run")) == ""
     link = SparkLink(f"{URL}/attempt?application=local-7&tag=t")
-    text = printed(SparkRow("main", 1, "local-7", link.url), SparkRow("main", 0, "local-6", note="no event log"))
+    text = printed(
+        AttemptInSpark("main", 1, "local-7", link.url), AttemptInSpark("main", 0, "local-6", note="no event log")
+    )
     assert [line.split() for line in text.splitlines()] == [
         [],
         ["TASK", "ATTEMPT", "SPARK", "APPLICATION", "SPARK'S", "PAGES"],
@@ -142,6 +144,6 @@ def test_job_info_shows_links_or_says_once_why_there_are_none() -> None:
         ["main", "1", "local-6", "-"],
         ["no", "event", "log"],
     ]
-    text = printed(SparkRow("a", 0, "local-7", note="run it"), SparkRow("b", 0, "local-7", note="run it"))
+    text = printed(AttemptInSpark("a", 0, "local-7", note="run it"), AttemptInSpark("b", 0, "local-7", note="run it"))
     assert "PAGES" not in text
     assert text.count("run it") == 1
