@@ -1,3 +1,3 @@
 """The control plane, after Flink: jobs, slots, high availability and Spark, as actors."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

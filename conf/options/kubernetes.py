@@ -42,7 +42,7 @@ class KubernetesOptions:
     )
     IMAGE = option(
         "kubernetes.container.image.ref",
-        Text("registry.example.org/understudy:0.1.0", r"\S+", "the reference of an image"),
+        Text("registry.example.org/understudy:0.2.0", r"\S+", "the reference of an image"),
         "understudy:latest",
         "The image of the TaskExecutors' container.",
         fallback_keys=("kubernetes.container.image",),

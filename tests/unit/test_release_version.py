@@ -24,6 +24,11 @@ def other_images(text: str, version: str) -> list[str]:
     return [found for found in _IMAGE.findall(text) if found != version]
 
 
+def is_in_work(version: str, released: str) -> bool:
+    """Return whether a version comes after the latest release: its changes stand under "Unreleased"."""
+    return tuple(map(int, version.split("."))) > tuple(map(int, released.split(".")))
+
+
 def test_the_package_and_the_command_have_the_version() -> None:
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
@@ -53,8 +58,14 @@ def test_changes_have_a_dated_section_for_the_version() -> None:
     parsed = [_RELEASE.fullmatch(section) for section in released]
     assert all(parsed), released
     versions, dates = zip(*(match.groups() for match in parsed if match), strict=True)
-    assert versions[0] == __version__
+    assert __version__ == versions[0] or is_in_work(__version__, versions[0])
     assert [date.fromisoformat(day) for day in dates] == sorted(map(date.fromisoformat, dates), reverse=True)
+
+
+def test_a_version_in_work_comes_after_the_latest_release() -> None:
+    assert is_in_work("0.10.0", "0.9.1")
+    assert not is_in_work("0.1.0", "0.1.0")
+    assert not is_in_work("0.1.9", "0.2.0")
 
 
 def test_stored_formats_of_the_version_have_golden_files() -> None:
