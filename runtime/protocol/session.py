@@ -1,4 +1,4 @@
-"""Where a Spark Connect session is open that a job keeps for a client."""
+"""The address of a Spark Connect session that a job keeps open for a client."""
 
 from __future__ import annotations
 

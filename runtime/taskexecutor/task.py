@@ -554,7 +554,7 @@ class Task:
 
     @property
     def session(self) -> SessionAddress | None:
-        """Where the session is open that it keeps for a client; None while it is not, and for other tasks."""
+        """Address of the session that it keeps for a client; None while that is not open, and for other tasks."""
         endpoint, is_running = self._endpoint, self.state.state is ExecutionState.RUNNING
         if not self._job.session_id or not isinstance(endpoint, ConnectEndpoint) or not is_running or self.cancelled:
             return None

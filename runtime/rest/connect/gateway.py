@@ -28,11 +28,11 @@ from actors.errors import ActorError
 from conf.options import ConnectOptions
 from runtime.errors import PreflightError
 from runtime.ids import JobID, ResourceID
-from runtime.jobgraph.errors import JobGraphError
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 from runtime.protocol.errors import (
     GatewayError,
     JobNotFoundError,
+    JobNotReachableError,
     JobSubmissionError,
     NoSuchSessionError,
     SubmissionLimitError,
@@ -109,7 +109,7 @@ class CallRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Where a call comes from: the identity behind it, and its address."""
+    """The client of a call: its identity and address."""
 
     principal: Principal
     source: str
@@ -239,8 +239,10 @@ class ConnectGateway:
             await self._answer(method, requests, context)
         except CallRefusedError as error:
             await _abort(context, error)
-        except (ActorError, GatewayError, JobGraphError) as error:
+        except (ActorError, JobNotReachableError) as error:  # the client repeats the call
             await _abort(context, CallRefusedError(503, f"the cluster does not answer at present: {error}"))
+        except GatewayError as error:
+            await _abort(context, CallRefusedError(409, str(error)))
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception:  # a defect of ours; the client gets one line, and the log the rest
@@ -363,8 +365,8 @@ class ConnectGateway:
         if address.network != self._network:
             raise CallRefusedError(
                 409,
-                f"the session's Spark driver is on another machine than this gateway (job {job_id}): connect to a "
-                "master on that machine, or run masters and TaskExecutors on one machine",
+                f"the Spark driver of the session (job {job_id}) is on another machine than this gateway: connect to "
+                "a master there",
             )
         return address
 
@@ -429,7 +431,7 @@ class ConnectGateway:
             await call.done_writing()
 
     async def _released(self, job_id: JobID, caller: Caller) -> None:
-        """Let the job of a released session finish, even if the client vanishes meanwhile."""
+        """Let the job of a released session finish, even if the client vanishes during this time."""
         ending = asyncio.create_task(self._end(job_id, caller))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)

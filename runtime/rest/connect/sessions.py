@@ -66,7 +66,7 @@ def session_graph(user: str, session_id: str, created_ms: int, idle_timeout_s: f
         idle_timeout_s: seconds without a call of the client after which the job is cancelled.
     """
     name = f"Spark Connect session {session_id.partition('-')[0]}"
-    vertex = JobVertex(JobVertexID.of(name, _VERTEX), _VERTEX, f"{_VERTEX}:{_VERTEX}", VertexRole.SOURCE)
+    vertex = JobVertex(JobVertexID.of(name, _VERTEX), _VERTEX, f"{_VERTEX}:{_VERTEX}", VertexRole.SINK)
     graph = JobGraph(
         job_of(user, session_id),
         name,
@@ -124,7 +124,7 @@ def next_step(job: ArchivedExecutionGraph | None, user: str, method: str) -> Ste
     """
     if job is None:
         return Begin() if method in BEGINNING else Over(f"there is no such Spark session; {_AGAIN}")
-    if job.owner != user:  # somebody has submitted another job under this id
+    if job.owner != user:  # another user has submitted a job under this id
         return Over(f"job {job.job_id} is no Spark session of this user; {_AGAIN}")
     if job.status in _ENDING:
         return Over(f"the Spark session has ended: its job {job.job_id} is {_end_of(job)}; {_AGAIN}")
