@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import grpc
 import pytest
+import trustme
 from google.rpc import error_details_pb2, status_pb2
 from pyspark.sql.connect.proto import base_pb2
 
@@ -75,7 +76,7 @@ class ClusterOfOne:
         self.spark = spark
         self.jobs: dict[JobID, tuple[JobGraph, JobStatus]] = {}
         self.starts_as = JobStatus.RUNNING
-        self.looks = asyncio.Event()
+        self.looks, self.beat = asyncio.Event(), asyncio.Event()
         self.heartbeats = list[JobID]()
         self.ended = list[JobID]()
         self.limit = ""
@@ -133,6 +134,7 @@ class ClusterOfOne:
 
     def report_job_client_heartbeat(self, job_id: JobID) -> None:
         self.heartbeats.append(job_id)
+        self.beat.set()
 
 
 class World:
@@ -150,19 +152,27 @@ class World:
             self.users |= {f"user:{name}": User(name, role).to_json(), f"token:{record.token_id}": record.to_json()}
         self.gateway = self.another()
         self.port = 0
+        self.authority: bytes | None = None
 
-    def another(self) -> ConnectGateway:
+    def another(self, idle_timeout_s: float = 60.0) -> ConnectGateway:
         policy, audit = AccessPolicy(OWN, [], "http", 1), AuditLog(self.directory / "audit.jsonl")
         backend: Any = self.cluster
-        return ConnectGateway(backend, KnownIdentities(self._read), policy, 60.0, audit)
+        return ConnectGateway(backend, KnownIdentities(self._read), policy, idle_timeout_s, audit)
 
     async def _read(self) -> Identities:
         return Identities(self.users)
 
+    def channel(self) -> Any:
+        options = [("grpc.max_receive_message_length", -1)]
+        if self.authority is None:
+            return grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options=options)
+        trusted = grpc.ssl_channel_credentials(self.authority)
+        return grpc.aio.secure_channel(f"localhost:{self.port}", trusted, options=options)
+
     def call(self, method: str, *messages: bytes, user: str = "ada", metadata: tuple[tuple[str, str], ...] = ()) -> Any:
         """Begin a call; `answers` gives what comes back."""
         shown = (("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.port}")
+        channel = self.channel()
 
         async def each() -> AsyncIterator[bytes]:
             for message in messages:
@@ -262,7 +272,7 @@ def test_no_message_is_read_before_the_token_is_known(tmp_path: Path) -> None:
         assert (await world.refusal("ExecutePlan", metadata=(token,))).code() is grpc.StatusCode.UNAUTHENTICATED
         assert not world.spark.calls
         assert not world.cluster.jobs
-        assert {line for line in world.audited()} == {("", "connect/identify", "refused")}
+        assert set(world.audited()) == {("", "connect/identify", "refused")}
 
     in_a_world(tmp_path, test)
 
@@ -296,6 +306,61 @@ def test_a_revoked_token_ends_an_open_call(tmp_path: Path, monkeypatch: pytest.M
         world.users = {key: text for key, text in world.users.items() if "ada" not in text}
         assert (await waiting).code() is grpc.StatusCode.UNAUTHENTICATED
         await interrupted.wait()
+
+    in_a_world(tmp_path, test)
+
+
+def test_an_open_call_keeps_its_session_alive(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async def work(context: Any) -> None:
+            while len(world.cluster.heartbeats) < 3:
+                await world.cluster.beat.wait()
+                world.cluster.beat.clear()
+
+        world.spark.answer = work
+        gateway = world.another(idle_timeout_s=0.1)
+        world.port = await gateway.start("127.0.0.1", 0, None, tmp_path)
+        assert await world.answers("ExecutePlan", request()) == []
+        assert set(world.cluster.heartbeats) == {job_of("ada", SESSION)}
+        (graph, _) = world.cluster.jobs[job_of("ada", SESSION)]
+        assert graph.client_heartbeat_timeout_s == 0.1
+        await gateway.stop()
+
+    in_a_world(tmp_path, test)
+
+
+def test_tls_is_that_of_the_web_endpoint(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    certificate, key = tmp_path / "rest.crt", tmp_path / "rest.key"
+    certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+
+    async def test(world: World) -> None:
+        gateway = world.another()
+        world.port = await gateway.start("127.0.0.1", 0, (certificate, key), tmp_path)
+        assert (await world.refusal("ExecutePlan", request())).code() is grpc.StatusCode.UNAVAILABLE, "no plain text"
+        world.authority = authority.cert_pem.bytes()
+        assert len(await world.answers("ExecutePlan", request())) == 1
+        await gateway.stop()
+
+    in_a_world(tmp_path, test)
+
+
+def test_connections_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "MOST_CONNECTIONS", 2)
+
+    async def test(world: World) -> None:
+        gateway = world.another()
+        port = await gateway.start("127.0.0.1", 0, None, tmp_path)
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        ends = [asyncio.create_task(reader.read()) for reader, _ in held]
+        done, _ = await asyncio.wait(ends, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        assert done
+        for _, writer in held:
+            writer.close()
+        await asyncio.gather(*ends, return_exceptions=True)
+        await gateway.stop()
 
     in_a_world(tmp_path, test)
 
@@ -443,7 +508,7 @@ def test_gateways_of_a_cluster_share_a_port_and_no_one_else_does(tmp_path: Path)
                 await world.another().start("127.0.0.1", port, None, tmp_path / "ours")
         first, second = world.another(), world.another()
         assert await first.start("127.0.0.1", port, None, tmp_path / "ours") == port
-        with pytest.raises(PreflightError, match=r"connect\.port") as caught:
+        with pytest.raises(PreflightError, match="cannot listen") as caught:
             await world.another().start("127.0.0.1", port, None, tmp_path / "theirs")
         assert "connect.port=PORT" in caught.value.remedy
         assert await second.start("127.0.0.1", port, None, tmp_path / "ours") == port

@@ -72,6 +72,10 @@ END_S = 5.0
 ASK_S = 10.0
 STOP_S = 1.0
 MOST_CALLS = 1000
+MOST_CONNECTIONS = 1024
+"""Limit of open connections, so that peers without a token cannot take the descriptors of the web endpoint."""
+IDLE_MS, HANDSHAKE_MS = 60_000, 10_000
+"""Milliseconds after which a connection without calls is closed, and one whose handshake does not end."""
 MOST_MESSAGE = 128 << 20
 """Largest message of a client, in bytes: the limit of Spark's own Connect server."""
 MOST_CHANNELS = 64
@@ -199,19 +203,21 @@ class ConnectGateway:
         Raises:
             PreflightError: the port cannot be used.
         """
+        if port:
+            self._lock = share_port(host, port, directory)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", MOST_MESSAGE),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.max_connection_idle_ms", 600_000),
+                ("grpc.max_connection_idle_ms", IDLE_MS),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
                 ("grpc.so_reuseport", 1),
             ],
             maximum_concurrent_rpcs=MOST_CALLS,
         )
         self._server.add_generic_rpc_handlers((_Handlers(self._serve),))
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if port:
-            self._lock = share_port(host, port, directory)
         try:
             if tls is None:
                 bound: int = self._server.add_insecure_port(where)
