@@ -497,6 +497,14 @@ MUTANTS = (
         ("unit/test_connect_sessions.py::test_a_job_of_another_user_under_the_id_of_a_session_is_not_reached",),
     ),
     Mutant(
+        "connect-without-a-token",
+        "A Spark Connect client shows a token before a message of it is read.",
+        _CONNECT,
+        "            raise CallRefusedError(verdict.status, verdict.message + hint)",
+        "            from runtime.users.identities import CLUSTER\n\n            return Caller(CLUSTER, source)",
+        (f"{_PASSED_ON}::test_no_message_is_read_before_the_token_is_known",),
+    ),
+    Mutant(
         "connect-for-viewers",
         "A Spark Connect session needs the role user.",
         _CONNECT,

@@ -293,7 +293,8 @@ class ConnectGateway:
         source = context.peer() or ""
         if isinstance(verdict, Refusal):
             self._record(None, source, "identify", "", verdict.status, verdict.message)
-            raise CallRefusedError(verdict.status, f"{verdict.message}; in a URL: sc://HOST:PORT/;token=TOKEN")
+            hint = "; in a URL: sc://HOST:PORT/;token=TOKEN" if verdict.status == 401 else ""
+            raise CallRefusedError(verdict.status, verdict.message + hint)
         if not may(verdict, SPARK_CONNECT):
             text = refusal(verdict, SPARK_CONNECT, "a Spark Connect session")
             self._record(verdict, source, "session", "", 403, text)
