@@ -1,7 +1,7 @@
 """Requests of Spark Connect as bytes: the session that one names, and the user in whose name it acts. Pure.
 
-All requests of the service have their session's id in field 1 and a `UserContext` in field 2. That has the user's id and
-name in its fields 1 and 2. Everything else stays as it came, so a request of a later version of Spark passes too.
+All requests of the service have their session's id in field 1 and a `UserContext` in field 2. That message has the
+user's id and name in its fields 1 and 2. Everything else stays as it came, so requests of later versions pass too.
 
 A client could name another user, or hide a field from this parser that Spark's would find. So the gateway appends
 both fields to each request. In Protocol Buffers a later field replaces an earlier one, and merges with it if it is a
