@@ -153,6 +153,7 @@ class World:
         self.gateway = self.another()
         self.port = 0
         self.authority: bytes | None = None
+        self.read = asyncio.Event()
 
     def another(self, idle_timeout_s: float = 60.0) -> ConnectGateway:
         policy, audit = AccessPolicy(OWN, [], "http", 1), AuditLog(self.directory / "audit.jsonl")
@@ -160,7 +161,14 @@ class World:
         return ConnectGateway(backend, KnownIdentities(self._read), policy, idle_timeout_s, audit)
 
     async def _read(self) -> Identities:
+        self.read.set()
         return Identities(self.users)
+
+    async def read_again(self, times: int) -> None:
+        """Wait until the store of users has been read so many times more."""
+        for _ in range(times):
+            self.read.clear()
+            await self.read.wait()
 
     def channel(self) -> Any:
         options = [("grpc.max_receive_message_length", -1)]
@@ -189,9 +197,19 @@ class World:
             await channel.close()
 
     async def refusal(self, method: str, *messages: bytes, **more: Any) -> Any:
+        question: Callable[..., Awaitable[Any]] = self.ask if len(messages) == 1 else self.answers
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.answers(method, *messages, **more)
+            await question(method, *messages, **more)
         return caught.value
+
+    async def ask(self, method: str, message: bytes, user: str = "ada") -> Any:
+        """Call as PySpark does, which sends one message and its end at once."""
+        channel = self.channel()
+        shown = (("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()
+        try:
+            return await channel.unary_unary(f"/{SERVICE}/{method}")(message, metadata=shown, timeout=PATIENCE_S)
+        finally:
+            await channel.close()
 
     def audited(self) -> list[tuple[str, str, str]]:
         file = self.directory / "audit.jsonl"
@@ -305,6 +323,10 @@ def test_a_revoked_token_ends_an_open_call(tmp_path: Path, monkeypatch: pytest.M
         waiting = asyncio.create_task(world.refusal("ExecutePlan", request()))
         await world.spark.began.wait()
         world.users = {key: text for key, text in world.users.items() if "ada" not in text}
+        overlooked = asyncio.create_task(world.read_again(3))
+        await asyncio.wait({waiting, overlooked}, return_when=asyncio.FIRST_COMPLETED)
+        assert not overlooked.done(), "the gateway has looked for the token, and the call goes on"
+        overlooked.cancel()
         assert (await waiting).code() is grpc.StatusCode.UNAUTHENTICATED
         await interrupted.wait()
 

@@ -525,7 +525,7 @@ MUTANTS = (
         "A revoked token ends an open call.",
         _CONNECT,
         "if not await self._identities.confirm(principal):",
-        "if False:",
+        "if await self._identities.confirm(principal) is None:",
         (f"{_PASSED_ON}::test_a_revoked_token_ends_an_open_call",),
     ),
     Mutant(
