@@ -65,6 +65,8 @@ def validate(graph: JobGraph) -> None:
         check_name("owner", graph.owner)
     if graph.session_id and SESSION_ID.fullmatch(graph.session_id) is None:
         raise JobGraphError(f"{graph.session_id[:40]!r} is no id of a Spark Connect session: it must be a UUID")
+    if graph.session_id and graph.kind is not JobKind.PIPELINE:
+        raise JobGraphError(f"job {graph.name!r} has a Spark Connect session: only a pipeline can have one")
     if not graph.vertices:
         raise EmptyJobGraphError(f"job {graph.name!r} has no vertices: add at least one sink to its pipeline")
     names: set[str] = set()

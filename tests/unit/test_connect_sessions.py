@@ -165,6 +165,8 @@ def test_the_job_of_a_session_is_valid_and_is_its_users() -> None:
     assert (information.session_id, information.owner) == (SESSION, "ada")
     with pytest.raises(JobGraphError, match="must be a UUID"):
         validate(replace(graph, session_id=f"{SESSION};user_id=bob"))
+    with pytest.raises(JobGraphError, match="only a pipeline"):
+        validate(replace(graph, kind=JobKind.SCRIPT))
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
