@@ -19,6 +19,7 @@ from conf.options.cluster import (
 )
 from conf.options.deployment import DeploymentOptions, ExecutionTarget
 from conf.options.ha import HighAvailabilityMode, HighAvailabilityOptions
+from conf.options.history import HistoryOptions
 from conf.options.job import (
     ClientOptions,
     JobOptions,
@@ -52,6 +53,7 @@ __all__ = [
     "HeartbeatOptions",
     "HighAvailabilityMode",
     "HighAvailabilityOptions",
+    "HistoryOptions",
     "ImagePullPolicy",
     "JobManagerOptions",
     "JobOptions",
@@ -115,6 +117,7 @@ AREAS = (
     Area("Checkpoints and savepoints", CheckpointingOptions),
     Area("Streaming queries", StreamingOptions),
     Area("Job store", JobStoreOptions),
+    Area("History", HistoryOptions),
     Area("Spark", SparkOptions),
     Area("REST", RestOptions),
     Area("Metrics", MetricOptions),

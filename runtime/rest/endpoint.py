@@ -12,9 +12,10 @@ from actors.rpc.gateway import FencingToken, rpc_sync
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcService
 from conf.configuration import Configuration
-from conf.options import RestOptions
+from conf.options import ClusterOptions, RestOptions
 from runtime.environment.context import ComponentContext
 from runtime.ha.services import HighAvailabilityServices
+from runtime.history.reader import ClusterHistory
 from runtime.leadership import LeaderEndpoint
 from runtime.metrics.prometheus import PushReporter, exposition
 from runtime.protocol.leader import REST_ENDPOINT, LeaderTerm
@@ -24,6 +25,7 @@ from runtime.rest.app import RestApplication
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.context import Rest
+from runtime.rest.history_writer import HistoryWriter
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports, ports_key
 from runtime.rest.server import RestServer, tls_context
 from runtime.rest.snapshots import Snapshots
@@ -64,6 +66,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         self._closing = asyncio.Event()
         self._where: RestAddress | None = None
         self._reporter = PushReporter.of(context.configuration, self._metrics)
+        self._history = HistoryWriter.of(context.configuration, self._backend)
 
     async def on_start(self) -> None:
         await self._backend.start()
@@ -98,7 +101,17 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         snapshots = Snapshots(get(RestOptions.REFRESH_INTERVAL), asyncio.get_running_loop().time)
         directory = self._context.directory
         identities = KnownIdentities(self._ha.user_store().read)
-        rest = Rest(self._backend, snapshots, configuration, directory.log, url, self._closing, identities=identities)
+        history = ClusterHistory(get(ClusterOptions.ID), directory.root, configuration)
+        rest = Rest(
+            self._backend,
+            snapshots,
+            configuration,
+            directory.log,
+            url,
+            self._closing,
+            identities=identities,
+            histories=(history,),
+        )
         policy = AccessPolicy(token, hosts, scheme, max_content)
         return RestApplication(
             rest, policy, max_content, with_token=token is not None, audit=AuditLog(directory.audit_log)
@@ -106,6 +119,8 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
 
     async def on_stop(self) -> None:
         self._closing.set()
+        if self._history is not None:
+            await self._history.stop()
         if self._reporter is not None:
             await self._reporter.stop(forget=True)
         if self._server is not None:
@@ -115,12 +130,16 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         await self._ha.close()
 
     async def lead(self, term: LeaderTerm) -> None:
-        """Begin to send metrics, which only the leader does; every endpoint serves requests."""
+        """Begin to send metrics and to write the history, as only the leader does; every endpoint serves requests."""
+        if self._history is not None:
+            self._history.start()
         if self._reporter is not None:
             self._reporter.start()
 
     async def on_revoked(self) -> None:
-        """Stop sending metrics, and keep serving requests."""
+        """Stop sending metrics and writing the history, and keep serving requests."""
+        if self._history is not None:
+            await self._history.stop()
         if self._reporter is not None:
             await self._reporter.stop()
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from conf.options import ClusterOptions
 from runtime.job_logs import TASK_LOGS
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails, TaskInfo
 from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError
@@ -294,9 +295,9 @@ def stack_trace(error: ErrorInfo) -> str:
     return error.traceback or str(error)
 
 
-def execution_result(graph: ArchivedExecutionGraph) -> Json:
-    """GET /jobs/:jobid/execution-result."""
-    if not graph.status.is_globally_terminal:
+def execution_result(graph: ArchivedExecutionGraph, *, is_history: bool = False) -> Json:
+    """GET /jobs/:jobid/execution-result. In a history a suspended job is over, with an unknown outcome."""
+    if not graph.status.is_globally_terminal and not (is_history and graph.status is JobStatus.SUSPENDED):
         return {"status": {"id": "IN_PROGRESS"}}
     result = graph.result()
     told: dict[str, Any] = {
@@ -405,7 +406,9 @@ def _work_of(task: TaskInfo, attempt: AttemptInfo, state: HistoryState) -> Json:
 ).on(ROUTES)
 async def get_spark(rest: Rest, request: Request) -> Response:
     graph = await rest.job(request)
-    state = await rest.snapshots.get("history server", lambda: asyncio.to_thread(look, rest.configuration))
+    configuration = await rest.configuration_of(graph.job_id)
+    key = ("history server", configuration.get(ClusterOptions.RUNTIME_DIR))
+    state = await rest.snapshots.get(key, lambda: asyncio.to_thread(look, configuration))
     return answer(spark_work(graph, state))
 
 
@@ -440,7 +443,7 @@ async def get_exceptions(rest: Rest, request: Request) -> Response:
 
 @RestRoute("GET", f"{_JOB}/execution-result", "How a job ended", result=forms.EXECUTION_RESULT).on(ROUTES)
 async def get_result(rest: Rest, request: Request) -> Response:
-    return answer(execution_result(await rest.job(request)))
+    return answer(execution_result(await rest.job(request), is_history=rest.is_history))
 
 
 @RestRoute(
