@@ -29,7 +29,7 @@ from runtime.leaders import LeaderFollower
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationStatus
-from runtime.protocol.errors import JobNotFoundError, JobNotReachableError, UnknownOperationError
+from runtime.protocol.errors import JobNotFoundError, UnknownOperationError
 from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, ResourceOverview, TaskManagerView
@@ -131,13 +131,14 @@ class Histories:
 
         Raises:
             JobNotFoundError: no history has it.
-            JobNotReachableError: its file cannot be read.
+            RestError: its file cannot be read.
         """
         for history in self._histories:
             try:
                 graph = history.job(job_id)
             except (OSError, WireError) as error:
-                raise JobNotReachableError(f"the archived job {job_id} cannot be read: {error}") from error
+                because = " ".join(str(error).split())
+                raise RestError(503, f"the archived job {job_id} of {history.name} cannot be read: {because}") from error
             if graph is not None:
                 return graph
         raise JobNotFoundError(f"the history has no job {job_id}; GET /jobs/overview shows those that it has")
