@@ -138,7 +138,9 @@ class Histories:
                 graph = history.job(job_id)
             except (OSError, WireError) as error:
                 because = " ".join(str(error).split())
-                raise RestError(503, f"the archived job {job_id} of {history.name} cannot be read: {because}") from error
+                raise RestError(
+                    503, f"the archived job {job_id} of {history.name} cannot be read: {because}"
+                ) from error
             if graph is not None:
                 return graph
         raise JobNotFoundError(f"the history has no job {job_id}; GET /jobs/overview shows those that it has")

@@ -229,7 +229,7 @@ def test_damaged_lines_are_counted_and_the_others_read(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     written(path, 2)
     with path.open("ab") as file:
-        file.write(b"{\n\n[]\n" + b"z" * 3_000_000 + b"\n" + replace(ENTRY, at_ms=7).to_json().encode() + b"\n{\"at")
+        file.write(b"{\n\n[]\n" + b"z" * 3_000_000 + b"\n" + replace(ENTRY, at_ms=7).to_json().encode() + b'\n{"at')
     page = read_audit(path, ALL, 10)
     assert [entry.at_ms for entry in page.entries] == [7, 1, 0]
     assert page.damaged >= 4

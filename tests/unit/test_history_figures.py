@@ -35,7 +35,9 @@ def test_a_line_is_read_as_it_was_written() -> None:
 
 
 def test_a_line_of_another_release_is_read() -> None:
-    assert Sample.parse(b'{"at_ms": 7, "slots": 2, "new": {"x": 1}, "heap_used": "many", "rows": [1]}') == Sample(7, slots=2)
+    assert Sample.parse(b'{"at_ms": 7, "slots": 2, "new": {"x": 1}, "heap_used": "many", "rows": [1]}') == Sample(
+        7, slots=2
+    )
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b'{"slots": 1}', b'{"at_ms": "x"}', b'{"at_ms": true}', b"\xff"])

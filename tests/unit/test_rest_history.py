@@ -196,7 +196,9 @@ async def test_figures_are_columns_with_the_rates_of_jobs(site: HistorySite) -> 
     assert (told["slots-total"], told["heap-used"]) == ([4, 4], [None, None])
     assert (told["cluster"], told["rows-per-second"]) == ("nightly", [2.5, 2.5])
     assert told["jobs"] == [{"jid": ID, "rows-per-second": [2.5, 2.5]}]
-    assert (await site.get(f"/figures?since={NOW_MS}&until={NOW_MS + 9_000}&points=1"))["timestamps"] == [NOW_MS + 2_000]
+    assert (await site.get(f"/figures?since={NOW_MS}&until={NOW_MS + 9_000}&points=1"))["timestamps"] == [
+        NOW_MS + 2_000
+    ]
     for query in ("since=x", "until=-1", "points=x"):
         assert (await site.ask("GET", f"/figures?{query}")).status == 400
 
