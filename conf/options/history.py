@@ -7,15 +7,15 @@ from conf.values import Boolean, Duration, Integer, MemorySize
 
 
 class HistoryOptions:
-    """What stays of ended jobs and of the cluster's figures, for `understudy history`."""
+    """Ended jobs and figures over time, which `understudy history` shows."""
 
     ENABLED = option(
         "history.enabled",
         Boolean(),
         "true",
-        "Whether the cluster keeps a history in the directory `history` of `cluster.shared-dir`: the jobs that it has "
-        "forgotten (`jobstore.*`), what its running jobs looked like, and its figures over time "
-        "([history.md](history.md)).",
+        "Whether the cluster keeps a history in the directory `history` of `cluster.shared-dir` "
+        "([history.md](history.md)). It holds the jobs that the cluster has forgotten (`jobstore.*`), the last states "
+        "of its running jobs, and its figures over time.",
     )
     INTERVAL = option(
         "history.interval",

@@ -1,7 +1,7 @@
 """The history of one cluster, read from its files, which are never changed here.
 
-Jobs are read from the archive and from the history (`HistoryDirectory`). A job that is in neither, and that the cluster
-did not end, is SUSPENDED since its state was last written: it is never shown as running.
+Ended jobs are in the archive and in the history (`HistoryDirectory`). A job that its cluster did not end is SUSPENDED
+since its state was last written; it is never shown as running.
 """
 
 from __future__ import annotations

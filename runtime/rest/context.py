@@ -120,7 +120,7 @@ class Rest:
         operations: checkpoints and savepoints that clients requested here.
         disposals: removals of savepoints that clients requested here.
         identities: users and their tokens.
-        histories: what is kept of the cluster; of several clusters in a history server.
+        histories: the history of the cluster; those of several clusters in a history server.
         is_history: whether this is a history server, which serves nothing else.
     """
 

@@ -264,7 +264,7 @@ def read_audit(path: Path, chosen: AuditFilter, most: int, after: str = "", most
 
 
 def _open_files(path: Path) -> Iterator[int]:
-    """Open the files, the newest first; each stays readable when it is rotated meanwhile."""
+    """Open the files, the newest first; each stays readable after a rotation."""
     known = set[int]()
     for number in range(MOST_FILES + 1):
         name = path if number == 0 else path.with_name(f"{path.name}.{number}")

@@ -24,7 +24,7 @@ from runtime.rest.history import history_application
 from runtime.rest.listening import listen
 from runtime.rest.server import RestServer
 from runtime.users.audit import AuditEntry, AuditLog
-from tests.browser.made_up_cluster import FAILED, HOSTILE, STREAMING, MadeUpCluster, _checkpoints, vertex_id
+from tests.browser.made_up_cluster import FAILED, HOSTILE, STREAMING, MadeUpCluster, _checkpoints
 from tests.browser.stage import REFRESH_MS, TOKEN, Stage
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ expect = pytest.importorskip("playwright.sync_api", reason="playwright is not in
 LINES = 230
 SUSPENDED = STREAMING
 ENDED = JobID("e" * 32)
+TASK = MadeUpCluster().graphs[STREAMING].tasks[0]
 PAGES = {
     "#/": "Overview",
     "#/jobs": "Jobs",
@@ -45,7 +46,7 @@ PAGES = {
     f"#/jobs/{SUSPENDED}/logs": HOSTILE,
     f"#/jobs/{SUSPENDED}/spark": HOSTILE,
     f"#/jobs/{SUSPENDED}/configuration": HOSTILE,
-    f"#/jobs/{SUSPENDED}/tasks/{vertex_id(HOSTILE)}": HOSTILE,
+    f"#/jobs/{SUSPENDED}/tasks/{TASK.key}": TASK.name,
     f"#/jobs/{FAILED}/exceptions": "nightly-report",
     "#/figures": "Figures",
     "#/figures/hour": "Figures",

@@ -84,7 +84,7 @@ def _time_of(request: Request, name: str) -> int | None:
 @RestRoute(
     "GET",
     "/figures",
-    "The main figures of the cluster over time, in columns, the oldest first; the last day unless it is said",
+    "The main figures of the cluster over time, in columns, the oldest first; by default of the last day",
     query=(
         _CLUSTER,
         _SINCE,

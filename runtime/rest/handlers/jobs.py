@@ -535,15 +535,15 @@ async def refuse_stop(rest: Rest, request: Request) -> Response:
     )
 
 
-def names_of(attempt: AttemptInfo) -> list[str]:
+def names_of(attempt: AttemptInfo, *, only_kept: bool = False) -> list[str]:
     """Return the names of an attempt's logs: those that its TaskExecutor writes, and those kept after its end."""
     kept = [log.name for log in attempt.logs]
-    written = TASK_LOGS if attempt.task_executor else ()
+    written = TASK_LOGS if attempt.task_executor and not only_kept else ()
     return list(dict.fromkeys((*written, *kept)))
 
 
-def logs(graph: ArchivedExecutionGraph) -> Json:
-    """GET /jobs/:jobid/logs: the newest attempts first."""
+def logs(graph: ArchivedExecutionGraph, *, only_kept: bool = False) -> Json:
+    """GET /jobs/:jobid/logs: the newest attempts first; a history has *only_kept* logs."""
     attempts = [(task, attempt) for task in graph.tasks for attempt in reversed(task.attempts)]
     return {
         "logs": [
@@ -555,14 +555,14 @@ def logs(graph: ArchivedExecutionGraph) -> Json:
                 "status": attempt.state.value,
             }
             for task, attempt in attempts
-            for name in names_of(attempt)
+            for name in names_of(attempt, only_kept=only_kept)
         ]
     }
 
 
 @RestRoute("GET", f"{_JOB}/logs", "The logs of a job's attempts", result={"logs": [dict]}).on(ROUTES)
 async def get_logs(rest: Rest, request: Request) -> Response:
-    return answer(logs(await rest.job(request)))
+    return answer(logs(await rest.job(request), only_kept=rest.is_history))
 
 
 @RestRoute(
@@ -578,7 +578,7 @@ async def get_log(rest: Rest, request: Request) -> Response:
     attempt_id, name = request.path_params["attemptid"], request.path_params["log"]
     for task in graph.tasks:
         for attempt in task.attempts:
-            if attempt.attempt_id == attempt_id and name in names_of(attempt):
+            if attempt.attempt_id == attempt_id and name in names_of(attempt, only_kept=rest.is_history):
                 data, complete = await rest.backend.task_log(graph.job_id, attempt, name, offset)
                 return Response(data, media_type=TEXT, headers={COMPLETE: "true" if complete else "false"})
     raise RestError(404, f"job {graph.job_id} has no such log; GET /jobs/{graph.job_id}/logs shows those that it has")
