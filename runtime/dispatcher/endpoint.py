@@ -114,6 +114,7 @@ from runtime.users.identities import ApiToken, Change, Identities, IdentityError
 T = TypeVar("T")
 
 EXPIRY_INTERVAL_S = 30.0
+HISTORY_EXPIRY_INTERVAL_S = 600.0
 RESULT_WAIT_S = 5.0
 MASTER_TIMEOUT_S = 60.0
 LOGS_TIMEOUT_S = 30.0
@@ -656,12 +657,15 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             self.log.warning("%s", error)
 
     async def _expire(self, term: LeaderTerm) -> None:
+        history_due = time.monotonic()
         while self.may_act(term):  # the archive is a directory of all masters, and does not compare terms
             dropped = await self.run_blocking(self._archive.expire, _now_ms())
             if self._history is not None:
                 for job_id in dropped:
                     await self.run_blocking(self._keep_log_ends, self._history, job_id)
-                await self.run_blocking(self._history.expire, _now_ms())
+                if time.monotonic() >= history_due:  # it may be tens of thousands of files
+                    history_due += HISTORY_EXPIRY_INTERVAL_S
+                    await self.run_blocking(self._history.expire, _now_ms())
             self._forget(dropped, term)
             await asyncio.sleep(EXPIRY_INTERVAL_S)
 
