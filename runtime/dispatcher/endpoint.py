@@ -349,7 +349,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     async def on_stop(self) -> None:
         if self._history is not None and self._jobs:
-            await self.run_blocking(self._note_unfinished, self._history)
+            await self.run_blocking(self._note_unfinished, self._history, list(self._jobs.values()))
         await super().on_stop()
         await self._resource_manager.stop()
         self._blobs.close()
@@ -678,9 +678,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         except (OSError, WireError, BlobError) as error:
             self.log.warning("not all logs of job %s are kept in the history: %s", job_id, error)
 
-    def _note_unfinished(self, history: HistoryDirectory) -> None:
+    def _note_unfinished(self, history: HistoryDirectory, jobs: Sequence[RunningJob]) -> None:
         """Note the jobs that are not over, unless a fuller state of them is stored, in case this ends the cluster."""
-        for job in self._jobs.values():
+        for job in jobs:
             try:
                 if not history.knows_running(job.job_id):
                     history.note_running(job.last_known())

@@ -237,8 +237,10 @@ def read_audit(path: Path, chosen: AuditFilter, most: int, after: str = "", most
         OSError: a file cannot be read.
     """
     entries, damaged, left = list[AuditEntry](), 0, most_bytes
-    files = list(_open_files(path))
+    files = list[int]()
     try:
+        for descriptor in _open_files(path):
+            files.append(descriptor)  # those that are open are closed if the next one cannot be
         first, end = _place(after, files)
         for number, descriptor in enumerate(files[first:]):
             status = os.fstat(descriptor)

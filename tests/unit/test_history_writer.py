@@ -177,10 +177,8 @@ async def test_jobs_that_run_at_a_stop_are_noted_unless_more_is_known(tmp_path: 
     dispatcher, history = dispatcher_of(tmp_path)
     known, young = job(1, JobStatus.RUNNING), job(2, JobStatus.RUNNING)
     history.note_running(known)
-    for graph in (known, young):
-        details = replace(graph.details(), owner="ada")
-        dispatcher._jobs[graph.job_id] = RunningJob(details, MagicMock(), lambda _: None)
-    dispatcher._note_unfinished(history)
+    jobs = [RunningJob(replace(graph.details(), owner="ada"), MagicMock(), lambda _: None) for graph in (known, young)]
+    dispatcher._note_unfinished(history, jobs)
     found = stored(history.root)
     assert found[known.job_id] == known
     assert found[young.job_id].tasks == ()
