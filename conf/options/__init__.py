@@ -20,6 +20,7 @@ from conf.options.cluster import (
 from conf.options.connect import ConnectOptions
 from conf.options.deployment import DeploymentOptions, ExecutionTarget
 from conf.options.ha import HighAvailabilityMode, HighAvailabilityOptions
+from conf.options.history import HistoryOptions
 from conf.options.job import (
     ClientOptions,
     JobOptions,
@@ -54,6 +55,7 @@ __all__ = [
     "HeartbeatOptions",
     "HighAvailabilityMode",
     "HighAvailabilityOptions",
+    "HistoryOptions",
     "ImagePullPolicy",
     "JobManagerOptions",
     "JobOptions",
@@ -117,6 +119,7 @@ AREAS = (
     Area("Checkpoints and savepoints", CheckpointingOptions),
     Area("Streaming queries", StreamingOptions),
     Area("Job store", JobStoreOptions),
+    Area("History", HistoryOptions),
     Area("Spark", SparkOptions),
     Area("REST", RestOptions),
     Area("Spark Connect", ConnectOptions),

@@ -18,7 +18,7 @@ from runtime.cluster.command_line import (
     status_of_error,
     status_of_interrupt,
 )
-from runtime.cluster.history_commands import history_server
+from runtime.cluster.history_commands import history, history_server
 from runtime.cluster.job_commands import job
 from runtime.cluster.output import print_error, say
 from runtime.cluster.queue_commands import queue
@@ -86,6 +86,7 @@ for _command in (
     queue,
     user,
     token,
+    history,
     history_server,
 ):
     cli.add_command(_command)

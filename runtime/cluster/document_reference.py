@@ -29,8 +29,9 @@ _HEAD = f"""\
 
 <!-- Written by `python -m runtime.cluster.document_reference --write` from documents.py beside it: change that. -->
 
-Every command but `demo` and `completion` has `--json`. It prints one JSON value to standard output and nothing else;
-`understudy job logs -f --json` prints one object on each line. This page is the reference of these values.
+Every command but `demo`, `completion`, `history` and `history-server` has `--json`. It prints one JSON value to
+standard output and nothing else; `understudy job logs -f --json` prints one object on each line. This page is the
+reference of these values.
 [{SCHEMA_FILE.name}]({SCHEMA_FILE.name}) is the same as JSON Schema: `$defs` has each object by its name, and
 `x-commands` which command prints what.
 

@@ -1,4 +1,4 @@
-"""The command ``understudy history-server``: Spark's History Server behind an authenticated proxy."""
+"""The commands ``understudy history-server``, Spark's History Server behind a proxy, and ``understudy history``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,21 @@ import click
 
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
-from conf.options import ClusterOptions, EnvironmentOptions, HighAvailabilityOptions, RestOptions, SparkOptions
+from conf.options import (
+    ClusterOptions,
+    EnvironmentOptions,
+    HighAvailabilityOptions,
+    HistoryOptions,
+    RestOptions,
+    SparkOptions,
+)
 from runtime.cluster.command_line import configured, examples, readable_errors
 from runtime.cluster.output import print_line, say
 from runtime.errors import ClusterError
 
 if TYPE_CHECKING:
     from runtime.environment.claims import Claim
+    from runtime.history.reader import ClusterHistory
     from runtime.spark.history_server import HistoryServer
     from runtime.users.identities import Identities
 
@@ -30,6 +39,9 @@ DEFAULT_PORT = 18080
 """The port of Spark's own History Server."""
 LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 64
+
+HISTORY_REFRESH_S = 5.0
+"""How often a page asks for the history anew, unless `web.refresh-interval` is set."""
 
 _WATCH_S = 0.5
 _BACKLOG = 128
@@ -219,3 +231,101 @@ def _listen(port: int) -> socket.socket:
             f"port {port} of {LOOPBACK} is taken, or only root's", "choose another with --port; 0 takes a free one"
         ) from error
     return listener
+
+
+# ------------------------------------------------------------ understudy history
+
+
+@click.command(
+    epilog=examples(
+        "understudy history",
+        "understudy history --port 0 -D cluster.id=nightly",
+        "understudy history --dir ~/.understudy/default --dir ~/.understudy/nightly",
+    ),
+)
+@configured
+@click.option(
+    "--dir",
+    "directories",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Runtime directory of a cluster; repeatable.  [default: cluster.runtime-dir]",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="The port; 0 takes a free one.  [default: historyserver.web.port]"
+)
+def history(configuration: Configuration, directories: tuple[Path, ...], port: int | None) -> None:
+    """Serve the web page and the REST API of a cluster's history, read only, until Ctrl-C. The cluster need not run.
+
+    It shows ended jobs, jobs that the cluster did not end, figures over time and the audit log.
+    """
+    with readable_errors():
+        roots = [directory.expanduser().resolve() for directory in directories]
+        if roots:
+            configuration = configuration.set(ClusterOptions.RUNTIME_DIR, roots[0])
+        if not configuration.is_set(RestOptions.REFRESH_INTERVAL):
+            configuration = configuration.set(RestOptions.REFRESH_INTERVAL, HISTORY_REFRESH_S)
+        histories = open_histories(configuration, roots or [configuration.get(ClusterOptions.RUNTIME_DIR)])
+        asyncio.run(_serve_history(configuration, histories, port))
+
+
+def open_histories(configuration: Configuration, roots: Sequence[Path]) -> list[ClusterHistory]:
+    """Return the histories of clusters; if two have the same name, it is followed by the directory.
+
+    Args:
+        configuration: of the command.
+        roots: their runtime directories.
+
+    Raises:
+        ClusterError: a directory holds no history.
+    """
+    from runtime.history.reader import ClusterHistory
+
+    histories = [ClusterHistory.open(root, configuration) for root in dict.fromkeys(roots)]
+    named = Counter(history.name for history in histories)
+    for each in histories:
+        if named[each.name] > 1:
+            each.name = f"{each.name} ({each.directory.root})"
+    return histories
+
+
+async def _serve_history(configuration: Configuration, histories: Sequence[ClusterHistory], port: int | None) -> None:
+    from actors.rpc.security import load_or_create_secret
+    from runtime.rest.authorization import KnownIdentities, nobody
+    from runtime.rest.history import history_application
+    from runtime.rest.listening import bind_address, check_exposure, listen
+    from runtime.rest.server import RestServer, tls_context
+
+    get = configuration.get
+    check_exposure(configuration)
+    secured, file = get(RestOptions.SSL_ENABLED), get(RestOptions.TOKEN_FILE)
+    certificate, private = get(RestOptions.SSL_CERTIFICATE), get(RestOptions.SSL_KEY)
+    tls = tls_context(certificate, private) if secured and certificate and private else None
+    token = load_or_create_secret(file) if get(RestOptions.TOKEN_ENABLED) else None
+    # A user belongs to one cluster, and must not see the jobs of another one.
+    users = KnownIdentities((lambda: read_users(configuration)) if len(histories) == 1 else nobody)
+    stopped, closing = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    wanted = get(HistoryOptions.PORT) if port is None else port
+    with listen(bind_address(configuration), [wanted], HistoryOptions.PORT.key, "") as listener:
+        shown = get(RestOptions.ADDRESS).strip("[]")
+        scheme = "https" if secured else "http"
+        url = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{listener.getsockname()[1]}"
+        application = history_application(histories, configuration, url, closing, token, users)
+        server = RestServer(application, listener, tls, get(RestOptions.MAX_CONNECTIONS))
+        await server.start()
+        try:
+            for each in histories:
+                jobs = await asyncio.to_thread(each.jobs)
+                say(f"{each.name}: {len(jobs)} job{'' if len(jobs) == 1 else 's'} in {each.directory.root}")
+                for line in each.damaged():
+                    say(f"warning: {line}")
+            print_line(f"the history of {', '.join(each.name for each in histories)}: {url}/")
+            if token is None:
+                say(f"WARNING: {RestOptions.TOKEN_ENABLED.key} is false: everyone who reaches this address reads it")
+            say(f"it asks for the token in {file}; Ctrl-C ends the server" if token else "Ctrl-C ends the server")
+            await stopped.wait()
+        finally:
+            closing.set()
+            await server.stop()

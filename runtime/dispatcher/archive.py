@@ -13,6 +13,7 @@ from actors.errors import WireError
 from conf.configuration import Configuration
 from conf.files import write_private
 from conf.options import JobStoreOptions, JobStoreType
+from runtime.history.directory import HistoryDirectory
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode, encode
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
@@ -210,13 +211,15 @@ class FileArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
     Args:
         retention: see the base.
         directory: directory of the files; it exists.
+        history: takes over the files of dropped jobs; None to delete them.
     """
 
     survives_its_process = True
 
-    def __init__(self, retention: Retention, directory: Path) -> None:
+    def __init__(self, retention: Retention, directory: Path, history: HistoryDirectory | None = None) -> None:
         super().__init__(retention)
         self._directory = directory
+        self._history = history
 
     def load(self) -> None:
         with self._changing:
@@ -242,7 +245,12 @@ class FileArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
 
     def _remove(self, job_id: JobID) -> None:
         try:
-            self._path(job_id).unlink(missing_ok=True)
+            if self._history is None:
+                self._path(job_id).unlink(missing_ok=True)
+            else:
+                self._history.take_over(self._path(job_id), job_id)
+        except FileNotFoundError:
+            logger.info("the file of the dropped job %s is gone already", job_id)
         except OSError as error:
             logger.error("the dropped job %s could not be removed, a later start drops it again: %s", job_id, error)
 
@@ -250,8 +258,16 @@ class FileArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
         return self._directory / f"{job_id}.job"
 
 
-def create_archive(configuration: Configuration, directory: Path) -> ArchivedExecutionGraphStore:
-    """Return the store that ``jobstore.*`` describes; *directory* is for its files, if it has any."""
+def create_archive(
+    configuration: Configuration, directory: Path, history: HistoryDirectory | None = None
+) -> ArchivedExecutionGraphStore:
+    """Return the store that ``jobstore.*`` describes.
+
+    Args:
+        configuration: of the cluster.
+        directory: for its files, if it has any.
+        history: as in `FileArchivedExecutionGraphStore`.
+    """
     retention = Retention(
         configuration.get(JobStoreOptions.MAX_CAPACITY),
         configuration.get(JobStoreOptions.CACHE_SIZE),
@@ -259,6 +275,6 @@ def create_archive(configuration: Configuration, directory: Path) -> ArchivedExe
     )
     match configuration.get(JobStoreOptions.TYPE):
         case JobStoreType.FILE:
-            return FileArchivedExecutionGraphStore(retention, directory)
+            return FileArchivedExecutionGraphStore(retention, directory, history)
         case JobStoreType.MEMORY:
             return MemoryArchivedExecutionGraphStore(retention)

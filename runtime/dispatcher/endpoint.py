@@ -17,6 +17,7 @@ from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.client import BlobClient
+from blob.errors import BlobError
 from blob.gateway import PATH as BLOB_SERVER_PATH
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
@@ -51,7 +52,10 @@ from runtime.ha.errors import (
 from runtime.ha.feature_level import checked
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
+from runtime.history.directory import HistoryDirectory
+from runtime.history.reader import log_keys
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, TriggerID
+from runtime.job_logs import FUNCTION_FILES, logs_owner
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.errors import JobGraphVersionError
 from runtime.jobgraph.job_graph import JobGraph
@@ -110,6 +114,7 @@ from runtime.users.identities import ApiToken, Change, Identities, IdentityError
 T = TypeVar("T")
 
 EXPIRY_INTERVAL_S = 30.0
+HISTORY_EXPIRY_INTERVAL_S = 600.0
 RESULT_WAIT_S = 5.0
 MASTER_TIMEOUT_S = 60.0
 LOGS_TIMEOUT_S = 30.0
@@ -202,6 +207,26 @@ class RunningJob:
             raise JobNotReachableError(f"the JobMaster of job {self.job_id} is being started; ask again in a moment")
         return self.leader.gateway
 
+    def last_known(self) -> ArchivedExecutionGraph:
+        """Return what is known of the job without its JobMaster: no tasks."""
+        known = self._last_known
+        return ArchivedExecutionGraph(
+            job_id=known.job_id,
+            name=known.name,
+            kind=known.kind,
+            status=known.status,
+            timestamps={JobStatus.INITIALIZING.value: known.start_ms},
+            tasks=(),
+            vertices=(),
+            failure=None,
+            failure_history=(),
+            restarts=0,
+            restart_strategy="",
+            submitter=known.submitter,
+            is_function=known.is_function,
+            owner=known.owner,
+        )
+
     async def details(self) -> JobDetails:
         """Return the job in one line."""
         if self.leader.gateway is not None:
@@ -271,6 +296,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         sweep_interval_s: seconds between two sweeps of blobs of jobs without a record.
         starts_at_once: most JobMasters that may be starting at the same time.
         queues: the file of queues and limits; None without one.
+        history: keeps jobs that the archive drops, and those that run when the cluster is stopped; None for none.
     """
 
     def __init__(
@@ -289,6 +315,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         sweep_interval_s: float,
         starts_at_once: int,
         queues: Path | None = None,
+        history: HistoryDirectory | None = None,
     ) -> None:
         super().__init__(service, name, ha.leader_election(DISPATCHER), receptionist)
         self._ha = ha
@@ -298,6 +325,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._archive = archive
         self._log_dir = log_dir
         self._savepoint_dir = savepoint_dir
+        self._history = history
         self._sweep_interval_s = sweep_interval_s
         self._job_blobs = JobBlobs(self, receptionist)
         self._cleaner = ResourceCleaner(ha, master, self._job_blobs, log_dir, lambda term: self._term == term)
@@ -320,6 +348,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         await super().on_start()
 
     async def on_stop(self) -> None:
+        if self._history is not None and self._jobs:
+            await self.run_blocking(self._note_unfinished, self._history, list(self._jobs.values()))
         await super().on_stop()
         await self._resource_manager.stop()
         self._blobs.close()
@@ -627,9 +657,35 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             self.log.warning("%s", error)
 
     async def _expire(self, term: LeaderTerm) -> None:
+        history_due = time.monotonic()
         while self.may_act(term):  # the archive is a directory of all masters, and does not compare terms
-            self._forget(await self.run_blocking(self._archive.expire, _now_ms()), term)
+            dropped = await self.run_blocking(self._archive.expire, _now_ms())
+            if self._history is not None:
+                for job_id in dropped:
+                    await self.run_blocking(self._keep_log_ends, self._history, job_id)
+                if time.monotonic() >= history_due:  # it may be tens of thousands of files
+                    history_due += HISTORY_EXPIRY_INTERVAL_S
+                    await self.run_blocking(self._history.expire, _now_ms())
+            self._forget(dropped, term)
             await asyncio.sleep(EXPIRY_INTERVAL_S)
+
+    def _keep_log_ends(self, history: HistoryDirectory, job_id: JobID) -> None:
+        """Copy the ends of a job's kept logs into the history: their blobs are deleted with the job."""
+        try:
+            graph = history.read_ended(job_id)
+            for log in () if graph is None else log_keys(graph, tuple(FUNCTION_FILES)):
+                history.keep_log(log.blob_key, self._blobs.get_bytes(BlobKey.parse(log.blob_key), logs_owner(job_id)))
+        except (OSError, WireError, BlobError) as error:
+            self.log.warning("not all logs of job %s are kept in the history: %s", job_id, error)
+
+    def _note_unfinished(self, history: HistoryDirectory, jobs: Sequence[RunningJob]) -> None:
+        """Note the jobs that are not over, unless a fuller state of them is stored, in case this ends the cluster."""
+        for job in jobs:
+            try:
+                if not history.knows_running(job.job_id):
+                    history.note_running(job.last_known())
+            except OSError as error:
+                self.log.error("the history misses job %s, which is not over: %s", job.job_id, error)
 
     def _forget(self, job_ids: Iterable[JobID], term: LeaderTerm) -> None:
         for job_id in job_ids:
@@ -1167,6 +1223,7 @@ async def create(
     """Create the Dispatcher in the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     blob = BlobAddress(blob_host, blob_port)
+    history = HistoryDirectory.of(context.configuration)
     context.offload_large_calls(service, blob)
     dispatcher = kind(
         service,
@@ -1176,12 +1233,13 @@ async def create(
         master_address=master_address,
         blob=blob,
         blobs=blob_client(context.configuration, blob, service.secret),
-        archive=create_archive(context.configuration, context.archive),
+        archive=create_archive(context.configuration, context.archive, history),
         log_dir=context.directory.log,
         savepoint_dir=context.configuration.get(CheckpointingOptions.SAVEPOINT_DIR),
         sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
         starts_at_once=context.configuration.get(JobOptions.JOB_MASTER_STARTS),
         queues=context.configuration.get(QueueOptions.FILE),
+        history=history,
     )
     await serve_metrics(service, dispatcher.metrics.registry)
     return dispatcher

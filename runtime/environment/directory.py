@@ -7,6 +7,7 @@ It contains:
     secret          the cluster's secret (0600)          ha/        state whose handles are in Redis
     run/            sockets and process numbers          redis/     files of the embedded redis-server
     archive/        finished jobs                        jobs/      materialised results of running jobs
+    history/        forgotten jobs and figures over time, for `understudy history`: `runtime.history.directory`
     claims/         which master supervises what         rest-token the token of the REST API (0600)
     checkpoints/    of running jobs, with their queries' live state
     audit/          audit log of the web endpoints

@@ -225,8 +225,8 @@ class ArchivedExecutionGraph:
 
     @property
     def end_ms(self) -> int | None:
-        """Return when it ended, in milliseconds since the epoch; None while it has not."""
-        return self.timestamps[self.status.value] if self.status.is_globally_terminal else None
+        """Return when it ended or was suspended, in milliseconds since the epoch; None while it has not."""
+        return self.timestamps.get(self.status.value) if self.status.is_terminal else None
 
     @property
     def streams(self) -> bool:

@@ -124,13 +124,21 @@ class RestApplication:
         max_content: the most bytes of a request's body.
         with_token: whether requests have to show the token, for the OpenAPI document.
         audit: gets a line for each request that changes something; None for no log.
+        routes: the served ones, besides the stream of events and the document of these routes; None for all.
 
     Raises:
         LookupError: a route has no rule in the table of roles.
     """
 
     def __init__(
-        self, rest: Rest, policy: AccessPolicy, max_content: int, *, with_token: bool, audit: AuditLog | None = None
+        self,
+        rest: Rest,
+        policy: AccessPolicy,
+        max_content: int,
+        *,
+        with_token: bool,
+        audit: AuditLog | None = None,
+        routes: Sequence[RestRoute] | None = None,
     ) -> None:
         self._rest = rest
         self._policy = policy
@@ -139,7 +147,7 @@ class RestApplication:
         self._flood = Flood()
         self._page = StaticFiles()
         own = RestRoute("GET", "/openapi.json", "This document", result={"openapi": str, "paths": dict})
-        self.routes = (*ROUTES, replace(own, handler=self._openapi))
+        self.routes = (*(ROUTES if routes is None else routes), replace(own, handler=self._openapi))
         self._document = openapi(self.routes, with_token=with_token)
         rows = dict[str, list[RestRoute]]()
         for route in (*self.routes, *events.ROUTES):  # the endless stream of events is not in the document

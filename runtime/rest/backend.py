@@ -6,18 +6,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, AuthenticationError
 from actors.process.diagnostics import DiagnosticsGateway, ProcessActors, diagnostics_at
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway
+from actors.rpc.service import RpcService
 from blob.client import BlobClient
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.options import BlobOptions, RpcOptions
-from runtime.client import AsyncClusterClient, JobFile, NoAnswerError, SubmissionUnknownError
+from runtime.client import AsyncClusterClient, JobFile, Link, NoAnswerError, SubmissionUnknownError
 from runtime.environment.context import blob_client
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
@@ -53,6 +54,14 @@ PROCESS_ASK_S = 3.0
 PROCESS_ASKS_AT_ONCE = 64
 MOST_OF_A_LOG = 1024 * 1024
 """Most bytes of a growing log in one answer; a client that wants more sends further requests."""
+
+
+class BackendLink(Link, Protocol):
+    """The `Link` of a `ClusterBackend`: to a running cluster, or to the history of clusters."""
+
+    @property
+    def followers(self) -> Mapping[str, LeaderFollower[Any]]:
+        """Return followers of the leaders, by the components' names; none in a history."""
 
 
 class EndpointLink:
@@ -132,15 +141,28 @@ class ClusterBackend(AsyncClusterClient):
     def __init__(
         self, endpoint: RpcEndpoint, ha: HighAvailabilityServices, configuration: Configuration, system: ActorAddress
     ) -> None:
-        self._link = EndpointLink(endpoint, ha, configuration, system)
+        self._begin(EndpointLink(endpoint, ha, configuration, system), configuration)
+        self._service: RpcService | None = endpoint.service
+
+    @classmethod
+    def over(cls, link: BackendLink, configuration: Configuration) -> Self:
+        """Return a backend that uses *link*."""
+        backend = cls.__new__(cls)
+        backend._begin(link, configuration)
+        return backend
+
+    def _begin(self, link: BackendLink, configuration: Configuration) -> None:
         limit = min(configuration.get(BlobOptions.OFFLOAD_MINSIZE), configuration.get(RpcOptions.FRAME_SIZE) // 2)
-        super().__init__(self._link, PATIENCE_S, limit)
+        super().__init__(link, PATIENCE_S, limit)
+        self._link = link
         self._metrics = MetricRegistry()
+        self._service = None
 
     async def start(self) -> None:
         """Begin to follow the leaders."""
-        own = self._metrics.group(MetricScope(ScopeCategory.JOB_MANAGER, component=REST_ENDPOINT))
-        add_process_metrics(own, self._link.endpoint.service)
+        if self._service is not None:
+            own = self._metrics.group(MetricScope(ScopeCategory.JOB_MANAGER, component=REST_ENDPOINT))
+            add_process_metrics(own, self._service)
         for follower in self._link.followers.values():
             await follower.start()
 

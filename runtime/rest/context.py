@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from starlette.requests import Request
 
 from conf.configuration import Configuration
+from runtime.history.reader import ClusterHistory
 from runtime.ids import JobID, TriggerID
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus
@@ -119,6 +120,8 @@ class Rest:
         operations: checkpoints and savepoints that clients requested here.
         disposals: removals of savepoints that clients requested here.
         identities: users and their tokens.
+        histories: the history of the cluster; those of several clusters in a history server.
+        is_history: whether this is a history server, which serves nothing else.
     """
 
     backend: ClusterBackend
@@ -131,6 +134,8 @@ class Rest:
     operations: TriggeredOperations = field(default_factory=TriggeredOperations)
     disposals: Disposals = field(default_factory=Disposals)
     identities: KnownIdentities = field(default_factory=lambda: KnownIdentities(nobody))
+    histories: Sequence[ClusterHistory] = ()
+    is_history: bool = False
 
     async def job(self, request: Request) -> ArchivedExecutionGraph:
         """Return the job that the path names; raises RestError."""
@@ -140,6 +145,14 @@ class Rest:
         except JobNotFoundError as error:
             raise RestError(404, f"Job {job_id} not found: {error}") from error
         return found
+
+    async def configuration_of(self, job_id: JobID) -> Configuration:
+        """Return the configuration of the cluster of a job: in a history, of the first cluster that has the job."""
+        if self.is_history:
+            for history in self.histories:
+                if await asyncio.to_thread(history.has, job_id):
+                    return history.configuration
+        return self.configuration
 
     async def task(self, request: Request) -> TaskInfo:
         """Return the task that the path names as a vertex; raises RestError."""

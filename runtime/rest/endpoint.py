@@ -14,9 +14,10 @@ from actors.rpc.gateway import FencingToken, rpc_sync
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcService
 from conf.configuration import Configuration
-from conf.options import ConnectOptions, RestOptions
+from conf.options import ClusterOptions, ConnectOptions, RestOptions
 from runtime.environment.context import ComponentContext
 from runtime.ha.services import HighAvailabilityServices
+from runtime.history.reader import ClusterHistory
 from runtime.leadership import LeaderEndpoint
 from runtime.metrics.prometheus import PushReporter, exposition
 from runtime.protocol.leader import REST_ENDPOINT, LeaderTerm
@@ -26,6 +27,7 @@ from runtime.rest.app import RestApplication
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.context import Rest
+from runtime.rest.history_writer import HistoryWriter
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports, ports_key
 from runtime.rest.server import RestServer, tls_context
 from runtime.rest.snapshots import Snapshots
@@ -70,6 +72,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         self._closing = asyncio.Event()
         self._where: RestAddress | None = None
         self._reporter = PushReporter.of(context.configuration, self._metrics)
+        self._history = HistoryWriter.of(context.configuration, self._backend)
 
     async def on_start(self) -> None:
         await self._backend.start()
@@ -133,12 +136,24 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         get = configuration.get
         snapshots = Snapshots(get(RestOptions.REFRESH_INTERVAL), asyncio.get_running_loop().time)
         directory = self._context.directory
-        rest = Rest(self._backend, snapshots, configuration, directory.log, url, self._closing, identities=identities)
+        history = ClusterHistory(get(ClusterOptions.ID), directory.root, configuration)
+        rest = Rest(
+            self._backend,
+            snapshots,
+            configuration,
+            directory.log,
+            url,
+            self._closing,
+            identities=identities,
+            histories=(history,),
+        )
         max_content, with_token = get(RestOptions.MAX_CONTENT_LENGTH), get(RestOptions.TOKEN_ENABLED)
         return RestApplication(rest, policy, max_content, with_token=with_token, audit=audit)
 
     async def on_stop(self) -> None:
         self._closing.set()
+        if self._history is not None:
+            await self._history.stop()
         if self._reporter is not None:
             await self._reporter.stop(forget=True)
         if self._connect is not None:
@@ -150,12 +165,16 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         await self._ha.close()
 
     async def lead(self, term: LeaderTerm) -> None:
-        """Begin to send metrics, which only the leader does; every endpoint serves requests."""
+        """Begin to send metrics and to write the history, as only the leader does; every endpoint serves requests."""
+        if self._history is not None:
+            self._history.start()
         if self._reporter is not None:
             self._reporter.start()
 
     async def on_revoked(self) -> None:
-        """Stop sending metrics, and keep serving requests."""
+        """Stop sending metrics and writing the history, and keep serving requests."""
+        if self._history is not None:
+            await self._history.stop()
         if self._reporter is not None:
             await self._reporter.stop()
 

@@ -103,6 +103,40 @@ JOB = {
     "plan": PLAN,
     "pending-operators": int,
 }
+_COLUMN = [(int, type(None))]
+FIGURES = {
+    "cluster": str,
+    "damaged": int,
+    "timestamps": [int],
+    **dict.fromkeys(
+        (
+            "taskmanagers",
+            "slots-total",
+            "slots-available",
+            "pending-slot-requests",
+            "jobs-running",
+            "heap-used",
+            "heap-max",
+        ),
+        _COLUMN,
+    ),
+    "rows-per-second": [(float, type(None))],
+    "jobs": [{"jid": str, "rows-per-second": [(float, type(None))]}],
+}
+AUDIT = {
+    "cluster": str,
+    "lines": [
+        {
+            "at-ms": int,
+            **dict.fromkeys(("user", "role", "token", "action", "target", "source", "outcome"), str),
+            "status": int,
+            "reason": str,
+            "suppressed": int,
+        }
+    ],
+    "next": str,
+    "damaged": int,
+}
 SPARK_WORK = {
     "history-server": {"url": str, "command": str},
     "attempts": [

@@ -95,13 +95,17 @@ def _user() -> str:
         return f"user {os.geteuid()}"
 
 
-def listen(host: str, wanted: Iterable[int], key: str) -> socket.socket:
+OR_WITHOUT = ", or leave the endpoint out with -D rest.enabled=false"
+
+
+def listen(host: str, wanted: Iterable[int], key: str, otherwise: str = OR_WITHOUT) -> socket.socket:
     """Return a listening socket on the first free port.
 
     Args:
         host: the address.
         wanted: the ports; 0 is any free one.
         key: the option that sets them, for the remedy.
+        otherwise: a further remedy.
 
     Raises:
         PreflightError: no port is free, or the address is not one of this machine.
@@ -134,5 +138,5 @@ def listen(host: str, wanted: Iterable[int], key: str) -> socket.socket:
     shown = f"port {tried[0]}" if len(tried) == 1 else f"all of the ports {tried[0]}-{tried[-1]}"
     raise PreflightError(
         f"{shown} of {host} cannot be had for the web endpoint: taken, or only root's",
-        f"choose another with -D {key}=PORT (0: a free one), or leave the endpoint out with -D rest.enabled=false",
+        f"choose another with -D {key}=PORT (0: a free one){otherwise}",
     )

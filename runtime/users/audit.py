@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_FILES = 20
 """How many files there are; the oldest is deleted at the next rotation."""
 MOST_TEXT = 300
+MOST_READ = 8 * 1024 * 1024
+"""Bytes that one page of the log is looked for in."""
+LATE_MS = 60_000
+"""How much later than its time a line may be written: lines are in the order of their ends, of several processes."""
+_PIECE = 64 * 1024
+_LONGEST = 1024 * 1024
+"""Longer pieces without an end of a line are no line of ours."""
+_TEXTS = ("user", "role", "token", "action", "target", "source", "outcome", "reason")
 REFUSALS_PER_MINUTE = 60
 """How many unauthenticated requests get lines, so that they cannot push other lines out of the log within days."""
 
@@ -54,9 +63,23 @@ class AuditEntry:
     reason: str = ""
     suppressed: int = 0
 
+    @classmethod
+    def parse(cls, line: bytes) -> AuditEntry:
+        """Read a line; unknown fields are ignored, and missing ones empty. Raises ValueError."""
+        found = json.loads(line)
+        if not isinstance(found, dict) or not isinstance(found.get("at_ms"), int):
+            raise ValueError("a line of the audit log is no object with at_ms")
+        text = {name: str(found.get(name, "")) for name in _TEXTS}
+        status, suppressed = (_whole(found.get(name)) for name in ("status", "suppressed"))
+        return cls(found["at_ms"], status=status, suppressed=suppressed, **text)
+
     def to_json(self) -> str:
         """Return the line, without its end; long texts are cut."""
         return json.dumps({key: _cut(value) for key, value in asdict(self).items()})
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _cut(value: Any) -> Any:
@@ -149,3 +172,144 @@ class AuditLog:
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
+
+
+# ------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Choice of lines; an empty text and None choose all.
+
+    Args:
+        user: name of the user.
+        job: a word of the target, such as the id of a job.
+        since_ms: the first time, in milliseconds since the epoch.
+        until_ms: the last time.
+    """
+
+    user: str = ""
+    job: str = ""
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def admits(self, entry: AuditEntry) -> bool:
+        """Return whether an entry is chosen."""
+        return (
+            (not self.user or entry.user == self.user)
+            and (not self.job or self.job in entry.target.split())
+            and (self.since_ms is None or entry.at_ms >= self.since_ms)
+            and (self.until_ms is None or entry.at_ms <= self.until_ms)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """Some lines of an audit log, the newest first.
+
+    Args:
+        entries: the chosen ones.
+        next: where the next page begins; empty at the end of the log.
+        damaged: number of lines that cannot be read.
+    """
+
+    entries: tuple[AuditEntry, ...]
+    next: str
+    damaged: int
+
+
+class AuditPlaceError(Exception):
+    """A page begins at a place that the audit log does not have (any more)."""
+
+
+def read_audit(path: Path, chosen: AuditFilter, most: int, after: str = "", most_bytes: int = MOST_READ) -> AuditPage:
+    """Read an audit log and its rotated files backwards.
+
+    Args:
+        path: the file.
+        chosen: which lines.
+        most: most entries of the page.
+        after: the `next` of the page before; empty for the first page.
+        most_bytes: most bytes to look through; a page may therefore be empty and not the last.
+
+    Raises:
+        AuditPlaceError: *after* is no place in the log.
+        OSError: a file cannot be read.
+    """
+    entries, damaged, left = list[AuditEntry](), 0, most_bytes
+    files = list[int]()
+    try:
+        for descriptor in _open_files(path):
+            files.append(descriptor)  # those that are open are closed if the next one cannot be
+        first, end = _place(after, files)
+        for number, descriptor in enumerate(files[first:]):
+            status = os.fstat(descriptor)
+            begin = status.st_size if end is None or number else min(end, status.st_size)
+            for at, line in _lines_before(descriptor, begin):
+                left -= len(line) + 1
+                try:
+                    entry = AuditEntry.parse(line)
+                except ValueError:
+                    damaged += bool(line.strip())
+                else:
+                    if chosen.since_ms is not None and entry.at_ms < chosen.since_ms - LATE_MS:
+                        return AuditPage(tuple(entries), "", damaged)
+                    if chosen.admits(entry):
+                        entries.append(entry)
+                if len(entries) == most or left <= 0:
+                    is_last = at == 0 and descriptor == files[-1]
+                    return AuditPage(tuple(entries), "" if is_last else f"{status.st_ino}-{at}", damaged)
+        return AuditPage(tuple(entries), "", damaged)
+    finally:
+        for descriptor in files:
+            os.close(descriptor)
+
+
+def _open_files(path: Path) -> Iterator[int]:
+    """Open the files, the newest first; each stays readable after a rotation."""
+    known = set[int]()
+    for number in range(MOST_FILES + 1):
+        name = path if number == 0 else path.with_name(f"{path.name}.{number}")
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue
+        inode = os.fstat(descriptor).st_ino
+        if inode in known:  # it was rotated between two opens
+            os.close(descriptor)
+            continue
+        known.add(inode)
+        yield descriptor
+
+
+def _place(after: str, files: list[int]) -> tuple[int, int | None]:
+    """Return the file, by its number, and the end of the part that a page has. Raises AuditPlaceError."""
+    if not after:
+        return 0, None
+    inode, _, offset = after.partition("-")
+    if inode.isascii() and inode.isdigit() and offset.isascii() and offset.isdigit():
+        for number, descriptor in enumerate(files):
+            if os.fstat(descriptor).st_ino == int(inode):
+                return number, int(offset)
+    raise AuditPlaceError("this place of the audit log is not there (any more); begin at its end again")
+
+
+def _lines_before(descriptor: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that end before a byte, the last first, each with the place of its first byte."""
+    tail, at = b"", end  # tail: the part behind *at* of a line whose beginning is not read yet
+    while at > 0:
+        size = min(_PIECE, at)
+        at -= size
+        piece = os.pread(descriptor, size, at) + tail
+        tail, *lines = piece.split(b"\n")
+        place = at + len(piece)
+        for line in reversed(lines):
+            place -= len(line)
+            if line:
+                yield place, line
+            place -= 1
+        if len(tail) > _LONGEST:
+            yield at, tail
+            tail = b""
+    if tail:
+        yield 0, tail

@@ -57,6 +57,7 @@ _READ = (
     "/overview",
     "/processes",
     "/queues",
+    "/figures",
     "/datasets",
     "/feature-level",
     "/actors",
@@ -167,6 +168,7 @@ ROUTES: Mapping[str, Rule] = {
     "POST /jobmanager/profiler": OPERATE,
     f"POST {_WORKER}/profiler": OPERATE,
     "PATCH /log-levels": OPERATE,
+    "GET /audit": ADMINISTER,  # who did what, from which address
     "DELETE /cluster": ADMINISTER,
 }
 """Rules of the REST API, by method and path without ``/v1``."""

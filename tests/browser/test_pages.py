@@ -58,6 +58,8 @@ PAGES = {
     "#/masters/configuration": "Masters",
     "#/masters/thread-dump": "Masters",
     "#/actors": "Actors",
+    "#/figures": "Figures",
+    "#/audit": "Audit",
     "#/submit": "Submit",
     "#/submit/%2Fsavepoints%2Fone": "Submit",
 }

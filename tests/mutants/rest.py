@@ -544,4 +544,28 @@ MUTANTS = (
         "        if False:\n            raise _unusable",
         (f"{_PASSED_ON}::test_gateways_of_a_cluster_share_a_port_and_no_one_else_does",),
     ),
+    Mutant(
+        "history-serves-all",
+        "A history serves only what it can read.",
+        "runtime/rest/history.py",
+        'route if route.method == "GET" and route.path in SERVED else',
+        "route if True else",
+        ("unit/test_rest_history.py::test_whatever_changes_something_is_refused_with_one_line",),
+    ),
+    Mutant(
+        "history-shows-jobs-as-running",
+        "A job whose cluster has ended is not shown as running.",
+        "runtime/history/reader.py",
+        "        status=JobStatus.SUSPENDED,\n",
+        "        status=graph.status,\n",
+        ("unit/test_rest_history.py::test_an_unfinished_job_is_never_shown_as_running",),
+    ),
+    Mutant(
+        "figures-renamed-over-others",
+        "A full file of figures gets a name of its own.",
+        "runtime/history/figures.py",
+        '.jsonl")).exists():',
+        '.jsonl")) is None:',
+        ("unit/test_history_figures.py::test_writers_at_the_same_time_lose_no_line_of_each_other",),
+    ),
 )

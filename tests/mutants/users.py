@@ -268,4 +268,20 @@ MUTANTS = (
         "        found = self.get(key, field)\n",
         ("contract/test_ha_users.py::test_a_former_leader_changes_nothing",),
     ),
+    Mutant(
+        "audit-log-for-all",
+        "Only admins read the audit log.",
+        _ROLES,
+        '"GET /audit": ADMINISTER,',
+        '"GET /audit": ANYONE,',
+        ("unit/test_rest_history.py::test_roles_hold_as_in_the_cluster",),
+    ),
+    Mutant(
+        "audit-log-by-a-link",
+        "A reader of the audit log follows no link.",
+        "runtime/users/audit.py",
+        "os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)",
+        "os.open(name, os.O_RDONLY | os.O_CLOEXEC)",
+        ("unit/test_audit_log.py::test_a_log_that_is_not_there_is_empty_and_a_link_is_not_followed",),
+    ),
 )

@@ -43,7 +43,7 @@ from runtime.protocol.diagnostics import TaskPoolReport
 from runtime.protocol.execution_state import ExecutionState, JobStatus
 
 ROOT = Path(__file__).resolve().parents[2]
-WITHOUT_JSON = {"demo", "completion", "history-server"}
+WITHOUT_JSON = {"demo", "completion", "history", "history-server"}
 
 
 def leaves(group: click.Group, words: str = "") -> dict[str, click.Command]:

@@ -11,6 +11,7 @@ from runtime.rest.handlers import (
     checkpoints,
     cluster,
     gateways,
+    history,
     jobs,
     metrics,
     processes,
@@ -32,5 +33,6 @@ ROUTES: tuple[RestRoute, ...] = (
     *task_managers.ROUTES,
     *submission.ROUTES,
     *gateways.ROUTES,
+    *history.ROUTES,
     *switched_off.ROUTES,
 )

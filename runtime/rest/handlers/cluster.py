@@ -8,7 +8,7 @@ import platform
 import stat
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 import runtime
 from conf.options import RestOptions
+from runtime.history.reader import ClusterHistory
 from runtime.protocol.diagnostics import LogInfo, ThreadDump, ThreadInfo
 from runtime.protocol.leader import LeaderInformation
 from runtime.protocol.messages import ClusterOverview, ClusterStatus
@@ -90,8 +91,16 @@ class OpenLog:
         os.close(self._descriptor)
 
 
-def dashboard_configuration(refresh_ms: int, at: time.struct_time) -> Json:
-    """GET /config; *at* is the present local time, for the zone."""
+def dashboard_configuration(
+    refresh_ms: int, at: time.struct_time, histories: Sequence[ClusterHistory] | None = None
+) -> Json:
+    """GET /config.
+
+    Args:
+        refresh_ms: how often the page is to ask, in milliseconds.
+        at: the present local time, for the zone.
+        histories: of a history server; None for a cluster that runs.
+    """
     return {
         "refresh-interval": refresh_ms,
         "timezone-name": at.tm_zone,
@@ -99,7 +108,16 @@ def dashboard_configuration(refresh_ms: int, at: time.struct_time) -> Json:
         "flink-version": API_VERSION,
         "flink-revision": VERSION,
         # The page would upload jars of Flink.
-        "features": {"web-submit": False, "web-cancel": True, "web-rescale": False, "web-history": False},
+        "features": {
+            "web-submit": False,
+            "web-cancel": histories is None,
+            "web-rescale": False,
+            "web-history": histories is not None,
+        },
+        "clusters": [
+            {"name": history.name, "directory": str(history.directory.root), "damaged": history.damaged()}
+            for history in histories or ()
+        ],
     }
 
 
@@ -193,7 +211,9 @@ ROUTES: list[RestRoute] = []
 @RestRoute("GET", "/config", "What a web page needs to know first", result=forms.CONFIG).on(ROUTES)
 async def get_dashboard_configuration(rest: Rest, request: Request) -> Response:
     refresh_ms = int(rest.configuration.get(RestOptions.REFRESH_INTERVAL) * 1000)
-    return answer(dashboard_configuration(max(refresh_ms, 1), time.localtime()))
+    return answer(
+        dashboard_configuration(max(refresh_ms, 1), time.localtime(), rest.histories if rest.is_history else None)
+    )
 
 
 async def encoded_overview(rest: Rest) -> bytes:

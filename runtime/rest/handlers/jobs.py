@@ -14,6 +14,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from conf.options import ClusterOptions
 from runtime.job_logs import TASK_LOGS
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails, TaskInfo
 from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError
@@ -294,9 +295,9 @@ def stack_trace(error: ErrorInfo) -> str:
     return error.traceback or str(error)
 
 
-def execution_result(graph: ArchivedExecutionGraph) -> Json:
-    """GET /jobs/:jobid/execution-result."""
-    if not graph.status.is_globally_terminal:
+def execution_result(graph: ArchivedExecutionGraph, *, is_history: bool = False) -> Json:
+    """GET /jobs/:jobid/execution-result. In a history a suspended job is over, with an unknown outcome."""
+    if not graph.status.is_globally_terminal and not (is_history and graph.status is JobStatus.SUSPENDED):
         return {"status": {"id": "IN_PROGRESS"}}
     result = graph.result()
     told: dict[str, Any] = {
@@ -405,7 +406,9 @@ def _work_of(task: TaskInfo, attempt: AttemptInfo, state: HistoryState) -> Json:
 ).on(ROUTES)
 async def get_spark(rest: Rest, request: Request) -> Response:
     graph = await rest.job(request)
-    state = await rest.snapshots.get("history server", lambda: asyncio.to_thread(look, rest.configuration))
+    configuration = await rest.configuration_of(graph.job_id)
+    key = ("history server", configuration.get(ClusterOptions.RUNTIME_DIR))
+    state = await rest.snapshots.get(key, lambda: asyncio.to_thread(look, configuration))
     return answer(spark_work(graph, state))
 
 
@@ -440,7 +443,7 @@ async def get_exceptions(rest: Rest, request: Request) -> Response:
 
 @RestRoute("GET", f"{_JOB}/execution-result", "How a job ended", result=forms.EXECUTION_RESULT).on(ROUTES)
 async def get_result(rest: Rest, request: Request) -> Response:
-    return answer(execution_result(await rest.job(request)))
+    return answer(execution_result(await rest.job(request), is_history=rest.is_history))
 
 
 @RestRoute(
@@ -532,15 +535,15 @@ async def refuse_stop(rest: Rest, request: Request) -> Response:
     )
 
 
-def names_of(attempt: AttemptInfo) -> list[str]:
+def names_of(attempt: AttemptInfo, *, only_kept: bool = False) -> list[str]:
     """Return the names of an attempt's logs: those that its TaskExecutor writes, and those kept after its end."""
     kept = [log.name for log in attempt.logs]
-    written = TASK_LOGS if attempt.task_executor else ()
+    written = TASK_LOGS if attempt.task_executor and not only_kept else ()
     return list(dict.fromkeys((*written, *kept)))
 
 
-def logs(graph: ArchivedExecutionGraph) -> Json:
-    """GET /jobs/:jobid/logs: the newest attempts first."""
+def logs(graph: ArchivedExecutionGraph, *, only_kept: bool = False) -> Json:
+    """GET /jobs/:jobid/logs: the newest attempts first; a history has *only_kept* logs."""
     attempts = [(task, attempt) for task in graph.tasks for attempt in reversed(task.attempts)]
     return {
         "logs": [
@@ -552,14 +555,14 @@ def logs(graph: ArchivedExecutionGraph) -> Json:
                 "status": attempt.state.value,
             }
             for task, attempt in attempts
-            for name in names_of(attempt)
+            for name in names_of(attempt, only_kept=only_kept)
         ]
     }
 
 
 @RestRoute("GET", f"{_JOB}/logs", "The logs of a job's attempts", result={"logs": [dict]}).on(ROUTES)
 async def get_logs(rest: Rest, request: Request) -> Response:
-    return answer(logs(await rest.job(request)))
+    return answer(logs(await rest.job(request), only_kept=rest.is_history))
 
 
 @RestRoute(
@@ -575,7 +578,7 @@ async def get_log(rest: Rest, request: Request) -> Response:
     attempt_id, name = request.path_params["attemptid"], request.path_params["log"]
     for task in graph.tasks:
         for attempt in task.attempts:
-            if attempt.attempt_id == attempt_id and name in names_of(attempt):
+            if attempt.attempt_id == attempt_id and name in names_of(attempt, only_kept=rest.is_history):
                 data, complete = await rest.backend.task_log(graph.job_id, attempt, name, offset)
                 return Response(data, media_type=TEXT, headers={COMPLETE: "true" if complete else "false"})
     raise RestError(404, f"job {graph.job_id} has no such log; GET /jobs/{graph.job_id}/logs shows those that it has")

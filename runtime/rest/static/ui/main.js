@@ -4,8 +4,11 @@ import { ApiError, Unreachable, getJson, hasToken, setToken } from "./api.js";
 import { h, render } from "./dom.js";
 import { duration, time } from "./format.js";
 import { Connection } from "./live.js";
+import { mode, setMode } from "./mode.js";
 import { announce, notice } from "./parts.js";
 import * as actors from "./pages/actors.js";
+import * as audit from "./pages/audit.js";
+import * as figures from "./pages/figures.js";
 import * as job from "./pages/job.js";
 import * as jobs from "./pages/jobs.js";
 import * as login from "./pages/login.js";
@@ -24,8 +27,11 @@ const NAV = [
   ["Executors", "#/taskmanagers"],
   ["Masters", "#/masters"],
   ["Actors", "#/actors"],
+  ["Figures", "#/figures"],
+  ["Audit", "#/audit"],
   ["Submit", "#/submit"],
 ];
+const IN_HISTORY = ["Overview", "Jobs", "Figures", "Audit"];
 // A page has load(parameters) and view(data, parameters, shell); `parameters.query` is what stands behind a question mark.
 const ROUTES = [
   [/^\/?$/, overview, []],
@@ -37,6 +43,8 @@ const ROUTES = [
   [/^\/taskmanagers\/([^/]+)(?:\/([^/]+))?(?:\/([^/]+))?$/, taskExecutor, ["id", "tab", "file"]],
   [/^\/masters(?:\/([^/]+))?(?:\/([^/]+))?$/, masters, ["tab", "file"]],
   [/^\/actors$/, actors, []],
+  [/^\/figures(?:\/([^/]+))?(?:\/([^/]+))?$/, figures, ["range", "cluster"]],
+  [/^\/audit(?:\/([^/]+))?$/, audit, ["cluster"]],
   [/^\/submit(?:\/([^/]+))?$/, submit, ["savepoint"]],
 ];
 
@@ -138,6 +146,9 @@ async function refresh() {
 
 async function begin() {
   config = await getJson("config");
+  setMode(config);
+  showHistory();
+  showNav();
   document.getElementById("logout").hidden = !hasToken();
   waitsForToken = false;
   connection.start(config["refresh-interval"] ?? 3000);
@@ -187,11 +198,19 @@ function showNav() {
     h(
       "ul",
       {},
-      NAV.map(([text, href]) =>
+      NAV.filter(([text]) => !mode.history || IN_HISTORY.includes(text)).map(([text, href]) =>
         h("li", {}, h("a", { href, "aria-current": part(href) === part(current.route) ? "page" : undefined }, text)),
       ),
     ),
   );
+}
+
+/** A history says whose it is, on every page. */
+function showHistory() {
+  const names = mode.clusters.map(({ name }) => name).join(", ");
+  const line = document.getElementById("history");
+  line.hidden = !mode.history;
+  line.textContent = mode.history ? `History of ${names}` : "";
 }
 
 const WORDS = { connecting: "Connecting", live: "Live", polling: "Live, by asking", lost: "No answer" };

@@ -2,6 +2,7 @@
 
 import { h, s } from "./dom.js";
 import { duration, time } from "./format.js";
+import { mode } from "./mode.js";
 
 /** Have a screen reader say something. */
 export function announce(text) {
@@ -23,10 +24,11 @@ const TONES = {
   SUSPENDED: "warned",
 };
 const TERMINAL = new Set(["FINISHED", "FAILED", "CANCELED"]);
+const OVER_IN_HISTORY = "SUSPENDED"; // the cluster ended before the job, and nobody goes on with it
 
 /** Whether nothing of a job or a task in that state runs any more. */
 export function isOver(state) {
-  return TERMINAL.has(state);
+  return TERMINAL.has(state) || (mode.history && state === OVER_IN_HISTORY);
 }
 
 /** A colour's name for a state; what it means is always said in words too. */

@@ -3,6 +3,7 @@
 import { at, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count, duration } from "../format.js";
+import { mode } from "../mode.js";
 import { badge, card, empty, facts, isOver, moment, table } from "../parts.js";
 import { actions, follow, rollBack } from "./checkpoint_actions.js";
 
@@ -14,7 +15,7 @@ export async function load(job) {
 /** What can be done with a checkpoint or savepoint that is there: another job begins from it, or its own goes back. */
 function restore(one, job, shell) {
   const ways = [];
-  if (one.status === "COMPLETED" && !one.discarded) {
+  if (one.status === "COMPLETED" && !one.discarded && !mode.history) {
     if (one.is_savepoint) ways.push(h("a", { href: `#/submit/${at(one.external_path)}` }, "Begin a job from it"));
     const back = { type: "button", disabled: job.state !== "RUNNING", on: { click: () => rollBack(job, one, shell) } };
     if (!isOver(job.state)) ways.push(h("button", back, "Roll back"));

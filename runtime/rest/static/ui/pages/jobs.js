@@ -3,6 +3,7 @@
 import { sortingOf, withQuery } from "../address.js";
 import { getJson } from "../api.js";
 import { h } from "../dom.js";
+import { mode } from "../mode.js";
 import { card, choices, heading, isOver } from "../parts.js";
 import { jobColumns, jobTable, split } from "./job_tables.js";
 
@@ -86,7 +87,8 @@ export function view(jobs, { query }, shell) {
   return [
     heading("Jobs", search(shell)),
     states(found, query, state),
-    (!state || running.length > 0 || !isOver(state)) &&
+    !mode.history &&
+      (!state || running.length > 0 || !isOver(state)) &&
       card(`Running (${running.length})`, part("Running jobs", running, false, "No job is running.")),
     (!state || isOver(state)) &&
       card(

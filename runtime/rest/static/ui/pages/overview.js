@@ -3,17 +3,21 @@
 import { getJson } from "../api.js";
 import { h } from "../dom.js";
 import { count, plural } from "../format.js";
-import { card, heading, meter } from "../parts.js";
+import { mode } from "../mode.js";
+import { card, heading, meter, notice } from "../parts.js";
 import { jobColumns, jobTable, split } from "./job_tables.js";
 import { executorTable } from "./task_executors.js";
 
 const RECENT = 8;
 
 export async function load() {
-  const [overview, { jobs }, { taskmanagers }] = await Promise.all(
-    ["overview", "jobs/overview", "taskmanagers"].map((path) => getJson(path)),
-  );
-  return { overview, jobs, taskmanagers };
+  const [overview, { jobs }, executors, { clusters }] = await Promise.all([
+    getJson("overview"),
+    getJson("jobs/overview"),
+    mode.history ? null : getJson("taskmanagers"),
+    mode.history ? getJson("config") : {},
+  ]);
+  return { overview, jobs, taskmanagers: executors?.taskmanagers ?? [], clusters };
 }
 
 function figure(name, value, ...more) {
@@ -27,8 +31,35 @@ function inState(state, number) {
   return number > 0 ? h("a", { href: `#/jobs?state=${state}`, class: kind || "plain" }, count(number)) : count(number);
 }
 
-export function view({ overview, jobs, taskmanagers }, _parameters, shell) {
+/** What the history of clusters has: nothing of it runs. */
+function history({ overview, jobs, clusters }) {
+  const { ended } = split(jobs);
+  const suspended = jobs.filter((job) => job.state === "SUSPENDED").length;
+  return [
+    heading("Overview"),
+    clusters.flatMap(({ damaged }) => damaged).map((line) => notice("bad", h("p", { class: "wrap" }, line))),
+    h(
+      "dl",
+      { class: "figures" },
+      figure("Finished", inState("FINISHED", overview["jobs-finished"])),
+      figure("Failed", inState("FAILED", overview["jobs-failed"])),
+      figure("Canceled", inState("CANCELED", overview["jobs-cancelled"])),
+      figure("Suspended", inState("SUSPENDED", suspended)),
+    ),
+    suspended > 0 && h("p", { class: "small muted" }, "A suspended job ran when its cluster was stopped or lost. It is shown as it was last seen."),
+    card(
+      "Recently ended",
+      jobTable("Recently ended jobs", ended, "No job is kept.", { columns: jobColumns(ended, true), most: RECENT }),
+      ended.length > RECENT && h("p", {}, h("a", { href: "#/jobs" }, `All ${plural(ended.length, "ended job")}`)),
+    ),
+    card("Read from", h("ul", {}, clusters.map(({ name, directory }) => h("li", { class: "wrap" }, `${name}: `, h("code", {}, directory))))),
+  ];
+}
+
+export function view(data, _parameters, shell) {
+  const { overview, jobs, taskmanagers } = data;
   shell.tellStates(jobs);
+  if (mode.history) return history(data);
   const { running, ended } = split(jobs);
   const total = overview["slots-total"];
   const used = total - overview["slots-available"];

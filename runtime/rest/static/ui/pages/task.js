@@ -3,6 +3,7 @@
 import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { describe } from "../graph.js";
+import { mode } from "../mode.js";
 import { badge, card, facts, heading, lasting, moment, table, trail } from "../parts.js";
 import { loadSpark, sparkPages } from "./job_spark.js";
 import { jobHref, titleOf } from "./job_tables.js";
@@ -75,7 +76,7 @@ export function view({ job, vertex, attempts }) {
             title: "Task executor",
             cell: (a) =>
               a["taskmanager-id"] && !a["taskmanager-id"].startsWith("(")
-                ? h("a", { href: `#/taskmanagers/${at(a["taskmanager-id"])}` }, a["taskmanager-id"])
+                ? mode.history ? a["taskmanager-id"] : h("a", { href: `#/taskmanagers/${at(a["taskmanager-id"])}` }, a["taskmanager-id"])
                 : "none",
           },
           { title: "Started", cell: (a) => moment(a["start-time"]) },

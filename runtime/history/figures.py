@@ -1,0 +1,226 @@
+"""Figures of a cluster over time, in a file that is only appended to.
+
+Each line is a JSON object: a `Sample`. Unknown fields of a line are ignored, so that releases read each other's files.
+A line that cannot be read, such as one that a killed process has cut short, is counted and left out. A full file is
+renamed, by the time of the next sample. `HistoryDirectory.expire` deletes old ones.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from conf.files import make_private
+
+FILE = "figures.jsonl"
+MOST_BYTES = 1 << 20
+"""Size at which the file is renamed."""
+MOST_POINTS = 300
+"""Number of points of an answer, by default."""
+GAP_FACTOR = 4
+"""A pause of so many usual intervals between two samples is a gap: the cluster did not run, or nobody led it."""
+
+_COUNTS = ("task_managers", "slots", "free_slots", "requests_waiting", "jobs_running", "heap_used", "heap_max")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The main figures at one time.
+
+    Args:
+        at_ms: milliseconds since the epoch.
+        task_managers: registered TaskExecutors.
+        slots: all their slots.
+        free_slots: slots that no job has.
+        requests_waiting: requests that wait for a slot.
+        jobs_running: jobs that are not over, also those that wait.
+        heap_used: bytes of the heaps of all Spark drivers; None if no driver has reported them.
+        heap_max: their limits together; None if no driver has reported them.
+        rows: rows per second that arrive at the streaming queries of each job, by its id; only jobs with such a figure.
+    """
+
+    at_ms: int
+    task_managers: int | None = None
+    slots: int | None = None
+    free_slots: int | None = None
+    requests_waiting: int | None = None
+    jobs_running: int | None = None
+    heap_used: int | None = None
+    heap_max: int | None = None
+    rows: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the line, without its end; unknown figures are left out."""
+        found: dict[str, Any] = {"at_ms": self.at_ms}
+        found |= {name: value for name in _COUNTS if (value := getattr(self, name)) is not None}
+        if self.rows:
+            found["rows"] = {job_id: round(rate, 3) for job_id, rate in self.rows.items()}
+        return json.dumps(found, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def parse(cls, line: bytes) -> Sample:
+        """Read a line. Raises ValueError."""
+        found = json.loads(line)
+        if not isinstance(found, dict) or not _is_number(found.get("at_ms")):
+            raise ValueError("a line of figures is no object with at_ms")
+        rows = found.get("rows", {})
+        counts = {name: int(found[name]) for name in _COUNTS if _is_number(found.get(name))}
+        rates = (
+            {str(key): float(rate) for key, rate in rows.items() if _is_number(rate)} if isinstance(rows, dict) else {}
+        )
+        return cls(int(found["at_ms"]), **counts, rows=rates)
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """Return the rate of all jobs together; None if no job has one."""
+        return sum(self.rows.values()) if self.rows else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class FigureFile:
+    """Appends samples to the figures of a cluster. Several processes may do so, of which one is the leader.
+
+    Args:
+        directory: of the history; made at the first sample, with mode 0700.
+        most_bytes: size at which the file is renamed.
+    """
+
+    def __init__(self, directory: Path, most_bytes: int = MOST_BYTES) -> None:
+        self._directory = directory
+        self._path = directory / FILE
+        self._most_bytes = most_bytes
+
+    def append(self, sample: Sample) -> None:
+        """Append a line; a loss of power may lose the last ones. Raises OSError."""
+        line = sample.to_json().encode() + b"\n"
+        make_private(self._directory)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        while True:
+            descriptor = os.open(self._path, flags, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                status = os.fstat(descriptor)
+                if not self._is_current(status):  # another process has renamed it
+                    continue
+                if status.st_size and status.st_size + len(line) > self._most_bytes:
+                    self._path.rename(self._next_name(sample.at_ms))
+                    continue
+                if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
+                    line = b"\n" + line  # a killed writer has cut its line short
+                while line:
+                    line = line[os.write(descriptor, line) :]
+                return
+            finally:
+                os.close(descriptor)
+
+    def _next_name(self, at_ms: int) -> Path:
+        """Return a new name for the full file; the lock on it keeps others from choosing the same."""
+        while (found := self._path.with_name(f"figures-{at_ms:014d}.jsonl")).exists():
+            at_ms += 1
+        return found
+
+    def _is_current(self, status: os.stat_result) -> bool:
+        try:
+            named = self._path.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return (named.st_dev, named.st_ino) == (status.st_dev, status.st_ino)
+
+
+def figure_files(directory: Path) -> list[Path]:
+    """Return the files of figures of a history, the oldest first."""
+    return [*sorted(directory.glob("figures-*.jsonl")), *directory.glob(FILE)]
+
+
+def read_samples(directory: Path, since_ms: int, until_ms: int) -> tuple[list[Sample], int]:
+    """Read the samples of a time range, in the order of their times.
+
+    Args:
+        directory: of the history.
+        since_ms: the first time.
+        until_ms: the last time.
+
+    Returns:
+        the samples, and the number of lines that cannot be read.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    found, damaged = list[Sample](), 0
+    for path in figure_files(directory):
+        try:
+            if path.stat().st_mtime_ns // 1_000_000 < since_ms:  # its last line is older
+                continue
+            content = path.read_bytes()
+        except FileNotFoundError:  # it was renamed or deleted between the two looks
+            continue
+        for line in content.splitlines():
+            try:
+                sample = Sample.parse(line)
+            except ValueError:
+                damaged += bool(line.strip())
+                continue
+            if since_ms <= sample.at_ms <= until_ms:
+                found.append(sample)
+    return sorted(found, key=lambda sample: sample.at_ms), damaged
+
+
+def thinned(samples: Sequence[Sample], most: int) -> list[Sample]:
+    """Return at most *most* samples; each is the mean of neighbours, with the time of the last of them. Pure.
+
+    No two samples with a gap between them become one: then there may be some more than *most*.
+    """
+    size = -(-len(samples) // max(most, 1))
+    if size <= 1:
+        return list(samples)
+    longest_ms = _longest_pause(samples)
+    groups: list[list[Sample]] = [[samples[0]]]
+    for before, sample in pairwise(samples):
+        if len(groups[-1]) == size or sample.at_ms - before.at_ms > longest_ms:
+            groups.append([])
+        groups[-1].append(sample)
+    return [_mean(group) for group in groups]
+
+
+def _mean(group: Sequence[Sample]) -> Sample:
+    counts = {}
+    for name in _COUNTS:
+        known = [value for sample in group if (value := getattr(sample, name)) is not None]
+        if known:
+            counts[name] = round(sum(known) / len(known))
+    rows: dict[str, list[float]] = {}
+    for sample in group:
+        for job_id, rate in sample.rows.items():
+            rows.setdefault(job_id, []).append(rate)
+    return Sample(group[-1].at_ms, **counts, rows={job_id: sum(rates) / len(rates) for job_id, rates in rows.items()})
+
+
+def _longest_pause(samples: Sequence[Sample]) -> float:
+    """Return the longest pause between two samples, in milliseconds, that is no gap."""
+    pauses = sorted(after.at_ms - before.at_ms for before, after in pairwise(samples))
+    return GAP_FACTOR * pauses[len(pauses) // 2] if pauses else 0.0
+
+
+def with_gaps(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples with an empty one in each gap, so that a chart draws no line there. Pure."""
+    longest_ms = _longest_pause(samples)
+    found = list(samples[:1])
+    for before, sample in pairwise(samples):
+        if sample.at_ms - before.at_ms > longest_ms:
+            found.append(Sample((before.at_ms + sample.at_ms) // 2))
+        found.append(sample)
+    return found
+
+
+def jobs_with_rows(samples: Iterable[Sample]) -> list[str]:
+    """Return the ids of the jobs that have rates, in the order in which they begin to have them. Pure."""
+    return list(dict.fromkeys(job_id for sample in samples for job_id in sample.rows))
