@@ -158,4 +158,18 @@ KEPT: tuple[Kept, ...] = (
         14.0,
         "an accepted request ends",
     ),
+    Kept(
+        "A TaskExecutor that stood still took part in a checkpoint when its job had ended elsewhere; its files stayed.",
+        "directory-of-a-removed-checkpoint-made-again",
+        "streaming",
+        0,
+        (
+            Fault(8.0, "freeze", ("worker2", 25.0)),  # the trigger of the checkpoint arrives meanwhile
+            Fault(
+                9.0, "kill", ("spark-worker2",)
+            ),  # its lease is free, so another TaskExecutor runs the job to its end
+        ),
+        36.0,
+        "nothing is left",
+    ),
 )
