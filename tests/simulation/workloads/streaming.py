@@ -620,7 +620,7 @@ class Streaming:
             line, seconds = f"line{rng.randrange(1, LINES + 1)}", round(rng.uniform(1.0, 6.0), 3)
             faults.append(Fault(round(rng.uniform(5.0, self.faults_s), 6), "location_lost_in_store", (line, seconds)))
         for _ in range(rng.choice((0, 0, 1, 2))):
-            line, seconds = f"line{rng.randrange(1, LINES + 1)}", round(rng.uniform(0.1, 4.0), 3)
+            line, seconds = f"line{rng.randrange(1, LINES + 1)}", round(rng.uniform(0.1, 2.0), 3)
             faults.append(Fault(round(rng.uniform(5.0, self.faults_s), 6), "state_damaged", (line, seconds)))
         return sorted(faults, key=lambda fault: fault.at_s)
 
