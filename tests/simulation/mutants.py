@@ -2,7 +2,8 @@
 
 `tests.simulation.planted` has the faults, of which each replaces a text of one file. A fault is planted in a process of
 its own, in which an import hook changes the text of one module. That process runs seeds of the workload that is to find
-the fault, and every fourth seed of another workload, until a check fails or the time is over.
+the fault, and every eighth seed of another workload, until a check fails or the time is over. The plans that were kept
+for the fault (`tests.simulation.kept`) come first.
 
     python -m tests.simulation mutants --only fence-not-compared
 
@@ -107,15 +108,21 @@ def trial(planted: Planted, limit_s: float) -> Trial:
     """Plant a fault in this process, which must not have imported the product, and run seeds until it is found."""
     mutant = planted.mutant
     plant(planted)
+    from tests.simulation.kept import plans_for
     from tests.simulation.workloads import WORKLOADS
     from tests.simulation.world import run
 
     warnings.simplefilter("ignore", RuntimeWarning)
     began = time.process_time()
+    for number, kept in enumerate(plans_for(planted.name), 1):
+        failure = run(WORKLOADS[kept.workload], kept.seed, list(kept.plan), faults_s=kept.faults_s).failure
+        if failure is not None:
+            check, took = f"{kept.workload}: {failure.check} (with a kept plan)", time.process_time() - began
+            return Trial(mutant.name, mutant.file, mutant.guard, True, check, number, took)
     others = [name for name in WORKLOADS if name != planted.workload]
     seeds = 0
     while time.process_time() - began < limit_s:
-        name = others[seeds // 4 % len(others)] if seeds % 4 == 3 else planted.workload
+        name = others[seeds // 8 % len(others)] if seeds % 8 == 7 else planted.workload
         gc.freeze()
         failure = run(WORKLOADS[name], seeds).failure
         seeds += 1

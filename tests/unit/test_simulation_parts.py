@@ -12,6 +12,7 @@ from tests.simulation import mutants
 from tests.simulation.__main__ import how_to_replay
 from tests.simulation.checks import Leaders, Once, Register
 from tests.simulation.faults import COMMON_KINDS, Fault, FaultPlan, add_kinds
+from tests.simulation.kept import KEPT, RARE, plans_for
 from tests.simulation.mutants import ROOT as SOURCES
 from tests.simulation.mutants import Trial, find_all, in_turns, summary, trials_of
 from tests.simulation.planted import Planted, catalogue, controls
@@ -182,6 +183,14 @@ def test_each_planted_fault_can_be_planted() -> None:
     assert len({mutant.name for mutant in planted}) == len(planted) >= 60
     for mutant in planted:
         mutant.text(SOURCES)
+
+
+def test_each_kept_plan_belongs_to_a_planted_fault_of_its_workload() -> None:
+    workloads = {planted.name: planted.workload for planted in catalogue()}
+    for kept in (*KEPT, *RARE):
+        assert workloads[kept.planted] == kept.workload
+        assert plans_for(kept.planted) == [kept]
+    assert plans_for("nothing-in-ha") == []
 
 
 def test_two_faults_have_two_names() -> None:
