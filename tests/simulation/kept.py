@@ -181,8 +181,11 @@ RARE: tuple[Kept, ...] = (
         "restart-while-a-checkpoint-is-stored",
         "streaming",
         2,
-        (Fault(8.0, "location_lost_in_store", ("line2", 4.0)),),
-        14.0,
+        (
+            Fault(8.0, "location_lost_in_store", ("line1", 4.0)),
+            Fault(8.0, "location_lost_in_store", ("line2", 4.0)),
+        ),
+        20.0,
         "completed checkpoints are restorable",
     ),
     Kept(
@@ -190,8 +193,11 @@ RARE: tuple[Kept, ...] = (
         "restored-query-compared-with-former-files",
         "streaming",
         0,
-        (Fault(8.0, "state_damaged", ("line2", 1.3)),),
-        14.0,
+        (
+            Fault(8.0, "state_damaged", ("line1", 1.3)),
+            Fault(8.0, "state_damaged", ("line2", 1.3)),
+        ),
+        20.0,
         "files stay as they are",
     ),
     Kept(
