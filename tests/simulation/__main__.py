@@ -100,6 +100,8 @@ def _run(chosen: argparse.Namespace) -> int:
     outcomes: list[Outcome] = []
     names = list(WORKLOADS) if chosen.workload == "all" else [chosen.workload]
     for seed in _seeds(chosen):
+        if chosen.minutes is not None and not chosen.traces:
+            print(f"seed {seed}", flush=True)  # before it runs, so that one that never ends is known
         for name in names:
             gc.freeze()  # what the last run left, the program: the collector need not look through it in each run
             outcome = run(WORKLOADS[name], seed, faults_s=chosen.short)
