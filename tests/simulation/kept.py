@@ -6,7 +6,7 @@ product, passes with the fault too. Then the test fails, and another seed or pla
 
     python -m tests.simulation.with_fault renewal-without-the-address shrink --workload ha --seed 7 --short 4
 
-`RARE` has plans for planted faults that random seeds seldom find. They were no defects of the product.
+`RARE` has plans for planted faults that random seeds may not find for long. They were no defects of the product.
 """
 
 from __future__ import annotations
@@ -167,9 +167,7 @@ KEPT: tuple[Kept, ...] = (
         0,
         (
             Fault(8.0, "freeze", ("worker2", 25.0)),  # the trigger of the checkpoint arrives meanwhile
-            Fault(
-                9.0, "kill", ("spark-worker2",)
-            ),  # its lease is free, so another TaskExecutor runs the job to its end
+            Fault(9.0, "kill", ("spark-worker2",)),  # so its lease is free, and the job runs elsewhere to its end
         ),
         36.0,
         "nothing is left",
