@@ -191,8 +191,10 @@ def find_all(
 def describe(result: Trial) -> str:
     """Return one line that says what came of a fault."""
     verdict = f"found by {result.check}" if result.found else f"NOT FOUND {result.check}".rstrip()
-    if not result.is_fault:
-        verdict = f"FALSE ALARM of {result.check}" if result.found else "nothing found, as it should be"
+    if not result.is_fault and result.found:
+        verdict = f"FALSE ALARM of {result.check}"
+    elif not result.is_fault:
+        verdict = f"NO VERDICT: {result.check}" if result.check else "nothing found, as it should be"
     return f"{result.name}: {verdict}, after {result.seeds} seeds ({result.cpu_s:.0f} s of CPU)"
 
 
