@@ -52,6 +52,7 @@ def main() -> int:
             one.add_argument("--examples", metavar="FILE", help="an earlier result of `python -m tests.spark_examples`")
         if name == "simulation":
             one.add_argument("--minutes", type=float, default=60.0, help="minutes of planted faults (default 60)")
+            one.add_argument("--trials", metavar="FILE", help="planted faults of an earlier run, which is continued")
         if name == "scale":
             one.add_argument("--size", type=float, default=1.0, help="a part of the whole (default 1)")
     everything = commands.add_parser("all", help="all of them, beside their floors and peers")
@@ -78,7 +79,9 @@ def main() -> int:
 def _one(arguments: argparse.Namespace) -> int:
     module = importlib.import_module(BENCHMARKS[arguments.name])
     options = {
-        name: value for name, value in vars(arguments).items() if name in ("kills", "size", "examples", "minutes")
+        name: value
+        for name, value in vars(arguments).items()
+        if name in ("kills", "size", "examples", "minutes", "trials")
     }
     figures, rows = module.run(arguments.rounds, **options)
     width = max(len(name) for name, _ in rows)

@@ -4,10 +4,18 @@
   workloads; with the name of a workload at the end, over its own.
 - ``seeds_run``, ``seeds_failed``; ``seeds_same_trace``: how many of them have one trace with two hash seeds.
 - ``mutants_planted``, ``mutants_found``: see `tests.simulation.planted`. ``mutants_false_alarms``: runs without a fault
-  that found one. ``--minutes`` limits them; what is not planted by then does not count.
+  that found one. ``--minutes`` limits them; what is not planted by then does not count. The workloads take turns, so a
+  short time plants some faults of each.
+- ``bugs_found_in_product``: defects with a kept plan, see `tests.simulation.kept`.
 - ``states_explored_by_spin``: states of the model of the leader latch (`tests.model`), all visited; not without SPIN.
 
-The planted faults take an hour, so `all` leaves this out.
+How long it takes on one idle core, with the five rounds of the default: 5 minutes for speed and traces, one for SPIN,
+and up to ``--minutes`` for the planted faults (60; all of them need more than an hour). A short form:
+
+    python -m tests.bench simulation --rounds 1 --minutes 3 --json out.json
+
+``--trials FILE`` counts the planted faults in a file of ``python -m tests.simulation mutants --json FILE`` too, and
+continues it; ``--minutes 0`` plants no more. `all` leaves this benchmark out.
 """
 
 from __future__ import annotations
@@ -22,6 +30,8 @@ from pathlib import Path
 
 from tests.model import spin
 from tests.simulation import mutants, planted
+from tests.simulation.kept import KEPT
+from tests.simulation.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 2
@@ -30,19 +40,22 @@ SEEDS = 2
 Figures = dict[str, float]
 
 
-def run(rounds: int, minutes: float = 60.0) -> tuple[Figures, list[tuple[str, str]]]:
+def run(rounds: int, minutes: float = 60.0, trials: str | None = None) -> tuple[Figures, list[tuple[str, str]]]:
     """Measure; return the figures and the rows of the table.
 
     Args:
         rounds: two seeds of each workload run for each.
         minutes: in which faults are planted.
+        trials: file of figures of an earlier run of planted faults, which is continued; None for none.
     """
     figures: Figures = {**_speed(rounds * SEEDS), "seeds_same_trace": _same_traces(rounds * SEEDS)}
+    target = None if trials is None else Path(trials)
+    before = [] if target is None else mutants.trials_of(target)
     with contextlib.redirect_stdout(sys.stderr):  # the figures may go to standard output
-        trials = mutants.find_all(planted.catalogue(), minutes)
-        controls = mutants.find_all(planted.controls(), minutes)
-    figures["mutants_planted"], figures["mutants_found"] = trials["mutants_planted"], trials["mutants_found"]
-    figures["mutants_false_alarms"] = controls["mutants_found"]
+        found = mutants.find_all([*planted.controls(), *planted.catalogue()], minutes, target, before)
+    for name in ("mutants_planted", "mutants_found", "mutants_false_alarms"):
+        figures[name] = found[name]
+    figures["bugs_found_in_product"] = len(KEPT)
     if not spin.missing():
         results = [spin.run(check) for check in spin.CHECKS.values()]
         figures["states_explored_by_spin"] = sum(result.states for result in results if result.complete)
@@ -85,7 +98,15 @@ def _speed(seeds: int) -> Figures:
 
 def _same_traces(seeds: int) -> int:
     first, second = (
-        _simulate("--traces", "--short", "6", "--seeds", str(seeds), hash_seed=hash_seed).splitlines()
+        _traces(_simulate("--traces", "--short", "6", "--seeds", str(seeds), hash_seed=hash_seed))
         for hash_seed in (1, 2)
     )
-    return sum(one == other for one, other in zip(first, second, strict=True))
+    return sum(trace == second.get(seed) for seed, trace in first.items())
+
+
+def _traces(text: str) -> dict[tuple[str, int], str]:
+    """Return the traces that a run has printed, by workload and seed; the texts of failures are left out."""
+    fields = [line.split() for line in text.splitlines()]
+    return {
+        (one[0], int(one[1])): one[2] for one in fields if len(one) >= 3 and one[0] in WORKLOADS and one[1].isdigit()
+    }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.faults import Fault
-from tests.simulation.kept import KEPT, Kept
+from tests.simulation.kept import KEPT, RARE, Kept
 from tests.simulation.mutants import try_one
 from tests.simulation.planted import catalogue
 from tests.simulation.workloads import WORKLOADS
@@ -56,7 +56,7 @@ def test_a_seed_has_one_trace_and_nothing_fails(workload: str) -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept.planted)
+@pytest.mark.parametrize("kept", [*KEPT, *RARE], ids=lambda kept: kept.planted)
 def test_a_kept_plan_fails_only_without_the_mend(kept: Kept) -> None:
     mended, unmended = kept.start(is_mended=True), kept.start(is_mended=False)
     texts = [process.communicate()[0] for process in (mended, unmended)]

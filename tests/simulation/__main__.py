@@ -11,6 +11,7 @@ python -m tests.simulation mutants --minutes 20                # plant faults in
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import sys
@@ -52,12 +53,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     planting.add_argument("--only", help="the name of one")
     planting.add_argument("--workload", choices=[*WORKLOADS], help="only the faults that a workload is to find")
     planting.add_argument("--json", type=Path)
+    planting.add_argument(
+        "--seconds", type=float, default=mutants.LIMIT_S, help="CPU for each fault (default: %(default)g)"
+    )
+    planting.add_argument("--resume", action="store_true", help="leave out what the file of --json has already")
     chosen = parser.parse_args(arguments)
     warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of killed processes are never awaited
     if chosen.command == "run":
         return _run(chosen)
     if chosen.command == "mutants":
-        return mutants.main(chosen.minutes, chosen.only, chosen.workload, chosen.json)
+        if chosen.resume and chosen.json is None:
+            parser.error("--resume continues a run by its file: give --json FILE, too")
+        return mutants.main(
+            chosen.minutes,
+            chosen.only,
+            chosen.workload,
+            chosen.json,
+            resume=chosen.resume,
+            limit_s=chosen.seconds,
+        )
     plan = None
     if chosen.command == "replay" and chosen.faults is not None:
         plan = eval(chosen.faults, {"Fault": Fault})
@@ -86,7 +100,10 @@ def _run(chosen: argparse.Namespace) -> int:
     outcomes: list[Outcome] = []
     names = list(WORKLOADS) if chosen.workload == "all" else [chosen.workload]
     for seed in _seeds(chosen):
+        if chosen.minutes is not None and not chosen.traces:
+            print(f"seed {seed}", flush=True)  # before it runs, so that one that never ends is known
         for name in names:
+            gc.freeze()  # what the last run left, the program: the collector need not look through it in each run
             outcome = run(WORKLOADS[name], seed, faults_s=chosen.short)
             outcomes.append(outcome)
             if chosen.traces:
@@ -107,7 +124,18 @@ def _run(chosen: argparse.Namespace) -> int:
         print(json.dumps(figures, indent=2))
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(figures, indent=2) + "\n")
-    return 1 if any(outcome.failure for outcome in outcomes) else 0
+    failed = [outcome for outcome in outcomes if outcome.failure is not None]
+    if failed and not chosen.traces:
+        print("\n".join(["", *(how_to_replay(outcome, chosen.short) for outcome in failed)]))
+    return 1 if failed else 0
+
+
+def how_to_replay(outcome: Outcome, faults_s: float | None = None) -> str:
+    """Return two lines: which check failed with which seed, and the command that runs it again."""
+    check = "" if outcome.failure is None else outcome.failure.check
+    short = "" if faults_s is None else f" --short {faults_s:g}"
+    command = f"python -W ignore -m tests.simulation run --workload {outcome.workload} --seed {outcome.seed}{short}"
+    return f"FAILED: {outcome.workload} seed {outcome.seed}: {check}\n    {command}"
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, object]]:

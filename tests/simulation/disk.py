@@ -38,7 +38,6 @@ import stat
 import struct
 import sys
 import threading
-import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -531,7 +530,7 @@ class Files:
         if dir_fd is not None and dir_fd >= _FIRST_DESCRIPTOR:
             return True
         text = _text(path)
-        return text == ROOT or text.startswith(ROOT + "/")
+        return text.startswith(ROOT) and (text == ROOT or text[len(ROOT)] == "/")
 
     def _mounted(self) -> Mapping[str, Disk]:
         if not self._of_host:
@@ -656,14 +655,15 @@ class Files:
         entries before the program sees the first, others one by one. `Path.iterdir` lists its directory once in each.
         """
         frame, is_library, is_lazy = sys._getframe(2), False, False
-        while (back := frame.f_back) is not None and (
-            frame.f_code.co_filename == __file__ or _is_library(frame.f_code)
-        ):
-            if frame.f_code.co_filename != __file__:
+        code = frame.f_code
+        while (back := frame.f_back) is not None:
+            if code.co_filename != __file__:
+                if not _is_library(code.co_filename):
+                    break
                 is_library = True
-                is_lazy = is_lazy or (_is_generator(frame.f_code) and frame.f_code.co_name != "iterdir")
-            frame = back
-        line = (frame.f_code.co_filename, frame.f_lineno)
+                is_lazy = is_lazy or (bool(code.co_flags & inspect.CO_GENERATOR) and code.co_name != "iterdir")
+            frame, code = back, back.f_code
+        line = (code.co_filename, frame.f_lineno)
         thread = threading.get_ident()
         if operation in _LOOKS and (is_lazy or (is_library and self._last_lines.get(thread) == line)):
             return False
@@ -1318,8 +1318,15 @@ def _replacements(files: Files) -> Iterator[tuple[Any, str, Any]]:
 
 def _redirected(files: Files, original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: Any = ".", *arguments: Any, **keywords: Any) -> Any:
-        chosen = ours if _is_path(path) and files.handles(path, keywords.get("dir_fd")) else original
-        return chosen(path, *arguments, **keywords)
+        kind = type(path)
+        if kind is int:
+            return (ours if path >= _FIRST_DESCRIPTOR else original)(path, *arguments, **keywords)
+        if kind is not str:
+            if not _is_path(path):
+                return original(path, *arguments, **keywords)
+            path = os.fspath(path)  # once, and not for each look at it
+        is_ours = files.handles(path, keywords.get("dir_fd"))
+        return (ours if is_ours else original)(path, *arguments, **keywords)
 
     return call
 
@@ -1355,14 +1362,9 @@ def _redirected_file(files: Files, original: Callable[..., Any], ours: Callable[
 
 
 @functools.cache
-def _is_library(code: types.CodeType) -> bool:
-    name = code.co_filename
+def _is_library(name: str) -> bool:
+    """Return whether a file of code is the standard library's. The hash of a name is kept, that of code is not."""
     return name.startswith("<frozen ") or (name.startswith(_LIBRARY) and "-packages/" not in name)
-
-
-@functools.cache
-def _is_generator(code: types.CodeType) -> bool:
-    return bool(code.co_flags & inspect.CO_GENERATOR)
 
 
 def _holds(opened: _Open, caller: Caller) -> bool:

@@ -5,6 +5,8 @@ to fail, and without it to pass. A plan that meets the old situation no more, af
 product, passes with the fault too. Then the test fails, and another seed or plan has to be found:
 
     python -m tests.simulation.with_fault renewal-without-the-address shrink --workload ha --seed 7 --short 4
+
+`RARE` has plans for planted faults that random seeds may not find for long. They were no defects of the product.
 """
 
 from __future__ import annotations
@@ -158,4 +160,56 @@ KEPT: tuple[Kept, ...] = (
         14.0,
         "an accepted request ends",
     ),
+    Kept(
+        "A TaskExecutor that stood still took part in a checkpoint when its job had ended elsewhere; its files stayed.",
+        "directory-of-a-removed-checkpoint-made-again",
+        "streaming",
+        0,
+        (
+            Fault(8.0, "freeze", ("worker2", 25.0)),  # the trigger of the checkpoint arrives meanwhile
+            Fault(9.0, "kill", ("spark-worker2",)),  # so its lease is free, and the job runs elsewhere to its end
+        ),
+        36.0,
+        "nothing is left",
+    ),
 )
+RARE: tuple[Kept, ...] = (
+    Kept(
+        "A task starts from the checkpoint before the one that is being stored, and removes rows of that one.",
+        "restart-while-a-checkpoint-is-stored",
+        "streaming",
+        2,
+        (
+            Fault(8.0, "location_lost_in_store", ("line1", 4.0)),
+            Fault(8.0, "location_lost_in_store", ("line2", 4.0)),
+        ),
+        20.0,
+        "completed checkpoints are restorable",
+    ),
+    Kept(
+        "A query that went back to an earlier checkpoint takes no checkpoint: its files differ from the later one's.",
+        "restored-query-compared-with-former-files",
+        "streaming",
+        0,
+        (
+            Fault(8.0, "state_damaged", ("line1", 1.3)),
+            Fault(8.0, "state_damaged", ("line2", 1.3)),
+        ),
+        20.0,
+        "files stay as they are",
+    ),
+    Kept(
+        "A server that finds its copy damaged serves it, and does not take the store's.",
+        "damaged-copy-here-served",
+        "blobs",
+        3,
+        (Fault(4.6, "blob_damage", ("m1", 0.48)),),
+        11.0,
+        "a damaged copy is replaced",
+    ),
+)
+
+
+def plans_for(planted: str) -> list[Kept]:
+    """Return the plans that find a planted fault."""
+    return [one for one in (*KEPT, *RARE) if one.planted == planted]

@@ -2,17 +2,26 @@
 
 `tests.simulation.planted` has the faults, of which each replaces a text of one file. A fault is planted in a process of
 its own, in which an import hook changes the text of one module. That process runs seeds of the workload that is to find
-the fault, and every fourth seed of another workload, until a check fails or the time is over.
+the fault, and every eighth seed of another workload, until a check fails or the time is over. The plans that were kept
+for the fault (`tests.simulation.kept`) come first.
 
     python -m tests.simulation mutants --only fence-not-compared
+
+All of them take over an hour on one core. Each verdict is in the file of figures at once, so an interrupted run can be
+continued. A first look at all gives each less CPU; those that were not found are tried again with more:
+
+    python -m tests.simulation mutants --minutes 90 --seconds 10 --json out.json
+    python -m tests.simulation mutants --minutes 90 --json out.json --resume
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import subprocess
 import sys
@@ -25,11 +34,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutants.model import Mutant
-from tests.simulation.planted import Planted, catalogue, controls
+from tests.simulation.planted import CONTROL, Planted, catalogue, controls
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 """Seconds of CPU for which seeds are run against one fault."""
+CONTROL_S = 20.0
+"""The same for a control, which has no fault."""
 TO_FIND = 0.95
 """Part of the faults that has to be found."""
 
@@ -55,6 +66,11 @@ class Trial:
     check: str
     seeds: int
     cpu_s: float
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it was a fault, and not a control without one."""
+        return not self.name.startswith(CONTROL)
 
 
 # ------------------------------------------------------------------ in the process with the fault
@@ -92,15 +108,22 @@ def trial(planted: Planted, limit_s: float) -> Trial:
     """Plant a fault in this process, which must not have imported the product, and run seeds until it is found."""
     mutant = planted.mutant
     plant(planted)
+    from tests.simulation.kept import plans_for
     from tests.simulation.workloads import WORKLOADS
     from tests.simulation.world import run
 
     warnings.simplefilter("ignore", RuntimeWarning)
     began = time.process_time()
+    for number, kept in enumerate(plans_for(planted.name), 1):
+        failure = run(WORKLOADS[kept.workload], kept.seed, list(kept.plan), faults_s=kept.faults_s).failure
+        if failure is not None:
+            check, took = f"{kept.workload}: {failure.check} (with a kept plan)", time.process_time() - began
+            return Trial(mutant.name, mutant.file, mutant.guard, True, check, number, took)
     others = [name for name in WORKLOADS if name != planted.workload]
     seeds = 0
     while time.process_time() - began < limit_s:
-        name = others[seeds // 4 % len(others)] if seeds % 4 == 3 else planted.workload
+        name = others[seeds // 8 % len(others)] if seeds % 8 == 7 else planted.workload
+        gc.freeze()
         failure = run(WORKLOADS[name], seeds).failure
         seeds += 1
         if failure is not None:
@@ -132,25 +155,83 @@ def try_one(planted: Planted, limit_s: float = LIMIT_S) -> Trial:
     return Trial(mutant.name, mutant.file, mutant.guard, False, f"the process ends: {last[:200]}", 0, 0.0)
 
 
-def find_all(wanted: Sequence[Planted], minutes: float, target: Path | None = None) -> dict[str, Any]:
-    """Plant one fault after another until the time is over; print what finds each, and return the figures."""
+def find_all(
+    wanted: Sequence[Planted],
+    minutes: float,
+    target: Path | None = None,
+    before: Sequence[Trial] = (),
+    limit_s: float = LIMIT_S,
+) -> dict[str, Any]:
+    """Plant one fault after another until the time is over; print what finds each, and return the figures.
+
+    Args:
+        wanted: the faults. The workloads take turns, so that each has its share of a short time.
+        minutes: after which no further fault is planted.
+        target: file for the figures, written after each fault.
+        before: what came of faults in an earlier run. Those that were found then are not planted again, nor those that
+            had as much CPU.
+        limit_s: seconds of CPU for which seeds are run against one fault; at most `CONTROL_S` against a control.
+    """
     until = time.monotonic() + 60 * minutes
-    trials: list[Trial] = []
-    for planted in wanted:
+    names = {planted.name for planted in wanted}
+    trials = [one for one in before if one.name in names and (one.found or not one.is_fault or one.cpu_s >= limit_s)]
+    tried = {one.name for one in trials}
+    for planted in in_turns([one for one in wanted if one.name not in tried]):
         if time.monotonic() > until:
             break
-        result = try_one(planted)
+        result = try_one(planted, limit_s if planted.is_fault else min(limit_s, CONTROL_S))
         trials.append(result)
-        after = f"after {result.seeds} seeds ({result.cpu_s:.0f} s of CPU)"
-        verdict = f"found by {result.check}" if result.found else f"NOT FOUND {result.check}"
-        sys.stdout.write(f"{result.name}: {verdict}, {after}\n")
+        sys.stdout.write(f"{describe(result)}\n")
         sys.stdout.flush()
         if target is not None:
-            target.write_text(json.dumps(summary(trials), indent=2) + "\n")
+            _write(target, summary(trials))
     return summary(trials)
 
 
-def main(minutes: float, only: str | None, workload: str | None, target: Path | None) -> int:
+def describe(result: Trial) -> str:
+    """Return one line that says what came of a fault."""
+    verdict = f"found by {result.check}" if result.found else f"NOT FOUND {result.check}".rstrip()
+    if not result.is_fault and result.found:
+        verdict = f"FALSE ALARM of {result.check}"
+    elif not result.is_fault:
+        verdict = f"NO VERDICT: {result.check}" if result.check else "nothing found, as it should be"
+    return f"{result.name}: {verdict}, after {result.seeds} seeds ({result.cpu_s:.0f} s of CPU)"
+
+
+def in_turns(wanted: Sequence[Planted]) -> list[Planted]:
+    """Return the faults in turns: the first of each workload, then the second of each, and so on."""
+    by_workload: dict[str, list[Planted]] = {}
+    for planted in wanted:
+        by_workload.setdefault(planted.workload, []).append(planted)
+    rounds = itertools.zip_longest(*by_workload.values())
+    return [planted for one_round in rounds for planted in one_round if planted is not None]
+
+
+def trials_of(target: Path) -> list[Trial]:
+    """Return what an earlier run has written to *target*; nothing if there is no such file."""
+    try:
+        text = target.read_text()
+    except FileNotFoundError:
+        return []
+    return [Trial(**one) for one in json.loads(text)["trials"]]
+
+
+def _write(target: Path, figures: dict[str, Any]) -> None:
+    """Replace *target*, so that an interruption leaves a whole file."""
+    part = target.with_name(f"{target.name}.part")
+    part.write_text(json.dumps(figures, indent=2) + "\n")
+    part.replace(target)
+
+
+def main(
+    minutes: float,
+    only: str | None,
+    workload: str | None,
+    target: Path | None,
+    *,
+    resume: bool = False,
+    limit_s: float = LIMIT_S,
+) -> int:
     """Plant faults, and nothing for control; return 0 if enough faults are found, and nothing in the controls.
 
     Args:
@@ -158,24 +239,30 @@ def main(minutes: float, only: str | None, workload: str | None, target: Path | 
         only: the name of one fault; default: all.
         workload: the name of the workload of which the faults are planted; default: all.
         target: file for the figures.
+        resume: whether the faults that *target* has already are left out.
+        limit_s: seconds of CPU for which seeds are run against one fault.
     """
+    before = trials_of(target) if resume and target is not None else []
 
     def chosen(planted: Planted) -> bool:
         return only in (None, planted.name) and workload in (None, planted.workload)
 
-    false_alarms = find_all([one for one in controls() if chosen(one)], minutes)["mutants_found"]
-    figures = find_all([one for one in catalogue() if chosen(one)], minutes, target)
-    sys.stdout.write(f"{figures['mutants_found']} of {figures['mutants_planted']} are found\n")
-    if false_alarms:
-        sys.stdout.write(f"{false_alarms} controls without a fault fail\n")
-    return 0 if not false_alarms and figures["mutants_found"] >= TO_FIND * figures["mutants_planted"] else 1
+    figures = find_all([one for one in [*controls(), *catalogue()] if chosen(one)], minutes, target, before, limit_s)
+    found, planted = figures["mutants_found"], figures["mutants_planted"]
+    sys.stdout.write(f"{found} of {planted} are found\n")
+    if figures["mutants_false_alarms"]:
+        sys.stdout.write(f"{figures['mutants_false_alarms']} controls without a fault fail\n")
+    return 0 if not figures["mutants_false_alarms"] and found >= TO_FIND * planted else 1
 
 
 def summary(trials: Sequence[Trial]) -> dict[str, Any]:
     """Return the figures of all trials."""
+    faults = [one for one in trials if one.is_fault]
     return {
-        "mutants_planted": len(trials),
-        "mutants_found": sum(one.found for one in trials),
+        "mutants_planted": len(faults),
+        "mutants_found": sum(one.found for one in faults),
+        "mutants_not_found": [one.name for one in faults if not one.found],
+        "mutants_false_alarms": sum(one.found for one in trials if not one.is_fault),
         "trials": [asdict(one) for one in trials],
     }
 

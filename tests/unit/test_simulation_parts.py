@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 
+from tests.simulation import mutants
+from tests.simulation.__main__ import how_to_replay
 from tests.simulation.checks import Leaders, Once, Register
 from tests.simulation.faults import COMMON_KINDS, Fault, FaultPlan, add_kinds
+from tests.simulation.kept import KEPT, RARE, plans_for
 from tests.simulation.mutants import ROOT as SOURCES
-from tests.simulation.planted import catalogue, controls
+from tests.simulation.mutants import Trial, find_all, in_turns, summary, trials_of
+from tests.simulation.planted import Planted, catalogue, controls
 from tests.simulation.shrink import as_pytest_function, least
 from tests.simulation.world import Failure, Outcome
 
@@ -179,6 +185,72 @@ def test_each_planted_fault_can_be_planted() -> None:
         mutant.text(SOURCES)
 
 
+def test_each_kept_plan_belongs_to_a_planted_fault_of_its_workload() -> None:
+    workloads = {planted.name: planted.workload for planted in catalogue()}
+    for kept in (*KEPT, *RARE):
+        assert workloads[kept.planted] == kept.workload
+        assert plans_for(kept.planted) == [kept]
+    assert plans_for("nothing-in-ha") == []
+
+
 def test_two_faults_have_two_names() -> None:
     with pytest.raises(ValueError, match="another fault has the name 'kill'"):
         add_kinds({"kill": lambda world: None})
+
+
+def tried(name: str, *, found: bool = True, cpu_s: float = 3.0) -> Trial:
+    return Trial(name, "file.py", "guard", found, "a check" if found else "", 2, cpu_s)
+
+
+def test_the_workloads_take_turns_with_their_faults() -> None:
+    turns = in_turns([*controls(), *catalogue()])
+    assert len(turns) == len(controls()) + len(catalogue())
+    assert [planted.name for planted in turns[:5]] == [planted.name for planted in controls()]
+    assert len({planted.workload for planted in turns[5:10]}) == 5
+
+
+def test_an_interrupted_run_of_faults_continues_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third, *_ = in_turns(catalogue())
+    asked: list[tuple[str, float]] = []
+
+    def try_one(planted: Planted, limit_s: float) -> Trial:
+        asked.append((planted.name, limit_s))
+        return tried(planted.name, found=planted is not second, cpu_s=limit_s)
+
+    monkeypatch.setattr(mutants, "try_one", try_one)
+    target = tmp_path / "out.json"
+    assert trials_of(target) == []
+    assert find_all([first, second], 1.0, target, trials_of(target), 10.0)["mutants_found"] == 1
+    assert asked == [(first.name, 10.0), (second.name, 10.0)]
+
+    figures = find_all([first, second, third], 1.0, target, trials_of(target), 10.0)
+    assert asked[2:] == [(third.name, 10.0)], "with the same CPU for each, only what was left"
+    assert figures == json.loads(target.read_text())
+    assert (figures["mutants_planted"], figures["mutants_found"]) == (3, 2)
+    assert figures["mutants_not_found"] == [second.name]
+
+    find_all([first, second, third], 1.0, target, trials_of(target), 20.0)
+    assert asked[3:] == [(second.name, 20.0)], "with more, also what was not found"
+    find_all([first, second, third], -1.0, target, (), 20.0)
+    assert len(asked) == 4, "the time is over"
+    assert f"{second.name}: NOT FOUND, after 2 seeds (10 s of CPU)\n" in capsys.readouterr().out
+
+
+def test_a_control_that_finds_something_is_a_false_alarm_and_no_fault() -> None:
+    figures = summary([tried("fence-not-compared"), tried(controls()[0].name), tried(controls()[1].name, found=False)])
+    counts = {name: value for name, value in figures.items() if name != "trials"}
+    assert counts == {
+        "mutants_planted": 1,
+        "mutants_found": 1,
+        "mutants_not_found": [],
+        "mutants_false_alarms": 1,
+    }
+
+
+def test_a_failing_seed_ends_the_output_with_the_command_that_runs_it_again() -> None:
+    outcome = Outcome("ha", 7, "", 1, 1.0, 0.0, 0.0, Failure("two leaders", "text", 1.0))
+    assert how_to_replay(outcome, 6.0) == (
+        "FAILED: ha seed 7: two leaders\n    python -W ignore -m tests.simulation run --workload ha --seed 7 --short 6"
+    )

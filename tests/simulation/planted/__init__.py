@@ -12,6 +12,8 @@ from tests.mutants.model import Mutant
 from tests.simulation.planted import blobs, cluster, ha, streaming, supervision
 
 _MODULES = {"ha": ha, "cluster": cluster, "streaming": streaming, "supervision": supervision, "blobs": blobs}
+CONTROL = "nothing-in-"
+"""How the name of a control begins, which plants nothing."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,18 @@ class Planted:
         """The fault's name."""
         return self.mutant.name
 
+    @property
+    def is_fault(self) -> bool:
+        """Whether it is a fault, and not a control."""
+        return not self.name.startswith(CONTROL)
+
 
 def controls() -> list[Planted]:
     """Return a run without a fault for each workload, which must find nothing."""
     nothing = "Nothing is taken out."
     line = "from __future__ import annotations\n"
     return [
-        Planted(workload, Mutant(f"nothing-in-{workload}", nothing, "runtime/alarm.py", line, line, ()))
+        Planted(workload, Mutant(f"{CONTROL}{workload}", nothing, "runtime/alarm.py", line, line, ()))
         for workload in _MODULES
     ]
 

@@ -14,6 +14,7 @@ FROM_CATALOGUE = (
     "half-an-upload-counted",
     "rest-of-a-failed-removal-forgotten",
     "quota-of-the-server",
+    "damaged-copy-here-served",
     "damaged-copy-of-a-cache-used",
     "leftovers-of-a-killed-server-kept",
     "connections-unbounded",

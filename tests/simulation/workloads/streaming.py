@@ -11,6 +11,7 @@ Checks, while it runs and at its end:
 - *no handle dangles*: each checkpoint in the store is whole, with the files of the sink that it names.
 - *savepoints stay whole*: each savepoint that a request has reported can be verified at any later time.
 - *no query goes back too far*: an attempt starts with the newest completed checkpoint, or with later files.
+- *files stay as they are*: no checkpoint is declined because a query's files differ from an earlier checkpoint's.
 - *a completed checkpoint stays*: the store has it, or a later one, until the job ends.
 - *an accepted request ends*, and a stop that has COMPLETED ends its job; one that has not leaves it running.
 - *a former attempt is fenced*: the driver that holds its lease ends, if the next attempt runs on the same host.
@@ -27,8 +28,9 @@ import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,7 +39,9 @@ from conf.configuration import Configuration
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.restore import check_sink
 from runtime.checkpoint.savepoint import verify_savepoint
+from runtime.checkpoint.snapshot import committed_batch
 from runtime.checkpoint.stored_snapshot import check_snapshot
+from runtime.checkpoint.task_restore import LOAD_FAILURES
 from runtime.ha.errors import StateCorruptedError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.state_files import StateHandle
@@ -58,10 +62,19 @@ from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 from tests.simulation.disk import ROOT, Disk, Inode, Loss
 from tests.simulation.faults import Fault, FaultPlan, add_kinds
-from tests.simulation.kernel import EPOCH_NS, SECOND, Kernel, SimHost, SimProcess
+from tests.simulation.kernel import EPOCH_NS, SECOND, Kernel, SimHost, SimProcess, SimThread
 from tests.simulation.patches import Patch, add_patches
 from tests.simulation.redis import RedisDeployment
-from tests.simulation.spark import QueryFailed, QueryPlan, Rows, RowSource, read_rows, read_sink, wrong_rows
+from tests.simulation.spark import (
+    LOAD_FAILED,
+    QueryFailed,
+    QueryPlan,
+    Rows,
+    RowSource,
+    read_rows,
+    read_sink,
+    wrong_rows,
+)
 from tests.simulation.workloads.streaming_cluster import (
     CLUSTER,
     RUN,
@@ -85,6 +98,8 @@ CHECKS_S = 2.0
 """Virtual seconds between two of the checks that read files."""
 OPERATION_S = {"fsync": 0.002, "rename": 0.0005, "unlink": 0.0003, "link": 0.0003, "mkdir": 0.0003, "rmdir": 0.0003}
 """Mean virtual seconds of the operations in which other threads run."""
+CHANGED = "is not what it was when an earlier checkpoint was taken"
+"""Part of the reason with which a checkpoint of changed files is declined."""
 RECENT_S = 30.0
 """Seconds in which a job must have completed a checkpoint at the end; clocks of hosts differ by up to 10."""
 KNOWN = {
@@ -97,6 +112,19 @@ LEAKS = (
     "a JobMaster that is lost while it copies a savepoint leaves a hidden part in the directory of savepoints. Only a "
     "JobMaster that repeats the same request removes it",
 )
+
+
+@dataclass
+class _BadState:
+    """State of a query that Spark cannot load: of the batch at which the query starts next.
+
+    Args:
+        seconds: virtual seconds after which a start fails.
+    """
+
+    seconds: float
+    batch: int | None = None
+    failures: int = 0
 
 
 class Streaming:
@@ -138,6 +166,11 @@ class Streaming:
         self._attempts: dict[str, str] = {}
         self._workers_hosts: dict[str, SimHost] = {}
         self._loses_syncs = False
+        self._bad_states: dict[str, _BadState] = {}
+        self._abandoned: dict[str, int] = {}
+        """The newest checkpoint of a job whose query went back to an earlier one, since it could not load its state."""
+        self._losses: dict[str, float] = {}
+        """Lines that lose their checkpointLocation while their next checkpoint is stored, and how long that lasts."""
 
     # ------------------------------------------------------------------- building
 
@@ -291,6 +324,18 @@ class Streaming:
         restore = attempt.restore
         rollback = "" if restore is None else restore.rollback
         self._note_commits()
+        bad = self._bad_states.get(query.name)
+        if (
+            bad is not None
+            and bad.batch is not None
+            and bad.failures >= LOAD_FAILURES
+            and batch < bad.batch
+            and restore
+        ):
+            self._abandoned[job.id] = restore.checkpoint_id
+            self.world.count("went back past a state that cannot be loaded")
+        if restore is not None and restore.checkpoint_id <= self._abandoned.get(job.id, -1):
+            self._may_go_back(query.name)
         begun = self._begun.get(query.name)
         if begun == (job.id, rollback) and batch < self._committed.get(query.name, -1):
             self.world.fail(
@@ -300,7 +345,7 @@ class Streaming:
         self._begun[query.name] = job.id, rollback
         self._committed[query.name] = batch
         self._attempts[query.name] = attempt.attempt_id
-        if restore is None or rollback:
+        if restore is None or rollback or restore.checkpoint_id <= self._abandoned.get(job.id, -1):
             return
         least = max((known.batch_id for known in restore.queries if known.name == query.name), default=-1)
         if batch < least:
@@ -321,6 +366,37 @@ class Streaming:
         """Note that the files of a query are lost, so that it may start from its last checkpoint."""
         self._begun.pop(line, None)
 
+    def load_state(self, plan: QueryPlan) -> None:
+        """Load the state of a query as it starts; raises QueryFailed if that was damaged."""
+        bad = self._bad_states.get(plan.name)
+        if bad is None:
+            return
+        with self._undisturbed():
+            batch = committed_batch(plan.query)
+        if bad.batch is None:
+            bad.batch = batch
+        if batch != bad.batch or bad.failures >= 2 * LOAD_FAILURES or self.world.kernel.seconds > self.faults_s:
+            del self._bad_states[plan.name]
+            return
+        bad.failures += 1
+        time.sleep(bad.seconds)
+        raise QueryFailed(f"{LOAD_FAILED} a part of the state of batch {batch} is damaged")
+
+    def damage_state(self, line: str, seconds: float) -> bool:
+        """Let a query fail, and its starts too, as long as they load the state of the batch that it has reached."""
+        active = [run for driver in self.drivers if driver.alive for run in driver.runs if run.is_active]
+        mine = [run for run in active if run.plan.name == line]
+        if not mine or line in self._bad_states:
+            return False
+        self._bad_states[line] = _BadState(seconds)
+        mine[-1].fails = True
+        return True
+
+    def declined(self, job: Job, reason: str) -> None:
+        """Check why a task has declined a checkpoint; a loss of power may change files."""
+        if CHANGED in reason and not self.world.disks["shared"].crashes:
+            self.world.fail("files stay as they are", f"{job.graph.name}: {reason}")
+
     def query_failed(self, run: QueryRun) -> None:
         """Note a query that has failed."""
         self.world.count("query failures")
@@ -336,10 +412,23 @@ class Streaming:
             return
         if operation in ("open", "write", "rename", "unlink") and process.name.startswith("spark-"):
             self._check_lease(process, path)
+        if self._losses and operation == "fsync" and kernel.thread is not None and process.name.startswith("master"):
+            self._lose_in_store(kernel.thread, path)
         mean = OPERATION_S.get(operation)
         if mean is not None and kernel.thread is not None:
             kernel.trace("disk", process.name, operation, path.rpartition("/")[2])
             kernel.thread.sleep(self._random.expovariate(1 / mean))
+
+    def _lose_in_store(self, thread: SimThread, path: str) -> None:
+        """Lose a checkpointLocation in the middle of storing a checkpoint, which the disk delays."""
+        for line in list(self._losses):
+            if f"/checkpoints-{self.lines[line].id}/" in path:
+                self.world.kernel.after(0.0, self.location_lost, line)
+                thread.sleep(self._losses.pop(line))
+
+    def lose_location_in_store(self, line: str, seconds: float) -> None:
+        """Let a checkpointLocation be lost while the next checkpoint is stored."""
+        self._losses[line] = seconds
 
     def _check_lease(self, process: SimProcess, path: str) -> None:
         parts = path.removeprefix(f"{ROOT}/shared/data/").split("/")
@@ -527,6 +616,12 @@ class Streaming:
             at, seconds = rng.uniform(5.0, self.faults_s - 25.0), round(rng.uniform(20.0, 30.0), 3)
             for name in ("worker1", "worker2"):
                 faults.append(Fault(round(at + rng.random(), 6), "driver_stopped", (name, seconds)))
+        for _ in range(rng.choice((0, 1, 2))):
+            line, seconds = f"line{rng.randrange(1, LINES + 1)}", round(rng.uniform(1.0, 6.0), 3)
+            faults.append(Fault(round(rng.uniform(5.0, self.faults_s), 6), "location_lost_in_store", (line, seconds)))
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            line, seconds = f"line{rng.randrange(1, LINES + 1)}", round(rng.uniform(0.1, 2.0), 3)
+            faults.append(Fault(round(rng.uniform(5.0, self.faults_s), 6), "state_damaged", (line, seconds)))
         return sorted(faults, key=lambda fault: fault.at_s)
 
     def begins(self, plan: list[Fault]) -> None:
@@ -690,7 +785,8 @@ class Streaming:
                 f"{job.graph.name} had checkpoint {self.completed[job.id]}, and the store has {sorted(stored)}",
             )
         rollback = None if job.master is None else job.master.execution.rollback
-        if stored and (rollback is None or latest > rollback.after):  # else a rollback has abandoned its rows
+        is_abandoned = latest <= self._abandoned.get(job.id, -1)  # then its rows are, too
+        if stored and not is_abandoned and (rollback is None or latest > rollback.after):  # and after a rollback
             for query in stored[latest].queries:
                 if query.sink is not None:
                     self._check_sink(job, query, Path(query.sink))
@@ -841,6 +937,11 @@ def _query_hangs(world: World, where: float, seconds: float) -> bool:
     return True
 
 
+def _location_lost_in_store(world: World, line: str, seconds: float) -> bool:
+    _workload(world).lose_location_in_store(line, seconds)
+    return True
+
+
 add_kinds(
     {
         "total_power_loss": lambda world, loss, seconds: _workload(world).power_loss(loss, seconds),
@@ -848,6 +949,8 @@ add_kinds(
         "query_fails": _query_fails,
         "query_hangs": _query_hangs,
         "location_lost": lambda world, line: _workload(world).location_lost(line),
+        "location_lost_in_store": _location_lost_in_store,
+        "state_damaged": lambda world, line, seconds: _workload(world).damage_state(line, seconds),
     }
 )
 

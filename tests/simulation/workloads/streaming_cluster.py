@@ -589,6 +589,7 @@ class JobMasterModel:
 
     def decline(self, decline: DeclineCheckpoint) -> None:
         """See `JobMaster.decline_checkpoint`."""
+        self.cluster.declined(self.job, decline.reason)
         self._require().decline(decline)
         self._advance()
 
@@ -1093,6 +1094,7 @@ class Driver:
 
     def _execute(self, run: QueryRun) -> None:
         try:
+            self._cluster.load_state(run.plan)
             run.execution.start()
             while not run.stop or run.stop == "drain":
                 if not run.execution.run_batch():
