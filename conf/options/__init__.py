@@ -30,6 +30,7 @@ from conf.options.job import (
 )
 from conf.options.kubernetes import ImagePullPolicy, KubernetesOptions
 from conf.options.metrics import MetricOptions
+from conf.options.oidc import DefaultRole, OidcOptions
 from conf.options.queues import QueueOptions
 from conf.options.resource_manager import ResourceManagerDriverType, ResourceManagerOptions
 from conf.options.rest import RestOptions
@@ -46,6 +47,7 @@ __all__ = [
     "CheckpointingOptions",
     "ClientOptions",
     "ClusterOptions",
+    "DefaultRole",
     "DeploymentOptions",
     "EnvironmentOptions",
     "ExecutionTarget",
@@ -60,6 +62,7 @@ __all__ = [
     "KubernetesOptions",
     "LogFormat",
     "MetricOptions",
+    "OidcOptions",
     "QueueOptions",
     "ResourceManagerDriverType",
     "ResourceManagerOptions",
@@ -120,6 +123,7 @@ AREAS = (
     Area("Metrics", MetricOptions),
     Area("Client", ClientOptions),
     Area("Security", SecurityOptions),
+    Area("OpenID Connect", OidcOptions),
     Area("Environment", EnvironmentOptions),
 )
 

@@ -24,6 +24,7 @@ from runtime.rest.app import RestApplication
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.context import Rest
+from runtime.rest.issuer import Issuer, offer_of
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports, ports_key
 from runtime.rest.server import RestServer, tls_context
 from runtime.rest.snapshots import Snapshots
@@ -97,12 +98,12 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         max_content = get(RestOptions.MAX_CONTENT_LENGTH)
         snapshots = Snapshots(get(RestOptions.REFRESH_INTERVAL), asyncio.get_running_loop().time)
         directory = self._context.directory
-        identities = KnownIdentities(self._ha.user_store().read)
+        issuer, offer = Issuer.of(configuration), offer_of(configuration)
+        identities = KnownIdentities(self._ha.user_store().read, issuer=issuer)
         rest = Rest(self._backend, snapshots, configuration, directory.log, url, self._closing, identities=identities)
-        policy = AccessPolicy(token, hosts, scheme, max_content)
-        return RestApplication(
-            rest, policy, max_content, with_token=token is not None, audit=AuditLog(directory.audit_log)
-        )
+        policy = AccessPolicy(token, hosts, scheme, max_content, has_issuer=issuer is not None)
+        audit = AuditLog(directory.audit_log)
+        return RestApplication(rest, policy, max_content, with_token=token is not None, audit=audit, offer=offer)
 
     async def on_stop(self) -> None:
         self._closing.set()
