@@ -66,7 +66,8 @@ def ask(
     except OSError as error:
         raise IssuerUnreachableError(f"{parts.netloc} cannot be reached: {error.strerror or error}") from error
     # The socket's own time-out begins again with each byte, so a slow answer needs another end.
-    watchdog = threading.Timer(deadline_s, _cut, (connection.sock,))
+    is_late = threading.Event()
+    watchdog = threading.Timer(deadline_s, _cut, (connection.sock, is_late))
     watchdog.daemon = True
     watchdog.start()
     try:
@@ -92,6 +93,8 @@ def ask(
     finally:
         watchdog.cancel()
         connection.close()
+    if is_late.is_set():  # an end of the connection may look like the end of an answer
+        raise IssuerUnreachableError(f"{parts.netloc} did not answer within {deadline_s:g} s")
     if len(data) > MOST_OF_AN_ANSWER:
         raise IssuerAnswerError(f"the answer of {parts.netloc} has more than {MOST_OF_AN_ANSWER} bytes")
     if not is_whole:
@@ -127,7 +130,8 @@ def _connect(parts: SplitResult, tls: ssl.SSLContext, deadline_s: float) -> http
     return connection
 
 
-def _cut(sock: socket.socket) -> None:
+def _cut(sock: socket.socket, is_late: threading.Event) -> None:
+    is_late.set()
     with contextlib.suppress(OSError):  # it has ended by itself
         socket.socket.shutdown(sock, socket.SHUT_RDWR)  # that of TLS is not for two threads
 

@@ -74,7 +74,7 @@ def running_configuration(configuration: Configuration) -> Configuration:
 
 def urls_of(configuration: Configuration) -> str | None:
     """Return the URLs by which `connect` reaches the cluster; None if it reaches it in another way."""
-    return configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE)
+    return configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE) or None
 
 
 def connect_by_http(configuration: Configuration, urls: str, token: str | None = None) -> ClusterClient:

@@ -55,7 +55,7 @@ def rules_of(configuration: Configuration) -> OidcRules | None:
         return None
     if not is_private_url(issuer) or "?" in issuer:
         raise PreflightError(
-            f"{OidcOptions.ISSUER.key} = {issuer} is neither an https:// URL nor on loopback",
+            f"{OidcOptions.ISSUER.key} is neither an https:// URL nor on loopback",
             "others could answer instead of the issuer; give its https:// URL, without a query",
         )
     if client_id is None:
@@ -65,7 +65,8 @@ def rules_of(configuration: Configuration) -> OidcRules | None:
         )
     roles = dict[str, Role]()
     for role, option in _ROLES.items():  # from the lowest: a group in two lists has the higher role
-        roles.update({group: role for group in get(option)})
+        for group in get(option):
+            roles[group] = role
     default = None if get(OidcOptions.DEFAULT_ROLE) is DefaultRole.NONE else Role.VIEWER
     if not roles and default is None:
         raise PreflightError(

@@ -249,7 +249,7 @@ class DeviceFlow:
         if status >= 500:
             self.on_silence()
             return False
-        raise LoginError(f"the issuer rejects the login: {_reason(status, raw)}")
+        raise LoginError(f"the issuer rejects it: {_reason(status, raw)}")
 
     def on_silence(self) -> None:
         """Take note that a request got no answer: the next one comes later (RFC 8628, 3.5)."""
