@@ -99,8 +99,8 @@ class OidcOptions:
         "security.oidc.default-role",
         Choice(DefaultRole),
         "none",
-        "Role of a user of the issuer who is in none of these groups: `none` refuses them, `viewer` lets everyone whom "
-        "the issuer gives a token for this cluster see all jobs.",
+        "Role of a user of the issuer who is in none of these groups. `none` refuses them. `viewer` lets everyone see "
+        "all jobs to whom the issuer gives a token for this cluster.",
     )
     CA_FILE = option(
         "security.oidc.ca-file",
