@@ -149,8 +149,8 @@ class WebClient:
         tls: ssl.SSLContext | None = None,
         connect_s: float = CONNECT_S,
     ) -> None:
-        if isinstance(token, str) and not _TOKEN.fullmatch(token):
-            raise HttpError("the token is empty, or has blanks or other characters that none has", WHERE_IT_IS)
+        if isinstance(token, str):
+            _check_token(token)
         self._endpoints = list(endpoints)
         self._token = token
         self._connect_s = connect_s
@@ -217,7 +217,9 @@ class WebClient:
         if length is not None:
             headers["Content-Length"] = str(length)
         if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token if isinstance(self._token, str) else self._token()}"
+            token = self._token if isinstance(self._token, str) else self._token()
+            _check_token(token)
+            headers["Authorization"] = f"Bearer {token}"
         while True:
             connection, is_new = self._take(endpoint)
             is_usable = False
@@ -304,6 +306,11 @@ class WebClient:
         self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(CALLS_AT_ONCE)
         self._idle, self._busy = [], set()
+
+
+def _check_token(token: str) -> None:
+    if not _TOKEN.fullmatch(token):
+        raise HttpError("the token is empty, or has blanks or other characters that none has", WHERE_IT_IS)
 
 
 _clients: weakref.WeakSet[WebClient] = weakref.WeakSet()

@@ -112,16 +112,14 @@ class AccessPolicy:
             shown = _bearer(authorization) if authorizations == 1 else b""
             if looks_like_a_token(shown):
                 verdict = Shown(shown)
-            elif hmac.compare_digest(shown, self._token):
-                pass
-            elif self._has_issuer and looks_like_a_jwt(shown):
+            elif not hmac.compare_digest(shown, self._token):
+                if not (self._has_issuer and looks_like_a_jwt(shown)):
+                    return Refusal(
+                        401,
+                        "show a token: `Authorization: Bearer TOKEN`; an admin issues one with `understudy token add`, and "
+                        "the cluster's own is in rest.authentication.token-file",
+                    )
                 verdict = Shown(shown)
-            else:
-                return Refusal(
-                    401,
-                    "show a token: `Authorization: Bearer TOKEN`; an admin issues one with `understudy token add`, and "
-                    "the cluster's own is in rest.authentication.token-file",
-                )
         elif changes_state(method, path) and (
             fetched_from == b"cross-site" or (method in SAFE_METHODS and not asked_for)
         ):

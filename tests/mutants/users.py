@@ -521,4 +521,31 @@ MUTANTS = (
         "            pass\n",
         ("contract/test_oidc.py::test_clients_at_once_renew_once",),
     ),
+    Mutant(
+        "issuers-users-are-admins",
+        "A user of the issuer has the role of their groups.",
+        _OIDC,
+        "return Principal(name, role, _token_id(claims, token)",
+        "return Principal(name, Role.ADMIN, _token_id(claims, token)",
+        (
+            "unit/test_oidc.py::test_the_highest_role_of_the_groups_counts",
+            "unit/test_rest_oidc.py::test_its_role_allows_what_the_table_says",
+        ),
+    ),
+    Mutant(
+        "more-than-the-log-in-without-a-token",
+        "Only how to log in is told without a token.",
+        _APP,
+        'if self._offer is not None and scope["path"] in (LOGIN, PREFIX + LOGIN) and',
+        "if self._offer is not None and",
+        ("unit/test_rest_oidc.py::test_only_public_values_are_told_without_a_token",),
+    ),
+    Mutant(
+        "issuer-writes-to-the-terminal",
+        "Codes are printed without control characters.",
+        _LOGIN,
+        "isinstance(user_code, str) and _CODE.fullmatch(user_code)",
+        "isinstance(user_code, str)",
+        ("unit/test_oidc_login.py::test_nothing_is_printed_that_could_trick_a_terminal_or_its_user",),
+    ),
 )

@@ -189,8 +189,8 @@ async def test_a_stream_of_events_ends_with_its_token(site: IssuedSite) -> None:
     async with asyncio.timeout(PATIENCE_S):
         assert await anext(stream)
         site.later_ms = 3_700_000
-        async for _ in stream:
-            pass
+        further = [await anext(stream, None) for _ in range(2)]
+    assert further[-1] is None
 
 
 # ------------------------------------------------------------------------ keys
