@@ -108,7 +108,9 @@ def web_client(
                 f"{endpoint} is no loopback address: others could read the token and the jobs on their way",
                 "use https://, or a tunnel to a port of this machine; rest.allow-insecure allows it anyway",
             )
-    shown = None if is_public else token or _token(configuration, endpoints)
+    shown: str | Callable[[], str] | None = token
+    if token is None and not is_public:
+        shown = _token(configuration, endpoints)
     patience_s = configuration.get(ClientOptions.TIMEOUT)
     return WebClient(endpoints, shown, _trusted(configuration), min(CONNECT_S, patience_s))
 

@@ -158,6 +158,7 @@ def _tokens(offer: LoginOffer, provider: Provider, tls: ssl.SSLContext) -> Mappi
 @json_option
 def logout(configuration: Configuration, url: str | None, as_json: bool) -> None:
     """Remove the stored login of a cluster, and have the issuer revoke it."""
+    from actors.errors import AuthenticationError
     from runtime.cluster.discovery import endpoints_of
     from runtime.cluster.documents import ChangedIdentity
     from runtime.cluster.logins import login_file
@@ -169,7 +170,12 @@ def logout(configuration: Configuration, url: str | None, as_json: bool) -> None
     with _login_errors():
         file = login_file(configuration, endpoints_of(urls))
         with file.locked():
-            found = file.read()
+            existed = file.path.exists()
+            try:
+                found = file.read()
+            except AuthenticationError as error:  # it is removed all the same
+                found = None
+                say(f"warning: the issuer does not revoke the login: {error}")
             file.remove()
         if found is not None and found.refresh_token and found.revocation_url:
             try:
@@ -180,8 +186,8 @@ def logout(configuration: Configuration, url: str | None, as_json: bool) -> None
                     raise IssuerAnswerError(f"HTTP {status}")
             except IssuerAnswerError as error:
                 say(f"warning: {found.issuer} has not revoked the login, which stays valid there: {error}")
-    text = f"there was no login at {file.cluster}" if found is None else f"logged out at {file.cluster}"
-    print_answer(ChangedIdentity(file.cluster, found is not None), text, as_json)
+    text = f"logged out at {file.cluster}" if existed else f"there was no login at {file.cluster}"
+    print_answer(ChangedIdentity(file.cluster, existed), text, as_json)
 
 
 @click.command(epilog=examples("understudy whoami", f"understudy whoami --url {_EXAMPLE_URL}"))

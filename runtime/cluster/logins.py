@@ -68,9 +68,7 @@ class LoginFile:
             make_private(self.path.parent)
             write_private(self.path, login.to_json().encode())
         except OSError as error:
-            raise ClusterError(
-                f"the login cannot be stored in {self.path}: {error.strerror}", "set client.login-dir to a directory"
-            ) from error
+            raise _not_stored(self.path, error) from error
 
     def remove(self) -> None:
         """Remove the login, if there is one."""
@@ -78,16 +76,25 @@ class LoginFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock by which one process changes the login at a time."""
-        make_private(self.path.parent)
-        descriptor = os.open(
-            self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        """Hold the lock by which one process changes the login at a time. Raises ClusterError."""
+        try:
+            make_private(self.path.parent)
+            descriptor = os.open(
+                self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+        except OSError as error:
+            raise _not_stored(self.path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
+
+
+def _not_stored(path: Path, error: OSError) -> ClusterError:
+    return ClusterError(
+        f"the login cannot be stored in {path}: {error.strerror}", "set client.login-dir to a directory of your own"
+    )
 
 
 class StoredToken:
@@ -112,6 +119,7 @@ class StoredToken:
         Raises:
             AuthenticationError: there is no login any more, or the issuer does not renew it.
             RecipientUnreachable: the token has expired, and the issuer does not answer.
+            ClusterError: the renewed login cannot be stored.
         """
         now, login = self._clock_ms(), self._login
         if login is None or (login.needs_renewal(now) and (now >= self._retry_ms or login.has_expired(now))):

@@ -116,8 +116,8 @@ class AccessPolicy:
                 if not (self._has_issuer and looks_like_a_jwt(shown)):
                     return Refusal(
                         401,
-                        "show a token: `Authorization: Bearer TOKEN`; an admin issues one with `understudy token add`, and "
-                        "the cluster's own is in rest.authentication.token-file",
+                        "show a token: `Authorization: Bearer TOKEN`; an admin issues one with `understudy token "
+                        "add`, and the cluster's own is in rest.authentication.token-file",
                     )
                 verdict = Shown(shown)
         elif changes_state(method, path) and (

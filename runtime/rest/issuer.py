@@ -31,6 +31,8 @@ from runtime.users.oidc import (
 
 logger = logging.getLogger(__name__)
 
+PATIENCE_S = 2.0
+"""Seconds that a request waits for newer keys than those that it could use."""
 FETCH_TIMEOUT_S = 25.0
 """Seconds for the discovery document and the keys, including the resolution of names."""
 
@@ -173,8 +175,9 @@ class Issuer:
             self._fetching = asyncio.ensure_future(self._fetch())
             self._fetching.add_done_callback(noticed)
         fetching = self._fetching
-        if fetching is not None and (began or unknown or not self._ring.keys(self._clock())):
-            await asyncio.shield(fetching)  # the request may end first, others wait too
+        is_needed = unknown or not self._ring.keys(self._clock())
+        if fetching is not None and (began or is_needed):
+            await asyncio.wait((fetching,), timeout=None if is_needed else PATIENCE_S)  # it goes on for others
 
     async def _fetch(self) -> None:
         try:

@@ -86,17 +86,17 @@ class LoginOffer:
     @classmethod
     def from_json(cls, raw: object) -> LoginOffer:
         """Return the offer of such an answer. Raises LoginError for others, and for an issuer that is not private."""
-        try:
-            assert isinstance(raw, Mapping)
-            issuer, client_id, scopes = raw["issuer"], raw["client-id"], tuple(raw["scopes"])
-            assert all(isinstance(text, str) and _VISIBLE.fullmatch(text) for text in (issuer, client_id, *scopes))
-        except (AssertionError, KeyError, TypeError):
-            raise LoginError("the cluster does not say how to log in", "check the address of the cluster") from None
+        told = raw if isinstance(raw, Mapping) else {}
+        issuer, client_id, scopes = told.get("issuer"), told.get("client-id"), told.get("scopes")
+        texts = [issuer, client_id, *scopes] if isinstance(scopes, list) else [None]
+        if not all(isinstance(text, str) and _VISIBLE.fullmatch(text) for text in texts):
+            raise LoginError("the cluster does not say how to log in", "check the address of the cluster")
+        issuer, client_id = str(issuer), str(client_id)
         if not is_private_url(issuer):
             raise LoginError(
                 f"the cluster's issuer {issuer[:200]} is not https://", "have security.oidc.issuer changed"
             )
-        return cls(issuer, client_id, raw.get("token") == "access_token", scopes)
+        return cls(issuer, client_id, told.get("token") == "access_token", tuple(texts[2:]))
 
 
 @dataclass(frozen=True, slots=True)
