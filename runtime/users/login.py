@@ -91,12 +91,12 @@ class LoginOffer:
         texts = [issuer, client_id, *scopes] if isinstance(scopes, list) else [None]
         if not all(isinstance(text, str) and _VISIBLE.fullmatch(text) for text in texts):
             raise LoginError("the cluster does not say how to log in", "check the address of the cluster")
-        issuer, client_id = str(issuer), str(client_id)
+        issuer, client_id, *scopes = map(str, texts)
         if not is_private_url(issuer):
             raise LoginError(
                 f"the cluster's issuer {issuer[:200]} is not https://", "have security.oidc.issuer changed"
             )
-        return cls(issuer, client_id, told.get("token") == "access_token", tuple(texts[2:]))
+        return cls(issuer, client_id, told.get("token") == "access_token", tuple(scopes))
 
 
 @dataclass(frozen=True, slots=True)
