@@ -15,6 +15,7 @@ import pytest
 from conf.configuration import Configuration
 from runtime.errors import PreflightError
 from runtime.ha.errors import HaUnreachableError
+from runtime.rest import issuer
 from runtime.rest.access import AccessPolicy, Refusal, Shown
 from runtime.rest.authorization import NOT_ACCEPTED, KnownIdentities
 from runtime.rest.handlers import events
@@ -245,6 +246,20 @@ async def test_keys_are_kept_while_the_issuer_is_away(site: IssuedSite, caplog: 
     assert (gone.status, "retry" in gone.body.decode()) == (503, True)
     site.failure, site.clock = None, MOST_AGE_S + FETCH_EVERY_S
     assert (await site.get(token)).status == 200
+
+
+async def test_newer_keys_are_not_waited_for_without_end(site: IssuedSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = site.provider.token()
+    assert (await site.get(token)).status == 200
+    monkeypatch.setattr(issuer, "PATIENCE_S", 0.001)
+    site.gate, site.clock = asyncio.Event(), REFRESH_S
+    site.provider.rotate(NEXT)
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await site.get(token)).status == 200, "by the keys that are known"
+        assert (site.fetches, site.gate.is_set()) == (2, False)
+        site.gate.set()
+        assert (await site.get(site.provider.token())).status == 200
+    assert (await site.get(token)).status == 401
 
 
 async def test_an_issuer_that_hangs_delays_nobody_whose_key_is_known(site: IssuedSite) -> None:
