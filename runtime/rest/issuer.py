@@ -16,7 +16,6 @@ from conf.option import ConfigOption
 from conf.options import DefaultRole, OidcOptions, RestOptions
 from runtime.errors import PreflightError
 from runtime.issuer_client import fetch, trusted
-from runtime.rest.snapshots import noticed
 from runtime.users.identities import Principal, Role
 from runtime.users.login import LoginOffer, Provider, discovery_url, is_private_url
 from runtime.users.oidc import (
@@ -173,14 +172,15 @@ class Issuer:
         began = self._ring.begin(self._clock(), unknown=unknown)
         if began:
             self._fetching = asyncio.ensure_future(self._fetch())
-            self._fetching.add_done_callback(noticed)
         fetching = self._fetching
         is_needed = unknown or not self._ring.keys(self._clock())
         if fetching is not None and (began or is_needed):
-            await asyncio.wait((fetching,), timeout=None if is_needed else PATIENCE_S)  # it goes on for others
+            await asyncio.wait((fetching,), timeout=None if is_needed else PATIENCE_S)  # it continues for others
 
     async def _fetch(self) -> None:
         try:
             self._ring.put(await self._fetch_keys(), self._clock())
         except IssuerAnswerError as error:
             logger.warning("the keys of %s could not be fetched: %s", self._rules.issuer, error)
+        except Exception:  # no request waits for this error, so it is logged here
+            logger.exception("the keys of %s could not be fetched", self._rules.issuer)

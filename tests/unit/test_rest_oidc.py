@@ -248,6 +248,12 @@ async def test_keys_are_kept_while_the_issuer_is_away(site: IssuedSite, caplog: 
     assert (await site.get(token)).status == 200
 
 
+async def test_an_unexpected_error_of_a_fetch_is_logged(site: IssuedSite, caplog: pytest.LogCaptureFixture) -> None:
+    site.failure = RuntimeError("a defect")
+    assert (await site.get(site.provider.token())).status == 503
+    assert "RuntimeError: a defect" in caplog.text
+
+
 async def test_newer_keys_are_not_waited_for_without_end(site: IssuedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     token = site.provider.token()
     assert (await site.get(token)).status == 200
