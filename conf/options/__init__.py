@@ -17,6 +17,7 @@ from conf.options.cluster import (
     SecurityOptions,
     TaskManagerOptions,
 )
+from conf.options.connect import ConnectOptions
 from conf.options.deployment import DeploymentOptions, ExecutionTarget
 from conf.options.ha import HighAvailabilityMode, HighAvailabilityOptions
 from conf.options.job import (
@@ -47,6 +48,7 @@ __all__ = [
     "CheckpointingOptions",
     "ClientOptions",
     "ClusterOptions",
+    "ConnectOptions",
     "DefaultRole",
     "DeploymentOptions",
     "EnvironmentOptions",
@@ -120,6 +122,7 @@ AREAS = (
     Area("Job store", JobStoreOptions),
     Area("Spark", SparkOptions),
     Area("REST", RestOptions),
+    Area("Spark Connect", ConnectOptions),
     Area("Metrics", MetricOptions),
     Area("Client", ClientOptions),
     Area("Security", SecurityOptions),

@@ -104,6 +104,14 @@ class KnownIdentities:
             return Refusal(503, "tokens of the issuer cannot be checked at present; retry", str(error))
         return principal
 
+    async def identify_or_refuse(self, shown: bytes) -> Principal | Refusal:
+        """Return the same as `identify`, or a refusal of status 503 if the store does not answer."""
+        try:
+            return await self.identify(shown)
+        except HaError as error:  # without the store nobody can be identified
+            logger.warning("users cannot be identified: %s", error)
+            return Refusal(503, "users cannot be identified at present, since their store does not answer; retry")
+
     async def confirm(self, principal: Principal) -> bool:
         """Return whether a principal is still who it was at the beginning of a long answer; False without the store."""
         if not principal.token_id:
