@@ -18,7 +18,7 @@ $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	# setuptools warns, in a frame of stars, of what an editable installation is for: to import the checkout.
-	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip install --quiet --editable '.[java,redis-server,examples,notebook,kubernetes,test,fuzz,docs,dev]'
+	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip install --quiet --editable '.[java,redis-server,examples,notebook,kubernetes,oidc,test,fuzz,docs,dev]'
 	@touch $@
 
 demo: env

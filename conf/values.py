@@ -6,6 +6,7 @@ but a duration always needs its unit.)
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 import shlex
@@ -97,6 +98,16 @@ class Secret(ValueType[SecretStr]):
 
     def shown(self, value: SecretStr) -> str:
         return str(value)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach that address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False  # a name may resolve to anything
 
 
 def split_url(url: str) -> tuple[str, SplitResult]:

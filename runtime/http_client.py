@@ -74,8 +74,9 @@ INLINE_LIMIT = MOST_OF_A_CALL - 64 * 1024
 """Largest number of bytes of a job graph, which travels in a call."""
 
 WHERE_IT_IS = (
-    "pass token=, or set UNDERSTUDY_TOKEN or client.token-file; `understudy token add` issues one, and the cluster's "
-    "own is in the file rest-token of its runtime directory (rest.authentication.token-file)"
+    "pass token=, set UNDERSTUDY_TOKEN or client.token-file, or log in with `understudy login` if the cluster has an "
+    "issuer; `understudy token add` issues a token, and the cluster's own is in the file rest-token of its runtime "
+    "directory (rest.authentication.token-file)"
 )
 _TOKEN = re.compile(r"[!-~]+")
 _BUSY = (502, 503, 504)
@@ -135,7 +136,8 @@ class WebClient:
 
     Args:
         endpoints: addresses of the endpoints.
-        token: sent with every request; None if the endpoints require none.
+        token: sent with every request, or a function that returns it and renews it in time; None if the endpoints
+            require none.
         tls: for ``https``. Default: the authorities that the system trusts.
         connect_s: seconds that a connection may take.
     """
@@ -143,12 +145,12 @@ class WebClient:
     def __init__(
         self,
         endpoints: Sequence[WebAddress],
-        token: str | None,
+        token: str | Callable[[], str] | None,
         tls: ssl.SSLContext | None = None,
         connect_s: float = CONNECT_S,
     ) -> None:
-        if token is not None and not _TOKEN.fullmatch(token):
-            raise HttpError("the token is empty, or has blanks or other characters that none has", WHERE_IT_IS)
+        if isinstance(token, str):
+            _check_token(token)
         self._endpoints = list(endpoints)
         self._token = token
         self._connect_s = connect_s
@@ -215,7 +217,9 @@ class WebClient:
         if length is not None:
             headers["Content-Length"] = str(length)
         if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
+            token = self._token if isinstance(self._token, str) else self._token()
+            _check_token(token)
+            headers["Authorization"] = f"Bearer {token}"
         while True:
             connection, is_new = self._take(endpoint)
             is_usable = False
@@ -302,6 +306,11 @@ class WebClient:
         self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(CALLS_AT_ONCE)
         self._idle, self._busy = [], set()
+
+
+def _check_token(token: str) -> None:
+    if not _TOKEN.fullmatch(token):
+        raise HttpError("the token is empty, or has blanks or other characters that none has", WHERE_IT_IS)
 
 
 _clients: weakref.WeakSet[WebClient] = weakref.WeakSet()

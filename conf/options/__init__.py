@@ -32,6 +32,7 @@ from conf.options.job import (
 )
 from conf.options.kubernetes import ImagePullPolicy, KubernetesOptions
 from conf.options.metrics import MetricOptions
+from conf.options.oidc import DefaultRole, OidcOptions
 from conf.options.queues import QueueOptions
 from conf.options.resource_manager import ResourceManagerDriverType, ResourceManagerOptions
 from conf.options.rest import RestOptions
@@ -49,6 +50,7 @@ __all__ = [
     "ClientOptions",
     "ClusterOptions",
     "ConnectOptions",
+    "DefaultRole",
     "DeploymentOptions",
     "EnvironmentOptions",
     "ExecutionTarget",
@@ -64,6 +66,7 @@ __all__ = [
     "KubernetesOptions",
     "LogFormat",
     "MetricOptions",
+    "OidcOptions",
     "QueueOptions",
     "ResourceManagerDriverType",
     "ResourceManagerOptions",
@@ -126,6 +129,7 @@ AREAS = (
     Area("Metrics", MetricOptions),
     Area("Client", ClientOptions),
     Area("Security", SecurityOptions),
+    Area("OpenID Connect", OidcOptions),
     Area("Environment", EnvironmentOptions),
 )
 

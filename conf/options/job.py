@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from conf.option import option
+from conf.option import computed_option, option
 from conf.values import Choice, Duration, FilePath, Integer, MemorySize, Number, Text
+
+if TYPE_CHECKING:
+    from conf.configuration import Configuration
+
+
+def _login_dir(_configuration: Configuration) -> Path:
+    configured = os.environ.get("XDG_CONFIG_HOME", "")
+    return (Path(configured) if configured.startswith("/") else Path.home() / ".config") / "understudy" / "logins"
 
 
 class RestartStrategyType(Enum):
@@ -241,7 +252,15 @@ class ClientOptions:
         FilePath("/home/me/.understudy/token"),
         None,
         "The file, of mode 0600, with the token for `client.url` (`rest.authentication.token-file` there). The "
-        "environment variable `UNDERSTUDY_TOKEN`, which contains the token itself, takes precedence.",
+        "environment variable `UNDERSTUDY_TOKEN`, which contains the token itself, takes precedence. Unset: the login "
+        "that `understudy login` has stored for `client.url`, if there is one.",
+    )
+    LOGIN_DIR = computed_option(
+        "client.login-dir",
+        FilePath("/home/me/.config/understudy/logins"),
+        _login_dir,
+        "~/.config/understudy/logins",
+        "The directory in which `understudy login` stores tokens: a file of mode 0600 for each `client.url`.",
     )
     CA_FILE = option(
         "client.ca-file",

@@ -20,6 +20,7 @@ from runtime.cluster.command_line import (
 )
 from runtime.cluster.history_commands import history, history_server
 from runtime.cluster.job_commands import job
+from runtime.cluster.login_commands import login, logout, whoami
 from runtime.cluster.output import print_error, say
 from runtime.cluster.queue_commands import queue
 from runtime.cluster.user_commands import token, user
@@ -87,6 +88,9 @@ for _command in (
     user,
     token,
     history,
+    login,
+    logout,
+    whoami,
     history_server,
 ):
     cli.add_command(_command)

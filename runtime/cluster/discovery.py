@@ -28,14 +28,15 @@ from conf.options import (
     RpcOptions,
     SecurityOptions,
 )
+from conf.values import is_loopback
 from runtime.client import ClusterClient
+from runtime.cluster.logins import stored_token
 from runtime.environment.context import has_redis, open_redis_services, tls_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
 from runtime.http_client import CONNECT_S, INLINE_LIMIT, HttpLink, WebAddress, WebClient
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.leader import DISPATCHER, LeaderInformation
-from runtime.rest.access import is_loopback
 
 URL_VARIABLE = "UNDERSTUDY_URL"
 TOKEN_VARIABLE = "UNDERSTUDY_TOKEN"  # noqa: S105
@@ -52,13 +53,13 @@ def connect(configuration: Configuration) -> ClusterClient:
     Raises:
         ClusterError, AuthenticationError, HttpError: the URL or the token cannot be used.
     """
-    urls = _urls(configuration)
+    urls = urls_of(configuration)
     return connect_by_http(configuration, urls) if urls else connect_locally(configuration)
 
 
 def is_remote(configuration: Configuration) -> bool:
     """Return whether `connect` reaches the cluster by HTTP, and so not by this machine's runtime directory."""
-    return bool(_urls(configuration))
+    return bool(urls_of(configuration))
 
 
 def running_configuration(configuration: Configuration) -> Configuration:
@@ -71,24 +72,35 @@ def running_configuration(configuration: Configuration) -> Configuration:
     return Configuration.read(file) if file.exists() else configuration
 
 
-def _urls(configuration: Configuration) -> str | None:
-    return configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE)
+def urls_of(configuration: Configuration) -> str | None:
+    """Return the URLs by which `connect` reaches the cluster; None if it reaches it in another way."""
+    return configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE) or None
 
 
 def connect_by_http(configuration: Configuration, urls: str, token: str | None = None) -> ClusterClient:
-    """Return a client that reaches the cluster only by web endpoints.
+    """Return a client that reaches the cluster only by web endpoints. Arguments and errors as `web_client`."""
+    web = web_client(configuration, urls, token)
+    patience_s = configuration.get(ClientOptions.TIMEOUT)
+    return ClusterClient.over(HttpLink(web), patience_s=patience_s, inline_limit=INLINE_LIMIT)
+
+
+def web_client(
+    configuration: Configuration, urls: str, token: str | None = None, *, is_public: bool = False
+) -> WebClient:
+    """Return what sends requests to a cluster's web endpoints.
 
     Args:
         configuration: of the client.
         urls: of the endpoints, with commas between them.
-        token: sent to them; None: the environment's UNDERSTUDY_TOKEN, or ``client.token-file``.
+        token: sent to them; None: the environment's UNDERSTUDY_TOKEN, or ``client.token-file``, or the stored login.
+        is_public: whether to send no token at all.
 
     Raises:
-        ClusterError: others could read the token on its way, or the authorities' file cannot be used.
+        ClusterError: others could read the token on its way, or the authorities' file or the login cannot be used.
         HttpError: an address is not valid.
         AuthenticationError: the token's file cannot be used.
     """
-    endpoints = [WebAddress.parse(url.strip()) for url in urls.split(",") if url.strip()]
+    endpoints = endpoints_of(urls)
     for endpoint in endpoints:
         is_private = endpoint.scheme == "https" or is_loopback(endpoint.host)
         if not is_private and not configuration.get(RestOptions.ALLOW_INSECURE):
@@ -96,12 +108,25 @@ def connect_by_http(configuration: Configuration, urls: str, token: str | None =
                 f"{endpoint} is no loopback address: others could read the token and the jobs on their way",
                 "use https://, or a tunnel to a port of this machine; rest.allow-insecure allows it anyway",
             )
-    if token is None:
-        file = configuration.get(ClientOptions.TOKEN_FILE)
-        token = os.environ.get(TOKEN_VARIABLE) or (None if file is None else load_secret(file).decode())
+    shown: str | Callable[[], str] | None = token
+    if token is None and not is_public:
+        shown = _token(configuration, endpoints)
     patience_s = configuration.get(ClientOptions.TIMEOUT)
-    web = WebClient(endpoints, token, _trusted(configuration), min(CONNECT_S, patience_s))
-    return ClusterClient.over(HttpLink(web), patience_s=patience_s, inline_limit=INLINE_LIMIT)
+    return WebClient(endpoints, shown, _trusted(configuration), min(CONNECT_S, patience_s))
+
+
+def endpoints_of(urls: str) -> list[WebAddress]:
+    """Return the addresses of web endpoints in a text with commas between them. Raises HttpError."""
+    return [WebAddress.parse(url.strip()) for url in urls.split(",") if url.strip()]
+
+
+def _token(configuration: Configuration, endpoints: list[WebAddress]) -> str | Callable[[], str] | None:
+    file = configuration.get(ClientOptions.TOKEN_FILE)
+    if token := os.environ.get(TOKEN_VARIABLE):
+        return token
+    if file is not None:
+        return load_secret(file).decode()
+    return stored_token(configuration, endpoints)
 
 
 def _trusted(configuration: Configuration) -> ssl.SSLContext | None:

@@ -1173,15 +1173,53 @@ class IssuedToken:
 
 @dataclass(frozen=True, slots=True)
 class ChangedIdentity:
-    """A user or token that was added, changed, removed or revoked.
+    """A user, token or login that was added, changed, removed or revoked.
 
     Attributes:
-        name: of the user, or id of the token.
+        name: of the user, id of the token, or URLs of the cluster of a login.
         changed: whether anything was changed.
     """
 
     name: str
     changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLogin:
+    """A login that was stored, without its tokens.
+
+    Attributes:
+        cluster: URLs of the web endpoints for which it is used.
+        issuer: URL of the OpenID Connect provider.
+        file: path of the file that holds it.
+        expires_ms: when its present token expires.
+        is_renewed: whether the client renews the token by itself.
+    """
+
+    cluster: str
+    issuer: str
+    file: str
+    expires_ms: int
+    is_renewed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The user whom the cluster takes a client for.
+
+    Attributes:
+        user: name of the user; empty for a holder of one of the cluster's own secrets.
+        role: of the user.
+        token_id: of the token that was shown; empty for one of the cluster's own secrets.
+        issuer: URL of the OpenID Connect provider that has identified the user; empty for the cluster's own users.
+        expires_ms: when the issuer's token expires; null without an issuer.
+    """
+
+    user: str
+    role: str
+    token_id: str
+    issuer: str
+    expires_ms: int | None
 
 
 DOCUMENTS: dict[str, tuple[Any, ...]] = {
@@ -1221,5 +1259,8 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "token add": (IssuedToken,),
     "token list": (list[TokenLine],),
     "token revoke": (ChangedIdentity,),
+    "login": (StoredLogin,),
+    "logout": (ChangedIdentity,),
+    "whoami": (Identity,),
 }
 """Models of each command, by its words; a command prints one of them."""

@@ -26,7 +26,7 @@ from conf.options import (
     SecurityOptions,
     TaskManagerOptions,
 )
-from conf.values import split_url
+from conf.values import is_loopback, split_url
 from runtime.cluster.host import registrations
 from runtime.cluster.host_processes import HOST, ClusterStartError, last_words, launch, sweep
 from runtime.cluster.preflight import require, start_checks
@@ -35,7 +35,6 @@ from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.shared_directory import mark_shared_directory
 from runtime.errors import ClusterAlreadyRunning, PreflightError
-from runtime.rest.access import is_loopback
 from runtime.taskexecutor.worker_files import REFUSED, REGISTERED, RegistrationState
 
 PATIENCE_S = 3.0  # for a started TaskExecutor to be registered, before `start` reports that it waits

@@ -8,13 +8,13 @@ the site that a request comes from.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from runtime.users.identities import CLUSTER, Principal, looks_like_a_token
+from runtime.users.oidc import looks_like_a_jwt
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 CHANGES_BY_GET = ("yarn-cancel", "yarn-stop")
@@ -34,15 +34,22 @@ C = TypeVar("C", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Reason for which a request is not served: the HTTP status and one line."""
+    """Reason for which a request is not served.
+
+    Args:
+        status: the HTTP status.
+        message: one line for the client.
+        detail: one line for the audit log, if the client is not told all of it.
+    """
 
     status: int
     message: str
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Token of a user, which the store of users has to identify."""
+    """Token of a user, which the store of users or the issuer has to identify."""
 
     token: bytes
 
@@ -55,9 +62,13 @@ class AccessPolicy:
         hosts: the names of the endpoint in the header Host, without ports; IPv6 addresses in brackets.
         scheme: ``http`` or ``https``.
         max_content: the most bytes of a request's body.
+        has_issuer: whether an OpenID Connect provider identifies users, by JWTs.
     """
 
-    def __init__(self, token: bytes | None, hosts: Iterable[str], scheme: str, max_content: int) -> None:
+    def __init__(
+        self, token: bytes | None, hosts: Iterable[str], scheme: str, max_content: int, *, has_issuer: bool = False
+    ) -> None:
+        self._has_issuer = has_issuer
         self._token = token
         self._hosts = frozenset(host.lower().encode() for host in (*LOOPBACK_NAMES, *hosts))
         self._scheme = scheme.encode()
@@ -118,6 +129,8 @@ class AccessPolicy:
             return Shown(shown)
         if hmac.compare_digest(shown, self._token):
             return CLUSTER
+        if self._has_issuer and looks_like_a_jwt(shown):
+            return Shown(shown)
         return Refusal(
             401,
             "show a token: `Authorization: Bearer TOKEN`; an admin issues one with `understudy token add`, and the "
@@ -148,16 +161,6 @@ def _origin(text: bytes) -> tuple[bytes, bytes, int] | None:
     scheme = scheme.lower()
     authority = _authority(scheme, rest) if scheme in _DEFAULT_PORTS else None
     return None if authority is None else (scheme, *authority)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach that address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False  # a name may resolve to anything
 
 
 class ConnectionLimits(Generic[C]):

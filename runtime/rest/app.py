@@ -26,9 +26,10 @@ from runtime.rest.authorization import PRINCIPAL, check_route, rule_of_route
 from runtime.rest.context import Rest
 from runtime.rest.errors import RestError, error_body, retry_after, status_of
 from runtime.rest.handlers import ROUTES, cluster, events, jobs
-from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, now_ms, openapi
+from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, now_ms, openapi, to_json
 from runtime.users.audit import AuditLog, Flood
 from runtime.users.identities import Principal
+from runtime.users.login import LoginOffer
 from runtime.users.roles import may
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,9 @@ SAFETY = [
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 ]
+LOGIN = "/login"
+"""The path that says how to log in. It needs no token, and it is there only if an issuer is configured."""
+_OFFER_HEADERS = {name.decode(): value.decode() for name, value in SAFETY}
 _JSON_HEADERS = [(b"content-type", b"application/json"), *SAFETY]
 
 Encoded = Callable[[Rest], Awaitable[bytes]]
@@ -125,6 +129,7 @@ class RestApplication:
         with_token: whether requests have to show the token, for the OpenAPI document.
         audit: gets a line for each request that changes something; None for no log.
         routes: the served ones, besides the stream of events and the document of these routes; None for all.
+        offer: how clients log in at an OpenID Connect provider; None if none is configured.
 
     Raises:
         LookupError: a route has no rule in the table of roles.
@@ -139,6 +144,7 @@ class RestApplication:
         with_token: bool,
         audit: AuditLog | None = None,
         routes: Sequence[RestRoute] | None = None,
+        offer: LoginOffer | None = None,
     ) -> None:
         self._rest = rest
         self._policy = policy
@@ -146,6 +152,7 @@ class RestApplication:
         self._audit = audit
         self._flood = Flood()
         self._page = StaticFiles()
+        self._offer = None if offer is None else to_json(offer.to_json())
         own = RestRoute("GET", "/openapi.json", "This document", result={"openapi": str, "paths": dict})
         self.routes = (*(ROUTES if routes is None else routes), replace(own, handler=self._openapi))
         self._document = openapi(self.routes, with_token=with_token)
@@ -164,6 +171,10 @@ class RestApplication:
         file = self._page.find(scope)
         if file is not None:
             await file(scope, receive, send)
+            return
+        if self._offer is not None and scope["path"] in (LOGIN, PREFIX + LOGIN) and scope["method"] in ("GET", "HEAD"):
+            # As the page's files: the same for everyone, public, and the only answer that a log-in can begin with.
+            await Response(self._offer, headers=_OFFER_HEADERS, media_type=JSON)(scope, receive, send)
             return
         audited = Audited.of(scope)
         try:
@@ -199,7 +210,7 @@ class RestApplication:
         path, method = scope["path"], scope["method"]
         verdict = await self._identify(scope)
         if isinstance(verdict, Refusal):
-            audited.reason = verdict.message
+            audited.reason = verdict.detail or verdict.message
             await _send_error(send, verdict.status, verdict.message, close=True)
             return
         audited.principal = verdict

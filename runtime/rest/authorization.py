@@ -25,11 +25,14 @@ from runtime.rest.access import Refusal
 from runtime.rest.auditing import audited_of
 from runtime.rest.errors import RestError
 from runtime.rest.snapshots import Snapshots
-from runtime.users.identities import Identities, Principal, TokenRefusedError
+from runtime.users.audit import Flood
+from runtime.users.identities import Identities, Principal, TokenRefusedError, looks_like_a_token
+from runtime.users.oidc import IssuerAnswerError
 from runtime.users.roles import CALLS, HANDED_OUT, OWN, ROUTES, Rule, depends_on_owner, may, refusal
 
 if TYPE_CHECKING:
     from runtime.rest.context import Rest
+    from runtime.rest.issuer import Issuer
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,8 @@ MAX_AGE_S = 1.0
 """Seconds for which a change of users or tokens may not be seen by an endpoint."""
 MIN_AGE_S = 0.1
 """Seconds after which an unknown token is looked for anew: it may have been issued since the last look."""
+
+NOT_ACCEPTED = "this token of the issuer is not accepted; `understudy login` gets another, and rest.log says why"
 
 PRINCIPAL = "principal"
 """The key of a request's scope under which the application puts the `Principal`."""
@@ -49,6 +54,7 @@ class KnownIdentities:
         read: reads the store; raises an exception if it does not answer.
         clock: returns monotonic seconds.
         now_ms: returns milliseconds since the epoch.
+        issuer: identifies users by JWTs; None if no OpenID Connect provider is configured.
     """
 
     def __init__(
@@ -56,9 +62,12 @@ class KnownIdentities:
         read: Callable[[], Awaitable[Identities]],
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        issuer: Issuer | None = None,
     ) -> None:
         self._read = read
         self._now_ms = now_ms
+        self._issuer = issuer
+        self._flood = Flood()
         self._recent = Snapshots(MAX_AGE_S, clock)
         self._new = Snapshots(MIN_AGE_S, clock)
 
@@ -68,6 +77,8 @@ class KnownIdentities:
         Raises:
             HaError: the store does not answer, so nobody is identified.
         """
+        if self._issuer is not None and not looks_like_a_token(shown):
+            return await self._identify_by(self._issuer, shown)
         try:
             return (await self.recent()).authenticate(shown, self._now_ms())
         except TokenRefusedError:
@@ -77,6 +88,21 @@ class KnownIdentities:
             return found.authenticate(shown, self._now_ms())
         except TokenRefusedError as error:
             return Refusal(401, str(error))
+
+    async def _identify_by(self, issuer: Issuer, shown: bytes) -> Principal | Refusal:
+        """Identify by a token of the issuer. Only the logs say why it is refused, since anyone may show anything."""
+        try:
+            principal = await issuer.identify(shown, self._now_ms())
+            if (await self.recent()).has_user(principal.name):
+                raise TokenRefusedError(f"{principal.name} is the name of a user of the cluster itself")
+        except TokenRefusedError as error:
+            suppressed = self._flood.admit(self._now_ms())
+            if suppressed is not None:
+                logger.warning("a token of the issuer is refused: %s (%d more before it)", error, suppressed)
+            return Refusal(401, NOT_ACCEPTED, str(error))
+        except IssuerAnswerError as error:
+            return Refusal(503, "tokens of the issuer cannot be checked at present; retry", str(error))
+        return principal
 
     async def identify_or_refuse(self, shown: bytes) -> Principal | Refusal:
         """Return the same as `identify`, or a refusal of status 503 if the store does not answer."""
@@ -91,7 +117,10 @@ class KnownIdentities:
         if not principal.token_id:
             return True  # one of the cluster's own secrets
         try:
-            return (await self.recent()).confirm(principal, self._now_ms())
+            known = await self.recent()
+            if principal.expires_ms is not None:  # of the issuer
+                return self._now_ms() < principal.expires_ms and not known.has_user(principal.name)
+            return known.confirm(principal, self._now_ms())
         except HaError:
             return False
 

@@ -14,7 +14,7 @@ from actors.rpc.gateway import FencingToken, rpc_sync
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcService
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, ConnectOptions, RestOptions
+from conf.options import ClusterOptions, ConnectOptions, OidcOptions, RestOptions
 from runtime.environment.context import ComponentContext
 from runtime.ha.services import HighAvailabilityServices
 from runtime.history.reader import ClusterHistory
@@ -28,6 +28,7 @@ from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.context import Rest
 from runtime.rest.history_writer import HistoryWriter
+from runtime.rest.issuer import Issuer, offer_of
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports, ports_key
 from runtime.rest.server import RestServer, tls_context
 from runtime.rest.snapshots import Snapshots
@@ -89,7 +90,8 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         url = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}"
         self._where = RestAddress(url, port)
         policy = self._access_policy(configuration, scheme)
-        identities, audit = KnownIdentities(self._ha.user_store().read), AuditLog(self._context.directory.audit_log)
+        identities = KnownIdentities(self._ha.user_store().read, issuer=Issuer.of(configuration))
+        audit = AuditLog(self._context.directory.audit_log)
         app = self._application(configuration, url, policy, identities, audit)
         certificate, private = configuration.get(RestOptions.SSL_CERTIFICATE), configuration.get(RestOptions.SSL_KEY)
         files = (certificate, private) if secured and certificate and private else None
@@ -123,7 +125,8 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         token = load_or_create_secret(get(RestOptions.TOKEN_FILE)) if get(RestOptions.TOKEN_ENABLED) else None
         hosts = [get(RestOptions.ADDRESS), bind_address(configuration), *get(RestOptions.ALLOWED_HOSTS)]
         hosts = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
-        return AccessPolicy(token, hosts, scheme, get(RestOptions.MAX_CONTENT_LENGTH))
+        has_issuer = get(OidcOptions.ISSUER) is not None
+        return AccessPolicy(token, hosts, scheme, get(RestOptions.MAX_CONTENT_LENGTH), has_issuer=has_issuer)
 
     def _application(
         self,
@@ -148,7 +151,8 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
             histories=(history,),
         )
         max_content, with_token = get(RestOptions.MAX_CONTENT_LENGTH), get(RestOptions.TOKEN_ENABLED)
-        return RestApplication(rest, policy, max_content, with_token=with_token, audit=audit)
+        offer = offer_of(configuration)
+        return RestApplication(rest, policy, max_content, with_token=with_token, audit=audit, offer=offer)
 
     async def on_stop(self) -> None:
         self._closing.set()

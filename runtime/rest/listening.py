@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from conf.configuration import Configuration
 from conf.options import RestOptions
+from conf.values import is_loopback
 from runtime.errors import PreflightError
-from runtime.rest.access import is_loopback
 
 BACKLOG = 512
 

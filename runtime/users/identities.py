@@ -159,20 +159,31 @@ class Principal:
         name: of the user; empty for a holder of one of the cluster's own secrets.
         role: of the user.
         token_id: of the token that was shown; empty for one of the cluster's own secrets.
+        issuer: URL of the OpenID Connect provider that has identified the user; empty for the cluster's own users.
+        expires_ms: when the issuer's token ends to be valid, in milliseconds since the epoch; None without an issuer.
     """
 
     name: str
     role: Role
     token_id: str = ""
+    issuer: str = ""
+    expires_ms: int | None = None
 
     @property
     def shown(self) -> str:
         """Return the identity in words, for errors and logs."""
+        if self.issuer:
+            return f"user {self.name} of {self.issuer}"
         return f"user {self.name}" if self.name else "the holder of the cluster's own token"
 
 
 CLUSTER = Principal("", Role.ADMIN)
 """The principal of requests with the cluster's secret or the endpoint's own token, which allow everything."""
+
+
+def is_user_name(text: str) -> bool:
+    """Return whether *text* has the form of a user's name."""
+    return _NAME.fullmatch(text) is not None
 
 
 def looks_like_a_token(shown: bytes) -> bool:
@@ -311,6 +322,10 @@ class Identities:
             return token is not None and self._principal(token, now_ms) == principal
         except TokenRefusedError:
             return False
+
+    def has_user(self, name: str) -> bool:
+        """Return whether there is a user of that name, also one that this release cannot read."""
+        return _USER + name in self._entries
 
     # ------------------------------------------------------------------ changes
 

@@ -55,6 +55,7 @@ _READ = (
     "/events",
     "/config",
     "/overview",
+    "/whoami",
     "/processes",
     "/queues",
     "/figures",
@@ -270,4 +271,6 @@ def refusal(principal: Principal, rule: Rule, what: str, owner: str | None = Non
         needed = f"the role {rule.own.value} for one's own, and {needed} for others'"
     whose = f" on what belongs to {owner}" if owner else ""
     remedy = f"an admin grants a role with `understudy user add {principal.name or 'NAME'} --role ROLE`"
+    if principal.issuer:
+        remedy = f"groups at {principal.issuer} grant roles (security.oidc.roles.*)"
     return f"{principal.shown} has the role {principal.role.value}; {what}{whose} needs {needed}; {remedy}"

@@ -60,8 +60,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(directory: Path, port: int = 0, authority: CertificateAuthority | None = None) -> Iterator[Served]:
-    site, ready, places = Site(directory), threading.Event(), list[Any]()
+def served(
+    directory: Path, port: int = 0, authority: CertificateAuthority | None = None, site: Site | None = None
+) -> Iterator[Served]:
+    site, ready, places = site or Site(directory), threading.Event(), list[Any]()
     tls = None if authority is None else authority.issue("127.0.0.1")
 
     async def serve() -> None:

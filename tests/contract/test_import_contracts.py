@@ -20,6 +20,8 @@ PLANTED = {
     "pyspark": ("runtime/taskexecutor/diagnostics.py", "import pyspark"),
     "web": ("runtime/client.py", "import starlette"),
     "kubernetes": ("runtime/kubernetes/pod.py", "import kubernetes"),
+    "grpc": ("runtime/rest/app.py", "import grpc"),
+    "jwt": ("runtime/rest/access.py", "import jwt"),
 }
 
 

@@ -280,7 +280,7 @@ MUTANTS = (
         "token-breaks-the-head",
         "What can be no token goes into no header.",
         _CLIENT,
-        "if token is not None and not _TOKEN.fullmatch(token):",
+        "if not _TOKEN.fullmatch(token):",
         "if False:",
         ("contract/test_http_client.py::test_what_can_be_no_token_goes_into_no_header",),
     ),

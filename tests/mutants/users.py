@@ -1,4 +1,4 @@
-"""Guards of users: tokens, roles, owners, the audit log."""
+"""Guards of users: tokens, OpenID Connect, roles, owners, the audit log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ _ROLES = "runtime/users/roles.py"
 _AUTHORIZATION = "runtime/rest/authorization.py"
 _APP = "runtime/rest/app.py"
 _CALLS = "runtime/rest/handlers/gateways.py"
+_OIDC = "runtime/users/oidc.py"
+_LOGIN = "runtime/users/login.py"
+_ISSUER_CLIENT = "runtime/issuer_client.py"
 
 _ROUTES = "unit/test_rest_roles.py::test_each_route_allows_each_role_what_the_table_says"
 _EACH_CALL = "unit/test_rest_roles.py::test_each_call_allows_each_role_what_the_table_says"
@@ -283,5 +286,282 @@ MUTANTS = (
         "os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)",
         "os.open(name, os.O_RDONLY | os.O_CLOEXEC)",
         ("unit/test_audit_log.py::test_a_log_that_is_not_there_is_empty_and_a_link_is_not_followed",),
+    ),
+    Mutant(
+        "jwt-signature-unchecked",
+        "A token of the issuer is signed with one of its keys.",
+        _OIDC,
+        "payload = PyJWS().decode(token, fitting[0].key, algorithms=[algorithm])",
+        'payload = PyJWS().decode(token, options={"verify_signature": False})',
+        (
+            "unit/test_oidc.py::test_a_changed_token_is_refused",
+            "unit/test_oidc.py::test_a_token_of_another_key_is_refused",
+            "unit/test_oidc.py::test_a_token_with_any_other_bit_is_refused",
+        ),
+    ),
+    Mutant(
+        "jwt-algorithm-unchecked",
+        "A token has an asymmetric algorithm.",
+        _OIDC,
+        "if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:",
+        "if not isinstance(algorithm, str):",
+        (
+            "unit/test_oidc.py::test_a_token_without_a_signature_is_refused",
+            "unit/test_oidc.py::test_a_token_signed_with_the_public_key_as_a_secret_is_refused",
+        ),
+    ),
+    Mutant(
+        "jwt-algorithm-of-another-key",
+        "A key verifies only the algorithms that it is for.",
+        _OIDC,
+        "fitting = [key for key in named if algorithm in key.algorithms]",
+        "fitting = named",
+        ("unit/test_oidc.py::test_a_key_verifies_only_the_algorithm_that_the_issuer_gave_it",),
+    ),
+    Mutant(
+        "jwt-of-another-type",
+        "Logout tokens and others of the issuer identify nobody.",
+        _OIDC,
+        'if str(header.get("typ", "jwt")).lower() not in _TYPES:',
+        "if False:",
+        ("unit/test_oidc.py::test_another_kind_of_token_of_the_issuer_is_refused",),
+    ),
+    Mutant(
+        "jwt-extensions-ignored",
+        "A token that demands extensions is refused.",
+        _OIDC,
+        'if "crit" in header or "b64" in header:',
+        "if False:",
+        ("unit/test_oidc.py::test_a_token_that_demands_extensions_is_refused",),
+    ),
+    Mutant(
+        "jwt-of-another-issuer",
+        "A token is of the configured issuer.",
+        _OIDC,
+        'if claims.get("iss") != rules.issuer:',
+        "if False:",
+        (
+            "unit/test_oidc.py::test_a_token_of_another_issuer_is_refused_although_its_key_is_known",
+            "unit/test_rest_oidc.py::test_strangers_are_not_told_why_and_the_logs_are",
+        ),
+    ),
+    Mutant(
+        "jwt-for-another-audience",
+        "A token is for this cluster.",
+        _OIDC,
+        "if rules.audience not in audiences:",
+        "if False:",
+        ("unit/test_oidc.py::test_a_token_for_another_audience_is_refused",),
+    ),
+    Mutant(
+        "jwt-of-another-client",
+        "A token was issued to this cluster's client.",
+        _OIDC,
+        'if claims.get("azp", rules.client_id) != rules.client_id:',
+        "if False:",
+        ("unit/test_oidc.py::test_a_token_that_was_issued_to_another_client_is_refused",),
+    ),
+    Mutant(
+        "jwt-expired",
+        "A token of the issuer ends to be valid.",
+        _OIDC,
+        "if now_ms >= expires_ms + LEEWAY_MS:",
+        "if False:",
+        ("unit/test_oidc.py::test_a_token_is_valid_between_its_times_with_a_small_leeway",),
+    ),
+    Mutant(
+        "jwt-for-ever",
+        "A token of the issuer says when it expires.",
+        _OIDC,
+        """    if expires_ms is None:
+        raise TokenRefusedError("it does not expire (exp)")
+""",
+        """    if expires_ms is None:
+        return now_ms + 10**15
+""",
+        ("unit/test_oidc.py::test_a_token_that_never_expires_is_refused",),
+    ),
+    Mutant(
+        "jwt-not-yet-valid",
+        "A token is not valid before its time.",
+        _OIDC,
+        "if begins_ms is not None and now_ms < begins_ms - LEEWAY_MS:",
+        "if False:",
+        ("unit/test_oidc.py::test_a_token_is_valid_between_its_times_with_a_small_leeway",),
+    ),
+    Mutant(
+        "jwt-with-any-name",
+        "The name of a user of the issuer has the form of a user's name.",
+        _OIDC,
+        "if not isinstance(name, str) or not is_user_name(name):",
+        "if not isinstance(name, str):",
+        ("unit/test_oidc.py::test_a_name_that_is_no_users_is_refused",),
+    ),
+    Mutant(
+        "jwt-with-an-unverified-address",
+        "An address names a user only if the issuer has verified it.",
+        _OIDC,
+        'if rules.user_claim == "email" and claims.get("email_verified", True) is not True:',
+        "if False:",
+        ("unit/test_oidc.py::test_an_address_counts_only_if_the_issuer_has_verified_it",),
+    ),
+    Mutant(
+        "jwt-without-a-group",
+        "A user without a group that has a role is refused.",
+        _OIDC,
+        """    if best is None:
+        raise TokenRefusedError(""",
+        """    if best is None:
+        return Role.VIEWER
+        raise TokenRefusedError(""",
+        (
+            "unit/test_oidc.py::test_a_user_in_no_group_that_has_a_role_is_refused_or_a_viewer",
+            "unit/test_oidc.py::test_a_group_that_has_lost_its_role_gives_none",
+        ),
+    ),
+    Mutant(
+        "issuers-weak-keys",
+        "Short RSA keys verify nothing.",
+        _OIDC,
+        'if raw.get("kty") == "RSA" and key.key_size < LEAST_RSA_BITS:',
+        "if False:",
+        ("unit/test_oidc.py::test_only_public_keys_that_verify_signatures_count",),
+    ),
+    Mutant(
+        "issuer-asked-without-end",
+        "Unknown keys have the issuer asked at a bounded rate.",
+        _OIDC,
+        "if self._began_s is not None and now_s - self._began_s < FETCH_EVERY_S:",
+        "if not unknown and self._began_s is not None and now_s - self._began_s < FETCH_EVERY_S:",
+        (
+            "unit/test_oidc.py::test_unknown_keys_do_not_have_the_issuer_asked_without_end",
+            "unit/test_rest_oidc.py::test_unknown_keys_have_the_issuer_asked_at_a_bounded_rate",
+        ),
+    ),
+    Mutant(
+        "withdrawn-keys-count",
+        "A key that the issuer has withdrawn ends to count.",
+        _OIDC,
+        "if not unknown and self._fetched_s is not None and now_s - self._fetched_s < REFRESH_S:",
+        "if not unknown and self._fetched_s is not None:",
+        ("unit/test_rest_oidc.py::test_a_withdrawn_key_ends_to_count_although_no_other_is_shown",),
+    ),
+    Mutant(
+        "keys-for-ever",
+        "Keys do not outlive an issuer that is away for a day.",
+        _OIDC,
+        "self._fetched_s is not None and now_s - self._fetched_s < MOST_AGE_S else ()",
+        "self._fetched_s is not None else ()",
+        ("unit/test_oidc.py::test_keys_outlive_an_issuer_that_is_away_for_a_day",),
+    ),
+    Mutant(
+        "issuer-takes-a-local-name",
+        "A user of the issuer does not act as one of the cluster's own.",
+        _AUTHORIZATION,
+        "if (await self.recent()).has_user(principal.name):",
+        "if False:",
+        ("unit/test_rest_oidc.py::test_a_token_in_the_name_of_a_user_of_the_cluster_is_refused",),
+    ),
+    Mutant(
+        "strangers-told-why",
+        "Only the logs say why a token of the issuer is refused.",
+        _AUTHORIZATION,
+        "return Refusal(401, NOT_ACCEPTED, str(error))",
+        "return Refusal(401, str(error))",
+        ("unit/test_rest_oidc.py::test_strangers_are_not_told_why_and_the_logs_are",),
+    ),
+    Mutant(
+        "flood-of-the-endpoints-log",
+        "Refused tokens do not fill the endpoint's log.",
+        _AUTHORIZATION,
+        "            if suppressed is not None:\n",
+        "            if True:\n",
+        ("unit/test_rest_oidc.py::test_strangers_do_not_fill_the_endpoints_log",),
+    ),
+    Mutant(
+        "streams-outlive-the-issuers-token",
+        "A stream of events ends with the issuer's token.",
+        _AUTHORIZATION,
+        "return self._now_ms() < principal.expires_ms and not",
+        "return not",
+        ("unit/test_rest_oidc.py::test_a_stream_of_events_ends_with_its_token",),
+    ),
+    Mutant(
+        "issuer-without-tls",
+        "The issuer is asked by https, except on loopback.",
+        "runtime/rest/issuer.py",
+        'if not is_private_url(issuer) or "?" in issuer:',
+        'if "?" in issuer:',
+        ("unit/test_rest_oidc.py::test_options_that_are_not_safe_or_not_complete_are_refused_at_the_start",),
+    ),
+    Mutant(
+        "issuer-of-another-name",
+        "The issuer's documents are its own.",
+        _LOGIN,
+        'if document.get("issuer") != issuer:',
+        "if False:",
+        (
+            "unit/test_oidc_login.py::test_the_addresses_of_an_issuer_are_its_own_and_private",
+            "contract/test_oidc.py::test_an_issuer_that_calls_itself_another_is_not_believed",
+        ),
+    ),
+    Mutant(
+        "issuer-answers-without-end",
+        "An answer of the issuer is bounded.",
+        _ISSUER_CLIENT,
+        "data = response.read(MOST_OF_AN_ANSWER + 1)",
+        "data = response.read()[:MOST_OF_AN_ANSWER]",
+        ("contract/test_oidc.py::test_an_answer_without_end_is_cut",),
+    ),
+    Mutant(
+        "issuer-redirects",
+        "A redirect of the issuer is not followed.",
+        _ISSUER_CLIENT,
+        "if 300 <= status < 400:",
+        "if False:",
+        ("contract/test_oidc.py::test_a_redirect_is_not_followed_and_a_part_is_no_answer",),
+    ),
+    Mutant(
+        "login-for-any-cluster",
+        "A token goes to no other cluster than the one of its login.",
+        "runtime/cluster/logins.py",
+        "return login if login.cluster == self.cluster else None",
+        "return login",
+        ("contract/test_oidc.py::test_a_token_goes_to_no_other_cluster",),
+    ),
+    Mutant(
+        "refresh-token-used-twice",
+        "Clients at once renew a login once.",
+        "runtime/cluster/logins.py",
+        "            fcntl.flock(descriptor, fcntl.LOCK_EX)\n",
+        "            pass\n",
+        ("contract/test_oidc.py::test_clients_at_once_renew_once",),
+    ),
+    Mutant(
+        "issuers-users-are-admins",
+        "A user of the issuer has the role of their groups.",
+        _OIDC,
+        "return Principal(name, role, _token_id(claims, token)",
+        "return Principal(name, Role.ADMIN, _token_id(claims, token)",
+        (
+            "unit/test_oidc.py::test_the_highest_role_of_the_groups_counts",
+            "unit/test_rest_oidc.py::test_its_role_allows_what_the_table_says",
+        ),
+    ),
+    Mutant(
+        "more-than-the-log-in-without-a-token",
+        "Only how to log in is told without a token.",
+        _APP,
+        'if self._offer is not None and scope["path"] in (LOGIN, PREFIX + LOGIN) and',
+        "if self._offer is not None and",
+        ("unit/test_rest_oidc.py::test_only_public_values_are_told_without_a_token",),
+    ),
+    Mutant(
+        "issuer-writes-to-the-terminal",
+        "Codes are printed without control characters.",
+        _LOGIN,
+        "isinstance(user_code, str) and _CODE.fullmatch(user_code)",
+        "isinstance(user_code, str)",
+        ("unit/test_oidc_login.py::test_nothing_is_printed_that_could_trick_a_terminal_or_its_user",),
     ),
 )

@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from hypothesis.strategies import integers
 
 from conf.configuration import Configuration
+from conf.values import is_loopback
 from runtime.errors import PreflightError
-from runtime.rest.access import AccessPolicy, ConnectionLimits, Refusal, Shown, is_loopback
+from runtime.rest.access import AccessPolicy, ConnectionLimits, Refusal, Shown
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.cluster import OpenLog, list_logs
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports

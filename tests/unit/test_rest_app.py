@@ -66,6 +66,7 @@ from runtime.rest.context import Rest
 from runtime.rest.snapshots import Snapshots
 from runtime.stack_samples import FoldedStack, StackProfile
 from runtime.users.audit import AuditLog
+from runtime.users.login import LoginOffer
 from tests.streaming_files import StreamingFiles
 from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_messages import FIGURES, HISTORY, ID, QUEUES, READ, REGISTRATION, graph
@@ -359,6 +360,7 @@ class Site:
         clock: Any = lambda: 0.0,
         identities: KnownIdentities | None = None,
         audit: AuditLog | None = None,
+        offer: LoginOffer | None = None,
     ) -> None:
         self.cluster = MadeUpCluster()
         configuration = Configuration.from_dict(
@@ -372,8 +374,8 @@ class Site:
             "http://localhost:8081",
             identities=identities or KnownIdentities(nobody),
         )
-        policy = AccessPolicy(TOKEN, [], "http", MAX_CONTENT)
-        self.app = RestApplication(rest, policy, MAX_CONTENT, with_token=True, audit=audit)
+        policy = AccessPolicy(TOKEN, [], "http", MAX_CONTENT, has_issuer=offer is not None)
+        self.app = RestApplication(rest, policy, MAX_CONTENT, with_token=True, audit=audit, offer=offer)
 
     async def ask(
         self, method: str, target: str, body: Iterable[bytes] = (), *headers: tuple[bytes, bytes], token: bytes = TOKEN

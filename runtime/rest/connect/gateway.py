@@ -292,7 +292,7 @@ class ConnectGateway:
             verdict = await self._identities.identify_or_refuse(verdict.token)
         source = context.peer() or ""
         if isinstance(verdict, Refusal):
-            self._record(None, source, "identify", "", verdict.status, verdict.message)
+            self._record(None, source, "identify", "", verdict.status, verdict.detail or verdict.message)
             hint = "; in a URL: sc://HOST:PORT/;token=TOKEN" if verdict.status == 401 else ""
             raise CallRefusedError(verdict.status, verdict.message + hint)
         if not may(verdict, SPARK_CONNECT):

@@ -22,6 +22,7 @@ from runtime.protocol.diagnostics import LogInfo, ThreadDump, ThreadInfo
 from runtime.protocol.leader import LeaderInformation
 from runtime.protocol.messages import ClusterOverview, ClusterStatus
 from runtime.rest import forms
+from runtime.rest.authorization import principal_of
 from runtime.rest.context import Rest, offset_of
 from runtime.rest.errors import RestError
 from runtime.rest.messages import NO_TIME, Json
@@ -224,6 +225,25 @@ async def encoded_overview(rest: Rest) -> bytes:
 
     found: bytes = await rest.snapshots.get("/overview", ask)
     return found
+
+
+@RestRoute(
+    "GET",
+    "/whoami",
+    "The user whom the request's token identifies; an empty name for one of the cluster's own tokens",
+    result={"user": str, "role": str, "token": str, "issuer": str, "expires": (int, type(None))},
+).on(ROUTES)
+async def get_identity(rest: Rest, request: Request) -> Response:
+    principal = principal_of(request)
+    return answer(
+        {
+            "user": principal.name,
+            "role": principal.role.value,
+            "token": principal.token_id,
+            "issuer": principal.issuer,
+            "expires": principal.expires_ms,
+        }
+    )
 
 
 @RestRoute("GET", "/overview", "Counts of TaskExecutors, slots and jobs", result=forms.OVERVIEW).on(ROUTES)

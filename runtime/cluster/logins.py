@@ -1,0 +1,174 @@
+"""Stored logins: a private file for each cluster, and its token, renewed before it expires.
+
+Several processes of a user may use one login. Renewing often makes the former refresh token invalid, so one process
+renews at a time, and the others read what it has stored.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from actors.errors import AuthenticationError, RecipientUnreachable
+from actors.rpc.security import load_secret
+from conf.configuration import Configuration
+from conf.files import make_private, write_private
+from conf.options import ClientOptions, OidcOptions
+from runtime.errors import ClusterError
+from runtime.http_client import WebAddress
+from runtime.issuer_client import ask, trusted
+from runtime.users.login import Login, LoginError, name_of, on_renewal, refresh_request
+from runtime.users.oidc import IssuerAnswerError
+
+RETRY_MS = 30_000
+"""Time between two attempts to renew a token that is still valid, while the issuer does not answer."""
+
+
+def now_ms() -> int:
+    """Return the time in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class LoginFile:
+    """The login of one cluster.
+
+    Args:
+        directory: of logins.
+        endpoints: the cluster's web endpoints; a login is found again only for the same ones.
+    """
+
+    def __init__(self, directory: Path, endpoints: Sequence[WebAddress]) -> None:
+        self.cluster = name_of([str(endpoint) for endpoint in endpoints])
+        self.path = directory / f"{hashlib.sha256(self.cluster.encode()).hexdigest()[:32]}.json"
+
+    def read(self) -> Login | None:
+        """Return the login; None if there is none for this cluster.
+
+        Raises:
+            AuthenticationError: others may read the file, or it cannot be read.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            login = Login.from_json(load_secret(self.path).decode())
+        except ValueError as error:
+            raise AuthenticationError(
+                f"the login in {self.path} cannot be read: {error}; `understudy login` replaces it"
+            ) from None
+        return login if login.cluster == self.cluster else None
+
+    def write(self, login: Login) -> None:
+        """Store a login with mode 0600. Raises ClusterError."""
+        try:
+            make_private(self.path.parent)
+            write_private(self.path, login.to_json().encode())
+        except OSError as error:
+            raise _not_stored(self.path, error) from error
+
+    def remove(self) -> None:
+        """Remove the login, if there is one."""
+        self.path.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock by which one process changes the login at a time. Raises ClusterError."""
+        try:
+            make_private(self.path.parent)
+            descriptor = os.open(
+                self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+        except OSError as error:
+            raise _not_stored(self.path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _not_stored(path: Path, error: OSError) -> ClusterError:
+    return ClusterError(
+        f"the login cannot be stored in {path}: {error.strerror}", "set client.login-dir to a directory of your own"
+    )
+
+
+class StoredToken:
+    """Returns the token of a stored login, and renews it before it expires. Several threads may call it at once.
+
+    Args:
+        file: of the login.
+        ca_file: authorities of the issuer; None for those of the system.
+        clock_ms: returns the time in milliseconds since the epoch.
+    """
+
+    def __init__(self, file: LoginFile, ca_file: Path | None, clock_ms: Callable[[], int] = now_ms) -> None:
+        self._file = file
+        self._ca_file = ca_file
+        self._clock_ms = clock_ms
+        self._login: Login | None = None
+        self._retry_ms = 0
+
+    def __call__(self) -> str:
+        """Return a token.
+
+        Raises:
+            AuthenticationError: there is no login any more, or the issuer does not renew it.
+            RecipientUnreachable: the token has expired, and the issuer does not answer.
+            ClusterError: the renewed login cannot be stored.
+        """
+        now, login = self._clock_ms(), self._login
+        if login is None or (login.needs_renewal(now) and (now >= self._retry_ms or login.has_expired(now))):
+            login = self._login = self._current(now)
+        return login.bearer
+
+    def _current(self, now: int) -> Login:
+        login = self._read()
+        if not login.needs_renewal(now):
+            return login
+        with self._file.locked():
+            login = self._read()  # another process may have renewed it
+            if not login.needs_renewal(now):
+                return login
+            if login.refresh_token:
+                return self._renewed(login, now)
+        if login.has_expired(now):
+            raise AuthenticationError(f"the login at {login.cluster} has expired; `understudy login` begins another")
+        return login
+
+    def _read(self) -> Login:
+        login = self._file.read()
+        if login is None:
+            raise AuthenticationError(f"there is no login at {self._file.cluster}; `understudy login` begins one")
+        return login
+
+    def _renewed(self, login: Login, now: int) -> Login:
+        try:
+            status, answer = ask(login.token_url, trusted(self._ca_file), refresh_request(login))
+            if status >= 500:
+                raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")
+            renewed = on_renewal(login, status, answer)
+        except (LoginError, IssuerAnswerError) as error:
+            if not login.has_expired(now):
+                self._retry_ms = now + RETRY_MS
+                return login
+            if isinstance(error, LoginError):
+                raise AuthenticationError(f"{error}; {error.remedy}") from error
+            raise RecipientUnreachable(f"the login at {login.cluster} cannot be renewed: {error}") from error
+        self._file.write(renewed)
+        return renewed
+
+
+def login_file(configuration: Configuration, endpoints: Sequence[WebAddress]) -> LoginFile:
+    """Return the file of the login for a cluster."""
+    return LoginFile(configuration.get(ClientOptions.LOGIN_DIR), endpoints)
+
+
+def stored_token(configuration: Configuration, endpoints: Sequence[WebAddress]) -> StoredToken | None:
+    """Return the token of the login for a cluster; None if there is no login. Raises AuthenticationError."""
+    file = login_file(configuration, endpoints)
+    return None if file.read() is None else StoredToken(file, configuration.get(OidcOptions.CA_FILE))

@@ -1,0 +1,186 @@
+"""The OpenID Connect provider of a web endpoint: identifies users by its tokens, with keys that are fetched and kept.
+
+`runtime.users.oidc` decides; this module fetches, off the event loop, and reads the options.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from conf.configuration import Configuration
+from conf.option import ConfigOption
+from conf.options import DefaultRole, OidcOptions, RestOptions
+from runtime.errors import PreflightError
+from runtime.issuer_client import fetch, trusted
+from runtime.users.identities import Principal, Role
+from runtime.users.login import LoginOffer, Provider, discovery_url, is_private_url
+from runtime.users.oidc import (
+    IssuerAnswerError,
+    KeyRing,
+    OidcRules,
+    UnknownKeyError,
+    VerificationKey,
+    identify,
+    keys_of,
+)
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 2.0
+"""Seconds that a request waits for newer keys than those that it could use."""
+FETCH_TIMEOUT_S = 25.0
+"""Seconds for the discovery document and the keys, including the resolution of names."""
+
+_ROLES: Mapping[Role, ConfigOption[tuple[str, ...]]] = {
+    Role.METRICS: OidcOptions.METRICS,
+    Role.VIEWER: OidcOptions.VIEWER,
+    Role.USER: OidcOptions.USER,
+    Role.OPERATOR: OidcOptions.OPERATOR,
+    Role.ADMIN: OidcOptions.ADMIN,
+}
+
+
+def rules_of(configuration: Configuration) -> OidcRules | None:
+    """Return the rules for tokens of the configured issuer; None if none is configured.
+
+    Raises:
+        PreflightError: the options cannot be used, or the extra `oidc` is not installed.
+    """
+    get = configuration.get
+    issuer, client_id = get(OidcOptions.ISSUER), get(OidcOptions.CLIENT_ID)
+    if issuer is None:
+        return None
+    if not is_private_url(issuer) or "?" in issuer:
+        raise PreflightError(
+            f"{OidcOptions.ISSUER.key} is neither an https:// URL nor on loopback",
+            "others could answer instead of the issuer; give its https:// URL, without a query",
+        )
+    if client_id is None:
+        raise PreflightError(
+            f"{OidcOptions.ISSUER.key} is set and {OidcOptions.CLIENT_ID.key} is not",
+            f"set {OidcOptions.CLIENT_ID.key} to the id of the cluster's client at the issuer",
+        )
+    roles = dict[str, Role]()
+    for role, option in _ROLES.items():  # from the lowest: a group in two lists has the higher role
+        for group in get(option):
+            roles[group] = role
+    default = None if get(OidcOptions.DEFAULT_ROLE) is DefaultRole.NONE else Role.VIEWER
+    if not roles and default is None:
+        raise PreflightError(
+            f"{OidcOptions.ISSUER.key} is set, and none of its users would have a role",
+            f"name groups in {OidcOptions.USER.key} and its neighbours, or set {OidcOptions.DEFAULT_ROLE.key}",
+        )
+    if not get(RestOptions.TOKEN_ENABLED):
+        raise PreflightError(
+            f"{OidcOptions.ISSUER.key} is set and {RestOptions.TOKEN_ENABLED.key} is false: nobody would be identified",
+            f"remove one of them; without {RestOptions.TOKEN_ENABLED.key} everyone is an admin",
+        )
+    if importlib.util.find_spec("jwt") is None:
+        raise PreflightError(
+            f"{OidcOptions.ISSUER.key} is set, and PyJWT is not installed", "pip install 'understudy-spark[oidc]'"
+        )
+    audience = get(OidcOptions.AUDIENCE) or client_id
+    return OidcRules(
+        issuer, client_id, audience, get(OidcOptions.USER_CLAIM), get(OidcOptions.GROUPS_CLAIM), roles, default
+    )
+
+
+def offer_of(configuration: Configuration) -> LoginOffer | None:
+    """Return the values by which clients log in; None if no issuer is configured. Raises as `rules_of`."""
+    rules = rules_of(configuration)
+    if rules is None:
+        return None
+    wants_access_token = rules.audience != rules.client_id
+    return LoginOffer(rules.issuer, rules.client_id, wants_access_token, configuration.get(OidcOptions.SCOPES))
+
+
+class Issuer:
+    """Identifies users by tokens of an issuer.
+
+    Args:
+        rules: of the cluster.
+        fetch_keys: fetches the issuer's keys; raises IssuerAnswerError.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        rules: OidcRules,
+        fetch_keys: Callable[[], Awaitable[Sequence[VerificationKey]]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rules = rules
+        self._fetch_keys = fetch_keys
+        self._clock = clock
+        self._ring = KeyRing()
+        self._fetching: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> Issuer | None:
+        """Return the configured issuer; None if there is none. Raises PreflightError."""
+        rules = rules_of(configuration)
+        if rules is None:
+            return None
+        try:
+            tls = trusted(configuration.get(OidcOptions.CA_FILE))
+        except IssuerAnswerError as error:
+            raise PreflightError(str(error), "it must be a PEM file with certificates") from error
+
+        def blocking() -> Sequence[VerificationKey]:
+            provider = Provider.of(fetch(discovery_url(rules.issuer), tls), rules.issuer)
+            return keys_of(fetch(provider.keys_url, tls))
+
+        async def fetch_keys() -> Sequence[VerificationKey]:
+            try:
+                async with asyncio.timeout(FETCH_TIMEOUT_S):
+                    return await asyncio.to_thread(blocking)
+            except TimeoutError:
+                raise IssuerAnswerError(f"no answer within {FETCH_TIMEOUT_S:g} s") from None
+
+        return cls(rules, fetch_keys)
+
+    async def identify(self, token: bytes, now_ms: int) -> Principal:
+        """Return whom a token identifies.
+
+        Args:
+            token: as shown.
+            now_ms: now, in milliseconds since the epoch.
+
+        Raises:
+            TokenRefusedError: it identifies nobody; the message is for the log.
+            IssuerAnswerError: the issuer's keys are not known at present.
+        """
+        await self._refresh()
+        try:
+            return identify(token, self._keys(), self._rules, now_ms)
+        except UnknownKeyError:
+            await self._refresh(unknown=True)
+            return identify(token, self._keys(), self._rules, now_ms)
+
+    def _keys(self) -> Sequence[VerificationKey]:
+        keys = self._ring.keys(self._clock())
+        if not keys:
+            raise IssuerAnswerError(f"the keys of {self._rules.issuer} are not known")
+        return keys
+
+    async def _refresh(self, *, unknown: bool = False) -> None:
+        """Fetch the keys if it is time for it. Wait for a fetch of another request only if its keys are needed."""
+        began = self._ring.begin(self._clock(), unknown=unknown)
+        if began:
+            self._fetching = asyncio.ensure_future(self._fetch())
+        fetching = self._fetching
+        is_needed = unknown or not self._ring.keys(self._clock())
+        if fetching is not None and (began or is_needed):
+            await asyncio.wait((fetching,), timeout=None if is_needed else PATIENCE_S)  # it continues for others
+
+    async def _fetch(self) -> None:
+        try:
+            self._ring.put(await self._fetch_keys(), self._clock())
+        except IssuerAnswerError as error:
+            logger.warning("the keys of %s could not be fetched: %s", self._rules.issuer, error)
+        except Exception:  # no request waits for this error, so it is logged here
+            logger.exception("the keys of %s could not be fetched", self._rules.issuer)
