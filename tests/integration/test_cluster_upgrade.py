@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
-import venv
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from tests import release
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
 from tests.fakes.sshd import unused_port
 from tests.job_files import TRIVIAL, write_job
-from tests.next_release import LEVEL, VERSION, make_next_release
+from tests.next_release import LEVEL, VERSION, make_environment, make_next_release
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not release.is_clone(), reason="the previous release comes from git, which is not here")
@@ -66,15 +65,6 @@ def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def new_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The next release."""
     return make_next_release(tmp_path_factory.mktemp("next") / "tree")
-
-
-def make_environment(directory: Path, tree: Path | None) -> Path:
-    """Make a virtual environment with the release in *tree*, and the other packages of this one; None: with nothing."""
-    venv.create(directory, symlinks=True)
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
-    if tree is not None:
-        (packages / "release.pth").write_text(f"{tree}\n{sysconfig.get_path('purelib')}\n")
-    return directory
 
 
 def plant_killer(environment: Path, gate: Path) -> None:
