@@ -30,7 +30,7 @@ import runtime
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget
+from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget, ResourceManagerOptions
 from conf.values import Duration
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_locally
@@ -328,7 +328,7 @@ def observe(client: ClusterClient, directory: ClusterDirectory) -> ClusterState:
         is_session=configuration.get(DeploymentOptions.TARGET) is ExecutionTarget.SESSION,
         is_member=any(_is_member(pid) for pid in pids),
         has_redis=has_redis(configuration),
-        has_fixed_workers=fixed_workers(configuration) > 0,
+        has_fixed_workers=_kept_workers(configuration) > 0,
     )
 
 
@@ -381,6 +381,12 @@ def _task_executors(client: ClusterClient) -> Iterator[RunningTaskExecutor]:
             _jobs_of(info),
             registration.slots,
         )
+
+
+def _kept_workers(configuration: Configuration) -> int:
+    """Return the number of workers that always run on this host; 0 if unused ones are stopped."""
+    stops_unused = configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT)
+    return 0 if stops_unused else fixed_workers(configuration)
 
 
 def _jobs_of(info: TaskManagerInfo) -> tuple[JobID, ...]:
@@ -546,6 +552,7 @@ class Workers:
         self._masters = masters
         self._say = say
         self._choices = choices
+        self._missing_since: dict[str, float] = {}
 
     def await_registered(self, state: ClusterState) -> ClusterState:
         """Return the state of the cluster once all TaskExecutors that start with it are registered.
@@ -555,7 +562,7 @@ class Workers:
         Raises:
             ClusterError: that takes longer than ``cluster.start-timeout``.
         """
-        wanted = fixed_workers(Configuration.read(self._directory.configuration_file))
+        wanted = _kept_workers(Configuration.read(self._directory.configuration_file))
         deadline = time.monotonic() + self._masters.start_timeout_s
         while len(state.task_executors) < wanted:
             if time.monotonic() > deadline:
@@ -575,11 +582,17 @@ class Workers:
             drains: whether the ResourceManager can drain it.
 
         Raises:
-            ClusterError: its tasks or its process do not end.
+            ClusterError: its tasks or its process do not end, or it has no process on this host.
         """
         found = self._directory.claim(step.process).living()
-        if found is None:
-            return False  # it has just ended, and registers again
+        if found is None:  # it has just ended, and registers again
+            since = self._missing_since.setdefault(step.process, time.monotonic())
+            if time.monotonic() - since > self._masters.start_timeout_s:
+                raise ClusterError(
+                    f"{step.process} is registered, and no process of it runs on this host",
+                    "run the upgrade on its host, or leave the TaskExecutors with --masters-only",
+                )
+            return False
         record: ProcessRecord = found[0]
         if drains and not self._drain(step):
             return False
