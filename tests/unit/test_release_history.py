@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from runtime import __version__
 from tests import release
 
 
@@ -64,6 +66,13 @@ def test_no_release_is_found_where_neither_its_tag_nor_its_commit_is(
     clone.git("checkout", "--quiet", "-")
     monkeypatch.setattr(release, "RELEASES", {"v0.1.0": later})
     assert release.latest_release(clone.directory) is None  # it is there, and the checkout does not come from it
+
+
+def test_the_commit_of_each_release_is_recorded() -> None:
+    dated = re.findall(r"^## (\d+\.\d+\.\d+) \(", (release.ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    missing = {f"v{version}" for version in dated} - release.RELEASES.keys()
+    assert missing <= {f"v{__version__}"}, "the commit of the present one is not known before it is made"
+    assert all(re.fullmatch(r"[0-9a-f]{40}", commit) for commit in release.RELEASES.values())
 
 
 def differences(one: Path, other: Path) -> list[str]:
