@@ -821,6 +821,7 @@ class TaskExecutor:
         java_version: of its Java.
         version: of Understudy.
         shared_directory: the cluster's mark in `cluster.shared-dir`, as it sees it; empty if there is none.
+        user: the user whose jobs alone it serves at present; empty if there is none.
     """
 
     task_executor: str
@@ -839,6 +840,7 @@ class TaskExecutor:
     java_version: str
     version: str
     shared_directory: str
+    user: str
 
     @classmethod
     def of(cls, view: TaskManagerView) -> TaskExecutor:
@@ -851,6 +853,7 @@ class TaskExecutor:
             free_slots=view.free_slots,
             start_ms=view.registered_ms,
             last_heartbeat_ms=view.last_heartbeat_ms,
+            user=view.user,
         )
 
 

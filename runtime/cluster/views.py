@@ -136,6 +136,7 @@ class TaskManagerRow:
         spark_pid: process of its Spark driver.
         last_heartbeat_ms: time of its last heartbeat, in milliseconds since 1970.
         spark_loss: when and why its Spark driver was last replaced; else empty.
+        user: the user whose jobs alone it serves at present; else empty.
     """
 
     id: str
@@ -148,6 +149,7 @@ class TaskManagerRow:
     spark_pid: int
     last_heartbeat_ms: int
     spark_loss: str = ""
+    user: str = ""
 
 
 def view_of_details(details: JobDetails) -> JobView:
@@ -227,6 +229,7 @@ def view_of_task_manager(view: TaskManagerView) -> TaskManagerRow:
         spark_pid=registration.spark_pid,
         last_heartbeat_ms=view.last_heartbeat_ms,
         spark_loss=registration.spark_loss,
+        user=view.user,
     )
 
 
@@ -392,13 +395,15 @@ def print_task_managers(
         print_line("no TaskExecutors", stream)
         return
     now = _now_ms() if now_ms is None else now_ms
+    of_users = any(row.user for row in rows)
     print_table(
-        ("ID", "SLOTS", "FREE", "SPARK", "MEMORY", "PID", "SPARK PID", "HEARD OF", "ADDRESS"),
+        ("ID", "SLOTS", "FREE", *(["USER"] * of_users), "SPARK", "MEMORY", "PID", "SPARK PID", "HEARD OF", "ADDRESS"),
         [
             (
                 row.id,
                 str(row.slots),
                 str(row.free_slots),
+                *([row.user or "-"] * of_users),
                 row.spark_master,
                 format_size(row.memory_bytes),
                 str(row.pid),

@@ -106,13 +106,23 @@ class RegistrationSuccess:
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerView:
-    """A registered TaskExecutor for the listing commands."""
+    """A registered TaskExecutor for the listing commands.
+
+    Args:
+        registration: the data with which it registered.
+        instance_id: of its registration.
+        free_slots: number of its free slots.
+        registered_ms: when it registered, in milliseconds since the epoch.
+        last_heartbeat_ms: when its last heartbeat arrived, in milliseconds since the epoch.
+        user: the user whose jobs alone it serves at present; empty if there is none.
+    """
 
     registration: TaskExecutorRegistration
     instance_id: InstanceID
     free_slots: int
     registered_ms: int
     last_heartbeat_ms: int
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +173,7 @@ class TaskManagerInfo:
         registered_ms: when it registered, in milliseconds since the epoch.
         last_heartbeat_ms: when its last heartbeat arrived, in milliseconds since the epoch.
         metrics: the resources that it took of its machine then; None before its first heartbeat.
+        user: the user whose jobs alone it serves at present; empty if there is none.
     """
 
     registration: TaskExecutorRegistration
@@ -172,6 +183,7 @@ class TaskManagerInfo:
     registered_ms: int
     last_heartbeat_ms: int
     metrics: TaskManagerMetrics | None
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

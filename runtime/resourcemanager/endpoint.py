@@ -553,6 +553,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
                 self._slots.counts(instance.instance_id).free,
                 instance.registered_ms,
                 instance.last_heartbeat_ms,
+                self._slots.user_of(instance.instance_id),
             )
             for instance in self._instances
         ]
@@ -571,6 +572,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             instance.registered_ms,
             instance.last_heartbeat_ms,
             instance.metrics,
+            self._slots.user_of(instance.instance_id),
         )
 
     @rpc_sync

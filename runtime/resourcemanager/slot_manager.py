@@ -368,6 +368,11 @@ class SlotManager:
         manager = self._task_managers.get(instance_id)
         return () if manager is None else tuple(slot.status for slot in manager.slots.values())
 
+    def user_of(self, instance_id: InstanceID) -> str:
+        """Return the user whom a TaskExecutor serves; empty if it serves nobody, everybody, or jobs without a user."""
+        manager = self._task_managers.get(instance_id)
+        return "" if manager is None else manager.user or ""
+
     def waiting_reason(self, allocation_id: AllocationID) -> str | None:
         """Return a text for users of what a request waits for; None if it does not wait."""
         entry = self._requests.get(allocation_id)

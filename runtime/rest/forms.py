@@ -159,6 +159,7 @@ WORKER = {
     "dataPort": int,
     "jmxPort": int,
     "timeSinceLastHeartbeat": int,
+    "user": str,
     "slotsNumber": int,
     "freeSlots": int,
     "assignedTasks": int,

@@ -353,8 +353,8 @@ class MadeUpCluster:
     async def task_managers(self) -> list[TaskManagerView]:
         heard = _now() - 900
         return [
-            TaskManagerView(self._registration(name), InstanceID("1" * 32), free, heard - 60_000, heard)
-            for name, free in (("tm-1", 1), ("tm-2", 4))
+            TaskManagerView(self._registration(name), InstanceID("1" * 32), free, heard - 60_000, heard, user)
+            for name, free, user in (("tm-1", 1, "ada"), ("tm-2", 4, ""))
         ]
 
     async def task_manager(self, resource_id: ResourceID) -> TaskManagerInfo:
@@ -379,6 +379,7 @@ class MadeUpCluster:
             heard - 60_000,
             heard,
             metrics,
+            "ada" if resource_id == "tm-1" else "",
         )
 
     async def task_manager_logs(self, resource_id: ResourceID) -> list[LogInfo]:

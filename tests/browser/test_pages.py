@@ -491,6 +491,9 @@ def test_a_table_is_sorted_by_its_titles(open_window: Callable[..., Visitor], wi
     visitor.go("#/taskmanagers?sort=used")
     executors = page.get_by_role("region", name="Task executors")
     assert names_of(executors.locator("tbody")) == ["tm-2", "tm-1"]
+    visitor.go("#/taskmanagers?sort=-user")
+    assert names_of(executors.locator("tbody")) == ["tm-1", "tm-2"]
+    expect(executors.get_by_role("row").filter(has_text="tm-1").get_by_role("cell", name="ada")).to_be_visible()
     visitor.go("#/jobs?sort=nothing-of-that-name")
     expect(table.get_by_role("columnheader", name="Ended")).to_have_attribute("aria-sort", "descending")
     assert visitor.problems == []

@@ -277,6 +277,12 @@ def test_task_managers() -> None:
     assert lines[1] == "tm-0      2     1  local[4]    1 GB   12         34  400 ms ago  akka.tcp://x@h:1/user/tm"
     assert len(lines) == 2
     out = io.StringIO()
+    rows = [dataclasses.replace(row, user="ada"), dataclasses.replace(row, id="tm-1")]
+    print_task_managers(rows, out, now_ms=START)
+    cells = [line.split() for line in out.getvalue().splitlines()]
+    assert cells[0][:4] == ["ID", "SLOTS", "FREE", "USER"]
+    assert [line[:4] for line in cells[1:]] == [["tm-0", "2", "1", "ada"], ["tm-1", "2", "1", "-"]]
+    out = io.StringIO()
     loss = "2026-11-23 03:20:11 UTC: the Spark driver (process 7) has ended: its SparkContext has been stopped"
     print_task_managers([dataclasses.replace(row, spark_loss=loss)], out)
     assert out.getvalue().splitlines()[-1] == f"tm-0: its Spark driver was replaced; {loss}"

@@ -433,9 +433,10 @@ def test_the_cluster_has_the_form_of_flinks() -> None:
 
 
 def test_a_task_executor_has_the_form_of_flinks() -> None:
-    view = TaskManagerView(REGISTRATION, InstanceID("1" * 32), 1, 10, 4000)
+    view = TaskManagerView(REGISTRATION, InstanceID("1" * 32), 1, 10, 4000, "ada")
     (told,) = task_managers.overview([view], MACHINE)["taskmanagers"]
     fits(told, WORKER)
+    assert told["user"] == "ada"
     assert (told["freeSlots"], told["assignedTasks"], told["hardware"]["cpuCores"]) == (1, 1, 3)
     assert told["freeResource"]["cpuCores"] == 1.5
     slots = (SlotStatus(SlotID(ResourceID("tm-0"), 0), ID), SlotStatus(SlotID(ResourceID("tm-0"), 1)))

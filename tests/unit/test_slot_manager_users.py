@@ -213,6 +213,9 @@ def test_an_idle_driver_is_renewed_for_the_next_user_and_kept_for_the_same() -> 
     cluster.free(2)
     assert cluster.renewed == ["tm-1"]
     assert cluster.where == {3: "tm-1"}
+    (instance,) = cluster.workers
+    assert cluster.manager.user_of(instance) == "bob"
+    assert cluster.manager.user_of(InstanceID("0" * 32)) == ""
 
 
 def test_what_a_request_waits_for_is_said() -> None:

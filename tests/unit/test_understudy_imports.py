@@ -18,6 +18,7 @@ from actors.messages import Terminated
 from actors.own_modules import import_own, loaded_module, wire_name
 from actors.rpc.codec import encode_error
 from actors.serialization import name_of
+from runtime import __version__
 from runtime.api import Pipeline
 from runtime.spark.task.program import run_main
 
@@ -78,7 +79,7 @@ def test_the_users_modules_win_and_ours_work_behind_them(project: Path, first: s
     )
     assert run(text, project).splitlines() == [
         "1 1 1 1 False",
-        "understudy.runtime.api understudy.runtime.embedded.cluster 0.1.0",
+        f"understudy.runtime.api understudy.runtime.embedded.cluster {__version__}",
     ]
 
 

@@ -41,7 +41,7 @@ async def _seen(rest: Rest) -> Any:
         counts: ClusterOverview = await rest.snapshots.get("overview", rest.backend.overview)
     except (RestError, ActorError) as error:
         return str(error)
-    return jobs, counts, [(view.registration.resource_id, view.free_slots) for view in views]
+    return jobs, counts, [(view.registration.resource_id, view.free_slots, view.user) for view in views]
 
 
 async def stream(rest: Rest, principal: Principal) -> AsyncIterator[bytes]:

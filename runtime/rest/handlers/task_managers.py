@@ -58,7 +58,7 @@ def _cores(registration: TaskExecutorRegistration, machine: Machine) -> int:
     return int(match.group(1)) if match else machine.cores
 
 
-def _line(registration: TaskExecutorRegistration, free: int, heard_ms: int, machine: Machine) -> Json:
+def _line(registration: TaskExecutorRegistration, free: int, heard_ms: int, user: str, machine: Machine) -> Json:
     return {
         "id": registration.resource_id,
         "path": registration.address,
@@ -67,6 +67,7 @@ def _line(registration: TaskExecutorRegistration, free: int, heard_ms: int, mach
         "timeSinceLastHeartbeat": heard_ms,  # a time, in spite of its name, as in Flink
         "slotsNumber": registration.slots,
         "freeSlots": free,
+        "user": user,  # not in Flink
         "assignedTasks": registration.slots - free,
         "totalResource": _resource(registration, registration.slots, machine),
         "freeResource": _resource(registration, free, machine),
@@ -109,7 +110,9 @@ def _memory(registration: TaskExecutorRegistration) -> Json:
 def overview(views: Iterable[TaskManagerView], machine: Machine) -> Json:
     """GET /taskmanagers."""
     return {
-        "taskmanagers": [_line(view.registration, view.free_slots, view.last_heartbeat_ms, machine) for view in views]
+        "taskmanagers": [
+            _line(view.registration, view.free_slots, view.last_heartbeat_ms, view.user, machine) for view in views
+        ]
     }
 
 
@@ -117,7 +120,7 @@ def details(info: TaskManagerInfo, machine: Machine) -> Json:
     """GET /taskmanagers/:taskmanagerid."""
     registration = info.registration
     tasks = 0 if info.metrics is None else info.metrics.tasks
-    line = _line(registration, info.slots.free, info.last_heartbeat_ms, machine)
+    line = _line(registration, info.slots.free, info.last_heartbeat_ms, info.user, machine)
     taken = [status.job_id for status in info.allocations if status.job_id is not None]
     return {
         **line,

@@ -43,6 +43,7 @@ function state(executor, jobs) {
       "Resources",
       facts([
         ["Slots", `${count(executor.slotsNumber - executor.freeSlots)} of ${count(executor.slotsNumber)} in use`],
+        ...(executor.user ? [["Serves jobs of", executor.user]] : []),
         ["Tasks", count(executor.assignedTasks)],
         ["Cores", count(executor.totalResource.cpuCores)],
         memory("Spark driver heap", metrics.heapUsed, metrics.heapMax),

@@ -40,8 +40,16 @@ const COLUMNS = [
   },
 ];
 
+const OF_USERS = COLUMNS.toSpliced(1, 0, {
+  title: "User",
+  cell: (tm) => tm.user || "-",
+  sort: { name: "user", value: (tm) => tm.user },
+});
+const columnsOf = (executors) => (executors.some((tm) => tm.user) ? OF_USERS : COLUMNS);
+
 export function executorTable(executors, sorting) {
-  return table("Task executors", COLUMNS, sorting ? inOrder(executors, COLUMNS, sorting) : executors, {
+  const columns = columnsOf(executors);
+  return table("Task executors", columns, sorting ? inOrder(executors, columns, sorting) : executors, {
     key: (tm) => tm.id,
     none: "No task executor is registered: jobs wait until one is.",
     sorting,
@@ -49,5 +57,5 @@ export function executorTable(executors, sorting) {
 }
 
 export function view(executors, { query }) {
-  return [heading("Task executors"), card("", executorTable(executors, sortingOf(COLUMNS, PATH, query, "id")))];
+  return [heading("Task executors"), card("", executorTable(executors, sortingOf(columnsOf(executors), PATH, query, "id")))];
 }
