@@ -133,7 +133,9 @@ class _Run:
         try:
             for each in rounds:
                 self._submit_batch()
+                before = self._failures()
                 self._upgrade(each)
+                self._compare_failures(each, self._failures() - before)
         finally:
             self._stop.set()
             self._customer.join()
@@ -156,6 +158,16 @@ class _Run:
         """Wait until the job is known to have a streaming query."""
         with self._new.client() as client:
             await_value(lambda: any(job.streams for job in client.list_jobs()))
+
+    def _failures(self) -> int:
+        """Return the number of failures of the streaming job."""
+        with self._new.client() as client:
+            return sum(client.job(JobID(str(self._query.job_id))).failure_counts.values())
+
+    def _compare_failures(self, done: Round, failures: int) -> None:
+        """Note failures that nothing killed explains. On the way back TaskExecutors are not drained."""
+        if failures and not done.is_back and not set(COUNTS_AS_FAILURE) & set(done.kills.values()):
+            self._result.problems.append(f"the streaming job failed {failures} times, and was only to move")
 
     def _submit_batch(self) -> None:
         job_id, file = JobID.random(), self._scratch / "job.py"
