@@ -17,6 +17,7 @@ from conf.options.cluster import (
     SecurityOptions,
     TaskManagerOptions,
 )
+from conf.options.connect import ConnectOptions
 from conf.options.deployment import DeploymentOptions, ExecutionTarget
 from conf.options.ha import HighAvailabilityMode, HighAvailabilityOptions
 from conf.options.job import (
@@ -46,6 +47,7 @@ __all__ = [
     "CheckpointingOptions",
     "ClientOptions",
     "ClusterOptions",
+    "ConnectOptions",
     "DeploymentOptions",
     "EnvironmentOptions",
     "ExecutionTarget",
@@ -117,6 +119,7 @@ AREAS = (
     Area("Job store", JobStoreOptions),
     Area("Spark", SparkOptions),
     Area("REST", RestOptions),
+    Area("Spark Connect", ConnectOptions),
     Area("Metrics", MetricOptions),
     Area("Client", ClientOptions),
     Area("Security", SecurityOptions),

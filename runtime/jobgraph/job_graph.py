@@ -172,6 +172,8 @@ class JobGraph:
         is_function: whether the script was made of a function that a Python program submitted; only for display.
         owner: name of the user whose token submitted it, set by the web endpoint; empty for a client with one of the
             cluster's own secrets.
+        session_id: id of the Spark Connect session that the job keeps open for a client (`runtime.rest.connect`);
+            empty for any other job.
     """
 
     job_id: JobID
@@ -194,6 +196,7 @@ class JobGraph:
     client_heartbeat_timeout_s: float | None = None
     is_function: bool = False
     owner: str = ""
+    session_id: str = ""
 
     @classmethod
     def for_script(

@@ -38,6 +38,8 @@ MIN_MEMORY_BYTES = 16 << 20
 MAX_ENVIRONMENT = 64 << 10
 RESERVED_VARIABLES = frozenset({"UNDERSTUDY_CLUSTER_DIR", "UNDERSTUDY_TASK"})
 """Variables by which the processes of a cluster, and a job's Spark workers, are found."""
+SESSION_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+"""Form of the ids of Spark Connect sessions."""
 _MAX_DEPTH = 32
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _JOB_KEYS = frozenset(option.key for option in JOB_OPTIONS)
@@ -61,6 +63,10 @@ def validate(graph: JobGraph) -> None:
         check_name("submitter", graph.submitter)
     if graph.owner:
         check_name("owner", graph.owner)
+    if graph.session_id and SESSION_ID.fullmatch(graph.session_id) is None:
+        raise JobGraphError(f"{graph.session_id[:40]!r} is no id of a Spark Connect session: it must be a UUID")
+    if graph.session_id and graph.kind is not JobKind.PIPELINE:
+        raise JobGraphError(f"job {graph.name!r} has a Spark Connect session: only a pipeline can have one")
     if not graph.vertices:
         raise EmptyJobGraphError(f"job {graph.name!r} has no vertices: add at least one sink to its pipeline")
     names: set[str] = set()

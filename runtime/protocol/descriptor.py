@@ -76,6 +76,8 @@ class JobInformation:
         working_directory: the directory in which its code runs. Default: the private directory of each attempt.
         environment: environment variables of its task processes; never shown.
         spark_conf: the job's own settings of Spark; may hold secrets.
+        session_id: as in `JobGraph`.
+        owner: as in `JobGraph`; only of a job that has a session, whose user it is in Spark.
     """
 
     job_id: JobID
@@ -88,6 +90,8 @@ class JobInformation:
     working_directory: WorkingDirectory | None = None
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     spark_conf: dict[str, str] = field(default_factory=dict, repr=False)
+    session_id: str = ""
+    owner: str = ""
 
     @classmethod
     def of(cls, graph: JobGraph) -> JobInformation:
@@ -105,6 +109,8 @@ class JobInformation:
             graph.working_directory,
             graph.environment,
             conf,
+            graph.session_id,
+            graph.owner if graph.session_id else "",
         )
 
 

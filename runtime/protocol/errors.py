@@ -18,6 +18,7 @@
     ├── FeatureLevelHeldError        a component does not support a higher feature level
     ├── NoSuchLogError               the requested file is no log
     ├── NoSuchTaskError              no process of that attempt runs here
+    ├── NoSuchSessionError           the job has no open Spark Connect session here
     ├── TaskNotRespondingError       a task process does not answer
     ├── IdentityRejectedError        a user or token cannot be added, changed or removed as requested
     │   └── IdentitiesUnreachableError   the store of users does not answer
@@ -132,6 +133,11 @@ class NoSuchLogError(GatewayError):
 @wire_error
 class NoSuchTaskError(GatewayError):
     """No process of that attempt runs here."""
+
+
+@wire_error
+class NoSuchSessionError(GatewayError):
+    """The job has no Spark Connect session here, or it is not open: not yet, or not any more."""
 
 
 @wire_error

@@ -11,6 +11,7 @@ from runtime.protocol.descriptor import TaskDeployment
 from runtime.protocol.diagnostics import ComponentLog, LogInfo, TaskPoolReport, ThreadDump
 from runtime.protocol.leader import JOB_MASTER, RESOURCE_MANAGER
 from runtime.protocol.messages import JobHeartbeat, LeaderAddress, TaskExecutorHeartbeat, TaskLog
+from runtime.protocol.session import SessionAddress
 from runtime.stack_samples import StackProfile
 
 
@@ -182,6 +183,19 @@ class TaskExecutorGateway(RpcGateway):
         Raises:
             NoSuchTaskError, TaskNotRespondingError: as `request_thread_dump`; also if the process ends while sampled.
         """
+        raise NotImplementedError
+
+    @reads
+    def request_session(self, job_id: JobID) -> Ask[SessionAddress]:
+        """Return where the Spark Connect session of a job is open. The answer holds a secret.
+
+        Raises:
+            NoSuchSessionError: the job has none here, or it is not open.
+        """
+        raise NotImplementedError
+
+    def end_session(self, job_id: JobID) -> Ask[None]:
+        """Let the job of a Spark Connect session FINISH, because its client has released the session. Idempotent."""
         raise NotImplementedError
 
     @reads

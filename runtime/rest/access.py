@@ -96,24 +96,33 @@ class AccessPolicy:
             )
         if origins and (len(origins) > 1 or _origin(origins[0]) != (self._scheme, *asked)):
             return Refusal(403, "requests of pages from other sites are refused (header Origin)")
-        verdict: Principal | Shown = CLUSTER
-        if self._token is not None:
-            shown = _bearer(authorization) if authorizations == 1 else b""
-            if looks_like_a_token(shown):
-                verdict = Shown(shown)
-            elif not hmac.compare_digest(shown, self._token):
-                return Refusal(
-                    401,
-                    "show a token: `Authorization: Bearer TOKEN`; an admin issues one with `understudy token add`, and "
-                    "the cluster's own is in rest.authentication.token-file",
-                )
-        elif changes_state(method, path) and (
-            fetched_from == b"cross-site" or (method in SAFE_METHODS and not asked_for)
+        verdict = self.identify(authorization if authorizations == 1 else b"")
+        if isinstance(verdict, Refusal):
+            return verdict
+        if (
+            self._token is None
+            and changes_state(method, path)
+            and (fetched_from == b"cross-site" or (method in SAFE_METHODS and not asked_for))
         ):
             return Refusal(403, "a request that changes something by GET needs the header X-Requested-By")
         if length and (not length.isdigit() or int(length[:20]) > self._max_content):
             return Refusal(413, f"at most {self._max_content} bytes are taken (rest.server.max-content-length)")
         return verdict
+
+    def identify(self, authorization: bytes) -> Refusal | Principal | Shown:
+        """Return whom a header Authorization identifies, as `check` does; *authorization* is empty if there is none."""
+        if self._token is None:
+            return CLUSTER
+        shown = _bearer(authorization)
+        if looks_like_a_token(shown):
+            return Shown(shown)
+        if hmac.compare_digest(shown, self._token):
+            return CLUSTER
+        return Refusal(
+            401,
+            "show a token: `Authorization: Bearer TOKEN`; an admin issues one with `understudy token add`, and the "
+            "cluster's own is in rest.authentication.token-file",
+        )
 
 
 def _bearer(authorization: bytes) -> bytes:

@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from runtime.ha.errors import HaError
 from runtime.rest.access import AccessPolicy, Refusal, Shown
 from runtime.rest.auditing import AUDITED, Audited, audited_of
 from runtime.rest.authorization import PRINCIPAL, check_route, rule_of_route
@@ -183,11 +182,7 @@ class RestApplication:
         """Return whom a request is from, or why it is refused."""
         verdict = self._policy.check(scope["method"], scope["path"], scope["headers"])
         if isinstance(verdict, Shown):
-            try:
-                verdict = await self._rest.identities.identify(verdict.token)
-            except HaError as error:  # without the store nobody can be identified
-                logger.warning("users cannot be identified: %s", error)
-                return Refusal(503, "users cannot be identified at present, since their store does not answer; retry")
+            verdict = await self._rest.identities.identify_or_refuse(verdict.token)
         if isinstance(verdict, Principal) and not scope["state"]["admit"]():
             return Refusal(503, "too many connections at present (rest.server.max-connections); try again")
         return verdict

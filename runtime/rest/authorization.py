@@ -6,6 +6,7 @@ handlers run (`Authorization.route`). Calls of gateways are checked once their a
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,8 @@ from runtime.users.roles import CALLS, HANDED_OUT, OWN, ROUTES, Rule, depends_on
 
 if TYPE_CHECKING:
     from runtime.rest.context import Rest
+
+logger = logging.getLogger(__name__)
 
 MAX_AGE_S = 1.0
 """Seconds for which a change of users or tokens may not be seen by an endpoint."""
@@ -74,6 +77,14 @@ class KnownIdentities:
             return found.authenticate(shown, self._now_ms())
         except TokenRefusedError as error:
             return Refusal(401, str(error))
+
+    async def identify_or_refuse(self, shown: bytes) -> Principal | Refusal:
+        """Return the same as `identify`, or a refusal of status 503 if the store does not answer."""
+        try:
+            return await self.identify(shown)
+        except HaError as error:  # without the store nobody can be identified
+            logger.warning("users cannot be identified: %s", error)
+            return Refusal(503, "users cannot be identified at present, since their store does not answer; retry")
 
     async def confirm(self, principal: Principal) -> bool:
         """Return whether a principal is still who it was at the beginning of a long answer; False without the store."""

@@ -6,13 +6,15 @@ Each master has one. All of them serve requests, and ask the leading components;
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import FencingToken, rpc_sync
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcService
 from conf.configuration import Configuration
-from conf.options import RestOptions
+from conf.options import ConnectOptions, RestOptions
 from runtime.environment.context import ComponentContext
 from runtime.ha.services import HighAvailabilityServices
 from runtime.leadership import LeaderEndpoint
@@ -28,6 +30,9 @@ from runtime.rest.listening import bind_address, check_exposure, exposure_warnin
 from runtime.rest.server import RestServer, tls_context
 from runtime.rest.snapshots import Snapshots
 from runtime.users.audit import AuditLog
+
+if TYPE_CHECKING:
+    from runtime.rest.connect.gateway import ConnectGateway
 
 
 class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
@@ -61,6 +66,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         self._others_serve = others_serve
         self._backend = ClusterBackend(self, ha, context.configuration, context.system)
         self._server: RestServer | None = None
+        self._connect: ConnectGateway | None = None
         self._closing = asyncio.Event()
         self._where: RestAddress | None = None
         self._reporter = PushReporter.of(context.configuration, self._metrics)
@@ -79,35 +85,64 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         scheme = "https" if secured else "http"
         url = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}"
         self._where = RestAddress(url, port)
-        app = self._application(configuration, url, scheme)
+        policy = self._access_policy(configuration, scheme)
+        identities, audit = KnownIdentities(self._ha.user_store().read), AuditLog(self._context.directory.audit_log)
+        app = self._application(configuration, url, policy, identities, audit)
         certificate, private = configuration.get(RestOptions.SSL_CERTIFICATE), configuration.get(RestOptions.SSL_KEY)
-        tls = tls_context(certificate, private) if secured and certificate and private else None
+        files = (certificate, private) if secured and certificate and private else None
+        tls = None if files is None else tls_context(*files)
         self._server = RestServer(app, listener, tls, configuration.get(RestOptions.MAX_CONNECTIONS))
         await self._server.start()
         self.log.info("the REST API is served at %s", url)
+        if configuration.get(ConnectOptions.ENABLED):
+            await self._serve_connect(host, files, policy, identities, audit)
         if warning := exposure_warning(configuration):
             self.log.warning("%s", warning)
         await super().on_start()
 
-    def _application(self, configuration: Configuration, url: str, scheme: str) -> RestApplication:
+    async def _serve_connect(
+        self,
+        host: str,
+        tls: tuple[Path, Path] | None,
+        policy: AccessPolicy,
+        identities: KnownIdentities,
+        audit: AuditLog,
+    ) -> None:
+        from runtime.rest.connect.gateway import ConnectGateway  # gRPC takes 50 ms and 20 MB, which few clusters need
+
+        get = self._context.configuration.get
+        self._connect = ConnectGateway(self._backend, identities, policy, get(ConnectOptions.IDLE_TIMEOUT), audit)
+        port = await self._connect.start(host, get(ConnectOptions.PORT), tls, self._context.directory.run)
+        self.log.info("Spark Connect clients are served at port %d of %s", port, host)
+
+    def _access_policy(self, configuration: Configuration, scheme: str) -> AccessPolicy:
         get = configuration.get
         token = load_or_create_secret(get(RestOptions.TOKEN_FILE)) if get(RestOptions.TOKEN_ENABLED) else None
         hosts = [get(RestOptions.ADDRESS), bind_address(configuration), *get(RestOptions.ALLOWED_HOSTS)]
         hosts = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
-        max_content = get(RestOptions.MAX_CONTENT_LENGTH)
+        return AccessPolicy(token, hosts, scheme, get(RestOptions.MAX_CONTENT_LENGTH))
+
+    def _application(
+        self,
+        configuration: Configuration,
+        url: str,
+        policy: AccessPolicy,
+        identities: KnownIdentities,
+        audit: AuditLog,
+    ) -> RestApplication:
+        get = configuration.get
         snapshots = Snapshots(get(RestOptions.REFRESH_INTERVAL), asyncio.get_running_loop().time)
         directory = self._context.directory
-        identities = KnownIdentities(self._ha.user_store().read)
         rest = Rest(self._backend, snapshots, configuration, directory.log, url, self._closing, identities=identities)
-        policy = AccessPolicy(token, hosts, scheme, max_content)
-        return RestApplication(
-            rest, policy, max_content, with_token=token is not None, audit=AuditLog(directory.audit_log)
-        )
+        max_content, with_token = get(RestOptions.MAX_CONTENT_LENGTH), get(RestOptions.TOKEN_ENABLED)
+        return RestApplication(rest, policy, max_content, with_token=with_token, audit=audit)
 
     async def on_stop(self) -> None:
         self._closing.set()
         if self._reporter is not None:
             await self._reporter.stop(forget=True)
+        if self._connect is not None:
+            await self._connect.stop()
         if self._server is not None:
             await self._server.stop()
         await super().on_stop()

@@ -157,6 +157,11 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class EndSession:
+    """Order to a task that keeps a session open for a client: finish."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseAnswer:
     """The task has the lease that it requested; or *error* is the reason why not."""
 
@@ -184,7 +189,7 @@ class Ask:
 FromTask = (
     Ready | Running | Progress | QueryStarts | Note | LeaseRequest | QueryFailed | Finished | Failed | Canceled | Answer
 )
-ToTask = Run | Cancel | LeaseAnswer | Ask
+ToTask = Run | Cancel | EndSession | LeaseAnswer | Ask
 
 _FROM_TASK: dict[str, type] = {kind.__name__: kind for kind in FromTask.__args__}
 _TO_TASK: dict[str, type] = {kind.__name__: kind for kind in ToTask.__args__}

@@ -58,6 +58,7 @@ from runtime.protocol.messages import (
     TaskExecutorRegistration,
     TaskLog,
 )
+from runtime.protocol.session import SessionAddress
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.spark.driver.api import SparkDriver
 from runtime.spark.driver.remote import adopt_driver
@@ -508,6 +509,14 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         checkpoints = self._tasks.checkpoints(attempt_id)
         if checkpoints is not None:
             checkpoints.aborted(checkpoint_id)
+
+    @rpc_sync
+    def request_session(self, job_id: JobID) -> SessionAddress:
+        return self._tasks.session(job_id)
+
+    @rpc
+    async def end_session(self, job_id: JobID) -> None:
+        await self._tasks.end_session(job_id)
 
     @rpc_sync
     def request_task_pool(self) -> TaskPoolReport:

@@ -44,6 +44,7 @@ from runtime.protocol.descriptor import (
     VertexProgress,
 )
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.protocol.session import SessionAddress, own_network
 from runtime.protocol.streaming_query import StreamingQuery
 from runtime.spark.driver.api import QueryFailure, SparkDriver, StoppedQueries
 from runtime.spark.driver.gateway import operation_tag
@@ -70,6 +71,7 @@ from runtime.spark.messages import (
     Running,
 )
 from runtime.spark.spec import (
+    CONNECT_USER,
     ENVIRONMENT_FILE,
     NEVER_HOLD,
     SCHEDULER_POOL,
@@ -314,20 +316,25 @@ class TaskStarter:
             )
 
         # A script requests workers of its own later; a session has to be made with them.
+        session_id = descriptor.job.session_id
         is_isolated = environment is not None or (
             descriptor.job.kind is JobKind.PIPELINE and has_own_workers(descriptor.job, place)
         )
-        taken = None  # processes that are ready are attached to the shared driver
-        if driver is self._services.driver:
+        taken = None  # processes that are ready are attached to the shared driver, each to a session of its own
+        if driver is self._services.driver and not session_id:
             taken = self._services.pool.take(descriptor.job.kind, own_environment=is_isolated)
         if taken is not None and (process := await taken.run(spec(taken.endpoint))):
             return process, taken.endpoint
-        endpoint = await driver.open(
-            descriptor.job.kind,
-            descriptor.attempt.attempt_id,
-            output=private_file(self._directory / "stdout"),
-            isolated=is_isolated,
-        )
+        endpoint: SparkEndpoint
+        if session_id:
+            endpoint = await driver.open_for_client(session_id, descriptor.job.owner or CONNECT_USER)
+        else:
+            endpoint = await driver.open(
+                descriptor.job.kind,
+                descriptor.attempt.attempt_id,
+                output=private_file(self._directory / "stdout"),
+                isolated=is_isolated,
+            )
         try:
             return await self._services.task_host.fork(spec(endpoint)), endpoint
         except BaseException:
@@ -545,6 +552,19 @@ class Task:
         """Return whether the attempt was cancelled."""
         return self._cancelled.is_set()
 
+    @property
+    def session(self) -> SessionAddress | None:
+        """Address of the session that it keeps for a client; None while that is not open, and for other tasks."""
+        endpoint, is_running = self._endpoint, self.state.state is ExecutionState.RUNNING
+        if not self._job.session_id or not isinstance(endpoint, ConnectEndpoint) or not is_running or self.cancelled:
+            return None
+        return SessionAddress(endpoint.port, endpoint.token, endpoint.session_id, endpoint.user_id, own_network())
+
+    async def end_session(self) -> None:
+        """End it as FINISHED, if it keeps a session open for a client."""
+        if self._process is not None and self._job.session_id:
+            await self._process.end_session()
+
     def cancel(self) -> None:
         """End it: in good order first, by force after ``task.cancellation.timeout``."""
         self._cancelled.set()
@@ -714,7 +734,7 @@ class Task:
             await self._release(endpoint)
             raise
         # A session with its own libraries has workers that read them: they must end before the lease of these does.
-        is_shared = environment is None and not has_own_workers(self._job, self._place)
+        is_shared = environment is None and not self._job.session_id and not has_own_workers(self._job, self._place)
         if isinstance(endpoint, ConnectEndpoint) and is_shared and status == 0 and self._is_done:
             self._left = endpoint
         else:

@@ -17,8 +17,9 @@ from runtime.protocol.descriptor import (
     TaskExecutionState,
     TaskProgress,
 )
-from runtime.protocol.errors import GatewayError
+from runtime.protocol.errors import GatewayError, NoSuchSessionError
 from runtime.protocol.execution_state import ErrorInfo
+from runtime.protocol.session import SessionAddress
 from runtime.retry import retry
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.connections import JobConnections
@@ -108,6 +109,18 @@ class TaskTable:
         """Return the part of an attempt in checkpoints; None if it does not run here."""
         task = self._tasks.get(attempt_id)
         return None if task is None else task.checkpoints
+
+    def session(self, job_id: JobID) -> SessionAddress:
+        """Return where the Spark Connect session of a job is open; raises `NoSuchSessionError`."""
+        for task in self._of_job(job_id):
+            if (found := task.session) is not None:
+                return found
+        raise NoSuchSessionError(f"job {job_id} has no open session on {self._endpoint.name}")
+
+    async def end_session(self, job_id: JobID) -> None:
+        """End the attempts of a job that keep a session open, as FINISHED."""
+        for task in self._of_job(job_id):
+            await task.end_session()
 
     def cancel(self, attempt_id: ExecutionAttemptID) -> None:
         """Cancel one attempt, if it runs here."""

@@ -233,6 +233,10 @@ CALLS: Mapping[str, Rule] = {
 one that `OWN_IDENTITY` rules has the user's name or the token's id."""
 
 
+SPARK_CONNECT = SUBMIT
+"""Rule of Spark Connect sessions (`runtime.rest.connect`). A session is a job of the token's user, and no token reaches
+the session of another user."""
+
 SPARK_HISTORY = OPERATE
 """Rule of Spark's own pages (`runtime.rest.spark_history`). They show plans, SQL and settings of the jobs of all users,
 so they need the role that logs of all users need."""

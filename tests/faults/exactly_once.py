@@ -33,7 +33,7 @@ from tests.streaming_rows import Source, T, lost_and_doubled, rows_of, rows_so_f
 
 SHORT = 5
 LONG = 50
-AHEAD = 5
+AHEAD = 3
 """How many files there are before each kill: so many batches."""
 BACKENDS = ("hashmap", "rocksdb")
 SETTINGS = (

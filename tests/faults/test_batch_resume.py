@@ -8,6 +8,8 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.flights import expected_tables, written_tables
 from tests.job_files import write_job
@@ -53,8 +55,12 @@ def pipeline(argv):
     return p
 """
 
-BEFORE_THE_RESULT = ("task", "jobmaster", "task", "jobmaster", "taskexecutor")
-AFTER_THE_RESULT = ("everything", "task", "jobmaster", "task", "jobmaster", "task")
+# What is killed at each vertex boundary: before the blocking result is there, and after it.
+EVERYWHERE = (
+    ("task", "jobmaster", "task", "jobmaster", "taskexecutor"),
+    ("everything", "task", "jobmaster", "task", "jobmaster", "task"),
+)
+EACH_ONCE = (("", "", "", "jobmaster", "taskexecutor"), ("everything", "", "", "", "jobmaster", "task"))
 
 
 class Interrupted:
@@ -81,8 +87,10 @@ class Interrupted:
         return {path.stem: len(path.read_text()) for path in self.marks.glob("*.at")}
 
     def kill(self, victim: str, vertex: str) -> None:
-        """Kill it while *vertex* waits, and return when that vertex waits again."""
+        """Kill it while *vertex* waits, and return when that vertex waits again; nothing is killed for an empty one."""
         before = self.passed()[vertex]
+        if not victim:
+            return
         if victim == "jobmaster":
             name = f"jobmaster-{self.job_id}"
             pid = self.cluster.pid_of(name)
@@ -114,19 +122,26 @@ class Interrupted:
         return next((int(item["pid"]) for item in processes if item["name"] == name), 0)
 
 
-def test_a_job_that_is_killed_at_every_vertex_boundary_comes_to_the_same(own_cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "victims",
+    [pytest.param(EACH_ONCE, id="each-once"), pytest.param(EVERYWHERE, id="everywhere", marks=pytest.mark.slow)],
+)
+def test_a_job_that_is_killed_at_vertex_boundaries_comes_to_the_same(
+    own_cluster: Cluster, tmp_path: Path, victims: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    before_it, after_it = victims
     settings = ("restart-strategy.fixed-delay.attempts=100", "restart-strategy.fixed-delay.delay=0s")
     cluster = Cluster(own_cluster.directory, (*settings, "high-availability.lease=1s"))
     cluster.run("start")
     job = Interrupted(cluster, tmp_path)
-    for victim in BEFORE_THE_RESULT:
+    for victim in before_it:
         vertex = job.next_boundary()
         job.kill(victim, vertex)
         job.release(vertex)
     assert vertex == "join"
     first = job.next_boundary()
     before_the_result = {name: count for name, count in job.passed().items() if name != first}
-    for number, victim in enumerate(AFTER_THE_RESULT):
+    for number, victim in enumerate(after_it):
         vertex = first if number == 0 else job.next_boundary()
         job.kill(victim, vertex)
         job.release(vertex)
@@ -135,8 +150,8 @@ def test_a_job_that_is_killed_at_every_vertex_boundary_comes_to_the_same(own_clu
     assert written_tables(tmp_path / "out") == expected_tables(tmp_path)
     assert set(job.passed()) == {item["name"] for item in done["vertices"]}, "there was a boundary at every vertex"
     joining, reporting = done["tasks"]
-    assert len(joining["attempts"]) == 1 + sum(victim != "jobmaster" for victim in BEFORE_THE_RESULT)
-    assert len(reporting["attempts"]) == 1 + sum(victim != "jobmaster" for victim in AFTER_THE_RESULT)
+    assert len(joining["attempts"]) == 1 + sum(victim not in ("", "jobmaster") for victim in before_it)
+    assert len(reporting["attempts"]) == 1 + sum(victim not in ("", "jobmaster") for victim in after_it)
     after = {name: count for name, count in job.passed().items() if name in before_the_result}
     assert after == before_the_result, "what had finished was not run again, not after the loss of everything either"
 

@@ -12,14 +12,18 @@ _CALLS = "runtime/rest/handlers/gateways.py"
 _CLIENT = "runtime/http_client.py"
 _HTTP = "runtime/rest/server.py"
 _STATIC = "runtime/rest/app.py"
+_CONNECT = "runtime/rest/connect/gateway.py"
+_REQUESTS = "runtime/rest/connect/requests.py"
+_SESSIONS = "runtime/rest/connect/sessions.py"
+_PASSED_ON = "contract/test_connect_gateway.py"
 
 MUTANTS = (
     Mutant(
         "token-unchecked",
         "Every route needs the token.",
         _ACCESS,
-        "elif not hmac.compare_digest(shown, self._token):",
-        "elif not shown:",
+        "if hmac.compare_digest(shown, self._token):",
+        "if shown:",
         (
             "unit/test_rest_access.py::test_what_is_no_token_is_none",
             "unit/test_rest_app.py::test_every_route_needs_the_token",
@@ -38,8 +42,8 @@ MUTANTS = (
         "token-shown-twice",
         "A request shows one token.",
         _ACCESS,
-        '_bearer(authorization) if authorizations == 1 else b""',
-        "_bearer(authorization)",
+        'authorization if authorizations == 1 else b""',
+        "authorization",
         ("unit/test_rest_access.py::test_the_token_is_shown_once",),
     ),
     Mutant(
@@ -459,5 +463,85 @@ MUTANTS = (
         '    kind = SnapshotType.SAVEPOINT_CANCEL if given.get("cancel-job") else SnapshotType.SAVEPOINT\n',
         "    kind = SnapshotType.SAVEPOINT\n",
         ("unit/test_rest_savepoints.py::test_what_is_asked_for_twice_is_asked_for_once",),
+    ),
+    Mutant(
+        "connect-client-names-its-user",
+        "A Spark Connect client acts in the name of its token's user.",
+        _REQUESTS,
+        " + _field(_USER_CONTEXT, user)",
+        "",
+        ("unit/test_connect_sessions.py::test_a_request_of_each_method_acts_in_the_name_of_the_tokens_user",),
+    ),
+    Mutant(
+        "connect-request-hides-its-user",
+        "No request of Spark Connect ends inside a field, which would take in the user that is appended.",
+        _REQUESTS,
+        "if length > size - at:",
+        "if False:",
+        ("unit/test_connect_sessions.py::test_a_request_that_could_hide_what_is_appended_is_refused",),
+    ),
+    Mutant(
+        "connect-session-of-all-users",
+        "Two users with one session id have two sessions.",
+        _SESSIONS,
+        'from_name("Spark Connect session", user, session_id)',
+        'from_name("Spark Connect session", session_id)',
+        (f"{_PASSED_ON}::test_two_users_with_one_session_id_have_two_sessions",),
+    ),
+    Mutant(
+        "connect-job-of-another",
+        "A job of another user under the id of a session is not reached.",
+        _SESSIONS,
+        "if job.owner != user:",
+        "if False:",
+        ("unit/test_connect_sessions.py::test_a_job_of_another_user_under_the_id_of_a_session_is_not_reached",),
+    ),
+    Mutant(
+        "connect-without-a-token",
+        "A Spark Connect client shows a token before a message of it is read.",
+        _CONNECT,
+        "            raise CallRefusedError(verdict.status, verdict.message + hint)",
+        "            from runtime.users.identities import CLUSTER\n\n            return Caller(CLUSTER, source)",
+        (f"{_PASSED_ON}::test_no_message_is_read_before_the_token_is_known",),
+    ),
+    Mutant(
+        "connect-for-viewers",
+        "A Spark Connect session needs the role user.",
+        _CONNECT,
+        "if not may(verdict, SPARK_CONNECT):",
+        "if False:",
+        (f"{_PASSED_ON}::test_a_viewer_gets_no_session",),
+    ),
+    Mutant(
+        "connect-users-token-shown-to-spark",
+        "A user's token does not travel on to the Spark driver.",
+        _CONNECT,
+        '_PRIVATE = frozenset({"authorization", ',
+        "_PRIVATE = frozenset({",
+        (f"{_PASSED_ON}::test_a_call_begins_a_session_and_passes_in_the_name_of_the_tokens_user",),
+    ),
+    Mutant(
+        "connect-with-a-revoked-token",
+        "A revoked token ends an open call.",
+        _CONNECT,
+        "if not await self._identities.confirm(principal):",
+        "if await self._identities.confirm(principal) is None:",
+        (f"{_PASSED_ON}::test_a_revoked_token_ends_an_open_call",),
+    ),
+    Mutant(
+        "connect-driver-of-another-machine",
+        "A port of another machine's driver is not called here.",
+        _CONNECT,
+        "if address.network != self._network:",
+        "if False:",
+        (f"{_PASSED_ON}::test_a_driver_of_another_machine_is_not_mistaken_for_one_here",),
+    ),
+    Mutant(
+        "connect-port-of-another-cluster",
+        "Only gateways of one cluster share a port.",
+        _CONNECT,
+        "        if problem:\n            raise _unusable",
+        "        if False:\n            raise _unusable",
+        (f"{_PASSED_ON}::test_gateways_of_a_cluster_share_a_port_and_no_one_else_does",),
     ),
 )

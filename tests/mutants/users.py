@@ -247,9 +247,9 @@ MUTANTS = (
     Mutant(
         "let-in-without-the-store",
         "Nobody is identified while the store does not answer.",
-        _APP,
+        "runtime/rest/authorization.py",
         'return Refusal(503, "users cannot be identified at present, since their store does not answer; retry")',
-        "from runtime.users.identities import CLUSTER\n\n                verdict = CLUSTER",
+        "from runtime.users.identities import CLUSTER\n\n            return CLUSTER",
         ("unit/test_rest_roles.py::test_without_the_store_nobody_is_identified_and_the_clusters_token_works",),
     ),
     Mutant(

@@ -59,6 +59,7 @@ UNFENCED = {
     "NodeGateway.terminate": "as associate",
     "ReceptionistGateway.register": "its listing has the leadership, and the receptionist compares that",
     "ReceptionistGateway.deregister": "of one that has just stepped down; removes only what is listed at its address",
+    "TaskExecutorGateway.end_session": "a user's, whose session the job keeps open",
     "TaskExecutorGateway.request_task_logs": "uploads copies that expire, for whoever reads logs",
     "TaskExecutorGateway.request_file_upload": "as request_task_logs",
 }

@@ -36,6 +36,7 @@ SPEC = TaskSpec(TASK, "f.py", "/w", classic=ClassicEndpoint("a", 1, "s", "t"))
 TO_TASK: list[ToTask] = [
     messages.Run(SPEC),
     messages.Cancel(),
+    messages.EndSession(),
     messages.LeaseAnswer(1),
     messages.LeaseAnswer(1, "another job writes there"),
     messages.Ask(2, messages.Question.THREADS),

@@ -82,6 +82,9 @@ class AdoptedDriver:
             raise UnsupportedByEndpointError("the Spark of an embedded cluster takes no jobs but its program")
         return await self._jvm.call(self._gateway.share_program, name)
 
+    async def open_for_client(self, session_id: str, user_id: str) -> ConnectEndpoint:
+        raise UnsupportedByEndpointError("the Spark of an embedded cluster takes no sessions of Spark Connect clients")
+
     async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
         return await self._jvm.call(self._gateway.start_settings, settings)
 

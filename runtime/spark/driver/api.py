@@ -221,6 +221,17 @@ class SparkDriver(Protocol):
             UnsupportedByEndpointError: this Spark runs no tasks of this *kind*.
         """
 
+    async def open_for_client(self, session_id: str, user_id: str) -> ConnectEndpoint:
+        """Open a Connect session of a client's choice, isolated: the client may add py-files and jars to it.
+
+        Args:
+            session_id: its id, a UUID.
+            user_id: its user in Spark.
+
+        Raises:
+            UnsupportedByEndpointError: this Spark opens no sessions for clients.
+        """
+
     async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
         """Return the keys of settings that Spark reads only at its start, and whether this driver has their values."""
 

@@ -447,6 +447,7 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
         "spark.connect.progress.reportInterval": "200ms",
+        "spark.connect.session.manager.defaultSessionTimeout": "-1",  # a session ends with its task
         "spark.serializer.objectStreamReset": "100",
         "spark.rdd.compress": "True",
         "spark.submit.deployMode": "client",

@@ -213,6 +213,11 @@ class LocalDriver:
             await self._jvm.call(self._gateway.open_session, endpoint)
         return endpoint
 
+    async def open_for_client(self, session_id: str, user_id: str) -> ConnectEndpoint:
+        endpoint = self.new_session(session_id, user_id)
+        await self._jvm.call(self._gateway.open_session, endpoint)
+        return endpoint
+
     def new_session(self, session_id: str | None = None, user_id: str = CONNECT_USER) -> ConnectEndpoint:
         """Name a Connect session, which is created when a task opens it. The id of a living session takes that over."""
         return ConnectEndpoint(

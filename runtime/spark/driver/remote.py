@@ -200,6 +200,11 @@ class RemoteDriver:
         (self._sessions / endpoint.session_id).touch(mode=0o600)
         return endpoint
 
+    async def open_for_client(self, session_id: str, user_id: str) -> ConnectEndpoint:
+        raise UnsupportedByEndpointError(
+            f"the cluster has no Spark drivers of its own: connect to its endpoint {self.info.master} directly"
+        )
+
     def _session(self, session_id: str) -> ConnectEndpoint:
         return ConnectEndpoint(0, "", session_id, CONNECT_USER, self.info.remote)
 

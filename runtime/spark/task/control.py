@@ -19,6 +19,7 @@ from runtime.spark.messages import (
     Answer,
     Ask,
     Cancel,
+    EndSession,
     ErrorDescription,
     FromTask,
     LeaseAnswer,
@@ -28,6 +29,7 @@ from runtime.spark.messages import (
     pack,
     unpack_to_task,
 )
+from runtime.spark.task import client_session
 from runtime.spark.wire import BlockingChannel
 from runtime.threads import thread_stacks
 
@@ -272,6 +274,8 @@ class TaskControl:
         match message:
             case Cancel():
                 threading.Thread(target=self._on_cancel, name="cancel", daemon=True).start()
+            case EndSession():
+                client_session.RELEASED.set()
             case LeaseAnswer() if (waiting := self._leases.get(message.number)) is not None:
                 waiting.put(message)
             case Ask(number, Question.THREADS):

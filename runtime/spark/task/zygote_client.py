@@ -23,6 +23,7 @@ from runtime.spark.messages import (
     Answer,
     Ask,
     Cancel,
+    EndSession,
     FromTask,
     LeaseAnswer,
     Question,
@@ -153,6 +154,11 @@ class TaskProcess:
         """Ask the task to cancel itself: its Spark jobs end, then `TaskCancelled` is raised in the user's code."""
         with contextlib.suppress(OSError):  # it has ended
             await self._tell(Cancel())
+
+    async def end_session(self) -> None:
+        """Let a task that keeps a session open for a client finish."""
+        with contextlib.suppress(OSError):  # it has ended
+            await self._tell(EndSession())
 
     def kill(self) -> None:
         """Kill the task with all processes that it started."""

@@ -1,0 +1,571 @@
+"""The gRPC server for Spark Connect clients: identifies the user, finds or begins the session, and passes calls on.
+
+It keeps nothing that cannot be found again, so the web endpoint of any master serves any session. Messages are passed
+on as they came, with the user's name appended (`requests`). The token is checked before the first message is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from actors.errors import ActorError
+from conf.options import ConnectOptions
+from runtime.errors import PreflightError
+from runtime.ids import JobID, ResourceID
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
+from runtime.protocol.errors import (
+    GatewayError,
+    JobNotFoundError,
+    JobNotReachableError,
+    JobSubmissionError,
+    NoSuchSessionError,
+    SubmissionLimitError,
+    UnknownTaskExecutorError,
+)
+from runtime.protocol.session import SessionAddress, own_network
+from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.rest.access import AccessPolicy, Refusal
+from runtime.rest.authorization import KnownIdentities
+from runtime.rest.backend import ClusterBackend
+from runtime.rest.connect.requests import InvalidRequestError, in_the_name_of, released, session_id_of
+from runtime.rest.connect.sessions import (
+    METHODS,
+    RELEASE,
+    SERVICE,
+    Beats,
+    Begin,
+    Over,
+    Reach,
+    Wait,
+    job_of,
+    next_step,
+    session_graph,
+)
+from runtime.users.audit import AuditEntry, AuditLog, Flood, outcome_of
+from runtime.users.identities import Principal
+from runtime.users.roles import SPARK_CONNECT, may, refusal
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.03, 0.5
+"""Seconds between two looks at a job that does not run yet; each pause is half as long again as the one before."""
+ATTEND_S = 5.0
+"""Seconds between two checks of an open call: whether its token is still valid, and whether a heartbeat is due."""
+END_S = 5.0
+"""Longest wait for the reason why a session has ended, after a call to it has failed."""
+ASK_S = 10.0
+STOP_S = 1.0
+MOST_CALLS = 1000
+MOST_CONNECTIONS = 1024
+"""Limit of open connections, so that peers without a token cannot take the descriptors of the web endpoint."""
+IDLE_MS, HANDSHAKE_MS = 60_000, 10_000
+"""Milliseconds after which a connection without calls is closed, and one whose handshake does not end."""
+MOST_MESSAGE = 128 << 20
+"""Largest message of a client, in bytes: the limit of Spark's own Connect server."""
+MOST_CHANNELS = 64
+"""How many unused connections to Spark drivers are kept."""
+MOST_KNOWN = 4096
+_PRIVATE = frozenset({"authorization", "user-agent", "te", "content-type"})
+_CLOSED = "INVALID_HANDLE.SESSION_CHANGED"
+"""Spark's error class upon which PySpark's `getOrCreate` makes a new session."""
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+class CallRefusedError(Exception):
+    """A call is not passed on.
+
+    Args:
+        status: the HTTP status that stands for the kind of refusal, as in the audit log.
+        message: for the user, on one line.
+        is_over: whether the session has ended, so that the client should forget it.
+    """
+
+    def __init__(self, status: int, message: str, *, is_over: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.is_over = is_over
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The client of a call: its identity and address."""
+
+    principal: Principal
+    source: str
+
+
+class Channels:
+    """Connections to Spark drivers, each shared by the calls to that driver."""
+
+    def __init__(self) -> None:
+        self._channels: dict[tuple[int, str], Any] = {}
+        self._uses: dict[tuple[int, str], int] = {}
+
+    @contextlib.asynccontextmanager
+    async def use(self, address: SessionAddress) -> AsyncIterator[Any]:
+        """Give the connection to the driver of a session, which stays open during this context."""
+        key = address.port, address.token
+        channel = self._channels.pop(key, None)
+        if channel is None:
+            options = [
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.enable_http_proxy", 0),
+            ]
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{address.port}", options=options)
+        self._channels[key] = channel  # the last one is the one used last
+        self._uses[key] = self._uses.get(key, 0) + 1
+        try:
+            yield channel
+        finally:
+            self._uses[key] -= 1
+            await self._close_oldest()
+
+    async def _close_oldest(self) -> None:
+        unused = [key for key in self._channels if not self._uses[key]]
+        for key in unused[: max(0, len(unused) - MOST_CHANNELS)]:
+            del self._uses[key]
+            await self._channels.pop(key).close()
+
+    async def close(self) -> None:
+        """Close all connections, and so end the calls that use them."""
+        for channel in self._channels.values():
+            await channel.close()
+
+
+class ConnectGateway:
+    """The gateway of one web endpoint.
+
+    Args:
+        backend: the cluster.
+        identities: users and their tokens.
+        policy: the access rules of the web endpoint.
+        idle_timeout_s: seconds without a call of its client after which a session is cancelled.
+        audit: gets a line for each session that begins or is released, and for each refusal.
+    """
+
+    def __init__(
+        self,
+        backend: ClusterBackend,
+        identities: KnownIdentities,
+        policy: AccessPolicy,
+        idle_timeout_s: float,
+        audit: AuditLog,
+    ) -> None:
+        self._backend = backend
+        self._identities = identities
+        self._policy = policy
+        self._idle_timeout_s = idle_timeout_s
+        self._audit = audit
+        self._flood = Flood()
+        self._beats = Beats(idle_timeout_s)
+        self._channels = Channels()
+        self._executors: dict[JobID, TaskExecutorGateway] = {}
+        self._network = own_network()
+        self._ending = set[asyncio.Task[None]]()
+        self._server: Any = None
+        self._lock: int | None = None
+
+    async def start(self, host: str, port: int, tls: tuple[Path, Path] | None, directory: Path) -> int:
+        """Begin to serve; return the port.
+
+        Args:
+            host: the address to listen on.
+            port: to listen on; 0 for a free one.
+            tls: certificate and key; None for no TLS.
+            directory: private, shared by the masters of the cluster on this machine.
+
+        Raises:
+            PreflightError: the port cannot be used.
+        """
+        if port:
+            self._lock = share_port(host, port, directory)
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", MOST_MESSAGE),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_connection_idle_ms", IDLE_MS),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+                ("grpc.so_reuseport", 1),
+            ],
+            maximum_concurrent_rpcs=MOST_CALLS,
+        )
+        self._server.add_generic_rpc_handlers((_Handlers(self._serve),))
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if tls is None:
+                bound: int = self._server.add_insecure_port(where)
+            else:
+                certificate, key = (path.read_bytes() for path in tls)
+                bound = self._server.add_secure_port(where, grpc.ssl_server_credentials([(key, certificate)]))
+        except RuntimeError:
+            raise _unusable(host, port, "gRPC cannot listen there") from None
+        await self._server.start()
+        return bound
+
+    async def stop(self) -> None:
+        """End the open calls, whose clients connect again, and stop serving."""
+        if self._server is not None:
+            await self._server.stop(STOP_S)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._channels.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    # ------------------------------------------------------------------ one call
+
+    async def _serve(self, method: str, requests: AsyncIterator[bytes], context: Any) -> None:
+        try:
+            await self._answer(method, requests, context)
+        except CallRefusedError as error:
+            await _abort(context, error)
+        except (ActorError, JobNotReachableError) as error:  # the client repeats the call
+            await _abort(context, CallRefusedError(503, f"the cluster does not answer at present: {error}"))
+        except GatewayError as error:
+            await _abort(context, CallRefusedError(409, str(error)))
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception:  # a defect of ours; the client gets one line, and the log the rest
+            number = secrets.token_hex(4)
+            logger.exception("%s failed (%s)", method, number)
+            text = f"the gateway failed to answer; its log says more under {number}"
+            await _abort(context, CallRefusedError(500, text))
+
+    async def _answer(self, method: str, requests: AsyncIterator[bytes], context: Any) -> None:
+        caller = await self._identify(context)
+        if method not in METHODS:
+            raise CallRefusedError(501, f"{method} is not passed on to Spark: begin another session instead")
+        try:
+            first = await anext(requests)
+            session_id = session_id_of(first)
+        except (StopAsyncIteration, InvalidRequestError) as error:
+            raise CallRefusedError(400, str(error) or "the call has no request") from None
+        job_id = job_of(caller.principal.name, session_id)
+        call = asyncio.current_task()
+        assert call is not None
+        attendant = asyncio.create_task(self._attend(caller.principal, job_id, call))
+        try:
+            address = await self._reach(caller, session_id, method)
+            if address is None:
+                await context.write(released(session_id))
+                return
+            await self._pass_on(method, (first, requests), address, caller, context)
+        except asyncio.CancelledError:
+            if attendant.done() and not attendant.cancelled():
+                raise CallRefusedError(401, "the token is not valid any more") from None
+            raise
+        finally:
+            attendant.cancel()
+
+    async def _identify(self, context: Any) -> Caller:
+        metadata = context.invocation_metadata() or ()
+        shown = [value for key, value in metadata if key == "authorization"]
+        authorization = shown[0].encode() if len(shown) == 1 and isinstance(shown[0], str) else b""
+        verdict = self._policy.identify(authorization)
+        if not isinstance(verdict, Principal | Refusal):
+            verdict = await self._identities.identify_or_refuse(verdict.token)
+        source = context.peer() or ""
+        if isinstance(verdict, Refusal):
+            self._record(None, source, "identify", "", verdict.status, verdict.message)
+            hint = "; in a URL: sc://HOST:PORT/;token=TOKEN" if verdict.status == 401 else ""
+            raise CallRefusedError(verdict.status, verdict.message + hint)
+        if not may(verdict, SPARK_CONNECT):
+            text = refusal(verdict, SPARK_CONNECT, "a Spark Connect session")
+            self._record(verdict, source, "session", "", 403, text)
+            raise CallRefusedError(403, text)
+        return Caller(verdict, source)
+
+    async def _attend(self, principal: Principal, job_id: JobID, call: asyncio.Task[Any]) -> None:
+        """Keep the session of an open call alive, and end the call when its token is not valid any more."""
+        while True:
+            if self._beats.is_due(job_id, time.monotonic()):
+                try:
+                    await self._backend.ask(lambda dispatcher: dispatcher.report_job_client_heartbeat(job_id))
+                except (ActorError, GatewayError) as error:
+                    logger.warning("session job %s: its heartbeat was lost: %s", job_id, error)
+            await asyncio.sleep(min(ATTEND_S, self._beats.interval_s))
+            if not await self._identities.confirm(principal):
+                call.cancel()
+                return
+
+    # ------------------------------------------------------------------ the session
+
+    async def _reach(self, caller: Caller, session_id: str, method: str) -> SessionAddress | None:
+        """Return where a session is open; begin it, and wait for its slot, if the method does.
+
+        Returns:
+            None if the method releases the session and it is not open.
+
+        Raises:
+            CallRefusedError: the session has ended, or cannot begin.
+        """
+        job_id, pause_s = job_of(caller.principal.name, session_id), FIRST_PAUSE_S
+        while True:
+            found = await self._open_at(job_id)
+            if found is not None:
+                return found
+            step = next_step(await self._job(job_id), caller.principal.name, method)
+            match step:
+                case Begin():
+                    await self._begin(caller, session_id)
+                case Reach(name):
+                    with contextlib.suppress(UnknownTaskExecutorError):  # it has just been lost, or registers again
+                        self._know(job_id, await self._backend.task_executor(ResourceID(name), ASK_S))
+                        if (found := await self._open_at(job_id)) is not None:
+                            return found
+                case Over() if method == RELEASE:
+                    return None
+                case Over(reason):
+                    raise CallRefusedError(409, reason, is_over=True)
+                case Wait() if method == RELEASE:
+                    await self._backend.cancel(job_id)
+                    self._record(caller.principal, caller.source, "release", job_id, 200)
+                    return None
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+
+    def _know(self, job_id: JobID, executor: TaskExecutorGateway) -> None:
+        while len(self._executors) >= MOST_KNOWN:
+            del self._executors[next(iter(self._executors))]
+        self._executors[job_id] = executor
+
+    async def _open_at(self, job_id: JobID) -> SessionAddress | None:
+        """Return where the session of a job is open, if its TaskExecutor is known and says so.
+
+        Raises:
+            CallRefusedError: it is open where this gateway does not reach it.
+        """
+        executor = self._executors.get(job_id)
+        if executor is None:
+            return None
+        try:
+            address = await executor.request_session(job_id)
+        except (NoSuchSessionError, ActorError):
+            self._executors.pop(job_id, None)
+            return None
+        if address.network != self._network:
+            raise CallRefusedError(
+                409,
+                f"the Spark driver of the session (job {job_id}) is on another machine than this gateway: connect to "
+                "a master there",
+            )
+        return address
+
+    async def _job(self, job_id: JobID) -> ArchivedExecutionGraph | None:
+        try:
+            return await self._backend.job(job_id)
+        except JobNotFoundError:
+            return None
+
+    async def _begin(self, caller: Caller, session_id: str) -> None:
+        graph = session_graph(caller.principal.name, session_id, time.time_ns() // 1_000_000, self._idle_timeout_s)
+        try:
+            await self._backend.submit_graph(graph)
+        except JobSubmissionError as error:
+            status = 429 if isinstance(error, SubmissionLimitError) else 409
+            self._record(caller.principal, caller.source, "begin", graph.job_id, status, str(error))
+            raise CallRefusedError(status, f"the session cannot begin: {error}") from None
+        self._record(caller.principal, caller.source, "begin", graph.job_id, 200)
+        logger.info("job %s is a session of %s", graph.job_id, caller.principal.shown)
+
+    async def _pass_on(
+        self,
+        method: str,
+        requests: tuple[bytes, AsyncIterator[bytes]],
+        address: SessionAddress,
+        caller: Caller,
+        context: Any,
+    ) -> None:
+        first, further = requests
+        job_id = job_of(caller.principal.name, address.session_id)
+        metadata = [*_passing(context.invocation_metadata()), ("authorization", f"Bearer {address.token}")]
+        async with self._channels.use(address) as channel:
+            call = channel.stream_stream(f"/{SERVICE}/{method}")(
+                metadata=metadata, timeout=context.time_remaining(), wait_for_ready=False
+            )
+            try:
+                await self._send(call, first, further, address)
+                async for message in call:
+                    if method == RELEASE:  # the client may be gone once it has the answer
+                        await self._released(job_id, caller)
+                    await context.write(message)
+                context.set_trailing_metadata(tuple(await call.trailing_metadata() or ()))
+            except grpc.aio.AioRpcError as error:
+                await self._raise_if_over(job_id, caller.principal, method)
+                context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))
+                await context.abort(error.code(), error.details() or "")
+            finally:
+                call.cancel()
+
+    async def _send(self, call: Any, first: bytes, further: AsyncIterator[bytes], address: SessionAddress) -> None:
+        """Send the requests of a call; returns early if the call has ended, which its answer then shows."""
+        with contextlib.suppress(asyncio.InvalidStateError):
+            await call.write(in_the_name_of(first, address.session_id, address.user_id))
+            async for message in further:
+                try:
+                    other = session_id_of(message)
+                except InvalidRequestError as error:
+                    raise CallRefusedError(400, str(error)) from None
+                if other != address.session_id:
+                    raise CallRefusedError(400, "the requests of one call name two sessions")
+                await call.write(in_the_name_of(message, address.session_id, address.user_id))
+            await call.done_writing()
+
+    async def _released(self, job_id: JobID, caller: Caller) -> None:
+        """Let the job of a released session finish, even if the client vanishes during this time."""
+        ending = asyncio.create_task(self._end(job_id, caller))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        await asyncio.shield(ending)
+
+    async def _end(self, job_id: JobID, caller: Caller) -> None:
+        self._record(caller.principal, caller.source, "release", job_id, 200)
+        executor = self._executors.pop(job_id, None)
+        if executor is None:
+            return
+        try:
+            await executor.end_session(job_id)
+        except ActorError as error:  # the job then ends with its TaskExecutor, or after the idle time-out
+            logger.warning("session job %s: its TaskExecutor does not answer: %s", job_id, error)
+
+    async def _raise_if_over(self, job_id: JobID, principal: Principal, method: str) -> None:
+        """Raise the reason, after a call has failed, if that is because its session has ended."""
+        deadline = time.monotonic() + END_S
+        while await self._open_at(job_id) is None and time.monotonic() < deadline:
+            step = next_step(await self._job(job_id), principal.name, method)
+            if isinstance(step, Over):
+                raise CallRefusedError(409, step.reason, is_over=True)
+            if isinstance(step, Reach):
+                with contextlib.suppress(UnknownTaskExecutorError):
+                    self._know(job_id, await self._backend.task_executor(ResourceID(step.task_executor), ASK_S))
+            await asyncio.sleep(FIRST_PAUSE_S)
+
+    def _record(
+        self, principal: Principal | None, source: str, action: str, target: str, status: int, reason: str = ""
+    ) -> None:
+        at_ms, suppressed = time.time_ns() // 1_000_000, 0
+        if principal is None:
+            admitted = self._flood.admit(at_ms)
+            if admitted is None:
+                return
+            suppressed = admitted
+        known = ("", "", "") if principal is None else (principal.name, principal.role.value, principal.token_id)
+        entry = AuditEntry(
+            at_ms, *known, f"connect/{action}", target, source, outcome_of(status), status, reason, suppressed
+        )
+        try:
+            self._audit.write(entry)
+        except OSError as error:
+            logger.error("the audit log misses connect/%s of %s: %s", action, source, error)
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Serves every method of the service as a stream of bytes in both directions."""
+
+    def __init__(self, serve: Callable[[str, AsyncIterator[bytes], Any], Awaitable[None]]) -> None:
+        self._serve = serve
+
+    def service(self, handler_call_details: Any) -> Any:
+        service, _, method = handler_call_details.method.lstrip("/").partition("/")
+        if service != SERVICE:
+            return None
+        return grpc.stream_stream_rpc_method_handler(functools.partial(self._serve, method))
+
+
+def _passing(metadata: Any) -> list[tuple[str, Any]]:
+    """Return what the client has sent for Spark: neither its token, nor what belongs to its connection."""
+    return [(key, value) for key, value in metadata or () if key not in _PRIVATE and not key.startswith(("grpc-", ":"))]
+
+
+async def _abort(context: Any, error: CallRefusedError) -> None:
+    """End a call with a status that PySpark shows as one line, and not as a dump of the gRPC call."""
+    code, details = _CODES[error.status], list[Any]()
+    if error.is_over:
+        packed = any_pb2.Any()
+        packed.Pack(error_details_pb2.ErrorInfo(reason="understudy", metadata=_over()))
+        details.append(packed)
+    status = status_pb2.Status(code=code.value[0], message=str(error), details=details)
+    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+    await context.abort(code, str(error))
+
+
+def _over() -> Mapping[str, str]:
+    return {"errorClass": _CLOSED, "classes": "[]"}
+
+
+def share_port(host: str, port: int, directory: Path) -> int:
+    """Check that nothing but a gateway of this cluster listens on a port; return the descriptor of a shared lock.
+
+    All gateways of a cluster on one machine listen on one port (SO_REUSEPORT), and the kernel distributes connections
+    among those that live. The lock tells them from those of another cluster of the same user.
+
+    Args:
+        host: the address.
+        port: the port.
+        directory: shared by the masters of the cluster on this machine.
+
+    Raises:
+        PreflightError: the port is in use, or cannot be used.
+    """
+    lock = os.open(directory / f"connect-{port}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        problem = _problem_with(host, port)
+        if problem:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                problem = ""  # a gateway of this cluster holds it
+        if problem:
+            raise _unusable(host, port, problem)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _problem_with(host: str, port: int) -> str:
+    """Return why this process cannot have a port for itself; empty if it can."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+            trial.listen(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _unusable(host: str, port: int, problem: str) -> PreflightError:
+    return PreflightError(
+        f"the gateway for Spark Connect cannot listen on {host}:{port}: {problem}",
+        f"choose another port with -D {ConnectOptions.PORT.key}=PORT (0: a free one), or leave the gateway out with "
+        f"-D {ConnectOptions.ENABLED.key}=false",
+    )

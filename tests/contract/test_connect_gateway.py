@@ -1,0 +1,543 @@
+"""The gateway for Spark Connect clients over real gRPC, with a cluster and a Spark of its own making."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import pytest
+import trustme
+from google.rpc import error_details_pb2, status_pb2
+from pyspark.sql.connect.proto import base_pb2
+
+from runtime.errors import PreflightError
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
+from runtime.jobgraph.job_graph import JobGraph, JobKind
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
+from runtime.protocol.errors import JobNotFoundError, NoSuchSessionError, SubmissionLimitError
+from runtime.protocol.execution_state import ExecutionState, JobStatus
+from runtime.protocol.session import SessionAddress, own_network
+from runtime.rest.access import AccessPolicy
+from runtime.rest.authorization import KnownIdentities
+from runtime.rest.connect import gateway as gateways
+from runtime.rest.connect.gateway import ConnectGateway
+from runtime.rest.connect.sessions import SERVICE, job_of
+from runtime.users.audit import AuditLog
+from runtime.users.identities import Identities, Role, User, make_token
+from tests.waiting import PATIENCE_S
+
+SESSION = "00112233-4455-6677-8899-aabbccddeeff"
+OWN = b"the-cluster's-own-token"
+SPARKS = "sparks-token"
+
+
+class Spark:
+    """A Connect server: answers with what it was sent, or as its `answer` says."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[tuple[str, Any]], list[bytes]]] = []
+        self.began = asyncio.Event()
+        self.answer: Callable[[Any], Awaitable[None]] | None = None
+        self.port = 0
+
+    async def start(self) -> Any:
+        spark = self
+
+        class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+            def service(self, details: Any) -> Any:
+                async def serve(requests: AsyncIterator[bytes], context: Any) -> None:
+                    messages = [message async for message in requests]
+                    spark.calls.append((details.method, list(context.invocation_metadata()), messages))
+                    spark.began.set()
+                    if spark.answer is not None:
+                        await spark.answer(context)
+                        return
+                    for message in messages:
+                        await context.write(message)
+
+                return grpc.stream_stream_rpc_method_handler(serve)
+
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        server.add_generic_rpc_handlers((Handlers(),))
+        self.port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return server
+
+
+class ClusterOfOne:
+    """Stands for backend and TaskExecutor: jobs by their ids, whose session is open while they are RUNNING."""
+
+    def __init__(self, spark: Spark) -> None:
+        self.spark = spark
+        self.jobs: dict[JobID, tuple[JobGraph, JobStatus]] = {}
+        self.starts_as = JobStatus.RUNNING
+        self.looks, self.beat = asyncio.Event(), asyncio.Event()
+        self.heartbeats = list[JobID]()
+        self.ended = list[JobID]()
+        self.limit = ""
+
+    async def submit_graph(self, graph: JobGraph) -> JobID:
+        if self.limit:
+            raise SubmissionLimitError(self.limit)
+        self.jobs.setdefault(graph.job_id, (graph, self.starts_as))
+        return graph.job_id
+
+    def become(self, job_id: JobID, status: JobStatus) -> None:
+        self.jobs[job_id] = self.jobs[job_id][0], status
+
+    async def job(self, job_id: JobID) -> ArchivedExecutionGraph:
+        self.looks.set()
+        if job_id not in self.jobs:
+            raise JobNotFoundError(job_id)
+        graph, status = self.jobs[job_id]
+        state = ExecutionState.RUNNING if status is JobStatus.RUNNING else ExecutionState.SCHEDULED
+        attempt = AttemptInfo(ExecutionAttemptID("a" * 32), 0, state, "tm-1", {state.value: 1}, None, None)
+        task = TaskInfo(JobVertexID("b" * 32), "session", (), (attempt,), "")
+        return ArchivedExecutionGraph(
+            job_id,
+            graph.name,
+            JobKind.PIPELINE,
+            status,
+            {status.value: 1},
+            (task,),
+            (),
+            None,
+            (),
+            0,
+            "",
+            owner=graph.owner,
+        )
+
+    async def task_executor(self, name: str, timeout_s: float | None = None) -> Self:
+        return self
+
+    async def request_session(self, job_id: JobID) -> SessionAddress:
+        graph, status = self.jobs[job_id]
+        if status is not JobStatus.RUNNING:
+            raise NoSuchSessionError(job_id)
+        return SessionAddress(self.spark.port, SPARKS, graph.session_id, graph.owner or "understudy", own_network())
+
+    async def end_session(self, job_id: JobID) -> None:
+        self.ended.append(job_id)
+        self.become(job_id, JobStatus.FINISHED)
+
+    async def cancel(self, job_id: JobID) -> None:
+        self.become(job_id, JobStatus.CANCELED)
+
+    async def ask(self, question: Callable[[Any], Any]) -> None:
+        question(self)
+
+    def report_job_client_heartbeat(self, job_id: JobID) -> None:
+        self.heartbeats.append(job_id)
+        self.beat.set()
+
+
+class World:
+    """A gateway, with what is around it, and a client of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.spark = Spark()
+        self.cluster = ClusterOfOne(self.spark)
+        self.tokens: dict[str, str] = {}
+        self.users: dict[str, str] = {}
+        for number, (name, role) in enumerate((("ada", Role.USER), ("bob", Role.USER), ("eve", Role.VIEWER))):
+            token, record = make_token(name, "laptop", 0, None, bytes([number]) * 40)
+            self.tokens[name] = token
+            self.users |= {f"user:{name}": User(name, role).to_json(), f"token:{record.token_id}": record.to_json()}
+        self.gateway = self.another()
+        self.port = 0
+        self.authority: bytes | None = None
+        self.read = asyncio.Event()
+
+    def another(self, idle_timeout_s: float = 60.0) -> ConnectGateway:
+        policy, audit = AccessPolicy(OWN, [], "http", 1), AuditLog(self.directory / "audit.jsonl")
+        backend: Any = self.cluster
+        return ConnectGateway(backend, KnownIdentities(self._read), policy, idle_timeout_s, audit)
+
+    async def _read(self) -> Identities:
+        self.read.set()
+        return Identities(self.users)
+
+    async def read_again(self, times: int) -> None:
+        """Wait until the store of users has been read so many times more."""
+        for _ in range(times):
+            self.read.clear()
+            await self.read.wait()
+
+    def channel(self) -> Any:
+        options = [("grpc.max_receive_message_length", -1)]
+        if self.authority is None:
+            return grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options=options)
+        trusted = grpc.ssl_channel_credentials(self.authority)
+        return grpc.aio.secure_channel(f"localhost:{self.port}", trusted, options=options)
+
+    def call(self, method: str, *messages: bytes, user: str = "ada", metadata: tuple[tuple[str, str], ...] = ()) -> Any:
+        """Begin a call; `answers` gives what comes back."""
+        shown = (("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()
+        channel = self.channel()
+
+        async def each() -> AsyncIterator[bytes]:
+            for message in messages:
+                yield message
+
+        call = channel.stream_stream(f"/{SERVICE}/{method}")(each(), metadata=(*shown, *metadata), timeout=PATIENCE_S)
+        return call, channel
+
+    async def answers(self, method: str, *messages: bytes, **more: Any) -> list[bytes]:
+        call, channel = self.call(method, *messages, **more)
+        try:
+            return [message async for message in call]
+        finally:
+            await channel.close()
+
+    async def refusal(self, method: str, *messages: bytes, **more: Any) -> Any:
+        question: Callable[..., Awaitable[Any]] = self.ask if len(messages) == 1 else self.answers
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await question(method, *messages, **more)
+        return caught.value
+
+    async def ask(self, method: str, message: bytes, user: str = "ada") -> Any:
+        """Call as PySpark does, which sends one message and its end at once."""
+        channel = self.channel()
+        shown = (("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()
+        try:
+            return await channel.unary_unary(f"/{SERVICE}/{method}")(message, metadata=shown, timeout=PATIENCE_S)
+        finally:
+            await channel.close()
+
+    def audited(self) -> list[tuple[str, str, str]]:
+        file = self.directory / "audit.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [(line["user"], line["action"], line["outcome"]) for line in lines]
+
+
+def in_a_world(directory: Path, test: Callable[[World], Awaitable[None]]) -> None:
+    """Run a test with a gateway that serves."""
+
+    async def run() -> None:
+        world = World(directory)
+        server = await world.spark.start()
+        world.port = await world.gateway.start("127.0.0.1", 0, None, directory)
+        try:
+            await test(world)
+        finally:
+            await world.gateway.stop()
+            await server.stop(None)
+
+    asyncio.run(run())
+
+
+def request(session: str = SESSION, user: str = "root") -> bytes:
+    context = base_pb2.UserContext(user_id=user)
+    made = base_pb2.ExecutePlanRequest(session_id=session, user_context=context, client_type="x" * 1000)
+    return bytes(made.SerializeToString())
+
+
+def test_a_call_begins_a_session_and_passes_in_the_name_of_the_tokens_user(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        (answer,) = await world.answers("ExecutePlan", request(), metadata=(("x-mine", "kept"),))
+        got = base_pb2.ExecutePlanRequest.FromString(answer)
+        assert (got.session_id, got.user_context.user_id, got.client_type) == (SESSION, "ada", "x" * 1000)
+        assert answer.startswith(request())
+        ((method, metadata, _),) = world.spark.calls
+        assert method == f"/{SERVICE}/ExecutePlan"
+        assert ("x-mine", "kept") in metadata
+        shown = [value for key, value in metadata if key == "authorization"]
+        assert shown == [f"Bearer {SPARKS}"], "Spark is shown its own token, not the user's"
+        assert list(world.cluster.jobs) == [job_of("ada", SESSION)]
+        await world.answers("Config", request())
+        assert world.audited() == [("ada", "connect/begin", "done")]
+        assert world.cluster.heartbeats == [job_of("ada", SESSION)]
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_stream_passes_in_both_directions_and_every_message_of_it_is_the_users(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        big = base_pb2.AddArtifactsRequest(session_id=SESSION, client_type="y" * (5 << 20)).SerializeToString()
+        answers = await world.answers("AddArtifacts", request(), big, request(user="bob"))
+        users = [base_pb2.AddArtifactsRequest.FromString(each).user_context.user_id for each in answers]
+        assert users == ["ada"] * 3
+        other = request("ffffffff-4455-6677-8899-aabbccddeeff")
+        assert "two sessions" in (await world.refusal("AddArtifacts", request(), other)).details()
+
+    in_a_world(tmp_path, test)
+
+
+def test_two_users_with_one_session_id_have_two_sessions(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        for user in ("ada", "bob", OWN.decode()):
+            await world.answers("ExecutePlan", request(user="ada"), user=user)
+        assert set(world.cluster.jobs) == {job_of(user, SESSION) for user in ("ada", "bob", "")}
+        seen = [base_pb2.ExecutePlanRequest.FromString(sent[0]) for _, _, sent in world.spark.calls]
+        assert [each.user_context.user_id for each in seen] == ["ada", "bob", "understudy"]
+
+    in_a_world(tmp_path, test)
+
+
+def test_no_message_is_read_before_the_token_is_known(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        for user in ("", "understudy_0123456789abcdef_" + "0" * 64, "Basic"):
+            error = await world.refusal("ExecutePlan", user=user)  # not one message is sent
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "sc://HOST:PORT/;token=TOKEN" in error.details()
+        token = ("authorization", f"Bearer {world.tokens['ada']}")
+        assert (await world.refusal("ExecutePlan", metadata=(token,))).code() is grpc.StatusCode.UNAUTHENTICATED
+        assert not world.spark.calls
+        assert not world.cluster.jobs
+        assert set(world.audited()) == {("", "connect/identify", "refused")}
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_viewer_gets_no_session(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        error = await world.refusal("ExecutePlan", request(), user="eve")
+        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert "user eve has the role viewer; a Spark Connect session needs the role user" in error.details()
+        assert not world.cluster.jobs
+        assert world.audited() == [("eve", "connect/session", "refused")]
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_revoked_token_ends_an_open_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "ATTEND_S", 0.05)
+
+    async def test(world: World) -> None:
+        interrupted = asyncio.Event()
+
+        async def hang(context: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                interrupted.set()
+
+        world.spark.answer = hang
+        waiting = asyncio.create_task(world.refusal("ExecutePlan", request()))
+        await world.spark.began.wait()
+        world.users = {key: text for key, text in world.users.items() if "ada" not in text}
+        overlooked = asyncio.create_task(world.read_again(3))
+        await asyncio.wait({waiting, overlooked}, return_when=asyncio.FIRST_COMPLETED)
+        assert not overlooked.done(), "the gateway has looked for the token, and the call goes on"
+        overlooked.cancel()
+        assert (await waiting).code() is grpc.StatusCode.UNAUTHENTICATED
+        await interrupted.wait()
+
+    in_a_world(tmp_path, test)
+
+
+def test_an_open_call_keeps_its_session_alive(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async def work(context: Any) -> None:
+            while len(world.cluster.heartbeats) < 3:
+                await world.cluster.beat.wait()
+                world.cluster.beat.clear()
+
+        world.spark.answer = work
+        gateway = world.another(idle_timeout_s=0.1)
+        world.port = await gateway.start("127.0.0.1", 0, None, tmp_path)
+        assert await world.answers("ExecutePlan", request()) == []
+        assert set(world.cluster.heartbeats) == {job_of("ada", SESSION)}
+        (graph, _) = world.cluster.jobs[job_of("ada", SESSION)]
+        assert graph.client_heartbeat_timeout_s == 0.1
+        await gateway.stop()
+
+    in_a_world(tmp_path, test)
+
+
+def test_tls_is_that_of_the_web_endpoint(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    certificate, key = tmp_path / "rest.crt", tmp_path / "rest.key"
+    certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+
+    async def test(world: World) -> None:
+        gateway = world.another()
+        world.port = await gateway.start("127.0.0.1", 0, (certificate, key), tmp_path)
+        assert (await world.refusal("ExecutePlan", request())).code() is grpc.StatusCode.UNAVAILABLE, "no plain text"
+        world.authority = authority.cert_pem.bytes()
+        assert len(await world.answers("ExecutePlan", request())) == 1
+        await gateway.stop()
+
+    in_a_world(tmp_path, test)
+
+
+def test_connections_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "MOST_CONNECTIONS", 2)
+
+    async def test(world: World) -> None:
+        gateway = world.another()
+        port = await gateway.start("127.0.0.1", 0, None, tmp_path)
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        ends = [asyncio.create_task(reader.read()) for reader, _ in held]
+        done, _ = await asyncio.wait(ends, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        assert done
+        for _, writer in held:
+            writer.close()
+        await asyncio.gather(*ends, return_exceptions=True)
+        await gateway.stop()
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_call_waits_for_a_slot(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.cluster.starts_as = JobStatus.CREATED
+        waiting = asyncio.create_task(world.answers("ExecutePlan", request()))
+        while job_of("ada", SESSION) not in world.cluster.jobs:
+            await world.cluster.looks.wait()
+            world.cluster.looks.clear()
+        world.cluster.looks.clear()
+        await world.cluster.looks.wait()
+        assert not world.spark.calls
+        world.cluster.become(job_of("ada", SESSION), JobStatus.RUNNING)
+        assert len(await waiting) == 1
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_limit_is_told_and_not_retried(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.cluster.limit = "user ada has 3 waiting jobs and may have 3; submit again in 9 s"
+        error = await world.refusal("ExecutePlan", request())
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert world.cluster.limit in error.details()
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_session_that_has_ended_is_not_called_any_more(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", request())
+        world.cluster.become(job_of("ada", SESSION), JobStatus.CANCELED)
+        error = await world.refusal("ExecutePlan", request())
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        details = dict(error.trailing_metadata())["grpc-status-details-bin"]
+        status = status_pb2.Status.FromString(details)
+        assert "is CANCELED (a user has cancelled it)" in status.message == error.details()
+        info = error_details_pb2.ErrorInfo()
+        assert status.details[0].Unpack(info)
+        assert info.metadata["errorClass"] == "INVALID_HANDLE.SESSION_CHANGED"
+        assert len(world.spark.calls) == 1
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_call_that_fails_because_its_session_has_ended_says_so(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async def lost(context: Any) -> None:
+            world.cluster.become(job_of("ada", SESSION), JobStatus.FAILED)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+
+        world.spark.answer = lost
+        error = await world.refusal("ExecutePlan", request())
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION, "PySpark would repeat the call for ten minutes"
+        assert "is FAILED" in error.details()
+
+    in_a_world(tmp_path, test)
+
+
+def test_sparks_own_errors_pass_with_their_details(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async def fail(context: Any) -> None:
+            context.set_trailing_metadata((("grpc-status-details-bin", b"\x08\x0d"),))
+            await context.abort(grpc.StatusCode.INTERNAL, "TABLE_OR_VIEW_NOT_FOUND")
+
+        world.spark.answer = fail
+        error = await world.refusal("AnalyzePlan", request())
+        assert (error.code(), error.details()) == (grpc.StatusCode.INTERNAL, "TABLE_OR_VIEW_NOT_FOUND")
+        assert dict(error.trailing_metadata())["grpc-status-details-bin"] == b"\x08\x0d"
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_released_session_ends_its_job_before_the_client_has_the_answer(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", request())
+        assert len(await world.answers("ReleaseSession", request())) == 1
+        assert world.cluster.ended == [job_of("ada", SESSION)]
+        assert world.audited()[-1] == ("ada", "connect/release", "done")
+        # Again, and of a session that never began: neither is an error, and neither reaches Spark.
+        for session in (SESSION, "ffffffff-4455-6677-8899-aabbccddeeff"):
+            (answer,) = await world.answers("ReleaseSession", request(session))
+            assert base_pb2.ReleaseSessionResponse.FromString(answer).session_id == session
+        assert len(world.spark.calls) == 2
+        assert len(world.cluster.jobs) == 1
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_session_that_is_released_while_it_waits_is_cancelled(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.cluster.starts_as = JobStatus.CREATED
+        call, channel = world.call("ExecutePlan", request())
+        while not world.cluster.jobs:
+            await world.cluster.looks.wait()
+            world.cluster.looks.clear()
+        call.cancel()
+        await channel.close()
+        await world.answers("ReleaseSession", request())
+        assert [status for _, status in world.cluster.jobs.values()] == [JobStatus.CANCELED]
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_clone_would_be_a_session_without_a_job(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        error = await world.refusal("CloneSession", request())
+        assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert "CloneSession is not passed on" in error.details()
+        assert not world.spark.calls
+
+    in_a_world(tmp_path, test)
+
+
+def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        for messages in ((), (b"",), (b"\x0b",), (request("no-uuid"),)):
+            error = await world.refusal("ExecutePlan", *messages)
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert not world.cluster.jobs
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_driver_of_another_machine_is_not_mistaken_for_one_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        monkeypatch.setattr(world.gateway, "_network", "another kernel/1")
+        assert "is on another machine" in (await world.refusal("ExecutePlan", request())).details()
+        assert not world.spark.calls
+
+    in_a_world(tmp_path, test)
+
+
+def test_gateways_of_a_cluster_share_a_port_and_no_one_else_does(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        for name in ("ours", "theirs"):
+            (tmp_path / name).mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+            with pytest.raises(PreflightError, match="Address already in use"):
+                await world.another().start("127.0.0.1", port, None, tmp_path / "ours")
+        first, second = world.another(), world.another()
+        assert await first.start("127.0.0.1", port, None, tmp_path / "ours") == port
+        with pytest.raises(PreflightError, match="cannot listen") as caught:
+            await world.another().start("127.0.0.1", port, None, tmp_path / "theirs")
+        assert "connect.port=PORT" in caught.value.remedy
+        assert await second.start("127.0.0.1", port, None, tmp_path / "ours") == port
+        await first.stop()
+        world.port = port
+        assert len(await world.answers("ExecutePlan", request())) == 1
+        await second.stop()
+
+    in_a_world(tmp_path, test)

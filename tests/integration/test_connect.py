@@ -1,0 +1,169 @@
+"""Spark Connect clients of two users at a real cluster with two masters: PySpark's own client, unchanged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.connect import functions as F  # noqa: N812  # as PySpark's users name it
+from pyspark.sql.connect.session import SparkSession
+
+from tests.cluster_harness import Cluster, await_value, started
+from tests.fakes.sshd import unused_port
+
+HELPER = """\
+def doubled(number):
+    return 2 * number
+"""
+
+
+class Door:
+    """A cluster with the users ada and bob, and eve who may only look."""
+
+    def __init__(self, cluster: Cluster, port: int) -> None:
+        self.cluster = cluster
+        self.port = port
+        self.tokens = {"nobody": "understudy_0123456789abcdef_" + "0" * 64}
+        for user, role in (("ada", "user"), ("bob", "user"), ("eve", "viewer")):
+            cluster.run("user", "add", user, f"--role={role}")
+            self.tokens[user] = cluster.json("token", "add", user)["token"]
+
+    def url(self, user: str, more: str = "") -> str:
+        return f"sc://localhost:{self.port}/;token={self.tokens[user]}{more}"
+
+    def session(self, user: str, more: str = "") -> Any:
+        """A session of a user's, which nothing of this process shares."""
+        return SparkSession.builder.remote(self.url(user, more)).create()
+
+    def jobs(self, user: str) -> list[Any]:
+        """The running sessions of a user, as jobs."""
+        with self.cluster.client() as client:
+            found = [job for job in client.list_jobs() if job.owner == user]
+        return [job for job in found if not job.status.is_globally_terminal]
+
+    def job(self, user: str) -> str:
+        (job,) = self.jobs(user)
+        return str(job.job_id)
+
+    def driver(self, job_id: str) -> str:
+        """The TaskExecutor of a session."""
+        (task,) = self.cluster.job(job_id)["tasks"]
+        return str(task["attempts"][-1]["task_executor"])
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    port = unused_port()
+    settings = (
+        "connect.enabled=true",
+        f"connect.port={port}",
+        "taskmanager.count=2",
+        "high-availability.lease=5s",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        for made in started(tmp_path_factory.mktemp("d"), *settings, masters=2):
+            yield Door(made, port)
+
+
+def refused(session: Any) -> str:
+    """Return what a session says that is refused."""
+    with pytest.raises(PySparkException) as caught:
+        session.range(1).count()
+    return str(caught.value)
+
+
+def test_a_session_is_a_job_from_its_first_call_until_it_is_stopped(door: Door, tmp_path: Path) -> None:
+    spark = door.session("ada")
+    assert door.jobs("ada") == [], "nothing has been asked of Spark"
+    assert spark.range(1000).where("id % 2 = 0").agg(F.sum("id")).collect()[0][0] == 249_500
+    job_id = door.job("ada")
+    shown = door.cluster.run("job", "list").stdout
+    assert f"Spark Connect session {spark.session_id[:8]}" in shown
+    assert door.cluster.job(job_id)["state"] == "RUNNING"
+    assert "ada" in door.cluster.run("job", "info", job_id).stdout
+
+    helper = tmp_path / "door_helper.py"
+    helper.write_text(HELPER)
+    spark.addArtifacts(str(helper), pyfile=True)
+
+    def twice(number: int) -> int:
+        from door_helper import doubled  # type: ignore[import-not-found]
+
+        return int(doubled(number))
+
+    rows = spark.range(3).select(F.udf(twice, "int")("id").alias("twice")).collect()
+    assert [row.twice for row in rows] == [0, 2, 4]
+
+    ended: list[BaseException] = []
+
+    def sleep() -> None:
+        try:
+            spark.range(1).select(F.udf(lambda _: time.sleep(600), "int")("id")).collect()
+        except PySparkException as error:
+            ended.append(error)
+
+    sleeping = threading.Thread(target=sleep)
+    sleeping.start()
+    await_value(spark.interruptAll)
+    sleeping.join()
+    assert "OPERATION_CANCELED" in str(ended[0])
+    assert spark.range(2).count() == 2
+
+    spark.stop()
+    assert door.cluster.await_status(job_id, "FINISHED")["restarts"] == 0
+
+
+def test_nobody_acts_as_another(door: Door) -> None:
+    for user, what in (("nobody", "in a URL: sc://HOST:PORT/;token=TOKEN"), ("eve", "needs the role user")):
+        assert what in refused(door.session(user))
+    bare = SparkSession.builder.remote(f"sc://localhost:{door.port}").create()
+    assert "show a token" in refused(bare)
+    assert door.jobs("eve") == []
+
+    ada = door.session("ada", ";user_id=root")
+    ada.range(7).createOrReplaceTempView("payroll")
+    assert ada.table("payroll").count() == 7
+    # Bob knows the id of her session, and says that he is she.
+    bob = door.session("bob", f";user_id=ada;session_id={ada.session_id}")
+    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        bob.table("payroll").count()
+    assert door.driver(door.job("bob")) != door.driver(door.job("ada"))
+    bob.stop()
+    assert ada.table("payroll").count() == 7, "he has ended his own session"
+    ada.stop()
+    await_value(lambda: not door.jobs("ada") and not door.jobs("bob"))
+
+
+def test_a_cancelled_session_says_what_has_happened_and_what_to_do(door: Door) -> None:
+    spark = door.session("ada")
+    spark.range(1).count()
+    job_id = door.job("ada")
+    door.cluster.run("job", "cancel", job_id)
+    door.cluster.await_status(job_id, "CANCELED")
+    said = refused(spark)
+    assert f"its job {job_id} is CANCELED (a user has cancelled it)" in said
+    assert "getOrCreate() begins a new one" in said
+    assert spark.is_stopped, "getOrCreate() makes a new session"
+    assert len(said.splitlines()) == 1
+
+
+def test_a_session_outlives_the_leading_master(door: Door) -> None:
+    spark = door.session("bob")
+    spark.range(5).createOrReplaceTempView("kept")
+    job_id = door.job("bob")
+    leader = door.cluster.leaders()["dispatcher"]
+    os.kill(door.cluster.pid_of("master" + leader.removeprefix("dispatcher")), signal.SIGKILL)
+    assert spark.table("kept").count() == 5
+    await_value(lambda: door.cluster.leaders().get("dispatcher") not in (None, leader))
+    assert spark.table("kept").count() == 5
+    assert door.cluster.job(job_id)["state"] == "RUNNING"
+    spark.stop()
+    door.cluster.await_status(job_id, "FINISHED")
