@@ -27,7 +27,7 @@ demo: env
 test: static
 	$(IN_MEMORY) $(BIN)/python -m pytest --numprocesses auto tests/unit
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile \
-		tests/contract tests/fuzz tests/browser tests/integration tests/faults
+		tests/contract tests/fuzz tests/browser tests/integration tests/faults tests/upgrade
 
 # New random seeds, which are printed: faults in the whole control plane, simulated in one process.
 simulation: env

@@ -1,11 +1,14 @@
 """A planted next release: a copy of this one with a second feature level, at which it writes new versions of formats.
 
 Its commands and processes are real. It differs from this release in its version and in the table of levels alone.
+`make_environment` makes an environment for it, or for another release.
 """
 
 from __future__ import annotations
 
 import shutil
+import sysconfig
+import venv
 from pathlib import Path
 
 from runtime import __version__
@@ -25,6 +28,15 @@ def make_next_release(directory: Path) -> Path:
         shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
     _replace(directory / "runtime" / "__init__.py", f'"{__version__}"', f'"{VERSION}"')
     _replace(directory / "runtime" / "feature_level.py", _TABLE_ENDS, _SECOND_LEVEL + _TABLE_ENDS)
+    return directory
+
+
+def make_environment(directory: Path, tree: Path | None) -> Path:
+    """Make a virtual environment with the release in *tree*, and the other packages of this one; None: with nothing."""
+    venv.create(directory, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
+    if tree is not None:
+        (packages / "release.pth").write_text(f"{tree}\n{sysconfig.get_path('purelib')}\n")
     return directory
 
 

@@ -31,6 +31,9 @@ for build in (build_meta.build_wheel, build_meta.build_sdist):
 """
 _UMASK = 0o022
 
+RELEASES = {"v0.1.0": "3dc06fefeb69a339af4627b11ac59a9ffc137c6c"}
+"""The commit of each release by its tag, the earliest first. A clone of a CI has no tags."""
+
 
 def export(commit: str, directory: Path, repository: Path = ROOT) -> Path:
     """Write the files of a commit into a new directory, and return it."""
@@ -52,7 +55,10 @@ def commit_time(commit: str, repository: Path = ROOT) -> int:
 
 
 def latest_release(repository: Path = ROOT) -> str | None:
-    """Return the tag of the latest release before the checkout's commit, such as ``v0.1.0``; None if there is none."""
+    """Return the latest release before the checkout's commit, by its tag or its commit; None if the clone has none.
+
+    A tag that the clone has wins over the commit that `RELEASES` records.
+    """
     told = subprocess.run(
         ["git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"],
         cwd=repository,
@@ -60,7 +66,14 @@ def latest_release(repository: Path = ROOT) -> str | None:
         text=True,
         check=False,
     )
-    return told.stdout.strip() or None
+    recorded = (commit for commit in reversed(RELEASES.values()) if has_commit(commit, repository))
+    return told.stdout.strip() or next(recorded, None)
+
+
+def has_commit(commit: str, repository: Path = ROOT) -> bool:
+    """Return whether a clone has a commit, and its checkout was made from it."""
+    asked = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
+    return subprocess.run(asked, cwd=repository, capture_output=True, check=False).returncode == 0
 
 
 def build(commit: str, out: Path, repository: Path = ROOT) -> list[Path]:

@@ -11,6 +11,7 @@ import click
 
 from conf.configuration import Configuration
 from conf.options import ClusterOptions
+from conf.values import Duration
 from runtime.cluster.command_line import (
     ExitStatus,
     configured,
@@ -300,10 +301,17 @@ def finalize(configuration: Configuration, as_json: bool) -> None:
             say(f"it is no higher: {limit}")
 
 
+def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    try:
+        return Duration().parse(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no time such as 10min or 2h") from None
+
+
 @cluster.command(
     epilog=examples(
         "understudy cluster upgrade --dry-run",
-        "understudy cluster upgrade",
+        "understudy cluster upgrade --drain-timeout 2h",
         "understudy cluster upgrade --to /opt/understudy-0.1.0",
     )
 )
@@ -319,28 +327,49 @@ def finalize(configuration: Configuration, as_json: bool) -> None:
 @click.option(
     "--yes",
     is_flag=True,
-    help="Exchange the only master, though the cluster answers no request until it is started again.",
+    help="Accept what --dry-run warns of, such as exchanging the only master.",
+)
+@click.option("--masters-only", is_flag=True, help="Leave the TaskExecutors as they are.")
+@click.option(
+    "--drain-timeout",
+    "drain_timeout_s",
+    default="10 min",
+    show_default=True,
+    callback=_duration,
+    metavar="TIME",
+    help="Time for batch tasks to finish on a TaskExecutor. Afterwards they run again on another one.",
 )
 @json_option
-def upgrade(configuration: Configuration, dry_run: bool, venv: Path | None, yes: bool, as_json: bool) -> None:
-    """Exchange the masters of the running cluster for those of another release, one after the other.
+def upgrade(
+    configuration: Configuration,
+    dry_run: bool,
+    venv: Path | None,
+    yes: bool,
+    masters_only: bool,
+    drain_timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Exchange the processes of the running cluster for those of another release, one after the other.
 
     Standby masters are exchanged first, then the leading one, which hands over. Tasks keep running, and jobs can be
-    submitted. TaskExecutors are not exchanged: the last lines name the remaining work. An interrupted upgrade continues
-    when the command is run again. To return to the earlier release, name its environment with --to.
+    submitted. Then each TaskExecutor is drained and exchanged: its batch tasks may finish, and its streaming queries
+    move to another one after a checkpoint. No job fails. An interrupted upgrade continues when the command is run
+    again. To return to the earlier release, name its environment with --to.
     """
     from runtime.cluster.documents import ClusterUpgrade
     from runtime.cluster.upgrade import preview
-    from runtime.cluster.upgrade import upgrade as upgrade_masters
+    from runtime.cluster.upgrade import upgrade as upgrade_processes
+    from runtime.cluster.upgrade_plan import UpgradeChoices
 
+    choices = UpgradeChoices(masters_only, drain_timeout_s)
     left = "a master may have been ended and not started again; run `understudy cluster upgrade` again"
     with readable_errors():
         if dry_run:
-            target, plan = preview(configuration, venv)
+            target, plan = preview(configuration, venv, choices)
             steps = plan.steps
         else:
             with waiting("", left):
-                target, done, plan = upgrade_masters(configuration, venv, say, is_accepted=yes)
+                target, done, plan = upgrade_processes(configuration, venv, say, is_accepted=yes, choices=choices)
             steps = tuple(done)
     if as_json:
         cluster_id, version = configuration.get(ClusterOptions.ID), target.release.version
@@ -350,7 +379,7 @@ def upgrade(configuration: Configuration, dry_run: bool, venv: Path | None, yes:
     if dry_run:
         _print_plan(plan)
     if not dry_run or not steps:
-        print_line(f"all masters run {target.release}")
+        print_line(f"all masters{'' if masters_only else ' and TaskExecutors'} run {target.release}")
     for number, what in enumerate(plan.to_do, 1):
         print_line(f"left to do, {number}: {what}")
 

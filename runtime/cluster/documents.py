@@ -775,14 +775,14 @@ class FinalizedLevel:
 
 @dataclass(frozen=True, slots=True)
 class ClusterUpgrade:
-    """The masters that `cluster upgrade` has exchanged, or with `--dry-run` would exchange.
+    """The processes that `cluster upgrade` has exchanged, or with `--dry-run` would exchange.
 
     Attributes:
         cluster_id: of the cluster.
-        target_version: of Understudy, that the masters run after the upgrade.
+        target_version: of Understudy, that they run after the upgrade.
         python: the interpreter that runs it.
         is_dry_run: whether nothing was changed.
-        steps: the exchanged masters, in their order.
+        steps: the exchanged processes, in their order.
         kept: the processes that stay as they are.
         jobs: the jobs that have not ended, and what they notice.
         warning: what the cluster's users notice; empty for nothing.

@@ -1,4 +1,4 @@
-"""Upgrading the masters of a running session cluster on this host: `runtime.cluster.upgrade_plan` carried out.
+"""Upgrading a running session cluster on this host: `runtime.cluster.upgrade_plan` carried out.
 
 Each master is ended by SIGTERM, by which it releases its latches, and started again by the `start-master` of the other
 installation. So a release is never started by the code of another one.
@@ -6,6 +6,10 @@ installation. So a release is never started by the code of another one.
 The claim ``upgrade`` in the runtime directory excludes a second upgrade. It names the master that is exchanged at
 present. An upgrade may be interrupted between the end of the old master and the start of the new one. Then the next
 upgrade finds the name there, and starts the master.
+
+A TaskExecutor is drained first: the command repeats `ResourceManagerGateway.drain_task_manager`. If the command is
+interrupted, jobs get slots of that TaskExecutor again after `DRAIN_LIFETIME_S`. Then its worker process ends, and its
+master starts another one, or the ResourceManager requests one when a job needs it.
 """
 
 from __future__ import annotations
@@ -26,21 +30,28 @@ import runtime
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget
+from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget, ResourceManagerOptions
+from conf.values import Duration
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_locally
-from runtime.cluster.host_processes import MEMBER, ClusterStartError, await_condition
+from runtime.cluster.host_processes import MEMBER, ClusterStartError, await_condition, fixed_workers
 from runtime.cluster.upgrade_plan import (
+    DEFAULT_CHOICES,
     ClusterState,
+    DrainedTaskExecutor,
+    DrainStep,
     PlannedProcess,
     RunningJob,
     RunningMaster,
     RunningTaskExecutor,
     Target,
+    UpgradeChoices,
     UpgradePlan,
     UpgradeRefusedError,
     check_interruption,
     check_upgrade,
+    missing_workers,
+    next_drain_step,
     plan_upgrade,
 )
 from runtime.environment.claims import Claim
@@ -49,26 +60,35 @@ from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
 from runtime.feature_level import FeatureLevels, Release, supported_levels
+from runtime.ids import JobID, ResourceID, TriggerID
 from runtime.process_signals import signal_process
-from runtime.protocol.errors import UnknownTaskExecutorError
+from runtime.protocol.checkpoints import OperationState
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import GatewayError, JobNotReachableError, UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
-from runtime.protocol.leader import RESOURCE_MANAGER
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER
 from runtime.protocol.master import MASTER, MasterGateway
+from runtime.protocol.messages import TaskManagerInfo
 from runtime.protocol.resource_manager import ResourceManagerGateway
 
 Say = Callable[[str], None]
 
 CLAIM = "upgrade"
 PROBE_S = 60.0
+DRAIN_LIFETIME_S = 10.0
+"""Seconds after which jobs get slots of a drained TaskExecutor again if this command does not repeat its call."""
+POLL_S = 0.25
 _PROBE = """
 import importlib.metadata, json, runtime
 from runtime.feature_level import supported_levels
+from runtime.protocol.resource_manager import ResourceManagerGateway
 try:
     spark = importlib.metadata.version("pyspark")
 except importlib.metadata.PackageNotFoundError:
     spark = ""
 levels = supported_levels()
-print(json.dumps([runtime.__version__, levels.oldest, levels.newest, spark]))
+drains = hasattr(ResourceManagerGateway, "drain_task_manager")
+print(json.dumps([runtime.__version__, levels.oldest, levels.newest, spark, drains]))
 """
 """Program that prints the release of an environment; its packages may be of any release since 0.1.0."""
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -144,21 +164,24 @@ class Environment:
             done = self.run(["-c", _PROBE], PROBE_S)
             if done.returncode != 0:
                 raise ValueError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
-            version, oldest, newest, spark = json.loads(done.stdout)
+            version, oldest, newest, spark, drains = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             raise UpgradeRefusedError(
                 f"{self.python} has no Understudy that a cluster could run: {error}",
                 f"install it there: {self.python} -m pip install understudy-spark",
             ) from error
-        return Target(Release(version, FeatureLevels(oldest, newest)), spark, str(self.python))
+        return Target(Release(version, FeatureLevels(oldest, newest)), spark, str(self.python), drains)
 
 
-def preview(configuration: Configuration, venv: Path | None) -> tuple[Target, UpgradePlan]:
+def preview(
+    configuration: Configuration, venv: Path | None, choices: UpgradeChoices = DEFAULT_CHOICES
+) -> tuple[Target, UpgradePlan]:
     """Return what `upgrade` would do now, and with which release; change nothing.
 
     Args:
         configuration: of the command.
         venv: directory of the other environment; None: that of this process.
+        choices: of the operator.
 
     Raises:
         UpgradeRefusedError: the cluster cannot be upgraded so.
@@ -169,13 +192,18 @@ def preview(configuration: Configuration, venv: Path | None) -> tuple[Target, Up
     with connect_locally(configuration) as client:
         state = observe(client, directory)
     check_upgrade(state, target)
-    return target, plan_upgrade(state, target)
+    return target, plan_upgrade(state, target, choices)
 
 
 def upgrade(
-    configuration: Configuration, venv: Path | None, say: Say, *, is_accepted: bool = False
+    configuration: Configuration,
+    venv: Path | None,
+    say: Say,
+    *,
+    is_accepted: bool = False,
+    choices: UpgradeChoices = DEFAULT_CHOICES,
 ) -> tuple[Target, list[PlannedProcess], UpgradePlan]:
-    """Exchange the masters that do not run the other release, one after the other.
+    """Exchange the masters and TaskExecutors that do not run the other release, one after the other.
 
     An interrupted upgrade is continued by the next one.
 
@@ -183,14 +211,15 @@ def upgrade(
         configuration: of the command.
         venv: directory of the other environment; None: that of this process.
         say: called with each step.
-        is_accepted: whether a cluster with one master may be without a leader until that is started again.
+        is_accepted: whether the operator accepts the warning of the plan.
+        choices: of the operator.
 
     Returns:
         the release, the steps that were done, and a plan of what is left: its steps are empty.
 
     Raises:
         UpgradeRefusedError: the cluster cannot be upgraded so.
-        ClusterError: a master does not end or start; those that are not exchanged yet keep running.
+        ClusterError: a process does not end or start; those that are not exchanged yet keep running.
         ClusterNotRunning: no cluster was started on this host.
     """
     directory, environment = _directory_of(configuration), Environment.of(venv)
@@ -203,21 +232,36 @@ def upgrade(
             say(f"starting the master that an interrupted upgrade has ended, with {target.release}")
             masters.exchange("")
         with connect_locally(configuration) as client:
-            state = observe(client, directory)
+            state, has_all = observe(client, directory), choices.masters_only
+            workers = Workers(client, directory, masters, say, choices)
             while True:
                 check_upgrade(state, target)
-                plan = plan_upgrade(state, target)
-                if not plan.steps:
+                plan = plan_upgrade(state, target, choices)
+                step = plan.steps[0] if plan.steps else None
+                if not has_all and (step is None or not _is_master(step, state)):
+                    state, has_all = workers.await_registered(state), True
+                    continue
+                if step is None:
                     break
                 check_interruption(plan, is_accepted=is_accepted)
-                step = plan.steps[0]
                 say(_progress(step, len(done) + 1, len(done) + len(plan.steps)))
-                masters.exchange(step.process if step.pid else "")
-                before, state = state, _settled(client, directory, state, masters.start_timeout_s)
-                _check_exchanged(step, before, state, target)
+                if _is_master(step, state):
+                    masters.exchange(step.process if step.pid else "")
+                    before, state = state, _settled(client, directory, state, masters.start_timeout_s)
+                elif workers.exchange(step, drains=target.drains):
+                    before, state = state, _settled(client, directory, state, masters.start_timeout_s, step)
+                else:
+                    time.sleep(POLL_S)  # it registers again
+                    state, has_all = observe(client, directory), False
+                    continue
+                _check_exchanged(step, before, state, target, choices)
                 done.append(step)
         claim.forget()
     return target, done, plan
+
+
+def _is_master(step: PlannedProcess, state: ClusterState) -> bool:
+    return step.process not in {worker.name for worker in state.task_executors}
 
 
 def _progress(step: PlannedProcess, number: int, total: int) -> str:
@@ -226,13 +270,12 @@ def _progress(step: PlannedProcess, number: int, total: int) -> str:
     return f"{number} of {total}: {verb} {step.process}{was}; {step.effect}"
 
 
-def _check_exchanged(step: PlannedProcess, before: ClusterState, state: ClusterState, target: Target) -> None:
-    """Raise ClusterError unless one more master runs the target's release: otherwise the upgrade would not end."""
-
-    def count(found: ClusterState) -> int:
-        return sum(master.release.version == target.release.version for master in found.masters)
-
-    if count(state) <= count(before):
+def _check_exchanged(
+    step: PlannedProcess, before: ClusterState, state: ClusterState, target: Target, choices: UpgradeChoices
+) -> None:
+    """Raise ClusterError unless fewer processes are left to be exchanged: otherwise the upgrade would not end."""
+    left, was = (len(plan_upgrade(each, target, choices).steps) for each in (state, before))
+    if left >= was:
         raise ClusterError(
             f"{step.process} was started again, and does not run {target.release}: {target.python} starts another one",
             "check the environment that --to names, then run the upgrade again",
@@ -285,6 +328,7 @@ def observe(client: ClusterClient, directory: ClusterDirectory) -> ClusterState:
         is_session=configuration.get(DeploymentOptions.TARGET) is ExecutionTarget.SESSION,
         is_member=any(_is_member(pid) for pid in pids),
         has_redis=has_redis(configuration),
+        has_fixed_workers=_kept_workers(configuration) > 0,
     )
 
 
@@ -334,8 +378,20 @@ def _task_executors(client: ClusterClient) -> Iterator[RunningTaskExecutor]:
             registration.pid,
             registration.component.release,
             registration.spark_version if registration.spark_master.startswith("local") else "",
-            tuple(dict.fromkeys(slot.job_id for slot in info.allocations if slot.job_id is not None)),
+            _jobs_of(info),
+            registration.slots,
         )
+
+
+def _kept_workers(configuration: Configuration) -> int:
+    """Return the number of workers that always run on this host; 0 if unused ones are stopped."""
+    stops_unused = configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT)
+    return 0 if stops_unused else fixed_workers(configuration)
+
+
+def _jobs_of(info: TaskManagerInfo) -> tuple[JobID, ...]:
+    """Return the jobs that have slots of a TaskExecutor, each once."""
+    return tuple(dict.fromkeys(slot.job_id for slot in info.allocations if slot.job_id is not None))
 
 
 def _is_member(pid: int) -> bool:
@@ -355,9 +411,20 @@ def _ended_master(directory: ClusterDirectory, claim: Claim) -> str:
 
 
 def _settled(
-    client: ClusterClient, directory: ClusterDirectory, before: ClusterState, timeout_s: float
+    client: ClusterClient,
+    directory: ClusterDirectory,
+    before: ClusterState,
+    timeout_s: float,
+    exchanged: PlannedProcess | None = None,
 ) -> ClusterState:
     """Wait until a leader serves, all TaskExecutors are registered with it, and jobs that ran before run again.
+
+    Args:
+        client: of the cluster.
+        directory: of the cluster.
+        before: its state before the exchange.
+        timeout_s: how long to wait.
+        exchanged: the TaskExecutor that was exchanged, if it was one.
 
     Raises:
         ClusterError: that takes longer than *timeout_s* seconds.
@@ -366,15 +433,14 @@ def _settled(
     ran = {job.job_id: job.name for job in before.jobs if job.state == JobStatus.RUNNING.value}
     while True:
         state = observe(client, directory)
-        registered = {worker.name for worker in state.task_executors}
-        missing = [f"TaskExecutor {each.name}" for each in before.task_executors if each.name not in registered]
+        missing = missing_workers(before, state, exchanged)
         missing += [f"job {job.name!r}" for job in state.jobs if job.job_id in ran and job.state != "RUNNING"]
         if not missing:
             return state
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"the new master serves, but {missing[0]} did not continue within cluster.start-timeout",
-                f"see {directory.log}; run the upgrade again, which continues with the other masters",
+                f"the new process serves, but {missing[0]} did not continue within cluster.start-timeout",
+                f"see {directory.log}; run the upgrade again, which continues with the other processes",
             )
         time.sleep(0.1)
 
@@ -398,7 +464,7 @@ class Masters:
         self._directory = directory
         self._environment = environment
         self._claim = claim
-        self._stop_timeout_s = configuration.get(ClusterOptions.STOP_TIMEOUT)
+        self.stop_timeout_s = configuration.get(ClusterOptions.STOP_TIMEOUT)
         self.start_timeout_s = configuration.get(ClusterOptions.START_TIMEOUT)
 
     def await_started(self) -> None:
@@ -436,7 +502,7 @@ class Masters:
         record: ProcessRecord = found[0]
         self._claim.note(replace(record, role=name), found[1])
         signal_process(record.pid, signal.SIGTERM, record.is_alive)
-        if not await_condition(lambda: not record.is_alive(), self._stop_timeout_s):
+        if not await_condition(lambda: not record.is_alive(), self.stop_timeout_s):
             raise ClusterError(
                 f"{name} (process {record.pid}) has not ended within cluster.stop-timeout after SIGTERM",
                 f"see {self._directory.log}/{name}.log; end it, and run the upgrade again, which starts it",
@@ -465,3 +531,163 @@ class Masters:
             f"see {self._directory.log}/master*.log; then run the upgrade again, or return with `understudy cluster "
             "upgrade` of the earlier release",
         )
+
+
+class Workers:
+    """Drains and ends the TaskExecutors of a cluster's runtime directory; others start them again.
+
+    Args:
+        client: of the cluster.
+        directory: of the cluster.
+        masters: of the cluster.
+        say: called with what it waits for.
+        choices: of the operator.
+    """
+
+    def __init__(
+        self, client: ClusterClient, directory: ClusterDirectory, masters: Masters, say: Say, choices: UpgradeChoices
+    ) -> None:
+        self._client = client
+        self._directory = directory
+        self._masters = masters
+        self._say = say
+        self._choices = choices
+        self._missing_since: dict[str, float] = {}
+
+    def await_registered(self, state: ClusterState) -> ClusterState:
+        """Return the state of the cluster once all TaskExecutors that start with it are registered.
+
+        Those of an earlier upgrade may just be starting.
+
+        Raises:
+            ClusterError: that takes longer than ``cluster.start-timeout``.
+        """
+        wanted = _kept_workers(Configuration.read(self._directory.configuration_file))
+        deadline = time.monotonic() + self._masters.start_timeout_s
+        while len(state.task_executors) < wanted:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"only {len(state.task_executors)} of {wanted} TaskExecutors are registered",
+                    f"see {self._directory.log}/taskmanager*.log, and run the upgrade again once all are registered",
+                )
+            time.sleep(POLL_S)
+            state = observe(self._client, self._directory)
+        return state
+
+    def exchange(self, step: PlannedProcess, *, drains: bool) -> bool:
+        """Drain a TaskExecutor and end its process; return False if it has ended by itself before.
+
+        Args:
+            step: names the TaskExecutor.
+            drains: whether the ResourceManager can drain it.
+
+        Raises:
+            ClusterError: its tasks or its process do not end, or it has no process on this host.
+        """
+        found = self._directory.claim(step.process).living()
+        if found is None:  # it has just ended, and registers again
+            since = self._missing_since.setdefault(step.process, time.monotonic())
+            if time.monotonic() - since > self._masters.start_timeout_s:
+                raise ClusterError(
+                    f"{step.process} is registered, and no process of it runs on this host",
+                    "run the upgrade on its host, or leave the TaskExecutors with --masters-only",
+                )
+            return False
+        record: ProcessRecord = found[0]
+        if drains and not self._drain(step):
+            return False
+        signal_process(record.pid, signal.SIGTERM, record.is_alive)
+        if not await_condition(lambda: not record.is_alive(), self._masters.stop_timeout_s):
+            raise ClusterError(
+                f"{step.process} (process {record.pid}) has not ended within cluster.stop-timeout after SIGTERM",
+                f"see {self._directory.log}/{step.process}-runner.log; end it, and run the upgrade again",
+            )
+        return True
+
+    def _drain(self, step: PlannedProcess) -> bool:
+        """Wait until no job uses a TaskExecutor; return False if another process has its name by then."""
+        begun, moved, told = time.monotonic(), 0.0, frozenset[JobID]()
+        checkpoints = _Checkpoints(self._client, self._say)
+        while True:
+            try:
+                info = self._ask_to_drain(step, moves_tasks=moved > 0)
+            except UnknownTaskExecutorError:
+                return False
+            if info.registration.pid != step.pid:
+                return False
+            there = _jobs_of(info)
+            streaming = self._streaming() & frozenset(there) if there else frozenset()
+            drained = DrainedTaskExecutor(
+                info.slots.free == info.slots.registered,
+                frozenset(there) - streaming,
+                streaming,
+                checkpoints.done,
+            )
+            now = time.monotonic()
+            match next_drain_step(drained, now - begun, self._choices.drain_timeout_s):
+                case DrainStep.END:
+                    return True
+                case DrainStep.WAIT if drained.batch - told:
+                    told |= drained.batch
+                    limit = Duration().render(self._choices.drain_timeout_s)
+                    self._say(f"{step.process}: tasks of {', '.join(sorted(drained.batch))} may finish for {limit}")
+                case DrainStep.CHECKPOINT:
+                    checkpoints.advance(streaming)
+                case DrainStep.MOVE:
+                    moved = moved or now
+                    if now - moved > self._masters.start_timeout_s:
+                        raise ClusterError(
+                            f"tasks of {', '.join(sorted(there))} did not leave {step.process} within "
+                            "cluster.start-timeout",
+                            f"see {self._directory.log}/{step.process}.log; cancel the job or end its tasks, and run "
+                            "the upgrade again",
+                        )
+            time.sleep(POLL_S)
+
+    def _ask_to_drain(self, step: PlannedProcess, *, moves_tasks: bool) -> TaskManagerInfo:
+        return self._client.call(
+            RESOURCE_MANAGER,
+            ResourceManagerGateway,
+            lambda manager: manager.drain_task_manager(
+                ResourceID(step.process), DRAIN_LIFETIME_S, moves_tasks
+            ).result(),
+        )
+
+    def _streaming(self) -> frozenset[JobID]:
+        return frozenset(job.job_id for job in self._client.list_jobs() if job.streams)
+
+
+class _Checkpoints:
+    """The checkpoints of jobs before their queries move.
+
+    Attributes:
+        done: jobs whose checkpoint is complete or has failed. Then Spark's own checkpointLocation has to do.
+    """
+
+    def __init__(self, client: ClusterClient, say: Say) -> None:
+        self._client = client
+        self._say = say
+        self._triggers: dict[JobID, TriggerID] = {}
+        self.done: frozenset[JobID] = frozenset()
+
+    def advance(self, jobs: frozenset[JobID]) -> None:
+        """Request the checkpoints, or look whether they are complete; idempotent."""
+        for job_id in jobs - self.done:
+            trigger = self._triggers.setdefault(job_id, TriggerID.random())
+            try:
+                status = self._client.call(
+                    DISPATCHER,
+                    DispatcherGateway,
+                    lambda dispatcher: dispatcher.trigger_checkpoint(job_id, trigger).result(),  # noqa: B023  # called at once
+                )
+            except JobNotReachableError:
+                continue  # its JobMaster is being replaced
+            except GatewayError as error:
+                problem = str(error)
+            else:
+                if status.state is OperationState.IN_PROGRESS:
+                    continue
+                problem = status.error
+            if problem:
+                self._say(f"job {job_id} moves without a new checkpoint: {problem}")
+            self.done |= {job_id}

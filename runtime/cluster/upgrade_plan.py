@@ -4,13 +4,16 @@ Everything here is pure. A plan follows from the present state of the cluster al
 record of its progress: the plan of the next command has the steps that are left.
 
 The order is that of a rolling upgrade: standby masters first, the leading one last. Until then the leader is of the
-earlier release, which decides everything as before.
+earlier release, which decides everything as before. The TaskExecutors follow, because a master starts them with its own
+release, and because its ResourceManager has to know how to drain them (`next_drain_step`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
+from conf.values import Duration
 from runtime.errors import ClusterError
 from runtime.feature_level import Release
 from runtime.ids import JobID
@@ -50,6 +53,7 @@ class RunningTaskExecutor:
         release: that it runs.
         spark_version: of its Spark driver; empty if another machine runs its Spark.
         jobs: those that have slots on it.
+        slots: number of its slots.
     """
 
     name: str
@@ -57,6 +61,7 @@ class RunningTaskExecutor:
     release: Release
     spark_version: str = ""
     jobs: tuple[JobID, ...] = ()
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,8 @@ class ClusterState:
         is_session: whether it is a session cluster.
         is_member: whether its masters belong to a cluster on several hosts.
         has_redis: whether Redis keeps its leaders and jobs, and not the one master.
+        has_fixed_workers: whether a TaskExecutor that ends is started again. Otherwise one is started when a job needs
+            it.
     """
 
     feature_level: int
@@ -99,6 +106,7 @@ class ClusterState:
     is_session: bool = True
     is_member: bool = False
     has_redis: bool = True
+    has_fixed_workers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +117,34 @@ class Target:
         release: of Understudy.
         spark_version: of its PySpark.
         python: its interpreter.
+        drains: whether its ResourceManager can drain a TaskExecutor. That of 0.1.0 cannot.
     """
 
     release: Release
     spark_version: str
     python: str
+    drains: bool = True
+
+
+DRAIN_TIMEOUT_S = 600.0
+CHECKPOINT_S = 60.0
+"""Seconds for which streaming queries wait for the checkpoint before they move."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeChoices:
+    """The operator's choices.
+
+    Args:
+        masters_only: whether the TaskExecutors stay.
+        drain_timeout_s: seconds for which the batch tasks of a TaskExecutor may keep it from being exchanged.
+    """
+
+    masters_only: bool = False
+    drain_timeout_s: float = DRAIN_TIMEOUT_S
+
+
+DEFAULT_CHOICES = UpgradeChoices()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +190,12 @@ class UpgradePlan:
     """The steps of an upgrade, and their effects.
 
     Attributes:
-        steps: the masters to exchange, in this order.
+        steps: the processes to exchange, in this order.
         kept: the processes that stay as they are.
         jobs: the jobs that have not ended.
         warning: what the cluster's users notice; empty for nothing.
         to_do: the work that is left to the operator after the last step.
+        remedy: what to do about the warning; empty without one.
     """
 
     steps: tuple[PlannedProcess, ...]
@@ -171,6 +203,7 @@ class UpgradePlan:
     jobs: tuple[PlannedJob, ...]
     warning: str
     to_do: tuple[str, ...]
+    remedy: str = ""
 
 
 def check_upgrade(state: ClusterState, target: Target) -> None:
@@ -219,17 +252,16 @@ def check_interruption(plan: UpgradePlan, *, is_accepted: bool) -> None:
         UpgradeRefusedError: they notice something, and it is not accepted.
     """
     if plan.warning and not is_accepted:
-        raise UpgradeRefusedError(
-            plan.warning, "run `understudy start-master` first, which starts a standby, or accept this with --yes"
-        )
+        raise UpgradeRefusedError(plan.warning, plan.remedy)
 
 
-def plan_upgrade(state: ClusterState, target: Target) -> UpgradePlan:
+def plan_upgrade(state: ClusterState, target: Target, choices: UpgradeChoices = DEFAULT_CHOICES) -> UpgradePlan:
     """Return the plan for a cluster that `check_upgrade` accepts.
 
     Args:
         state: of the cluster.
         target: the other installation. A process of its release is not exchanged, even if it runs from elsewhere.
+        choices: of the operator.
     """
     old = sorted(
         (master for master in state.masters if not _runs(target, master.release)),
@@ -245,16 +277,115 @@ def plan_upgrade(state: ClusterState, target: Target) -> UpgradePlan:
         for master in state.masters
         if master not in old
     ]
+    moves_masters = bool(steps)
+    workers = [] if choices.masters_only else _old_workers(state, target)
+    steps += [_exchange_worker(worker, state, target, choices) for worker in workers]
     for worker in state.task_executors:
-        effect = "runs it already" if _runs(target, worker.release) else "stays: this command exchanges masters only"
-        kept.append(PlannedProcess(worker.name, worker.pid, worker.release.version, worker.release.version, effect))
-    warning = (
-        f"{old[0].name} is the only master: while it is exchanged the cluster answers no request; tasks keep running"
-        if old and is_alone
-        else ""
-    )
-    jobs = tuple(_job(job, state, target, will_move=bool(steps)) for job in state.jobs)
-    return UpgradePlan(tuple(steps), tuple(kept), jobs, warning, _to_do(state, target))
+        if worker not in workers:
+            effect = "runs it already" if _runs(target, worker.release) else "stays: only masters are exchanged"
+            version = worker.release.version
+            kept.append(PlannedProcess(worker.name, worker.pid, version, version, effect))
+    jobs = tuple(_job(job, state, target, choices, moves_masters=moves_masters) for job in state.jobs)
+    warning, remedy = _interruption(old if is_alone else [], workers, target)
+    return UpgradePlan(tuple(steps), tuple(kept), jobs, warning, _to_do(state, target, choices), remedy)
+
+
+def _old_workers(state: ClusterState, target: Target) -> list[RunningTaskExecutor]:
+    """Return the TaskExecutors of another release: those with fewest jobs first, to which queries of others move."""
+    old = [worker for worker in state.task_executors if not _runs(target, worker.release)]
+    return sorted(old, key=lambda worker: (len(worker.jobs), worker.name))
+
+
+def _interruption(alone: list[RunningMaster], workers: list[RunningTaskExecutor], target: Target) -> tuple[str, str]:
+    """Return what users notice of an upgrade, and the remedy; both are empty for nothing.
+
+    Args:
+        alone: the only master, if it is exchanged.
+        workers: the TaskExecutors to exchange.
+        target: the other installation.
+    """
+    if alone:
+        return (
+            f"{alone[0].name} is the only master: while it is exchanged the cluster answers no request; tasks keep "
+            "running",
+            "run `understudy start-master` first, which starts a standby, or accept this with --yes",
+        )
+    if used := [worker.name for worker in workers if worker.jobs and not target.drains]:
+        return (
+            f"{target.release} cannot drain TaskExecutors: the tasks on {', '.join(used)} fail, and run again if the "
+            "restart strategy of their job allows it",
+            "stop those jobs with savepoints first, leave the TaskExecutors with --masters-only, or accept this with "
+            "--yes",
+        )
+    return "", ""
+
+
+def missing_workers(before: ClusterState, state: ClusterState, exchanged: PlannedProcess | None = None) -> list[str]:
+    """Return the TaskExecutors that do not serve (again), in words.
+
+    Args:
+        before: the state before the exchange of a process.
+        state: the present one.
+        exchanged: the TaskExecutor that was exchanged, if it was one.
+    """
+    here = {worker.name: worker for worker in state.task_executors}
+    missing = []
+    for name in (worker.name for worker in before.task_executors):
+        if exchanged is None or name != exchanged.process:
+            is_missing = name not in here
+        else:  # its former process may still be listed, and one that is started on demand need not come back
+            is_missing = here[name].pid == exchanged.pid if name in here else state.has_fixed_workers
+        if is_missing:
+            missing.append(f"TaskExecutor {name}")
+    return missing
+
+
+class DrainStep(Enum):
+    """The next step of exchanging a TaskExecutor, whose slots no job gets any more."""
+
+    WAIT = "wait"
+    """Let its batch tasks finish."""
+    CHECKPOINT = "checkpoint"
+    """Take a checkpoint of its streaming jobs, so that little is done again."""
+    MOVE = "move"
+    """End its tasks, which run again elsewhere without a failure."""
+    END = "end"
+    """End its process, since no job uses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedTaskExecutor:
+    """A TaskExecutor that is being drained.
+
+    Args:
+        is_idle: whether all its slots are free.
+        batch: the jobs without streaming queries that have slots of it.
+        streaming: the jobs with streaming queries that have slots of it.
+        stored: those of *streaming* whose checkpoint is complete, or failed.
+    """
+
+    is_idle: bool
+    batch: frozenset[JobID] = frozenset()
+    streaming: frozenset[JobID] = frozenset()
+    stored: frozenset[JobID] = frozenset()
+
+
+def next_drain_step(found: DrainedTaskExecutor, waited_s: float, timeout_s: float) -> DrainStep:
+    """Return the next step of a drain. Streaming queries move last, so that they pause once and shortly.
+
+    Args:
+        found: the TaskExecutor.
+        waited_s: seconds since the drain began.
+        timeout_s: seconds for which batch tasks may finish.
+    """
+    if found.is_idle:
+        return DrainStep.END
+    # A slot that belongs to no job yet was given away just before the drain began.
+    if waited_s < timeout_s and (found.batch or not found.streaming):
+        return DrainStep.WAIT
+    if found.streaming - found.stored and waited_s < timeout_s + CHECKPOINT_S:
+        return DrainStep.CHECKPOINT
+    return DrainStep.MOVE
 
 
 def _runs(target: Target, release: Release) -> bool:
@@ -273,28 +404,60 @@ def _exchange(target: Target, master: RunningMaster, *, is_alone: bool) -> Plann
     return PlannedProcess(master.name, master.pid, master.release.version, target.release.version, effect)
 
 
-def _job(job: RunningJob, state: ClusterState, target: Target, *, will_move: bool) -> PlannedJob:
+def _exchange_worker(
+    worker: RunningTaskExecutor, state: ClusterState, target: Target, choices: UpgradeChoices
+) -> PlannedProcess:
+    streaming = [job for job in state.jobs if job.job_id in worker.jobs and job.streams]
+    if not target.drains:
+        effect = "ends without a drain" if worker.jobs else "no job uses it"
+    elif not worker.jobs:
+        effect = "no job uses it"
+    else:
+        effect = "gets no new task"
+        if len(streaming) < len(worker.jobs):
+            effect += f", batch tasks may finish for {Duration().render(choices.drain_timeout_s)}"
+        if streaming:
+            effect += ", streaming queries move"
+    effect += (
+        f"; its {worker.slots} slot(s) are missing until it has restarted"
+        if state.has_fixed_workers
+        else "; another one is started when a job needs it"
+    )
+    return PlannedProcess(worker.name, worker.pid, worker.release.version, target.release.version, effect)
+
+
+def _job(
+    job: RunningJob, state: ClusterState, target: Target, choices: UpgradeChoices, *, moves_masters: bool
+) -> PlannedJob:
     workers = [worker for worker in state.task_executors if job.job_id in worker.jobs]
-    if not will_move:
+    if not moves_masters:
         effect = "not affected"
     elif workers:
         effect = "its tasks keep running"
     else:
         effect = "has no slot: the next leader requests them again"
-    if old := [worker.name for worker in workers if not _runs(target, worker.release)]:
-        later = "its queries resume from the last checkpoint" if job.streams else "its tasks there run again"
-        effect += f"; when {' or '.join(old)} is restarted later, {later}"
+    if old := " or ".join(worker.name for worker in workers if not _runs(target, worker.release)):
+        if choices.masters_only:
+            later = "its queries resume from the last checkpoint" if job.streams else "its tasks there run again"
+            then = f"when {old} is restarted later, {later}"
+        elif not target.drains:
+            then = f"when {old} is exchanged, its tasks there fail, and run again if its restart strategy allows it"
+        elif job.streams:
+            then = f"when {old} is exchanged, its queries move after a checkpoint, without a failure"
+        else:
+            then = (
+                f"{old} is exchanged when its tasks there have finished; those that have not after "
+                f"{Duration().render(choices.drain_timeout_s)} run again elsewhere, without a failure"
+            )
+        effect = f"{effect}; {then}" if moves_masters else then
     return PlannedJob(job.job_id, job.name, job.state, tuple(worker.name for worker in workers), effect)
 
 
-def _to_do(state: ClusterState, target: Target) -> tuple[str, ...]:
+def _to_do(state: ClusterState, target: Target, choices: UpgradeChoices) -> tuple[str, ...]:
     found = []
-    if old := [worker for worker in state.task_executors if not _runs(target, worker.release)]:
+    if choices.masters_only and (old := _old_workers(state, target)):
         names = ", ".join(f"{worker.name} ({worker.release.version or 'unknown version'})" for worker in old)
-        found.append(
-            f"restart the TaskExecutors of another release, one at a time: {names}; `kill PID` with the PID of the "
-            "process in `understudy status`"
-        )
+        found.append(f"exchange the TaskExecutors of another release: {names}; leave out --masters-only")
     if target.release.levels.newest > state.feature_level:
         found.append(
             f"raise the feature level from {state.feature_level} once all components are upgraded, which ends "

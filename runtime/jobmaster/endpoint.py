@@ -592,6 +592,14 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._do(self._pool.ask_again(allocation_id))
 
     @rpc_sync
+    def vacate_task_manager(self, resource_id: ResourceID, lifetime_s: float, moves_tasks: bool) -> None:
+        graph, now = self._require_graph(), current_instant()
+        self._do(self._pool.vacate(resource_id, now.monotonic_s + lifetime_s, now.monotonic_s))
+        if moves_tasks and (moved := graph.move_tasks(resource_id, now)):
+            self.log.info("job %s leaves TaskExecutor %s, which is about to be exchanged", self._job_id, resource_id)
+            self._do(moved)
+
+    @rpc_sync
     def notify_feature_level(self, level: int) -> None:
         if level > self._level.number:
             self.log.info("job %s is written at feature level %d from now on", self._job_id, level)

@@ -382,6 +382,24 @@ class ExecutionGraph:
         unfinished = {key for key, task in self._tasks.items() if not task.is_finished}
         return self._restart(_region_to_restart(self._tasks, unfinished), at) + self._settle(at)
 
+    def move_tasks(self, resource_id: ResourceID, at: Instant) -> list[Instruction]:
+        """Run the tasks of a TaskExecutor again elsewhere, without a failure and without a delay. Idempotent.
+
+        Call `SlotPool.vacate` first, which keeps them from its slots. Ignored in states in which no task may be
+        restarted: those tasks are ending.
+        """
+        there = {
+            key
+            for key, task in self._tasks.items()
+            if task.current.state.is_deployed
+            and task.current.state is not ExecutionState.CANCELING
+            and task.current.slot is not None
+            and task.current.slot.slot_id.resource_id == resource_id
+        }
+        if self._status not in ACTIVE or not there:
+            return []
+        return self._restart(_region_to_restart(self._tasks, there), at, delay_s=0.0) + self._settle(at)
+
     def suspend(self, at: Instant) -> list[Instruction]:
         """Suspend the job, for another JobMaster that takes its running tasks over."""
         if self._status.is_terminal:
@@ -646,22 +664,22 @@ class ExecutionGraph:
             keys.add(self._task_of[cause.lost_result].chain.key)
         return self._restart(_region_to_restart(self._tasks, keys), at)
 
-    def _restart(self, region: set[JobVertexID], at: Instant) -> list[Instruction]:
+    def _restart(self, region: set[JobVertexID], at: Instant, delay_s: float | None = None) -> list[Instruction]:
         instructions: list[Instruction] = []
         for key in region:
             task = self._tasks[key]
             task.restarting = True
             if task.current.state is not ExecutionState.CREATED:
                 instructions += self._cancel_task(task, at)
-        instructions += self._add_restart(region)
+        instructions += self._add_restart(region, delay_s)
         self._transition(self._active_status(), at)
         return instructions
 
-    def _add_restart(self, region: set[JobVertexID]) -> list[Instruction]:
+    def _add_restart(self, region: set[JobVertexID], delay_s: float | None = None) -> list[Instruction]:
         restart_id = self._new_restart_id()
         self._restarts.add(restart_id, region)
         names = tuple(task.chain.name for key, task in self._tasks.items() if key in region)
-        return [ScheduleRestart(restart_id, self._strategy.delay, names)]
+        return [ScheduleRestart(restart_id, self._strategy.delay if delay_s is None else delay_s, names)]
 
     def _restart_what_is_due(self, at: Instant) -> None:
         for region in self._restarts.take_ready(lambda key: not self._tasks[key].is_active):

@@ -119,6 +119,8 @@ class SlotPool:
         self._new_allocation_id = new_allocation_id
         self._pending: dict[SlotRequestID, _Pending] = {}
         self._held: dict[AllocationID, _Held] = {}
+        self._vacated: dict[ResourceID, float] = {}
+        """TaskExecutors whose slots are returned at once when no task uses them, and until when."""
         self._connected = False
         self._closed = False
 
@@ -241,6 +243,9 @@ class SlotPool:
         if held is None:
             return []
         held.request_id, held.idle_since = None, now
+        if self._vacated.get(held.slot.slot_id.resource_id, now) > now:
+            del self._held[held.slot.allocation_id]
+            return [ReturnSlot(held.slot)]
         pending = next(iter(self._pending.values()), None)
         return [] if pending is None else self._give(held.slot, pending)
 
@@ -262,12 +267,21 @@ class SlotPool:
             return []
         return [SlotLost(allocation_id, reason)]
 
+    def vacate(self, resource_id: ResourceID, until: float, now: float) -> list[SlotPoolInstruction]:
+        """Hold no slot of a TaskExecutor in reserve until a time, since it is about to be exchanged. Idempotent."""
+        self._vacated[resource_id] = until
+        idle = [slot for slot in self.free_slots if slot.slot_id.resource_id == resource_id]
+        for slot in idle:
+            del self._held[slot.allocation_id]
+        return [ReturnSlot(slot) for slot in idle]
+
     def release_task_executor(self, resource_id: ResourceID, now: float) -> None:
         """Remove the slots of a lost TaskExecutor. The time-out of all waiting requests then starts again.
 
         Its tasks have failed, all for one cause. Call `ExecutionGraph.task_executor_lost` *afterwards*: otherwise a
         slot that it releases could be given to the next request, although it no longer exists.
         """
+        self._vacated.pop(resource_id, None)
         gone = [held for held in self._held.values() if held.slot.slot_id.resource_id == resource_id]
         for held in gone:
             del self._held[held.slot.allocation_id]

@@ -73,6 +73,15 @@ class JobMasterGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(RESOURCE_MANAGER)
+    def vacate_task_manager(self, resource_id: ResourceID, lifetime_s: float, moves_tasks: bool) -> Ask[None]:
+        """Return the slots of a TaskExecutor that no task uses, and those of its tasks as they end. Idempotent.
+
+        See `ResourceManagerGateway.drain_task_manager`. Tasks that are moved end and run again without a failure: the
+        restart strategy does not count that.
+        """
+        raise NotImplementedError
+
     @fenced_by(RECIPIENT)
     def cancel(self, because: str = "") -> Ask[None]:
         """Cancel the job; it is CANCELED when nothing of it runs any more. Idempotent.

@@ -55,6 +55,25 @@ class ResourceManagerGateway(FencedRpcGateway):
         """Deregister a TaskExecutor that is shutting down."""
         raise NotImplementedError
 
+    @fenced_by(RECIPIENT)
+    def drain_task_manager(self, resource_id: ResourceID, lifetime_s: float, moves_tasks: bool) -> Ask[TaskManagerInfo]:
+        """Allocate no more slots of a TaskExecutor that is about to be exchanged, and have jobs leave it. Idempotent.
+
+        Call this repeatedly: without a further call, jobs get slots of it again after *lifetime_s* seconds.
+
+        Args:
+            resource_id: the TaskExecutor.
+            lifetime_s: seconds for which this holds.
+            moves_tasks: whether its tasks are ended and run again elsewhere; otherwise those that run may finish.
+
+        Returns:
+            the TaskExecutor, with the slots that jobs still hold.
+
+        Raises:
+            UnknownTaskExecutorError: it is not registered.
+        """
+        raise NotImplementedError
+
     @fenced_by(JOB_MASTER)
     def register_job_manager(self, job_id: JobID, job_master: JobMasterRegistration) -> Ask[None]:
         """Register the JobMaster that leads this job.

@@ -375,6 +375,22 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def notify_slot_available(self, instance_id: InstanceID, report: SlotReport) -> None:
         self._carry_out(self._slots.report_slot_status(instance_id, report))
 
+    @rpc_sync
+    def drain_task_manager(self, resource_id: ResourceID, lifetime_s: float, moves_tasks: bool) -> TaskManagerInfo:
+        instance_id = self._registered(resource_id).instance_id
+        self._slots.drain_task_manager(instance_id, time.monotonic() + lifetime_s)
+        self._look_soon()
+        for job_id in {slot.job_id for slot in self._slots.statuses(instance_id)}:
+            if (job := None if job_id is None else self._jobs.get(job_id)) is not None:
+                self.spawn(self._vacate(job, resource_id, lifetime_s, moves_tasks), f"draining {resource_id}")
+        return self._info(resource_id)
+
+    async def _vacate(self, job: _Job, resource_id: ResourceID, lifetime_s: float, moves_tasks: bool) -> None:
+        try:
+            await job.gateway.vacate_task_manager(resource_id, lifetime_s, moves_tasks)
+        except ActorError as error:  # the next call of `drain_task_manager` repeats it
+            self.log.warning("%s was not asked to leave %s: %s", job.leader.address, resource_id, error)
+
     @rpc_tell
     def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
         instance = self._instances.find(resource_id)
@@ -544,6 +560,9 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     @rpc_sync
     def request_task_manager_info(self, resource_id: ResourceID) -> TaskManagerInfo:
+        return self._info(resource_id)
+
+    def _info(self, resource_id: ResourceID) -> TaskManagerInfo:
         instance = self._registered(resource_id)
         return TaskManagerInfo(
             instance.registration,

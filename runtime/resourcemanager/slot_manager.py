@@ -296,6 +296,10 @@ class SlotManager:
         self._renewing: set[InstanceID] = set()
         self._away: dict[ResourceID, tuple[str, float]] = {}
         """TaskExecutors that have left to renew their drivers, with the user for whom, and when."""
+        self._draining: dict[InstanceID, float] = {}
+        """TaskExecutors that are released because they are about to be exchanged, and until when."""
+        self._exchanged: dict[ResourceID, float] = {}
+        """TaskExecutors that have left to be exchanged, and when."""
         self._phase_ends: float | None = None
         """When a drain phase, or a pause between two, ends next; None without one."""
         self._counts = SlotCounts()
@@ -495,7 +499,8 @@ class SlotManager:
     def expired(self, now: float) -> list[SlotManagerInstruction]:
         """Fail requests that have waited too long, except those with a pending slot; call it regularly.
 
-        At the end of a drain phase, or of a pause between two, the free slots are given anew.
+        At the end of a drain phase, or of a pause between two, the free slots are given anew. So are those of a
+        TaskExecutor that `drain_task_manager` was not called for again in time.
         """
         due = [entry for entry in self._requests.values() if entry.deadline <= now and entry.slot_id is None]
         if self._share.queues.is_set and self._slots:  # each waits for its turn, however long that takes
@@ -504,11 +509,15 @@ class SlotManager:
             due.clear()
         failed = [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
         is_over = self._phase_ends is not None and self._phase_ends <= now
+        for instance_id in [each for each, until in self._draining.items() if until <= now]:
+            del self._draining[instance_id]
+            failed += self.keep_task_manager(instance_id)
         return [*failed, *self._match()] if is_over else failed
 
     def next_deadline(self) -> float | None:
-        """Return the monotonic time in seconds at which the next request or drain phase ends; None if none does."""
+        """Return the monotonic time in seconds at which the next request, drain phase or drain ends; None for none."""
         ends = [entry.deadline for entry in self._requests.values() if entry.slot_id is None]
+        ends += self._draining.values()
         return min(ends if self._phase_ends is None else [*ends, self._phase_ends], default=None)
 
     # ----------------------------------------------------------- task managers
@@ -541,6 +550,7 @@ class SlotManager:
         manager = TaskManagerSlots(instance_id, resource_id, address, location, self._registrations, {})
         manager.serves_one_user = serves_one_user
         self._away.pop(resource_id, None)
+        self._exchanged.pop(resource_id, None)
         self._task_managers[instance_id] = self._by_name[resource_id] = manager
         return self.report_slot_status(instance_id, report)
 
@@ -587,6 +597,16 @@ class SlotManager:
         manager.released, manager.idle_since = False, None
         self._count(manager)
         return self._match()
+
+    def drain_task_manager(self, instance_id: InstanceID, until: float) -> None:
+        """Allocate no more slots of a TaskExecutor that is about to be exchanged, until a time or that of a later call.
+
+        Ignore one whose worker is being stopped already.
+        """
+        manager = self._task_managers.get(instance_id)
+        if manager is not None and (instance_id in self._draining or not manager.released):
+            self._draining[instance_id] = until
+            self.release_task_manager(instance_id)
 
     def report_slot_status(self, instance_id: InstanceID, report: SlotReport) -> list[SlotManagerInstruction]:
         """Update the slots of a TaskExecutor by its report. Ignore unknown instances: they must register first."""
@@ -741,6 +761,8 @@ class SlotManager:
             self._away = {name: away for name, away in self._away.items() if away[1] > now - RENEWAL_S}
             self._away[manager.resource_id] = manager.renewing, now
             self._renew(manager, None)
+        if self._draining.pop(manager.instance_id, None) is not None:
+            self._exchanged[manager.resource_id] = self._clock()
         self._belong(manager, None)
         for slot in manager.slots.values():
             self._requeue(slot)
@@ -860,8 +882,14 @@ class SlotManager:
 
     @property
     def _is_unfulfillable(self) -> bool:
-        """True if requests are to fail at once: there is no slot, and no driver is being renewed."""
-        return self._fail_unfulfillable and not self._slots and not self._expected_back()
+        """True if requests are to fail at once: there is no slot, and no TaskExecutor is expected back."""
+        return self._fail_unfulfillable and not self._slots and not self._expected_back() and not self._in_exchange()
+
+    def _in_exchange(self) -> list[ResourceID]:
+        """Return the TaskExecutors that are being exchanged: those that are drained, and those that have left."""
+        since = self._clock() - RENEWAL_S
+        left = [name for name, at in self._exchanged.items() if at >= since]
+        return sorted([*left, *(self._task_managers[each].resource_id for each in self._draining)])
 
     def _expected_back(self, user: str | None = None) -> list[ResourceID]:
         """Return the TaskExecutors that renew their drivers and have left for it, for one user or for all."""
@@ -898,6 +926,9 @@ class SlotManager:
         if others:
             queue += f"; {others} TaskExecutor(s) serve other users, and two users share none"
             remedy = "wait for other jobs, cancel one, or start more TaskExecutors"
+        if names := self._in_exchange():
+            queue += f"; {', '.join(names)} is being exchanged by an upgrade"
+            remedy = "wait for it"
         remedy = self.outlook or remedy
         return f"the cluster has {have}{queue}; {remedy}"
 

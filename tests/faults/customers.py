@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,9 @@ from runtime.job_file import read_job_file
 from runtime.protocol.errors import GatewayError, JobAlreadyTerminatedError, JobNotFoundError
 from tests.cluster_harness import Cluster
 from tests.faults.history import FINAL, Call, Execution, Operation, Outcome
+
+LENGTHS_S = (0.2, 1.0, 3.0, 6.0, 9.0)
+"""Seconds that jobs take."""
 
 # Beats while it lives, so that it is known from when to when it ran; ends by itself after its argument's seconds.
 JOB = """\
@@ -58,15 +61,24 @@ class Recorder:
 
 
 class Customer(threading.Thread):
-    """A client of the cluster: one job after the other, until it is told to stop."""
+    """A client of the cluster: one job after the other, until it is told to stop; *lengths* are those of the jobs."""
 
-    def __init__(self, cluster: Cluster, scratch: Path, recorder: Recorder, seed: int, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        scratch: Path,
+        recorder: Recorder,
+        seed: int,
+        stop: threading.Event,
+        lengths: Sequence[float] = LENGTHS_S,
+    ) -> None:
         super().__init__(name=f"customer-{seed}")
         self._cluster = cluster
         self._scratch = scratch
         self._recorder = recorder
         self._random = random.Random(seed)
         self._stop_now = stop
+        self._lengths = lengths
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -79,7 +91,7 @@ class Customer(threading.Thread):
 
     def _one_job(self, client: ClusterClient) -> None:
         job_id, file = JobID.random(), self._scratch / "job.py"
-        seconds = self._random.choice((0.2, 1.0, 3.0, 6.0, 9.0))
+        seconds = self._random.choice(self._lengths)
         arguments = (str(self._scratch / f"{job_id}.run"), f"{seconds}")
         graph = read_job_file(file, arguments, None, job_id)
         submit = lambda: client.submit(graph, file)  # noqa: E731

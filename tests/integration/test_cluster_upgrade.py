@@ -1,11 +1,13 @@
-"""`understudy cluster upgrade` with real clusters: masters are exchanged, and no job notices."""
+"""`understudy cluster upgrade` with real clusters: masters are exchanged, and no job notices.
+
+`tests.upgrade` exchanges TaskExecutors too, of real releases and in any order, while processes are killed.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import sysconfig
-import venv
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests import release
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
 from tests.fakes.sshd import unused_port
 from tests.job_files import TRIVIAL, write_job
-from tests.next_release import LEVEL, VERSION, make_next_release
+from tests.next_release import LEVEL, VERSION, make_environment, make_next_release
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not release.is_clone(), reason="the previous release comes from git, which is not here")
@@ -63,15 +65,6 @@ def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def new_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The next release."""
     return make_next_release(tmp_path_factory.mktemp("next") / "tree")
-
-
-def make_environment(directory: Path, tree: Path | None) -> Path:
-    """Make a virtual environment with the release in *tree*, and the other packages of this one; None: with nothing."""
-    venv.create(directory, symlinks=True)
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
-    if tree is not None:
-        (packages / "release.pth").write_text(f"{tree}\n{sysconfig.get_path('purelib')}\n")
-    return directory
 
 
 def plant_killer(environment: Path, gate: Path) -> None:
@@ -135,7 +128,7 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
     assert VERSION not in before.values()
 
     # The dry run shows the order, and the one job; it changes nothing.
-    plan = upgraded.json("cluster", "upgrade", "--dry-run")
+    plan = upgraded.json("cluster", "upgrade", "--masters-only", "--dry-run")
     assert plan["is_dry_run"]
     assert [(step["process"], step["pid"]) for step in plan["steps"]] == [
         ("master-1", pair.pid_of("master-1")),
@@ -143,11 +136,12 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
     ]
     assert [(each["job_id"], each["task_executors"]) for each in plan["jobs"]] == [(job.job_id, ["taskmanager-0"])]
     shown = upgraded.run("cluster", "upgrade", "--dry-run").stdout
-    assert "its tasks keep running" in shown
+    assert "3      taskmanager-0" in shown
+    assert "its tasks keep running; taskmanager-0 is exchanged when its tasks there have finished" in shown
     assert versions(upgraded) == before
 
     # Jobs are submitted and finish while the masters are exchanged.
-    command = upgraded.command("cluster", "upgrade")
+    command = upgraded.command("cluster", "upgrade", "--masters-only")
     environment = {"PYTHONPATH": str(new_tree)}
     finished = 0
     with subprocess.Popen(
@@ -167,7 +161,7 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
         "2 of 2: exchanging master",
     ]
     assert out.splitlines()[0] == f"all masters run Understudy {VERSION}"
-    assert "restart the TaskExecutors of another release, one at a time: taskmanager-0" in out
+    assert "exchange the TaskExecutors of another release: taskmanager-0" in out
     assert "raise the feature level from 1" in out
     assert versions(upgraded) == {"master": VERSION, "master-1": VERSION}
     assert what_must_stay(upgraded, job) == kept
@@ -175,16 +169,16 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
     assert page_of(upgraded, "rest") == page, "the first master serves its configured port again"
 
     # Run again, it has nothing to do.
-    assert upgraded.json("cluster", "upgrade")["steps"] == []
+    assert upgraded.json("cluster", "upgrade", "--masters-only")["steps"] == []
 
     # Back to the previous release, in an environment of its own. The command is killed when it has ended the standby.
     previous = make_environment(tmp_path / "venv", old_tree)
     plant_killer(previous, tmp_path / "kill")
-    back = ("cluster", "upgrade", f"--to={previous}")
+    back = ("cluster", "upgrade", "--masters-only", f"--to={previous}")
     assert upgraded.run(*back, check=False).returncode == -9
     with pair.client() as client:
         assert len(client.status().masters) == 1
-    (ended, leading) = upgraded.json("cluster", "upgrade", f"--to={previous}", "--dry-run")["steps"]
+    (ended, leading) = upgraded.json(*back, "--dry-run")["steps"]
     assert (ended["pid"], ended["version"]) == (0, "")
     assert leading["version"] == VERSION
     done = upgraded.json(*back)
@@ -206,9 +200,9 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
     kept = what_must_stay(single, job)
     environment = make_environment(tmp_path / "venv", new_tree)
     upgraded = replace(single, tree=new_tree)
-    to = f"--to={environment}"
+    to = ("--masters-only", f"--to={environment}")
     master = single.pid_of("master")
-    refused = upgraded.run("cluster", "upgrade", to, check=False)
+    refused = upgraded.run("cluster", "upgrade", *to, check=False)
     assert refused.returncode == 1
     assert "error: master is the only master" in refused.stderr
     assert "understudy start-master" in refused.stderr
@@ -216,28 +210,32 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
 
     other = ClusterDirectory(single.directory).claim(CLAIM)  # as another upgrade holds it
     assert other.try_acquire()
-    told = upgraded.run("cluster", "upgrade", to, "--yes", check=False)
+    told = upgraded.run("cluster", "upgrade", *to, "--yes", check=False)
     assert (told.returncode, "error: another upgrade of the cluster" in told.stderr) == (1, True)
     other.release()
 
     plant_killer(environment, tmp_path / "kill")
-    assert upgraded.run("cluster", "upgrade", to, "--yes", check=False).returncode == -9
+    assert upgraded.run("cluster", "upgrade", *to, "--yes", check=False).returncode == -9
     assert upgraded.run("status", check=False).returncode == 69
     assert upgraded.tasks_of(job.job_id) == kept["tasks"]
-    done = upgraded.run("cluster", "upgrade", to)
+    done = upgraded.run("cluster", "upgrade", *to)
     assert done.stderr == f"starting the master that an interrupted upgrade has ended, with Understudy {VERSION}\n"
     assert versions(upgraded) == {"master": VERSION}
     upgraded.await_status(job.job_id, "RUNNING")
     assert what_must_stay(upgraded, job) == kept
 
-    # What the last lines say is left to do: the TaskExecutor, and the feature level.
-    (restart, finalize) = upgraded.json("cluster", "upgrade")["to_do"]
-    assert "taskmanager-0" in restart
+    # Then the TaskExecutor. Its job has no restart strategy: its task is moved, which is no failure of it.
+    (exchange, finalize) = upgraded.json("cluster", "upgrade", "--masters-only")["to_do"]
+    assert "taskmanager-0" in exchange
     assert "finalize" in finalize
+    done = upgraded.run("cluster", "upgrade", "--drain-timeout=0s")
+    assert "1 of 1: exchanging taskmanager-0" in done.stderr
+    assert done.stdout.splitlines()[0] == f"all masters and TaskExecutors run Understudy {VERSION}"
+    assert [each["version"] for each in upgraded.json("status")["task_executors"]] == [VERSION]
+    moved = upgraded.await_status(job.job_id, "RUNNING")
+    assert (moved["failure_history"], moved["restarts"], job.starts) == ([], 1, 2)
     job.release()
     upgraded.await_status(job.job_id, "FINISHED")
-    subprocess.run(["kill", str(upgraded.pid_of("taskmanager-0"))], check=True)
-    await_value(lambda: [each["version"] for each in upgraded.json("status")["task_executors"]] == [VERSION])
     assert upgraded.json("cluster", "upgrade")["to_do"] == [finalize]
     assert upgraded.json("cluster", "finalize")["feature_level"] == LEVEL
     assert upgraded.json("cluster", "upgrade")["to_do"] == []

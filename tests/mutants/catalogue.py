@@ -15,6 +15,7 @@ from tests.mutants import (
     own_names,
     queues,
     rest,
+    upgrades,
     users,
     working_directory,
 )
@@ -33,6 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *own_names.MUTANTS,
     *queues.MUTANTS,
     *rest.MUTANTS,
+    *upgrades.MUTANTS,
     *users.MUTANTS,
     *working_directory.MUTANTS,
 )

@@ -794,3 +794,35 @@ def test_restarting_all_is_no_failure_and_leaves_what_has_finished() -> None:
     assert (archive.status, archive.failure_history, archive.restarts) == (JobStatus.RUNNING, (), 1)
     d.note(d.graph.cancel(d.at()))
     assert d.graph.restart_all(d.at()) == [], "a job that is being cancelled goes nowhere else"
+
+
+def test_tasks_move_off_a_task_executor_without_a_failure_and_without_the_strategys_delay() -> None:
+    d = Driver(graph=make_graph(names="ab"))
+    d.start()
+    d.run("a", "tm-1")
+    d.run("b", "tm-2")
+    first = d.attempt("a")
+    instructions = d.graph.move_tasks(ResourceID("tm-1"), d.at())
+    assert only(CancelTask, instructions).attempt_id == first
+    restart = only(ScheduleRestart, instructions)
+    assert (restart.task_names, restart.delay_s) == (("a",), 0.0)
+    assert d.graph.move_tasks(ResourceID("tm-1"), d.at()) == [], "it is on its way"
+    d.note(d.graph.restart_due(restart.restart_id, d.at()))
+    d.note(d.graph.task_state_reported(TaskExecutionState(first, S.CANCELED), d.at()))
+    assert d.assign("a", "tm-2").attempt.attempt_number == 1
+    archive = d.graph.archive()
+    assert (archive.status, archive.failure_history, archive.restarts) == (JobStatus.RUNNING, (), 1)
+    assert d.graph.move_tasks(ResourceID("tm-1"), d.at()) == [], "nothing of it is there any more"
+    d.note(d.graph.cancel(d.at()))
+    assert d.graph.move_tasks(ResourceID("tm-2"), d.at()) == []
+
+
+def test_a_task_that_fails_while_it_moves_uses_no_attempt_of_the_strategy() -> None:
+    d = Driver(graph=make_graph(names="a"))
+    d.start()
+    d.run("a", "tm-1")
+    restart = only(ScheduleRestart, d.graph.move_tasks(ResourceID("tm-1"), d.at()))
+    d.note(d.graph.restart_due(restart.restart_id, d.at()))
+    d.note(d.graph.task_executor_lost(ResourceID("tm-1"), "killed", d.at()))
+    assert d.assign("a", "tm-2").attempt.attempt_number == 1
+    assert d.graph.archive().failure_history == ()

@@ -94,6 +94,18 @@ async def test_a_request_is_sent_again_whose_slot_was_allocated_and_never_offere
     assert master._resource_manager.ask_for_slot.call_args.args[0] == asked
 
 
+async def test_slots_of_a_vacated_task_executor_go_back_at_once_and_its_tasks_move_if_they_are_to(master: Any) -> None:
+    worker = SLOT.slot_id.resource_id
+    master._pool = SlotPool(60.0, 60.0)
+    master._pool.adopt_slot(REQUEST, SLOT, 0.0)
+    master._graph.move_tasks = Mock(return_value=[ReleaseSlot(REQUEST)])
+    master.vacate_task_manager(worker, 60.0, moves_tasks=False)
+    assert not master._graph.move_tasks.called
+    master.vacate_task_manager(worker, 60.0, moves_tasks=True)
+    assert master._graph.move_tasks.call_args.args[0] == worker
+    assert [call.args[0] for call in master._task_managers.free_slot.call_args_list] == [SLOT]
+
+
 async def test_what_is_due_earlier_is_not_kept_waiting_by_a_later_timer(
     master: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

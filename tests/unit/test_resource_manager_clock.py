@@ -17,12 +17,14 @@ from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
 from runtime.protocol.diagnostics import TaskManagerMetrics
+from runtime.protocol.errors import UnknownTaskExecutorError
 from runtime.protocol.leader import LeaderTerm
 from runtime.protocol.messages import TaskExecutorHeartbeat
 from runtime.protocol.resource_manager_driver import ResourceManagerDriver
 from runtime.protocol.slots import SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager import endpoint as module
 from runtime.resourcemanager.endpoint import ResourceManager
+from runtime.resourcemanager.instance_manager import Instance
 from runtime.resourcemanager.slot_manager import SlotManager
 from tests.waiting import PATIENCE_S
 
@@ -30,6 +32,8 @@ TERM = LeaderTerm("resourcemanager", 1, "session")
 NAME, INSTANCE, JOB = ResourceID("tm-1"), InstanceID("1" * 32), JobID("a" * 32)
 FREE = SlotReport((SlotStatus(SlotID(NAME, 0)),))
 USED = SlotReport((SlotStatus(SlotID(NAME, 0), JOB, AllocationID("b" * 32)),))
+OTHER = JobID("d" * 32)
+TWO_SLOTS = SlotReport((*USED.slots, SlotStatus(SlotID(NAME, 1))))
 METRICS = TaskManagerMetrics(1, 1.0, 1, 1, 1, 1.0, 0, {})
 
 
@@ -135,3 +139,33 @@ async def test_a_worker_that_nobody_uses_is_stopped_when_its_time_is_over(clock:
         while not clock.driver.release_resource.await_count:  # noqa: ASYNC110  # a mock tells nobody
             await asyncio.sleep(0.005)
     assert time.monotonic() - began >= 1.0
+
+
+async def test_a_drained_task_executor_is_left_by_its_jobs_and_used_again_when_nobody_repeats_that(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = clock.manager
+    job = Mock(gateway=Mock(vacate_task_manager=AsyncMock(side_effect=[ActorError("it does not answer"), None])))
+    manager._jobs = {JOB: job, OTHER: Mock()}
+    registration = Mock(resource_id=NAME, address="address", serves_one_user=False)
+    manager._instances._instances[INSTANCE] = instance = Instance(INSTANCE, registration, Mock(), 0, 0)
+    manager._instances._by_name[NAME] = instance
+    manager._slots = SlotManager(60.0)
+    manager._slots.register_task_manager(INSTANCE, NAME, "address", TWO_SLOTS)
+    given: list[Any] = []
+    monkeypatch.setattr(manager, "_allocate", AsyncMock(side_effect=given.append))
+
+    with pytest.raises(UnknownTaskExecutorError, match="no TaskExecutor tm-9 is registered"):
+        manager.drain_task_manager(ResourceID("tm-9"), 0.2, moves_tasks=False)
+    info = manager.drain_task_manager(NAME, 60.0, moves_tasks=False)
+    assert (info.registration, [slot.job_id for slot in info.allocations]) == (registration, [JOB, None])
+    manager.drain_task_manager(NAME, 0.2, moves_tasks=True)
+    manager.request_slot(SlotRequest(OTHER, AllocationID("c" * 32), "flights", "join"))
+    async with asyncio.timeout(PATIENCE_S):
+        while not given:  # noqa: ASYNC110  # it tells nobody
+            await asyncio.sleep(0.005)
+    assert given[0].slot_id == SlotID(NAME, 1)
+    assert [call.args for call in job.gateway.vacate_task_manager.await_args_list] == [
+        (NAME, 60.0, False),
+        (NAME, 0.2, True),
+    ]

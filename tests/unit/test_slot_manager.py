@@ -20,7 +20,7 @@ from runtime.protocol.slots import (
     TaskManagerLocation,
     locality_of,
 )
-from runtime.resourcemanager.slot_manager import SlotManager
+from runtime.resourcemanager.slot_manager import RENEWAL_S, SlotManager
 from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
 JOB = JobID("a" * 32)
@@ -323,6 +323,54 @@ def test_a_released_task_executor_is_given_to_nobody_until_it_is_kept() -> None:
     assert manager.keep_task_manager(instance(2)) == []
     assert manager.waiting == 0
     assert idle(manager, 50.0) == {"tm-1": None, "tm-2": None}
+
+
+def test_a_drained_task_executor_is_given_to_nobody_unless_the_drain_is_not_repeated() -> None:
+    manager = SlotManager(100.0)
+    register(manager, 1, 2)
+    taken = allocated(manager, 1)
+    manager.drain_task_manager(instance(1), until=10.0)
+    assert manager.register_slot_request(request(2), 0.0) == []
+    assert "tm-1 is being exchanged by an upgrade; wait for it" in (
+        manager.waiting_reason(request(2).allocation_id) or ""
+    )
+    assert manager.registered_workers(0.0) == (), "another one may be started in its place"
+    assert manager.next_deadline() == 10.0
+    assert manager.report_slot_status(instance(1), report("tm-1", taken, None)) == []
+    manager.drain_task_manager(instance(1), until=20.0)
+    assert manager.expired(10.0) == []
+    assert slots_of(manager.expired(20.0)) == ["tm-1/1"]
+    assert manager.next_deadline() is None
+
+
+def test_requests_wait_for_the_only_task_executor_while_it_is_exchanged() -> None:
+    clock = [0.0]
+    manager = SlotManager(1000.0, clock=lambda: clock[0])
+    register(manager, 1, 1)
+    manager.set_fail_unfulfillable_request(fail=True)
+    manager.drain_task_manager(instance(1), until=10.0)
+    assert manager.register_slot_request(request(1), 0.0) == []
+    assert manager.unregister_task_manager(instance(1)) == []
+    assert manager.register_slot_request(request(2), 0.0) == []
+    assert "tm-1 is being exchanged" in (manager.waiting_reason(request(2).allocation_id) or "")
+    again = manager.register_task_manager(instance(2), ResourceID("tm-1"), "addr-2", report("tm-1", None))
+    assert slots_of(again) == ["tm-1/0"]
+    # One that does not come back is not expected for ever; nor is one that was not drained.
+    manager.drain_task_manager(instance(2), until=10.0)
+    manager.unregister_task_manager(instance(2))
+    clock[0] = RENEWAL_S + 1
+    (failed,) = manager.register_slot_request(request(3), 0.0)
+    assert isinstance(failed, FailRequest)
+    assert "being exchanged" not in failed.reason
+
+
+def test_a_task_executor_that_is_being_stopped_is_not_drained() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    manager.release_task_manager(instance(1))
+    manager.drain_task_manager(instance(1), until=5.0)
+    manager.drain_task_manager(instance(7), until=5.0)
+    assert manager.next_deadline() is None
 
 
 def test_a_slot_that_was_used_and_freed_between_two_looks_was_used() -> None:

@@ -230,6 +230,38 @@ def test_closing_gives_everything_back_and_takes_no_more() -> None:
     assert pool.request_slot(request(3), "t", 0.0) == [SlotRequestFailed(request(3), "the job is ending")]
 
 
+def test_slots_of_a_vacated_task_executor_are_returned_at_once_and_others_kept() -> None:
+    pool = connected_pool()
+    for number in (1, 2, 3):
+        pool.request_slot(request(number), "map", 0.0)
+        offer(pool, number, number)
+    other = SlotOffer(allocation(4), slot(0, "tm-2"))
+    pool.request_slot(request(4), "map", 0.0)
+    pool.offer_slot(other, "addr", 0.0)
+    pool.release_slot(request(1), 1.0)
+    pool.release_slot(request(4), 1.0)
+    there = [AllocatedSlot(allocation(number), slot(number), "addr") for number in (1, 2, 3)]
+    assert pool.vacate(ResourceID("tm-1"), 20.0, 10.0) == [ReturnSlot(there[0])]
+    assert pool.vacate(ResourceID("tm-1"), 20.0, 11.0) == []
+    # Its next task gets another slot, even one that waits while a slot there becomes free.
+    assert [type(item) for item in pool.request_slot(request(5), "map", 12.0)] == [SlotReady]
+    assert [type(item) for item in pool.request_slot(request(6), "map", 12.0)] == [AskForSlot]
+    assert pool.release_slot(request(2), 13.0) == [ReturnSlot(there[1])]
+    assert pool.pending == (request(6),)
+    # Later, without a further call, a slot there serves the next request again.
+    assert SlotReady(request(6), there[2]) in pool.release_slot(request(3), 20.0)
+
+
+def test_a_task_executor_that_takes_the_place_of_a_vacated_one_is_used() -> None:
+    pool = connected_pool()
+    pool.vacate(ResourceID("tm-1"), 20.0, 10.0)
+    pool.release_task_executor(ResourceID("tm-1"), 11.0)
+    pool.request_slot(request(1), "map", 12.0)
+    offer(pool, 1, 1, 12.0)
+    assert pool.release_slot(request(1), 13.0) == []
+    assert len(pool.free_slots) == 1
+
+
 class SlotPoolMachine(RuleBasedStateMachine):
     """Against a ResourceManager and TaskExecutors that may refuse, crash, repeat themselves or be late."""
 

@@ -7,14 +7,20 @@ from dataclasses import replace
 import pytest
 
 from runtime.cluster.upgrade_plan import (
+    CHECKPOINT_S,
     ClusterState,
+    DrainedTaskExecutor,
+    DrainStep,
     RunningJob,
     RunningMaster,
     RunningTaskExecutor,
     Target,
+    UpgradeChoices,
     UpgradeRefusedError,
     check_interruption,
     check_upgrade,
+    missing_workers,
+    next_drain_step,
     plan_upgrade,
 )
 from runtime.feature_level import FeatureLevels, Release
@@ -33,10 +39,12 @@ JOBS = (
     RunningJob(QUEUED, "queued", "CREATED"),
 )
 STATE = ClusterState(1, (LEADER, STANDBY), (WORKER,), JOBS)
+MASTERS_ONLY = UpgradeChoices(masters_only=True)
+OLD_TARGET = Target(OLD, "4.1.0", "/old/bin/python", drains=False)
 
 
-def order(state: ClusterState, target: Target = TARGET) -> list[str]:
-    return [step.process for step in plan_upgrade(state, target).steps]
+def order(state: ClusterState, target: Target = TARGET, choices: UpgradeChoices = MASTERS_ONLY) -> list[str]:
+    return [step.process for step in plan_upgrade(state, target, choices).steps]
 
 
 def test_standbys_are_exchanged_first_and_the_leading_dispatcher_last() -> None:
@@ -44,7 +52,7 @@ def test_standbys_are_exchanged_first_and_the_leading_dispatcher_last() -> None:
     manager = replace(STANDBY, leads=("resourcemanager",))
     dispatcher = replace(LEADER, leads=("dispatcher",))
     assert order(replace(STATE, masters=(dispatcher, manager, THIRD))) == ["master-2", "master-1", "master"]
-    steps = plan_upgrade(STATE, TARGET).steps
+    steps = plan_upgrade(STATE, TARGET, MASTERS_ONLY).steps
     assert [(step.pid, step.version, step.target_version) for step in steps] == [
         (11, "0.1.0", "0.2.0"),
         (10, "0.1.0", "0.2.0"),
@@ -53,26 +61,48 @@ def test_standbys_are_exchanged_first_and_the_leading_dispatcher_last() -> None:
     assert "a standby takes over" in steps[1].effect
 
 
+def test_task_executors_follow_the_masters_and_those_with_fewest_jobs_come_first() -> None:
+    idle, used = replace(WORKER, name="taskmanager-1", jobs=()), replace(WORKER, name="taskmanager-2", jobs=(BATCH,))
+    state = replace(STATE, task_executors=(WORKER, used, idle))
+    assert order(state, choices=UpgradeChoices()) == [
+        "master-1",
+        "master",
+        "taskmanager-1",
+        "taskmanager-2",
+        "taskmanager-0",
+    ]
+
+
 @pytest.mark.parametrize("leader", range(3))
-def test_carried_out_step_by_step_from_the_state_alone_each_master_is_exchanged_once(leader: int) -> None:
+def test_carried_out_step_by_step_from_the_state_alone_each_process_is_exchanged_once(leader: int) -> None:
     """After each step the plan is computed again, as an upgrade does that is interrupted after every step."""
     masters = [LEADER, STANDBY, THIRD]
     masters = [replace(each, leads=LEADER.leads if index == leader else ()) for index, each in enumerate(masters)]
-    state, done = replace(STATE, masters=tuple(masters)), []
+    workers = (WORKER, replace(WORKER, name="taskmanager-1", pid=21, jobs=()))
+    state, done = replace(STATE, masters=tuple(masters), task_executors=workers), []
     while steps := plan_upgrade(state, TARGET).steps:
-        done.append(steps[0].process)
-        was = next(each for each in state.masters if each.name == steps[0].process)
-        others = [each for each in state.masters if each is not was]
-        if was.leads:  # another one takes over
-            others[0] = replace(others[0], leads=was.leads)
-        state = replace(state, masters=(*others, RunningMaster(was.name, was.pid + 100, NEW)))
-    assert sorted(done) == sorted(each.name for each in masters)
-    assert done[-1] == masters[leader].name
+        name = steps[0].process
+        done.append(name)
+        if name.startswith("master"):
+            was = next(each for each in state.masters if each.name == name)
+            others = [each for each in state.masters if each is not was]
+            if was.leads:  # another one takes over
+                others[0] = replace(others[0], leads=was.leads)
+            state = replace(state, masters=(*others, RunningMaster(was.name, was.pid + 100, NEW)))
+        else:
+            gone = next(each for each in state.task_executors if each.name == name)
+            rest = [each for each in state.task_executors if each is not gone]
+            rest = [replace(each, jobs=(*each.jobs, *gone.jobs)) for each in rest]
+            fresh = replace(gone, pid=gone.pid + 100, release=NEW, jobs=())
+            state = replace(state, task_executors=(*rest, fresh))
+    assert done[3:] == ["taskmanager-1", "taskmanager-0"]
+    assert sorted(done[:3]) == sorted(each.name for each in masters)
+    assert done[2] == masters[leader].name
     assert plan_upgrade(state, TARGET).steps == ()
 
 
 def test_a_master_that_an_interrupted_upgrade_has_ended_is_started_first() -> None:
-    plan = plan_upgrade(replace(STATE, masters=(LEADER,), ended_master="master-1"), TARGET)
+    plan = plan_upgrade(replace(STATE, masters=(LEADER,), ended_master="master-1"), TARGET, MASTERS_ONLY)
     assert [(step.process, step.pid, step.version) for step in plan.steps] == [
         ("master-1", 0, ""),
         ("master", 10, "0.1.0"),
@@ -81,19 +111,21 @@ def test_a_master_that_an_interrupted_upgrade_has_ended_is_started_first() -> No
     check_interruption(plan, is_accepted=False)
 
 
-def test_processes_of_the_release_and_task_executors_are_kept() -> None:
+def test_processes_of_the_release_are_kept_and_task_executors_on_demand() -> None:
     upgraded = replace(STANDBY, release=NEW)
-    plan = plan_upgrade(replace(STATE, masters=(LEADER, upgraded)), TARGET)
+    plan = plan_upgrade(replace(STATE, masters=(LEADER, upgraded)), TARGET, MASTERS_ONLY)
     assert [step.process for step in plan.steps] == ["master"]
     assert [(each.process, each.version, each.target_version) for each in plan.kept] == [
         ("master-1", "0.2.0", "0.2.0"),
         ("taskmanager-0", "0.1.0", "0.1.0"),
     ]
-    assert "masters only" in plan.kept[1].effect
+    assert "only masters" in plan.kept[1].effect
+    new = replace(WORKER, release=NEW)
+    assert [each.process for each in plan_upgrade(replace(STATE, task_executors=(new,)), TARGET).kept] == [WORKER.name]
 
 
-def test_each_job_shows_what_it_notices() -> None:
-    stream, batch, queued = plan_upgrade(STATE, TARGET).jobs
+def test_each_job_shows_what_it_notices_if_only_masters_are_exchanged() -> None:
+    stream, batch, queued = plan_upgrade(STATE, TARGET, MASTERS_ONLY).jobs
     assert stream.task_executors == ("taskmanager-0",)
     assert stream.effect == (
         "its tasks keep running; when taskmanager-0 is restarted later, its queries resume from the last checkpoint"
@@ -104,13 +136,98 @@ def test_each_job_shows_what_it_notices() -> None:
     assert {job.effect for job in plan_upgrade(all_new, TARGET).jobs} == {"not affected"}
 
 
+def test_each_job_shows_what_it_notices_of_the_exchange_of_its_task_executor() -> None:
+    stream, batch, queued = plan_upgrade(STATE, TARGET, UpgradeChoices(drain_timeout_s=90.0)).jobs
+    moves = "when taskmanager-0 is exchanged, its queries move after a checkpoint, without a failure"
+    assert stream.effect == f"its tasks keep running; {moves}"
+    assert "those that have not after 90 s run again elsewhere, without a failure" in batch.effect
+    assert queued.effect == "has no slot: the next leader requests them again"
+    upgraded = replace(STATE, masters=(replace(LEADER, release=NEW),))
+    assert plan_upgrade(upgraded, TARGET).jobs[0].effect == moves
+
+
+def test_the_effect_of_a_task_executor_names_its_tasks_and_its_slots() -> None:
+    def effect(state: ClusterState, target: Target = TARGET) -> str:
+        return plan_upgrade(state, target).steps[-1].effect
+
+    used = replace(WORKER, slots=4)
+    assert effect(replace(STATE, task_executors=(used,))) == (
+        "gets no new task, batch tasks may finish for 10 min, streaming queries move; its 4 slot(s) are missing until "
+        "it has restarted"
+    )
+    assert "batch" not in effect(replace(STATE, task_executors=(replace(used, jobs=(STREAM,)),)))
+    assert "streaming" not in effect(replace(STATE, task_executors=(replace(used, jobs=(BATCH,)),)))
+    idle = replace(STATE, task_executors=(replace(used, jobs=()),))
+    assert effect(idle) == "no job uses it; its 4 slot(s) are missing until it has restarted"
+    on_demand = replace(idle, has_fixed_workers=False)
+    assert effect(on_demand) == "no job uses it; another one is started when a job needs it"
+
+
+def test_to_a_release_that_cannot_drain_the_operator_accepts_failed_tasks() -> None:
+    masters = tuple(replace(each, release=NEW) for each in (LEADER, STANDBY))
+    state = replace(STATE, masters=masters, task_executors=(replace(WORKER, release=NEW),))
+    plan = plan_upgrade(state, OLD_TARGET)
+    assert plan.steps[-1].effect.startswith("ends without a drain")
+    assert "its tasks there fail, and run again if its restart strategy allows it" in plan.jobs[0].effect
+    with pytest.raises(
+        UpgradeRefusedError, match=r"0\.1\.0 cannot drain TaskExecutors: the tasks on taskmanager-0"
+    ) as e:
+        check_interruption(plan, is_accepted=False)
+    assert "--masters-only" in e.value.remedy
+    check_interruption(plan, is_accepted=True)
+    assert plan_upgrade(state, OLD_TARGET, MASTERS_ONLY).warning == ""
+    idle = replace(state, task_executors=(replace(WORKER, release=NEW, jobs=()),))
+    assert plan_upgrade(idle, OLD_TARGET).warning == ""
+
+
+def drained(batch: int = 0, streaming: int = 0, stored: int = 0) -> DrainedTaskExecutor:
+    streams = frozenset({STREAM} if streaming else ())
+    return DrainedTaskExecutor(
+        not batch and not streaming, frozenset({BATCH} if batch else ()), streams, frozenset({STREAM} if stored else ())
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "waited_s", "step"),
+    [
+        (drained(), 0.0, DrainStep.END),
+        (drained(), 1000.0, DrainStep.END),
+        (drained(batch=1), 9.0, DrainStep.WAIT),
+        (drained(batch=1), 10.0, DrainStep.MOVE),
+        (drained(streaming=1), 0.0, DrainStep.CHECKPOINT),
+        (drained(streaming=1, stored=1), 0.0, DrainStep.MOVE),
+        (drained(batch=1, streaming=1), 9.0, DrainStep.WAIT),
+        (drained(batch=1, streaming=1), 10.0, DrainStep.CHECKPOINT),
+        (drained(batch=1, streaming=1, stored=1), 10.0, DrainStep.MOVE),
+        (drained(streaming=1), 10.0 + CHECKPOINT_S, DrainStep.MOVE),
+        (DrainedTaskExecutor(is_idle=False), 9.0, DrainStep.WAIT),  # a slot on its way to a job
+        (DrainedTaskExecutor(is_idle=False), 10.0, DrainStep.MOVE),
+    ],
+)
+def test_batch_tasks_may_finish_and_streaming_queries_move_last(
+    found: DrainedTaskExecutor, waited_s: float, step: DrainStep
+) -> None:
+    assert next_drain_step(found, waited_s, timeout_s=10.0) is step
+
+
+def test_an_exchanged_task_executor_is_awaited_until_another_process_has_its_name() -> None:
+    (step,) = plan_upgrade(replace(STATE, masters=()), TARGET).steps
+    assert missing_workers(STATE, STATE) == []
+    assert missing_workers(STATE, STATE, step) == ["TaskExecutor taskmanager-0"]
+    gone = replace(STATE, task_executors=())
+    assert missing_workers(STATE, gone) == missing_workers(STATE, gone, step) == ["TaskExecutor taskmanager-0"]
+    assert missing_workers(STATE, replace(gone, has_fixed_workers=False), step) == []
+    assert missing_workers(STATE, replace(STATE, task_executors=(replace(WORKER, pid=99),)), step) == []
+
+
 def test_what_is_left_names_the_task_executors_and_the_feature_level() -> None:
-    restart, finalize = plan_upgrade(STATE, TARGET).to_do
-    assert "taskmanager-0 (0.1.0)" in restart
+    exchange, finalize = plan_upgrade(STATE, TARGET, MASTERS_ONLY).to_do
+    assert "taskmanager-0 (0.1.0); leave out --masters-only" in exchange
     assert "raise the feature level from 1" in finalize
+    assert plan_upgrade(STATE, TARGET).to_do == (finalize,)
     upgraded = replace(STATE, task_executors=(replace(WORKER, release=NEW),))
-    assert plan_upgrade(upgraded, TARGET).to_do == (finalize,)
-    assert plan_upgrade(replace(upgraded, feature_level=2), TARGET).to_do == ()
+    assert plan_upgrade(upgraded, TARGET, MASTERS_ONLY).to_do == (finalize,)
+    assert plan_upgrade(replace(upgraded, feature_level=2), TARGET, MASTERS_ONLY).to_do == ()
 
 
 def test_the_only_master_is_exchanged_only_if_the_interruption_is_accepted() -> None:
@@ -120,7 +237,7 @@ def test_the_only_master_is_exchanged_only_if_the_interruption_is_accepted() -> 
     assert "understudy start-master" in e.value.remedy
     assert "--yes" in e.value.remedy
     check_interruption(plan, is_accepted=True)
-    done = plan_upgrade(replace(STATE, masters=(replace(LEADER, release=NEW),)), TARGET)
+    done = plan_upgrade(replace(STATE, masters=(replace(LEADER, release=NEW),)), TARGET, MASTERS_ONLY)
     assert (done.steps, done.warning) == ((), "")
 
 

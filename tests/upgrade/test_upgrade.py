@@ -1,0 +1,44 @@
+"""A cluster of the previous release becomes one of this release, and no job notices more than what was killed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests import release
+from tests.seeds import printed_seed
+from tests.upgrade.orders import KILLED, Round, random_rounds, run
+
+pytestmark = pytest.mark.skipif(
+    release.latest_release() is None, reason="the commit of the previous release is not in this clone"
+)
+ROUNDS = 10
+"""Upgrades of the long form, there and back."""
+
+
+def test_a_cluster_of_the_previous_release_is_upgraded_while_it_works(tmp_path: Path) -> None:
+    """A Dispatcher is killed at the second step, and the command while it drains the first TaskExecutor."""
+    result = run(tmp_path, [Round(kills={2: "dispatcher", 3: "upgrade command"})], seed=7)
+    assert result.problems == []
+    assert result.killed == ["dispatcher", "upgrade command"]
+    assert result.failures == (), "queries moved, and that is no failure"
+    assert result.finished > 1
+
+
+@pytest.mark.slow
+def test_and_in_any_order_there_and_back(tmp_path: Path) -> None:
+    seed = printed_seed()
+    rounds = random_rounds(random.Random(seed), ROUNDS)
+    result = run(tmp_path, rounds, seed)
+    assert result.problems == []
+    assert result.killed
+
+
+def test_random_rounds_follow_from_their_seed_and_go_there_and_back() -> None:
+    rounds = random_rounds(random.Random(1), 4)
+    assert rounds == random_rounds(random.Random(1), 4) != random_rounds(random.Random(2), 4)
+    assert [each.is_back for each in rounds] == [False, True, False, True]
+    assert {len(each.kills) for each in rounds} == {2}
+    assert {kind for each in rounds for kind in each.kills.values()} <= set(KILLED)
