@@ -13,7 +13,7 @@ class HistoryOptions:
         "history.enabled",
         Boolean(),
         "true",
-        "Whether the cluster keeps a history in the directory `history` of `cluster.shared-dir` "
+        "Whether the cluster keeps a history in the folder `history/` of `cluster.shared-dir` "
         "([history.md](history.md)). It holds the jobs that the cluster has forgotten (`jobstore.*`), the last states "
         "of its running jobs, and its figures over time.",
     )
