@@ -872,7 +872,8 @@ class TaskModel:
     def query_starts(self, query: QueryLocation, batch: int, note: str) -> None:
         """See `QueryStarts`."""
         self.checkpoints.query_started(query, batch, was_restored=bool(note))
-        self.cluster.query_starts(self.job, self.attempt, query, batch, note)
+        if self._process is not None and self._process.alive:  # a task that has ended meanwhile starts no query
+            self.cluster.query_starts(self.job, self.attempt, query, batch, note)
 
     async def running(self) -> None:
         """See `Running`."""
