@@ -36,6 +36,8 @@ LEASE = "high-availability.lease=10s"  # no leader of a busy machine, whose disk
 GROUPS = ("job", "cluster", "user", "token", "queue")
 """Commands of two words that need a cluster."""
 ROOT = Path(__file__).resolve().parents[1]
+GRPC_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
+"""Variable that the test processes set for themselves, and no command of theirs."""
 
 
 def paths_below(directory: Path) -> list[Path]:
@@ -85,7 +87,9 @@ class Cluster:
     def run(self, *arguments: str, check: bool = True, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run one command to its end; `job run` in a directory of its own, where its job runs then."""
         cwd = self.tree
-        environment = None if self.tree == ROOT else {**os.environ, "PYTHONPATH": str(self.tree)}
+        environment = {name: value for name, value in os.environ.items() if name != GRPC_FORK_SUPPORT}
+        if self.tree != ROOT:
+            environment["PYTHONPATH"] = str(self.tree)
         if arguments[:2] == ("job", "run"):
             cwd = Path(tempfile.mkdtemp(prefix="caller-", dir=self.directory.parent))
         done = subprocess.run(

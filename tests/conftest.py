@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import distribution
-from tests.cluster_harness import WARM_UP, Cluster, started
+from tests.cluster_harness import GRPC_FORK_SUPPORT, WARM_UP, Cluster, started
 from tests.waiting import PATIENCE_S
 
 # How long an example takes says nothing where real processes run beside it.
@@ -21,6 +21,9 @@ settings.load_profile("understudy")
 
 # Java's second compiler takes half of the time of a Spark driver that lives for a minute, as those of tests do.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# In a process that has used gRPC, its handlers of forks end the child, such as the admin of an actor system.
+os.environ.setdefault(GRPC_FORK_SUPPORT, "0")
 
 # A shell's background job ignores Ctrl-C, one under nohup SIGHUP; so would the commands that tests interrupt.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):

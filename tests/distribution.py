@@ -36,9 +36,9 @@ class GroupScheduling(LoadScopeScheduling):
 def processes() -> int:
     """Return how many test processes this machine can feed.
 
-    Tests wait half of their time, for leases and heartbeats: two processes more than there are cores keep them busy.
+    Tests wait half of their time, for leases and heartbeats: one process more than there are cores keeps them busy.
     """
-    return max(1, min((os.cpu_count() or 1) + 2, psutil.virtual_memory().total // MEMORY_PER_PROCESS))
+    return max(1, min((os.cpu_count() or 1) + 1, psutil.virtual_memory().total // MEMORY_PER_PROCESS))
 
 
 def group_of(node_id: str) -> str:

@@ -10,6 +10,7 @@ import secrets
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -78,7 +79,7 @@ class ProcessActorSystem:
                 self._base = HardenedSystemBase(_Capabilities(reservation.getsockname()[1]), None)
                 self._system = ActorSystem(systemBase=self._base, transientUnique=True)
             except Exception as error:  # Thespian raises a family of its own and bare socket errors
-                raise ActorSystemError(f"the actor system's admin could not be started: {error}") from error
+                raise ActorSystemError(f"the actor system's admin could not be started: {error}{_hint()}") from error
         self.admin_pid = _adopted_admin(before)
         self._started: dict[int, HostedActor] = {}
         self._spare: tuple[HostSpare, HostedActor] | None = None
@@ -269,6 +270,16 @@ def _collect(pid: int) -> None:
 
 def _wait(pidfd: int, timeout_s: float) -> bool:
     return bool(select.select([pidfd], [], [], timeout_s)[0])
+
+
+def _hint() -> str:
+    """Return the remedy for a known cause of a failed start, as the end of a message; empty if there is none."""
+    if "grpc" not in sys.modules or os.environ.get("GRPC_ENABLE_FORK_SUPPORT") == "0":
+        return ""
+    return (
+        ". This process has loaded gRPC, as a Spark Connect client does, which may have ended it. Create the actor "
+        "system before the first gRPC call, or start the process with GRPC_ENABLE_FORK_SUPPORT=0"
+    )
 
 
 def _adopted_admin(before: set[int]) -> int:

@@ -580,3 +580,38 @@ def test_every_name_of_the_package_is_there() -> None:
     assert set(actors.__all__) <= set(dir(actors))
     with pytest.raises(AttributeError, match="no_such_name"):
         actors.no_such_name  # noqa: B018
+
+
+GRPC_CLIENT = """
+import grpc
+from concurrent import futures
+from actors import ActorSystem
+from actors.errors import ActorSystemError
+
+class Echo(grpc.GenericRpcHandler):
+    def service(self, details):
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: request)
+
+server = grpc.server(futures.ThreadPoolExecutor(1))
+server.add_generic_rpc_handlers((Echo(),))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+assert channel.unary_unary("/a/b")(b"x") == b"x"
+try:
+    with ActorSystem("beside-grpc"):
+        print("started")
+except ActorSystemError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("setting", ["", "0"])
+def test_an_actor_system_starts_in_a_client_of_grpc_or_says_what_to_do(setting: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRPC_ENABLE_FORK_SUPPORT": setting or "1"}
+    command = [sys.executable, "-c", GRPC_CLIENT]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    if setting == "0":
+        assert done.stdout == "started\n"
+    else:
+        assert done.stdout == "started\n" or "start the process with GRPC_ENABLE_FORK_SUPPORT=0" in done.stdout

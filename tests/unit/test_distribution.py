@@ -46,7 +46,7 @@ def test_what_is_recorded_is_there() -> None:
 
 
 def test_memory_bounds_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for gigabytes, cores, expected in ((2, 8, 1), (23, 2, 4), (64, 2, 4), (64, 32, 12)):
+    for gigabytes, cores, expected in ((2, 8, 1), (23, 2, 3), (64, 2, 3), (64, 32, 12)):
         monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
         monkeypatch.setattr("psutil.virtual_memory", lambda gigabytes=gigabytes: SimpleNamespace(total=gigabytes << 30))
         assert distribution.processes() == expected
