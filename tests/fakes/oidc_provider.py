@@ -53,7 +53,7 @@ class SigningKey:
 
 
 class Provider:
-    """What the issuer knows, and does next.
+    """The issuer's state, and its next answers.
 
     Args:
         issuer: its URL.

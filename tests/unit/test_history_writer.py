@@ -1,4 +1,4 @@
-"""What the leaders write into the history: figures, states of running jobs, logs of forgotten ones, jobs at a stop."""
+"""The leaders write the history: figures, states of running jobs, logs of forgotten ones, jobs at a stop."""
 
 from __future__ import annotations
 

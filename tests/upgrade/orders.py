@@ -46,7 +46,7 @@ SETTINGS = (
 COMMAND = "upgrade command"
 MASTER = "master"
 KILLED = (COMMAND, MASTER, "dispatcher", "resourcemanager", "jobmaster", "taskexecutor", "driver", "task")
-"""What may be killed: the command, a master that another one replaces, or one of `tests.faults.processes.KINDS`."""
+"""Victims of a kill: the command, a master that another one replaces, or one of `tests.faults.processes.KINDS`."""
 COUNTS_AS_FAILURE = ("taskexecutor", "driver", "task")
 """Processes whose end is a failure of the tasks that they run."""
 MOST_RUNS = 10
