@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -77,6 +77,49 @@ def write_private(path: Path, content: bytes, *, durable: bool = True, replace: 
     """Write a file at once; see `private_file`."""
     with private_file(path, durable=durable, replace=replace) as file:
         file.write(content)
+
+
+def append_line(path: Path, line: bytes, most_bytes: int, set_aside: Callable[[], object]) -> None:
+    """Append a line to a private file that several processes append to. A loss of power may lose the last lines.
+
+    A line that a killed process has cut short gets an end first, so it spoils no other line.
+
+    Args:
+        path: the file; it is made if needed, with mode 0600, and its directory with mode 0700.
+        line: the line, without its end.
+        most_bytes: size beyond which the file is set aside; a single line may be longer.
+        set_aside: renames the full file, while this process holds the lock on it.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    line += b"\n"
+    make_private(path.parent)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            status = os.fstat(descriptor)
+            if not _has_name(path, status):  # another process has set it aside
+                continue
+            if status.st_size and status.st_size + len(line) > most_bytes:
+                set_aside()
+                continue
+            if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
+                line = b"\n" + line
+            while line:
+                line = line[os.write(descriptor, line) :]
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _has_name(path: Path, status: os.stat_result) -> bool:
+    try:
+        named = path.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return (named.st_dev, named.st_ino) == (status.st_dev, status.st_ino)
 
 
 def name_when_whole(name: str) -> str:

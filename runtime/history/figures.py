@@ -7,16 +7,14 @@ renamed, by the time of the next sample. `HistoryDirectory.expire` deletes old o
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from conf.files import make_private
+from conf.files import append_line
 
 FILE = "figures.jsonl"
 MOST_BYTES = 1 << 20
@@ -95,45 +93,19 @@ class FigureFile:
     """
 
     def __init__(self, directory: Path, most_bytes: int = MOST_BYTES) -> None:
-        self._directory = directory
         self._path = directory / FILE
         self._most_bytes = most_bytes
 
     def append(self, sample: Sample) -> None:
         """Append a line; a loss of power may lose the last ones. Raises OSError."""
-        line = sample.to_json().encode() + b"\n"
-        make_private(self._directory)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        while True:
-            descriptor = os.open(self._path, flags, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                status = os.fstat(descriptor)
-                if not self._is_current(status):  # another process has renamed it
-                    continue
-                if status.st_size and status.st_size + len(line) > self._most_bytes:
-                    self._path.rename(self._next_name(sample.at_ms))
-                    continue
-                if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
-                    line = b"\n" + line  # a killed writer has cut its line short
-                while line:
-                    line = line[os.write(descriptor, line) :]
-                return
-            finally:
-                os.close(descriptor)
+        line = sample.to_json().encode()
+        append_line(self._path, line, self._most_bytes, lambda: self._path.rename(self._next_name(sample.at_ms)))
 
     def _next_name(self, at_ms: int) -> Path:
         """Return a new name for the full file; the lock on it keeps others from choosing the same."""
         while (found := self._path.with_name(f"figures-{at_ms:014d}.jsonl")).exists():
             at_ms += 1
         return found
-
-    def _is_current(self, status: os.stat_result) -> bool:
-        try:
-            named = self._path.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return (named.st_dev, named.st_ino) == (status.st_dev, status.st_ino)
 
 
 def figure_files(directory: Path) -> list[Path]:

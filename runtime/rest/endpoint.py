@@ -29,7 +29,15 @@ from runtime.rest.backend import ClusterBackend
 from runtime.rest.context import Rest
 from runtime.rest.history_writer import HistoryWriter
 from runtime.rest.issuer import Issuer, offer_of
-from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports, ports_key
+from runtime.rest.listening import (
+    allowed_hosts,
+    bind_address,
+    check_exposure,
+    exposure_warning,
+    listen,
+    ports,
+    ports_key,
+)
 from runtime.rest.server import RestServer, tls_context
 from runtime.rest.snapshots import Snapshots
 from runtime.users.audit import AuditLog
@@ -123,10 +131,10 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
     def _access_policy(self, configuration: Configuration, scheme: str) -> AccessPolicy:
         get = configuration.get
         token = load_or_create_secret(get(RestOptions.TOKEN_FILE)) if get(RestOptions.TOKEN_ENABLED) else None
-        hosts = [get(RestOptions.ADDRESS), bind_address(configuration), *get(RestOptions.ALLOWED_HOSTS)]
-        hosts = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
         has_issuer = get(OidcOptions.ISSUER) is not None
-        return AccessPolicy(token, hosts, scheme, get(RestOptions.MAX_CONTENT_LENGTH), has_issuer=has_issuer)
+        return AccessPolicy(
+            token, allowed_hosts(configuration), scheme, get(RestOptions.MAX_CONTENT_LENGTH), has_issuer=has_issuer
+        )
 
     def _application(
         self,

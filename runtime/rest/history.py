@@ -41,7 +41,7 @@ from runtime.rest.backend import ClusterBackend
 from runtime.rest.context import Rest
 from runtime.rest.errors import RestError
 from runtime.rest.handlers import ROUTES
-from runtime.rest.listening import bind_address
+from runtime.rest.listening import allowed_hosts
 from runtime.rest.routing import Handler, RestRoute
 from runtime.rest.snapshots import Snapshots
 
@@ -291,7 +291,5 @@ def history_application(
         is_history=True,
     )
     max_content = get(RestOptions.MAX_CONTENT_LENGTH)
-    hosts = [get(RestOptions.ADDRESS), bind_address(configuration), *get(RestOptions.ALLOWED_HOSTS)]
-    hosts = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
-    policy = AccessPolicy(token, hosts, url.partition(":")[0], max_content)
+    policy = AccessPolicy(token, allowed_hosts(configuration), url.partition(":")[0], max_content)
     return RestApplication(rest, policy, max_content, with_token=token is not None, routes=routes_of_history(ROUTES))

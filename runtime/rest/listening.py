@@ -21,6 +21,13 @@ def bind_address(configuration: Configuration) -> str:
     return (configuration.get(RestOptions.BIND_ADDRESS) or configuration.get(RestOptions.ADDRESS)).strip("[]")
 
 
+def allowed_hosts(configuration: Configuration) -> list[str]:
+    """Return the names in the header Host that requests may have, IPv6 addresses in brackets."""
+    get = configuration.get
+    hosts = [get(RestOptions.ADDRESS), bind_address(configuration), *get(RestOptions.ALLOWED_HOSTS)]
+    return [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
+
+
 def ports(configuration: Configuration) -> range:
     """Return the ports to try, in their order.
 

@@ -6,7 +6,6 @@ orders their lines and its rotation. No line holds a token, an argument of a job
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from conf.files import make_private
+from conf.files import append_line
 
 MOST_BYTES = 16 * 1024 * 1024
 """Size at which the file becomes ``<name>.1``."""
@@ -137,32 +136,7 @@ class AuditLog:
 
     def write(self, entry: AuditEntry) -> None:
         """Append a line. Raises OSError."""
-        line = entry.to_json().encode() + b"\n"
-        make_private(self._path.parent)
-        while True:
-            descriptor = os.open(
-                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-            )
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                status = os.fstat(descriptor)
-                if not self._is_current(status):  # another process has rotated it
-                    continue
-                if status.st_size and status.st_size + len(line) > self._most_bytes:
-                    self._rotate()
-                    continue
-                while line:
-                    line = line[os.write(descriptor, line) :]
-                return
-            finally:
-                os.close(descriptor)
-
-    def _is_current(self, status: os.stat_result) -> bool:
-        try:
-            named = self._path.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return (named.st_dev, named.st_ino) == (status.st_dev, status.st_ino)
+        append_line(self._path, entry.to_json().encode(), self._most_bytes, self._rotate)
 
     def _rotate(self) -> None:
         for number in range(self._most_files - 1, 0, -1):

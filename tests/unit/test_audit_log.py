@@ -96,6 +96,17 @@ def test_writers_at_the_same_time_lose_no_line_of_each_other(tmp_path: Path) -> 
     assert len(list(tmp_path.iterdir())) > 5
 
 
+def test_a_line_that_a_killed_process_has_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    log.write(ENTRY)
+    with path.open("ab") as file:
+        file.write(b'{"at_ms": 2, "us')
+    log.write(replace(ENTRY, user="bob"))
+    page = read_audit(path, AuditFilter(), 10)
+    assert ([entry.user for entry in page.entries], page.damaged) == (["bob", "ada"], 1)
+
+
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("")
