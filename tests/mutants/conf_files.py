@@ -13,8 +13,8 @@ MUTANTS = (
         "private-file-for-everybody",
         "A private file has mode 0600.",
         _FILES,
-        "os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)",
-        "os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)",
+        "os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)",
+        "os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)",
         (
             "unit/test_conf_files.py::test_the_file_and_its_name_are_synced_in_that_order",
             "unit/test_spark_launch.py::test_driver_file_is_private_and_comes_back",
