@@ -211,7 +211,7 @@ class _Place:
 
 
 Check = Callable[[Version, Path], Sequence[Verdict]]
-"""Returns for each query of a version whether it can go on from the savepoint in a directory."""
+"""Returns for each query of a version whether it can continue from the savepoint in a directory."""
 
 
 class JobUpgrader:
@@ -260,10 +260,10 @@ class JobUpgrader:
         1. A savepoint of the job is taken while it runs. If the new version does not fit that, it is refused.
         2. The job is stopped between two batches, with a savepoint.
         3. The new version starts from that savepoint, as a job of its own.
-        4. If the new version fails before it has committed a batch, it is ended, and the former version starts from the
+        4. If the new version fails before it has committed a batch, it is ended. Then the former version starts from the
            savepoint, as a job of its own, too.
 
-        If this is interrupted, `finish` and `undo` go on. A call with the same version does so, too.
+        If this is interrupted, `finish` or `undo` continues. A call with the same version finishes it, too.
 
         Args:
             job_id: the job.
@@ -351,7 +351,7 @@ class JobUpgrader:
         accepts_loss: bool,
         undone: bool = False,
     ) -> UpgradedJob:
-        """Begin an upgrade, and go on to its end."""
+        """Begin an upgrade, and do all its steps."""
         place = _Place(self._home, job_id)
         with place.held(job_id):
             place.remove()  # left by a command that was killed before it stopped anything
@@ -466,7 +466,7 @@ class JobUpgrader:
 
     def _submit(self, version: Version, upgrade: Upgrade, job_id: JobID, upgraded_from: JobID) -> None:
         """Submit a version that starts from the savepoint; submitting a job again changes nothing."""
-        # What the user accepted to lose was checked. The query goes on, so it keeps its id wherever it starts.
+        # What the user accepted to lose was checked. The query continues, so it keeps its id wherever it starts.
         state = SavepointRestoreSettings(upgrade.savepoint, allow_non_restored_state=True, new_query_id=False)
         graph = replace(
             version.graph,

@@ -1,8 +1,8 @@
 """Decisions of ``understudy job upgrade``: what fits, how the new version does, what to do after a kill. Pure.
 
-The words: *blue* is the job whose code is replaced, *green* is the job with the new version, and *back* is the job with
-blue's version that works again after an undo. An `Upgrade` is written to the disk before each step. A step that was
-interrupted is repeated: the stop has a trigger id and each job an id of its own, so that repeating changes nothing.
+*Blue* is the job whose code is replaced, and *green* the job with the new version. *Back* is the job with blue's version
+after an undo. An `Upgrade` is written to the disk before each step. A step that was interrupted is repeated. The stop
+has a trigger id and each job an id of its own, so that repeating changes nothing.
 
     STOPPING ──> STARTING ──> UPGRADED          blue is being stopped; green starts; green has committed a batch
                     └───────────┴──> RETURNING ──> RETURNED
@@ -24,7 +24,7 @@ SETTLE_S = 5.0
 
 
 class Step(StrEnum):
-    """How far an upgrade is."""
+    """Progress of an upgrade."""
 
     STOPPING = "stopping"
     """Blue may have been asked to stop."""
@@ -79,7 +79,7 @@ class Upgrade:
 
 
 class Order(Enum):
-    """What the user asks for."""
+    """Request of the user."""
 
     UPGRADE = "upgrade"
     """Replace the code by a file that is given."""
@@ -90,7 +90,7 @@ class Order(Enum):
 
 
 class Action(Enum):
-    """What to do."""
+    """Decision on a request."""
 
     BEGIN = "begin"
     """Begin a new upgrade."""
@@ -151,7 +151,7 @@ def decide(known: Upgrade | None, job_id: JobID, order: Order, *, is_same: bool 
 
 
 def check_fit(verdicts: Sequence[Verdict], *, accepts_loss: bool) -> None:
-    """Check that the queries of a new version can go on from the state of the old one.
+    """Check that the queries of a new version can continue from the state of the old one.
 
     Args:
         verdicts: of `runtime.checkpoint.compatibility.check_job`.
@@ -195,7 +195,7 @@ class Batches:
 
 
 class Outcome(Enum):
-    """How a job with a new version does."""
+    """Judgement of a job with a new version."""
 
     WAIT = "wait"
     """It is not known yet."""

@@ -398,7 +398,18 @@ def invoked(monkeypatch: pytest.MonkeyPatch, client: Jobs, words: str, *argument
 
 
 def test_all_commands_on_a_job_are_tried() -> None:
-    verbs = ("cancel", "checkpoint", "exceptions", "info", "logs", "rescale", "rollback", "savepoint", "stop")
+    verbs = (
+        "cancel",
+        "checkpoint",
+        "exceptions",
+        "info",
+        "logs",
+        "rescale",
+        "rollback",
+        "savepoint",
+        "stop",
+        "upgrade",
+    )
     assert [f"job {verb}" for verb in verbs] == ON_A_JOB
 
 
