@@ -314,7 +314,7 @@ def _told(done: UpgradedJob) -> str:
     """Return the outcome of an upgrade as a line."""
     match done.outcome:
         case "returned":
-            return f"job {done.job_id} works with the former version: {done.because}"
+            return f"job {done.job_id} has the former version: {done.because}"
         case "waiting":
             return (
                 f"job {done.job_id} runs, and its sources have no data for a first batch yet; "

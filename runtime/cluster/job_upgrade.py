@@ -60,6 +60,7 @@ LOOK_S = 0.25
 """Seconds between two looks at a new version that has not committed a batch."""
 
 _JOURNAL, _GRAPH, _FILES, _BLUE, _GREEN = "upgrade.json", "graph", "files", "blue", "green"
+_UNDONE = "the upgrade was undone"
 _READ_HERE = "the new version is checked and kept"
 
 logger = logging.getLogger(__name__)
@@ -260,8 +261,8 @@ class JobUpgrader:
         1. A savepoint of the job is taken while it runs. If the new version does not fit that, it is refused.
         2. The job is stopped between two batches, with a savepoint.
         3. The new version starts from that savepoint, as a job of its own.
-        4. If the new version fails before it has committed a batch, it is ended. Then the former version starts from the
-           savepoint, as a job of its own, too.
+        4. If the new version fails before it has committed a batch, it is ended. Then the former version starts from
+           the savepoint, as a job of its own, too.
 
         If this is interrupted, `finish` or `undo` continues. A call with the same version finishes it, too.
 
@@ -322,13 +323,13 @@ class JobUpgrader:
                     if not self._was_asked_to_stop(known):
                         place.remove()
                         return UpgradedJob(known.blue, "", "returned", "the job was not stopped yet", "", {})
-                    return self._return(place, self._stop(place, known), "the upgrade was undone")
+                    return self._return(place, self._stop(place, known), _UNDONE)
                 case Action.GO_ON:
                     assert known is not None
                     return self._go_on(place, known)
             assert known is not None
             if not self._has_committed(known):
-                return self._return(place, known, "the upgrade was undone")
+                return self._return(place, known, _UNDONE)
             former = place.version(_BLUE)
         job = self._client.job(known.green)
         if job.status.is_globally_terminal:
@@ -361,7 +362,13 @@ class JobUpgrader:
                 place.remove()
                 raise
             done = self._go_on(place, place.write(upgrade))
-            return replace(done, outcome="returned", because="the upgrade was undone") if undone else done
+            if undone and done.outcome == "returned":
+                raise ClusterError(
+                    f"the undo was given up, and job {done.job_id} was started with the new version: "
+                    f"{done.because.replace('the new version', 'the former version')}",
+                    f"`understudy job exceptions {done.upgraded_from}` shows the failure",
+                )
+            return replace(done, outcome="returned", because=_UNDONE) if undone else done
 
     def _prepare(
         self,
@@ -427,7 +434,8 @@ class JobUpgrader:
         except (JobSubmissionError, JobGraphError) as error:
             return place.write(_returning(upgrade, f"the new version was not accepted: {error}"))
         self._note(f"job {upgrade.green} takes the place of job {upgrade.blue}")
-        outcome, failure = self._watch(upgrade)
+        outcome, failure, locations = self._watch(upgrade)
+        upgrade = replace(upgrade, locations=locations)
         if outcome is Outcome.FAILED:
             return place.write(_returning(upgrade, f"the new version failed before its first batch: {failure}"))
         if failure:
@@ -478,9 +486,13 @@ class JobUpgrader:
         with self._step(f"submitting job {job_id}", _unfinished(upgrade)):
             self._client.submit(graph, version.main, libraries=version.files[1:])
 
-    def _watch(self, upgrade: Upgrade) -> tuple[Outcome, str]:
-        """Wait until green has committed a batch, waits for data, or has failed; return that, and the failure."""
-        locations: Mapping[str, str] | None = None
+    def _watch(self, upgrade: Upgrade) -> tuple[Outcome, str, dict[str, str]]:
+        """Wait until green has committed a batch, waits for data, or has failed.
+
+        Returns:
+            that, the failure, and the checkpointLocations of its queries as far as they are known.
+        """
+        locations: dict[str, str] | None = None
         seen: Mapping[str, Batches] | None = None
         quiet_since = self._clock()
         with self._step(f"waiting for the first batch of job {upgrade.green}", _unfinished(upgrade)):
@@ -493,9 +505,8 @@ class JobUpgrader:
                     seen, quiet_since = queries, self._clock()
                 outcome = judge(job.status, _failure_of(job), queries, self._clock() - quiet_since)
                 if outcome is not Outcome.WAIT:
-                    return outcome, _failure_of(job) or (
-                        f"it is {job.status.value}" if job.status.is_globally_terminal else ""
-                    )
+                    ended = f"it is {job.status.value}" if job.status.is_globally_terminal else ""
+                    return outcome, _failure_of(job) or ended, locations or {}
                 self._pause(LOOK_S)
 
     def _locations(self, upgrade: Upgrade) -> dict[str, str] | None:
@@ -519,6 +530,7 @@ class JobUpgrader:
         if upgrade.step is Step.STOPPING:
             return False
         found = {one.snapshot.name: one.snapshot.location for one in read_savepoint(Path(upgrade.savepoint)).queries}
+        found |= upgrade.locations
         found |= {query.name: query.location for query in self._snapshots(upgrade)}
         return any(query.has_committed for query in _batches(upgrade, found).values())
 

@@ -1,7 +1,7 @@
 """Decisions of ``understudy job upgrade``: what fits, how the new version does, what to do after a kill. Pure.
 
-*Blue* is the job whose code is replaced, and *green* the job with the new version. *Back* is the job with blue's version
-after an undo. An `Upgrade` is written to the disk before each step. A step that was interrupted is repeated. The stop
+*Blue* is the job whose code is replaced, and *green* the job with the new version. *Back* is the job with blue's
+version after an undo. An `Upgrade` is written to the disk before each step. A step that was interrupted is repeated. The stop
 has a trigger id and each job an id of its own, so that repeating changes nothing.
 
     STOPPING ──> STARTING ──> UPGRADED          blue is being stopped; green starts; green has committed a batch
@@ -10,7 +10,7 @@ has a trigger id and each job an id of its own, so that repeating changes nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
@@ -51,6 +51,7 @@ class Upgrade:
         step: how far it is.
         savepoint: directory of the savepoint with which blue has ended; empty before.
         batches: the last batch of each query in the savepoint, by its name.
+        locations: the checkpointLocations of green's queries by their names, once they are known.
         because: why blue's version works again; empty otherwise.
         is_waiting: whether green had no data for a batch when it was last looked at.
     """
@@ -63,6 +64,7 @@ class Upgrade:
     step: Step = Step.STOPPING
     savepoint: str = ""
     batches: dict[str, int] = field(default_factory=dict)
+    locations: dict[str, str] = field(default_factory=dict)
     because: str = ""
     is_waiting: bool = False
 
@@ -219,7 +221,7 @@ def judge(status: JobStatus, failure: str, queries: Mapping[str, Batches] | None
         queries: the batches of those queries that began from the savepoint, by name; None before they run.
         quiet_s: seconds since a batch was last planned or committed.
     """
-    found: Iterable[Batches] = () if queries is None else queries.values()
+    found = () if queries is None else tuple(queries.values())
     has_committed = any(query.has_committed for query in found)
     if has_committed and (failure or status.is_globally_terminal):
         return Outcome.COMMITTED

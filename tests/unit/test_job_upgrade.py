@@ -419,6 +419,17 @@ def test_an_undo_after_batches_goes_on_from_the_present_state_and_is_undone_too(
     assert (again.batches, cluster.running) == ({BATCH: 3}, ["# commit green"])
 
 
+def test_an_undo_whose_former_version_fails_now_is_taken_back(cluster: Cluster) -> None:
+    main = Artifact("blue.py", ArtifactRole.MAIN, content=b"# fail blue")
+    cluster.graphs[BLUE] = cluster.graphs[BLUE].with_artifacts(main)
+    done = upgraded(cluster)
+    with pytest.raises(
+        ClusterError, match=r"undo was given up, and job \w+ was started with the new version: the former"
+    ):
+        upgrader(cluster).undo(BLUE)
+    assert (cluster.running, cluster.jobs[done.job_id]) == (["# commit green"], JobStatus.FINISHED)
+
+
 def test_an_undo_of_a_version_that_has_ended_would_repeat_batches(cluster: Cluster) -> None:
     done = upgraded(cluster)
     cluster.jobs[done.job_id] = JobStatus.FAILED
@@ -462,8 +473,18 @@ def calls_of(code: str, root: Path) -> int:
     return cluster.calls
 
 
-@pytest.mark.parametrize("code", ["commit green", "green waits", "fail green"])
-@pytest.mark.parametrize("then", ["finish", "again", "undo"])
+@pytest.mark.parametrize(
+    ("code", "then"),
+    [
+        ("commit green", "finish"),
+        ("commit green", "again"),
+        ("commit green", "undo"),
+        ("green waits", "finish"),
+        ("green waits", "undo"),
+        ("fail green", "finish"),
+        ("fail green", "undo"),
+    ],
+)
 def test_a_kill_at_any_call_is_finished_or_undone(code: str, then: str, tmp_path: Path) -> None:
     for place in range(1, calls_of(code, tmp_path / "whole") + 1):
         cluster = Cluster(tmp_path / str(place))
