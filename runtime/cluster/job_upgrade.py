@@ -419,21 +419,27 @@ class JobUpgrader:
 
     def _go_on(self, place: _Place, upgrade: Upgrade) -> UpgradedJob:
         """Do the steps that are left."""
-        if upgrade.step is Step.STOPPING:
-            upgrade = self._stop(place, upgrade)
-        if upgrade.step is Step.STARTING or upgrade.is_waiting:
-            upgrade = self._start(place, upgrade)
-        if upgrade.step is Step.RETURNING:
-            upgrade = self._restart(place, upgrade)
+        try:
+            if upgrade.step is Step.STOPPING:
+                upgrade = self._stop(place, upgrade)
+            if upgrade.step is Step.STARTING or upgrade.is_waiting:
+                upgrade = self._start(place, upgrade)
+            if upgrade.step is Step.RETURNING:
+                upgrade = self._restart(place, upgrade)
+        except Exception:
+            if place.path.exists():  # else the job runs on
+                self._note(f"the upgrade of job {upgrade.blue} is unfinished: {_unfinished(upgrade)}")
+            raise
         return self._answer(place, upgrade)
 
     def _start(self, place: _Place, upgrade: Upgrade) -> Upgrade:
-        """Start green, and record whether it works."""
-        try:
-            self._submit(place.version(_GREEN), upgrade, upgrade.green, upgrade.blue)
-        except (JobSubmissionError, JobGraphError) as error:
-            return place.write(_returning(upgrade, f"the new version was not accepted: {error}"))
-        self._note(f"job {upgrade.green} takes the place of job {upgrade.blue}")
+        """Start green, unless it was started, and record whether it works."""
+        if upgrade.step is Step.STARTING:
+            try:
+                self._submit(place.version(_GREEN), upgrade, upgrade.green, upgrade.blue)
+            except (JobSubmissionError, JobGraphError) as error:
+                return place.write(_returning(upgrade, f"the new version was not accepted: {error}"))
+            self._note(f"job {upgrade.green} takes the place of job {upgrade.blue}")
         outcome, failure, locations = self._watch(upgrade)
         upgrade = replace(upgrade, locations=locations)
         if outcome is Outcome.FAILED:

@@ -1,8 +1,8 @@
 """Decisions of ``understudy job upgrade``: what fits, how the new version does, what to do after a kill. Pure.
 
 *Blue* is the job whose code is replaced, and *green* the job with the new version. *Back* is the job with blue's
-version after an undo. An `Upgrade` is written to the disk before each step. A step that was interrupted is repeated. The stop
-has a trigger id and each job an id of its own, so that repeating changes nothing.
+version after an undo. An `Upgrade` is written to the disk before each step. A step that was interrupted is repeated.
+The stop has a trigger id and each job an id of its own, so that repeating changes nothing.
 
     STOPPING ──> STARTING ──> UPGRADED          blue is being stopped; green starts; green has committed a batch
                     └───────────┴──> RETURNING ──> RETURNED

@@ -454,6 +454,24 @@ def test_a_batch_that_a_failed_version_commits_late_is_not_written_twice(cluster
     cluster.has_sink = True
 
 
+def test_a_former_version_that_is_not_accepted_can_be_started_later(cluster: Cluster) -> None:
+    main = Artifact("blue.py", ArtifactRole.MAIN, content=b"# reject blue")
+    cluster.graphs[BLUE] = cluster.graphs[BLUE].with_artifacts(main)
+    lines: list[str] = []
+    ticks = iter(range(100))
+    home = cluster.root / "savepoints"
+    said = JobUpgrader(
+        cast("ClusterClient", cluster), home, lambda *_: FITS, note=lines.append, clock=lambda: float(next(ticks))
+    )
+    with pytest.raises(JobSubmissionError, match="the queue is full"):
+        said.upgrade(BLUE, written(cluster, "fail green"))
+    assert f"`understudy job upgrade {BLUE}` finishes the upgrade" in lines[-1]
+    (kept_main,) = (home / ".upgrades" / BLUE / "blue").rglob("blue.py")
+    kept_main.write_text("# commit blue")
+    assert upgrader(cluster).finish(BLUE).outcome == "returned"
+    assert cluster.running == ["# commit blue"]
+
+
 def test_two_commands_do_not_work_on_one_upgrade(cluster: Cluster) -> None:
     second = upgrader(cluster)
 
