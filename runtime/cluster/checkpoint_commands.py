@@ -141,7 +141,9 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
 @job.command(
     name="rescale",
     epilog=examples(
-        f"understudy job rescale --partitions 8 {EXAMPLE_ID}", f"understudy job rescale --undo {EXAMPLE_ID}"
+        f"understudy job rescale --partitions 8 {EXAMPLE_ID}",
+        f"understudy job rescale --undo {EXAMPLE_ID}",
+        f"understudy job rescale --detach --partitions 8 {EXAMPLE_ID}",
     ),
 )
 @configured
@@ -154,6 +156,13 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
     type=_directory,
     help="The directory for the two savepoints.  [default: execution.checkpointing.savepoint-dir]",
 )
+@click.option(
+    "--detach",
+    "--detached",
+    "detach",
+    is_flag=True,
+    help="Have the cluster do it, as a job in a slot of the job's owner; print that job's id, and return.",
+)
 @json_option
 @job_argument()
 def job_rescale(
@@ -163,6 +172,7 @@ def job_rescale(
     undo: bool,
     query: str | None,
     directory: Path | None,
+    detach: bool,
     as_json: bool,
 ) -> None:
     """Give the state of a running job another number of partitions; print the savepoint from which it restarts.
@@ -173,7 +183,12 @@ def job_rescale(
 
     With --undo the job gets the number of partitions from before its last rescale, and keeps all that it has done
     since. If it has committed no batch since, it restarts from the savepoint from before.
+
+    With --detach the cluster does the same in the Spark of one of its TaskExecutors. This needs a free slot, and also
+    works over HTTP. The job that does it FAILS if a step fails, with the reason; cancelled, it leaves the other job as
+    it was.
     """
+    from runtime.cluster.documents import SubmittedJob
     from runtime.cluster.rescaling import JobRescaler
 
     if undo and (partitions is not None or query is not None):
@@ -181,6 +196,12 @@ def job_rescale(
     if not undo and partitions is None:
         raise click.UsageError("Missing option '--partitions', or '--undo'.")
     with connected_to_job(configuration, reference) as (client, job_id):
+        if detach:
+            doing = client.trigger_rescale(job_id, partitions, query or "", directory)
+            if not as_json:
+                say(f"job {job_id} is rescaled by job {doing}: `understudy job info {doing}` shows what becomes of it")
+            print_answer(SubmittedJob(doing, client.web_page(doing)), doing, as_json)
+            return
         rescaler = JobRescaler.of_command(configuration, client)
         if partitions is None:
             done = rescaler.undo(job_id, directory)

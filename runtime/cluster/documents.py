@@ -1242,7 +1242,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "job savepoint": (OperationStatus,),
     "job stop": (OperationStatus,),
     "job rollback": (OperationStatus,),
-    "job rescale": (RescaledJob,),
+    "job rescale": (RescaledJob, SubmittedJob),
     "job check": (list[Verdict],),
     "savepoint list": (list[SavepointLine],),
     "savepoint info": (SavepointContent,),

@@ -30,7 +30,7 @@ from runtime.cluster.command_line import waiting
 from runtime.cluster.documents import RescaledJob
 from runtime.cluster.output import clean, say
 from runtime.errors import ClusterError
-from runtime.ids import JobID
+from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.errors import GatewayError
 
@@ -127,6 +127,8 @@ class JobRescaler:
         step: called for each step with what it does, and what is left of it after an interrupt; returns the context in
             which the step runs.
         note: called with each line that the user should read besides the result.
+        run: rescales a savepoint. Default: `run_plan`, in a Spark of this process.
+        trigger_id: of the savepoint, whose name follows from it. Default: a new one for each.
     """
 
     def __init__(
@@ -137,12 +139,14 @@ class JobRescaler:
         *,
         step: Callable[[str, str], AbstractContextManager[None]] = _silent,
         note: Callable[[str], object] = logger.warning,
+        run: Callable[[RescalePlan], Savepoint] | None = None,
+        trigger_id: TriggerID | None = None,
     ) -> None:
         self._client = client
-        self._java_home = java_home
-        self._interval = compact_interval
         self._step = step
         self._note = note
+        self._run = run or (lambda plan: run_plan(plan, java_home, compact_interval))
+        self._trigger_id = trigger_id
 
     @classmethod
     def of_command(cls, configuration: Configuration, client: ClusterClient) -> Self:
@@ -185,7 +189,7 @@ class JobRescaler:
         self._require_files()
         remains = f"job {job_id} continues as it was"
         with self._step(f"making a savepoint of job {job_id}", remains):
-            status = self._client.trigger_savepoint(job_id, directory)
+            status = self._client.trigger_savepoint(job_id, directory, self._trigger_id)
         if status.state is not OperationState.COMPLETED:
             raise ClusterError(f"no savepoint of job {job_id}: {status.error}", remedy)
         original = Path(status.path)
@@ -199,7 +203,7 @@ class JobRescaler:
                         f"repeat no batch: `understudy job stop {job_id}`, and start from its savepoint with "
                         "--partitions",
                     )
-                run_plan(plan, self._java_home, self._interval)
+                self._run(plan)
         except BaseException:
             self._remove(original)
             raise
