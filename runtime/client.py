@@ -50,7 +50,7 @@ from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.protocol.diagnostics import ComponentLog, TaskPoolReport, ThreadDump
 from runtime.protocol.dispatcher import DispatcherGateway
-from runtime.protocol.errors import PASSING, GatewayError, JobNotReachableError, UnknownTaskExecutorError
+from runtime.protocol.errors import PASSING, GatewayError, UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.master import MasterGateway
@@ -945,10 +945,9 @@ class ClusterClient:
     def await_rescale(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         """Wait for the end of a rescale, and return what became of it; raises `UnknownOperationError`."""
         while True:
-            with contextlib.suppress(JobNotReachableError):  # its tasks are being restarted, or its JobMaster is
-                status = _run(self._cluster.rescale_status(job_id, trigger_id))
-                if status.state is not OperationState.IN_PROGRESS:
-                    return status
+            status = _run(self._cluster.rescale_status(job_id, trigger_id))
+            if status.state is not OperationState.IN_PROGRESS:
+                return status
             time.sleep(POLL_S)
 
     checkpoint_statistics = _in_a_thread(AsyncClusterClient.checkpoints)
