@@ -1,9 +1,8 @@
 """The task that rescales another job: ``understudy job rescale`` in a slot of the cluster.
 
 The Dispatcher submits the script that calls `main` (`runtime.dispatcher.rescale_job`). It runs in a task process, and
-uses the Spark of its TaskExecutor. Like a command on that machine it reaches the cluster with the cluster's secret,
-which the process reads from the runtime directory: the request was checked by the table of roles before, and nothing of
-the user's runs here.
+uses the Spark of its TaskExecutor. It reaches the cluster like a command on that machine, with the cluster's secret from
+the runtime directory. The web endpoint has checked the user's role before, and this process runs no code of a user.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The job that gives the state of another job a new number of partitions. Pure.
 
 A rescale needs a Spark, and masters never start one. So the cluster does it in a slot, as a job of the other job's
-owner: a script of Understudy's own, which does the steps of ``understudy job rescale`` in the Spark of its TaskExecutor
-(`runtime.cluster.rescale_task`).
+owner. The job's script is Understudy's own (`runtime.cluster.rescale_task`). It does the steps of
+``understudy job rescale`` in the Spark of its TaskExecutor.
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ def rescale_status(
 ) -> OperationStatus:
     """Return what became of a rescale.
 
-    The rollback decides, not the end of the job that requested it: that job may be lost after the rollback is recorded,
-    and before it is over itself.
+    The rollback decides, not the end of the job that requested it. That job may be lost after the rollback is recorded.
 
     Args:
         job_id: the job that is rescaled.

@@ -50,7 +50,7 @@ MOST_OF_A_BODY = 64 * 1024
 NO_INTERVAL = (1 << 63) - 1
 """Flink's interval where there are no periodic checkpoints, which its page knows."""
 MOST_PARTITIONS = (1 << 31) - 1
-"""Largest number of partitions that Spark can be asked for."""
+"""Largest number of partitions in Spark, a Java int."""
 ANY_NUMBER = (1 << 31) - 1
 """Flink's number of failures that are tolerated where all are."""
 
