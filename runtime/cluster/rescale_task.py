@@ -1,8 +1,8 @@
 """The task that rescales another job: ``understudy job rescale`` in a slot of the cluster.
 
 The Dispatcher submits the script that calls `main` (`runtime.dispatcher.rescale_job`). It runs in a task process, and
-uses the Spark of its TaskExecutor. It reaches the cluster like a command on that machine, with the cluster's secret from
-the runtime directory. The web endpoint has checked the user's role before, and this process runs no code of a user.
+uses the Spark of its TaskExecutor. It reaches the cluster like a command on that machine, with the secret from the
+runtime directory. The web endpoint has checked the user's role before, and this process runs no code of a user.
 """
 
 from __future__ import annotations
