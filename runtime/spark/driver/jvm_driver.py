@@ -1,4 +1,4 @@
-"""What a driver JVM answers to whoever is connected to it, whether the cluster started it or a program did."""
+"""`JvmDriver`: what the drivers of a cluster and of other programs have in common."""
 
 from __future__ import annotations
 
