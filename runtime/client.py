@@ -951,6 +951,7 @@ class ClusterClient:
             time.sleep(POLL_S)
 
     checkpoint_statistics = _in_a_thread(AsyncClusterClient.checkpoints)
+    query_histories = _in_a_thread(AsyncClusterClient.query_histories)
 
     def dispose_savepoint(self, path: Path) -> None:
         """Remove a savepoint; raises `SavepointError` if *path* is no savepoint."""

@@ -215,6 +215,71 @@ def job_rescale(
     print_answer(done, clean(done.savepoint), as_json)
 
 
+@job.command(name="autoscale", epilog=examples(f"understudy job autoscale --dry-run --most 16 {EXAMPLE_ID}"))
+@configured
+@click.option("--dry-run", is_flag=True, help="Only show the decision. Required: nothing is changed by this command.")
+@click.option("--least", type=int, default=1, show_default=True, help="Smallest number of partitions.")
+@click.option("--most", type=int, default=64, show_default=True, help="Largest number of partitions.")
+@click.option("--target", type=float, default=0.6, show_default=True, help="Busy time that a new number aims at.")
+@click.option("--above", type=float, default=0.8, show_default=True, help="Busy time above which the number grows.")
+@click.option("--below", type=float, default=0.35, show_default=True, help="Busy time below which it shrinks.")
+@click.option("--lag", type=int, help="Largest lag, in the unit of the source's offsets.  [default: not judged]")
+@json_option
+@job_argument()
+def job_autoscale(
+    configuration: Configuration,
+    reference: str,
+    dry_run: bool,
+    least: int,
+    most: int,
+    target: float,
+    above: float,
+    below: float,
+    lag: int | None,
+    as_json: bool,
+) -> None:
+    """Show how many partitions the state of a job's queries should have, and why.
+
+    Judges the busy time of each query's last batches: the part of the time in which a batch runs. With --lag it also
+    judges how far they are behind. `understudy job rescale` changes the number.
+    """
+    import time
+
+    from runtime.checkpoint.retained import describe_state
+    from runtime.cluster.autoscaling import AutoscalePolicy, advise
+
+    if not dry_run:
+        raise click.UsageError("Missing option '--dry-run': the command only shows decisions, and changes nothing.")
+    try:
+        policy = AutoscalePolicy(least, most, target, above, below, lag)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    with connected_to_job(configuration, reference) as (client, job_id):
+        if not client.sees_files:
+            raise ClusterError(
+                "the job's checkpoint tells its number of partitions, and this client does not see the cluster's files",
+                "run the command on a machine that sees them",
+            )
+        figures, histories = client.checkpoint_statistics(job_id), client.query_histories(job_id)
+        if figures.latest_completed is None or not figures.latest_completed.external_path:
+            raise ClusterError(
+                f"job {job_id} has no checkpoint, which would tell its number of partitions",
+                f"take one with `understudy job checkpoint {job_id}`",
+            )
+        saved = describe_state(Path(figures.latest_completed.external_path))
+        restored = figures.latest_restored
+        changed_ms = None if restored is None else restored.restore_timestamp
+        advice = advise(policy, histories, saved, round(time.time() * 1000), changed_ms)
+    if as_json:
+        print_document(advice)
+        return
+    rows = [
+        (one.query, *("-" if number is None else str(number) for number in (one.partitions, one.wanted)), one.reason)
+        for one in advice
+    ]
+    print_table(("QUERY", "PARTITIONS", "WANTED", "REASON"), rows)
+
+
 def _continues(what: str, job_id: JobID) -> str:
     return f"the {what} continues; `understudy job info {job_id}` shows its outcome"
 
