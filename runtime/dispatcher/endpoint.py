@@ -439,10 +439,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     @rpc
     async def submit_job(self, job_graph: MaybeOffloaded) -> JobID:
         term, began = self.term, time.monotonic()
-        return await self._accept(decode_job_graph(await self._read(job_graph)), term, began)
-
-    async def _accept(self, graph: JobGraph, term: LeaderTerm, began: float) -> JobID:
-        """Accept a job that was submitted at *began*; see `DispatcherGateway.submit_job`."""
+        graph = decode_job_graph(await self._read(job_graph))
         validate(graph)
         job_id = graph.job_id
         # Two clients may submit the same job at once: the second waits for the outcome of the first.
@@ -916,14 +913,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def trigger_rescale(
         self, job_id: JobID, trigger_id: TriggerID, partitions: int | None, query: str, target_directory: str
     ) -> JobID:
-        term, began = self.term, time.monotonic()
         rescale_id = rescale_job_id(job_id, trigger_id)
         if rescale_id in self._jobs or self._archive.find(rescale_id) is not None:
             return rescale_id
         self._running(job_id)
         job = decode_job_graph(await self._ha.job_graph_store().get(job_id))
         graph = rescale_graph(job, trigger_id, partitions, query, target_directory, _now_ms())
-        return await self._accept(graph, term, began)
+        return await self.submit_job(Inline(encode(graph)))
 
     @rpc
     async def request_rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
