@@ -389,7 +389,11 @@ ON_A_JOB = sorted(
     for words, command in leaves(cli).items()
     if any(parameter.name == "reference" for parameter in command.params)
 )
-FURTHER = {"job rollback": ("--to", "chk-1"), "job rescale": ("--partitions", "3")}
+FURTHER = {
+    "job rollback": ("--to", "chk-1"),
+    "job rescale": ("--partitions", "3"),
+    "job autoscale": ("--dry-run",),
+}
 
 
 def invoked(monkeypatch: pytest.MonkeyPatch, client: Jobs, words: str, *arguments: str) -> BaseException | None:
@@ -398,7 +402,18 @@ def invoked(monkeypatch: pytest.MonkeyPatch, client: Jobs, words: str, *argument
 
 
 def test_all_commands_on_a_job_are_tried() -> None:
-    verbs = ("cancel", "checkpoint", "exceptions", "info", "logs", "rescale", "rollback", "savepoint", "stop")
+    verbs = (
+        "autoscale",
+        "cancel",
+        "checkpoint",
+        "exceptions",
+        "info",
+        "logs",
+        "rescale",
+        "rollback",
+        "savepoint",
+        "stop",
+    )
     assert [f"job {verb}" for verb in verbs] == ON_A_JOB
 
 
