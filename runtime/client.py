@@ -40,7 +40,7 @@ from blob.offload import Inline, MaybeOffloaded, offload_if_larger
 from blob.rpc_offload import BlobOffloader
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID, TriggerID
 from runtime.job_logs import FUNCTION_ERROR, FUNCTION_FILES, FUNCTION_RESULT, KeptLog, logs_owner
-from runtime.jobgraph.codec import encode
+from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.errors import InvalidFunctionError, JobGraphError
 from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
@@ -328,6 +328,15 @@ class AsyncClusterClient:
     async def job(self, job_id: JobID) -> ArchivedExecutionGraph:
         """Return one job with its tasks; raises `JobNotFoundError`."""
         return await self.ask(lambda dispatcher: dispatcher.request_job(job_id))
+
+    async def job_graph(self, job_id: JobID) -> JobGraph:
+        """Return the graph of a job that is not over, with the values of its environment.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            JobSubmissionError: the cluster runs this job alone.
+        """
+        return decode_job_graph(await self.ask(lambda dispatcher: dispatcher.request_job_graph(job_id)))
 
     async def cancel(self, job_id: JobID) -> None:
         """Begin to cancel a job; raises `JobNotFoundError` or `JobAlreadyTerminatedError`."""
@@ -746,6 +755,7 @@ class ClusterClient:
         return list(_run(self._cluster.jobs()))
 
     job = _in_a_thread(AsyncClusterClient.job)
+    job_graph = _in_a_thread(AsyncClusterClient.job_graph)
     cancel = _in_a_thread(AsyncClusterClient.cancel)
     task_executor = _in_a_thread(AsyncClusterClient.task_executor)
 
@@ -870,10 +880,15 @@ class ClusterClient:
         return self._operation(job_id, kind, target, trigger_id)
 
     def stop_and_await_end(
-        self, job_id: JobID, target: Path | None = None, *, drain: bool = False
+        self,
+        job_id: JobID,
+        target: Path | None = None,
+        *,
+        drain: bool = False,
+        trigger_id: TriggerID | None = None,
     ) -> tuple[OperationStatus, JobStatus | None]:
         """Call `stop_with_savepoint`, and wait for the end of the job; its state is None if the job keeps running."""
-        wanted = TriggerID.random()
+        wanted = trigger_id or TriggerID.random()
         while True:
             status = self.stop_with_savepoint(job_id, target, drain=drain, trigger_id=wanted)
             if status.state is not OperationState.COMPLETED:
@@ -952,6 +967,7 @@ class ClusterClient:
 
     checkpoint_statistics = _in_a_thread(AsyncClusterClient.checkpoints)
     query_histories = _in_a_thread(AsyncClusterClient.query_histories)
+    operation = _in_a_thread(AsyncClusterClient.operation)
 
     def dispose_savepoint(self, path: Path) -> None:
         """Remove a savepoint; raises `SavepointError` if *path* is no savepoint."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from conf.configuration import Configuration
-from conf.options import CheckpointingOptions, EnvironmentOptions
+from conf.options import CheckpointingOptions, ClientOptions, EnvironmentOptions
+from conf.registry import SPARK_PREFIX
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
     JOB_FILE_SETTINGS,
@@ -23,6 +26,8 @@ from runtime.cluster.command_line import (
     json_option,
     kind_option,
     pass_job_file,
+    pass_optional_job_file,
+    py_files_option,
     waiting,
 )
 from runtime.cluster.job_commands import job
@@ -45,6 +50,8 @@ if TYPE_CHECKING:
     from runtime.checkpoint.compatibility import Verdict
     from runtime.checkpoint.description import QueryDescription
     from runtime.checkpoint.manifest import Savepoint, SavepointQuery
+    from runtime.cluster.documents import UpgradedJob
+    from runtime.cluster.job_upgrade import Version
     from runtime.jobgraph.job_graph import JobKind
     from runtime.protocol.checkpoints import OperationStatus
 
@@ -280,6 +287,129 @@ def job_autoscale(
     print_table(("QUERY", "PARTITIONS", "WANTED", "REASON"), rows)
 
 
+@job.command(
+    name="upgrade",
+    context_settings=JOB_FILE_SETTINGS,
+    epilog=examples(
+        f"understudy job upgrade {EXAMPLE_ID} flight_stream.py",
+        f"understudy job upgrade {EXAMPLE_ID}",
+        f"understudy job upgrade --undo {EXAMPLE_ID}",
+    ),
+)
+@configured
+@kind_option
+@click.option("--undo", is_flag=True, help="Go back to the version before the job's last upgrade.")
+@click.option("--yes", "accepts_loss", is_flag=True, help="Accept that the new version loses state, which is shown.")
+@click.option(
+    "--savepoint",
+    "directory",
+    type=_directory,
+    help="The directory for the savepoints.  [default: execution.checkpointing.savepoint-dir]",
+)
+@py_files_option
+@json_option
+@job_argument()
+@pass_optional_job_file
+def job_upgrade(
+    configuration: Configuration,
+    reference: str,
+    file: Path | None,
+    args: tuple[str, ...],
+    kind: JobKind | None,
+    undo: bool,
+    accepts_loss: bool,
+    directory: Path | None,
+    py_files: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Replace the code of a running streaming job by FILE, and print the id of the job that takes its place.
+
+    First checks FILE against a savepoint of the job, as `job check` does; a version that does not fit is refused, and
+    the job runs on. Then stops the job between two batches, and starts FILE from its savepoint: no batch is lost, and
+    none is repeated. If FILE fails before it has committed a batch, the former version starts from the savepoint.
+
+    The new version keeps the job's name, arguments, libraries, environment and settings. ARGS replace the arguments,
+    and --py-files all former ones.
+
+    Without FILE, finishes an upgrade that was interrupted. --undo goes back to the former version.
+
+    Exit status: 0 the upgrade, or the undo, is done; 1 it is refused, or the former version works again.
+    """
+    import tempfile
+
+    from runtime.cluster.discovery import running_configuration
+    from runtime.cluster.job_upgrade import JobUpgrader, new_version
+    from runtime.job_file import pack_py_files
+
+    if file is not None and str(file).startswith("-"):
+        raise click.UsageError(f"options come before JOB_ID, and {file} comes after it")
+    if file is None and (py_files or kind is not None):
+        raise click.UsageError("--py-files and --kind belong to FILE, which is missing")
+    if undo and file is not None:
+        raise click.UsageError("--undo takes no FILE: the former version is kept")
+    with connected_to_job(configuration, reference) as (client, job_id), tempfile.TemporaryDirectory() as scratch:
+        running = running_configuration(configuration)
+        upgrader = JobUpgrader(
+            client,
+            running.get(CheckpointingOptions.SAVEPOINT_DIR),
+            lambda version, state: _check_version(running, version, state),
+            step=waiting,
+            note=lambda line: say(clean(line)),
+        )
+        if undo:
+            done = upgrader.undo(job_id, directory, accepts_loss=accepts_loss)
+        elif file is None:
+            done = upgrader.finish(job_id)
+        else:
+            max_bytes = configuration.get(ClientOptions.WORKING_DIR_MAX_SIZE)
+            make = new_version(file, args, kind, pack_py_files(py_files, Path(scratch), max_bytes), say)
+            done = upgrader.upgrade(job_id, make, directory, accepts_loss=accepts_loss)
+    is_done = undo == (done.outcome == "returned")
+    if not as_json:
+        say(clean(_told(done)))
+    print_answer(done, done.job_id, as_json)
+    if not is_done:
+        sys.exit(ExitStatus.FAILED)
+
+
+def _check_version(configuration: Configuration, version: Version, state: Path) -> list[Verdict]:
+    """Compare a version of a job with a savepoint, as `job check` does: in the job's directory and environment."""
+    from runtime.checkpoint.compatibility import check_job
+    from runtime.checkpoint.retained import describe_state
+    from runtime.jobgraph.job_graph import ArtifactRole
+
+    graph = version.graph
+    settings = {key: text for key, text in graph.configuration.items() if key.startswith(SPARK_PREFIX)}
+    caller = None if graph.working_directory is None else graph.working_directory.caller
+    place = Path("." if caller is None else caller.path)
+    libraries = [str(path) for path in version.with_role(ArtifactRole.PY_FILE)]
+    before, environment = list(sys.path), dict(os.environ)
+    try:
+        sys.path[:0] = libraries
+        os.environ.update(graph.environment)
+        with contextlib.chdir(place if place.is_dir() else Path()), contextlib.redirect_stdout(sys.stderr):
+            queries = _queries_of(configuration, version.main, graph.argv, graph.kind, settings)
+            return check_job(describe_state(state), queries)
+    finally:
+        sys.path[:] = before
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def _told(done: UpgradedJob) -> str:
+    """Return the outcome of an upgrade as a line."""
+    match done.outcome:
+        case "returned":
+            return f"job {done.job_id} has the former version: {done.because}"
+        case "waiting":
+            return (
+                f"job {done.job_id} runs, and its sources have no data for a first batch yet; "
+                f"`understudy job upgrade {done.upgraded_from}` looks again"
+            )
+        case _:
+            return f"job {done.job_id} has committed its first batch: undo with `understudy job upgrade --undo`"
+
+
 def _continues(what: str, job_id: JobID) -> str:
     return f"the {what} continues; `understudy job info {job_id}` shows its outcome"
 
@@ -346,9 +476,16 @@ def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
 
 
 def _queries_of(
-    configuration: Configuration, file: Path, args: Sequence[str], kind: JobKind | None
+    configuration: Configuration,
+    file: Path,
+    args: Sequence[str],
+    kind: JobKind | None,
+    settings: Mapping[str, str] | None = None,
 ) -> list[QueryDescription]:
-    """Return the queries of a job file by running it without rows. Raises JobFileError if its code fails."""
+    """Return the queries of a job file by running it without rows. Raises JobFileError if its code fails.
+
+    *settings* are Spark's, of the job itself.
+    """
     import tempfile
 
     from runtime.checkpoint.errors import CheckpointError
@@ -363,6 +500,7 @@ def _queries_of(
     conf = {
         **state_backend_properties(configuration.get(CheckpointingOptions.STATE_BACKEND)),
         **configuration.spark_properties(),
+        **(settings or {}),
     }
     try:
         with (

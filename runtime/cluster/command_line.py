@@ -172,12 +172,21 @@ JOB_FILE_SETTINGS = {"allow_interspersed_args": False}
 
 def pass_job_file(command: Command) -> Command:
     """Add the arguments FILE and ARGS; a ``--`` between them is dropped once."""
+    return _with_job_file(command, is_required=True)
+
+
+def pass_optional_job_file(command: Command) -> Command:
+    """Add FILE and ARGS as `pass_job_file`; FILE may be missing, and is None then."""
+    return _with_job_file(command, is_required=False)
+
+
+def _with_job_file(command: Command, *, is_required: bool) -> Command:
 
     def without_dashes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
         return value[1:] if value[:1] == ("--",) else value
 
     arguments = click.argument("args", nargs=-1, type=click.UNPROCESSED, callback=without_dashes)
-    return click.argument("file", type=click.Path(path_type=Path))(arguments(command))
+    return click.argument("file", type=click.Path(path_type=Path), required=is_required)(arguments(command))
 
 
 def kind_option(command: Command) -> Command:

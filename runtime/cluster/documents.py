@@ -341,6 +341,7 @@ class Job:
         streams: whether a streaming query was seen in one of its attempts.
         submitter: name of the user who submitted it, as the client says; empty if it is not known.
         owner: name of the user whose token submitted it; empty if it was submitted with one of the cluster's secrets.
+        upgraded_from: id of the job whose place it took, by `job upgrade`; empty for any other job.
         state: of the job.
         start_ms: when it was accepted.
         end_ms: when it ended; null before that.
@@ -362,6 +363,7 @@ class Job:
     streams: bool
     submitter: str
     owner: str
+    upgraded_from: str
     state: str
     start_ms: int
     end_ms: int | None
@@ -1074,6 +1076,28 @@ class RescaledJob:
 
 
 @dataclass(frozen=True, slots=True)
+class UpgradedJob:
+    """A job whose code was replaced, or whose former code was put back.
+
+    Attributes:
+        job_id: of the job that works now.
+        upgraded_from: id of the job whose place it took.
+        outcome: `upgraded`: the new version has committed a batch; `waiting`: it runs, and its sources have no data yet
+            for a first batch; `returned`: the former version works again.
+        because: why the former version works again; empty otherwise.
+        savepoint: directory of the savepoint from which the job began.
+        batches: by the name of each query in the savepoint, the last batch that the former version has committed.
+    """
+
+    job_id: str
+    upgraded_from: str
+    outcome: str
+    because: str
+    savepoint: str
+    batches: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class StateRows:
     """Rows of the state of an operator.
 
@@ -1245,6 +1269,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "job rollback": (OperationStatus,),
     "job rescale": (RescaledJob, SubmittedJob),
     "job autoscale": (list[Advice],),
+    "job upgrade": (UpgradedJob,),
     "job check": (list[Verdict],),
     "savepoint list": (list[SavepointLine],),
     "savepoint info": (SavepointContent,),

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_RESCALED_HERE = "the savepoint is rescaled"
+
 
 def compact_interval_of(configuration: Configuration) -> int:
     """Return the file sink's compact interval that ``-D`` or the configuration gives; raises `ClusterError`."""
@@ -113,8 +115,65 @@ class RescaledStart:
 
 
 @contextlib.contextmanager
-def _silent(_what: str, _left: str) -> Iterator[None]:
+def silent(_what: str, _left: str) -> Iterator[None]:
+    """Run a step without showing it."""
     yield
+
+
+class JobSavepoints:
+    """Savepoints that a command takes of a running job to change it; `JobRescaler` and `JobUpgrader` use it.
+
+    Args:
+        client: of the cluster. This process has to see the cluster's files.
+        step: as of `JobRescaler`.
+        note: as of `JobRescaler`.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        step: Callable[[str, str], AbstractContextManager[None]],
+        note: Callable[[str], object],
+    ) -> None:
+        self._client = client
+        self._step = step
+        self._note = note
+
+    def require_files(self, what: str) -> None:
+        """Raise `ClusterError` if this client does not see the cluster's files; *what* says what is done with them."""
+        if not self._client.sees_files:
+            raise ClusterError(
+                f"{what} here, and this client does not see the cluster's files",
+                "run the command on a machine that sees them",
+            )
+
+    def take(
+        self, job_id: JobID, directory: Path | None, remedy: str, trigger_id: TriggerID | None = None
+    ) -> Path:
+        """Make a savepoint of a job, which runs on.
+
+        Args:
+            job_id: the job.
+            directory: where it is made. Default: the cluster's.
+            remedy: what to do if there is no savepoint.
+            trigger_id: of the savepoint, whose name follows from it. Default: a new one.
+
+        Raises:
+            ClusterError: there is no savepoint.
+            GatewayError, ActorError: as `ClusterClient.trigger_savepoint`.
+        """
+        with self._step(f"making a savepoint of job {job_id}", f"job {job_id} continues as it was"):
+            status = self._client.trigger_savepoint(job_id, directory, trigger_id)
+        if status.state is not OperationState.COMPLETED:
+            raise ClusterError(f"no savepoint of job {job_id}: {status.error}", remedy)
+        return Path(status.path)
+
+    def remove(self, path: Path) -> None:
+        """Remove a savepoint that is not needed; a note says if it stays."""
+        try:
+            dispose_savepoint(path)
+        except SavepointError as error:
+            self._note(f"note: {error}")
 
 
 class JobRescaler:
@@ -137,7 +196,7 @@ class JobRescaler:
         java_home: str | None,
         compact_interval: int,
         *,
-        step: Callable[[str, str], AbstractContextManager[None]] = _silent,
+        step: Callable[[str, str], AbstractContextManager[None]] = silent,
         note: Callable[[str], object] = logger.warning,
         run: Callable[[RescalePlan], Savepoint] | None = None,
         trigger_id: TriggerID | None = None,
@@ -147,6 +206,7 @@ class JobRescaler:
         self._note = note
         self._run = run or (lambda plan: run_plan(plan, java_home, compact_interval))
         self._trigger_id = trigger_id
+        self._savepoints = JobSavepoints(client, step, note)
 
     @classmethod
     def of_command(cls, configuration: Configuration, client: ClusterClient) -> Self:
@@ -186,16 +246,11 @@ class JobRescaler:
         self, job_id: JobID, partitions: int, queries: Sequence[str], directory: Path | None, remedy: str
     ) -> RescaledJob:
         """Rescale a job; *remedy* is the one if it has no savepoint."""
-        self._require_files()
-        remains = f"job {job_id} continues as it was"
-        with self._step(f"making a savepoint of job {job_id}", remains):
-            status = self._client.trigger_savepoint(job_id, directory, self._trigger_id)
-        if status.state is not OperationState.COMPLETED:
-            raise ClusterError(f"no savepoint of job {job_id}: {status.error}", remedy)
-        original = Path(status.path)
+        self._savepoints.require_files(_RESCALED_HERE)
+        original = self._savepoints.take(job_id, directory, remedy, self._trigger_id)
         target = rescaled_path(original, partitions)
         try:
-            with self._step(f"rescaling {original} to {partitions} partitions", remains):
+            with self._step(f"rescaling {original} to {partitions} partitions", f"job {job_id} continues as it was"):
                 plan = plan_rescale(original, partitions, target, *queries)
                 if names := written_twice(plan.savepoint):
                     raise SavepointError(
@@ -205,7 +260,7 @@ class JobRescaler:
                     )
                 self._run(plan)
         except BaseException:
-            self._remove(original)
+            self._savepoints.remove(original)
             raise
         left = (
             f"{original} and {target} are left; `understudy job info {job_id}` shows if the job was restored from one"
@@ -215,7 +270,7 @@ class JobRescaler:
                 self._client.roll_back(job_id, target)
         except CheckpointError:
             for path in (original, target):
-                self._remove(path)
+                self._savepoints.remove(path)
             raise
         except (GatewayError, ActorError):
             self._note(left)
@@ -241,7 +296,7 @@ class JobRescaler:
                 queries had different numbers.
             Exception: as `rescale`.
         """
-        self._require_files()
+        self._savepoints.require_files(_RESCALED_HERE)
         undo = find_undo(job_id, self._client.checkpoint_statistics(job_id).rolled_back_to)
         if not undo.is_unused:
             by_force = f"`understudy job rollback {job_id} --to {undo.original}` repeats all batches since the rescale"
@@ -251,17 +306,3 @@ class JobRescaler:
         with self._step(f"restarting job {job_id} from {undo.original}", left):
             self._client.roll_back(job_id, Path(undo.original))
         return RescaledJob(job_id, undo.partitions, undo.original, undo.rescaled)
-
-    def _require_files(self) -> None:
-        if not self._client.sees_files:
-            raise ClusterError(
-                "the savepoint is rescaled here, and this client does not see the cluster's files",
-                "run the command on a machine that sees them",
-            )
-
-    def _remove(self, path: Path) -> None:
-        """Remove a savepoint that was made in vain; a note says if it stays."""
-        try:
-            dispose_savepoint(path)
-        except SavepointError as error:
-            self._note(f"note: {error}")

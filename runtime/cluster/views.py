@@ -80,6 +80,7 @@ class JobView:
         kind: script or pipeline, and whether it streams, in words.
         submitter: name of the user who submitted it, as the client says; empty if it is not known.
         owner: name of the user whose token submitted it; empty if there is none.
+        upgraded_from: id of the job whose place it took; empty for any other job.
         cancelled_because: why the cluster cancelled it; empty if a user did.
         spark_applications: ids of the Spark applications that ran its attempts, the first one first.
     """
@@ -98,6 +99,7 @@ class JobView:
     kind: str = ""
     submitter: str = ""
     owner: str = ""
+    upgraded_from: str = ""
     cancelled_because: str = ""
     spark_applications: tuple[str, ...] = ()
 
@@ -188,6 +190,7 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         kind=_kind_of(job),
         submitter=job.submitter,
         owner=job.owner,
+        upgraded_from=job.upgraded_from,
         cancelled_because=job.cancelled_because,
         spark_applications=_applications_of(job),
     )
@@ -286,6 +289,7 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
         "Kind": job.kind,
         "Submitter": job.submitter,
         "Owner": job.owner,
+        "Upgraded from": job.upgraded_from,
         "State": job.state + (f" (waits for {job.waiting_for})" if job.waiting_for else "") + _because(job),
         "Started": format_moment(job.started_ms),
         "Ended": format_moment(job.ended_ms) if job.ended_ms is not None else "",

@@ -790,6 +790,11 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def request_job(self, job_id: JobID) -> ArchivedExecutionGraph:
         return await self._job(job_id)
 
+    @rpc
+    async def request_job_graph(self, job_id: JobID) -> bytes:
+        self._running(job_id)
+        return await self._ha.job_graph_store().get(job_id)
+
     async def _job(self, job_id: JobID) -> ArchivedExecutionGraph:
         archived = await self.run_blocking(self._archive.get, job_id)
         if archived is not None:

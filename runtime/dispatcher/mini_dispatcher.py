@@ -94,6 +94,13 @@ class MiniDispatcher(Dispatcher):
                 )
             return await super().submit_job(job_graph)
 
+    @rpc
+    async def request_job_graph(self, job_id: JobID) -> bytes:
+        raise JobSubmissionError(
+            f"this cluster runs job {job_id} alone, and stops after it, so no other version can take its place; "
+            f"`understudy job stop {job_id}`, and start the new version from its savepoint"
+        )
+
     async def _end_with_job(self, term: LeaderTerm) -> None:
         while self._term == term:
             await asyncio.sleep(CHECK_S)

@@ -174,6 +174,8 @@ class JobGraph:
             cluster's own secrets.
         session_id: id of the Spark Connect session that the job keeps open for a client (`runtime.rest.connect`);
             empty for any other job.
+        upgraded_from: id of the job whose place it took: `understudy job upgrade` has stopped that one with the
+            savepoint from which this one began. Empty for any other job.
     """
 
     job_id: JobID
@@ -197,6 +199,7 @@ class JobGraph:
     is_function: bool = False
     owner: str = ""
     session_id: str = ""
+    upgraded_from: str = ""
 
     @classmethod
     def for_script(

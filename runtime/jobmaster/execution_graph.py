@@ -232,6 +232,7 @@ class ExecutionGraph:
             query_histories=tuple(self.query_histories()) if self._status.is_globally_terminal else (),
             is_function=self._graph.is_function,
             owner=self._graph.owner,
+            upgraded_from=self._graph.upgraded_from,
         )
 
     def query_histories(self) -> list[QueryHistory]:

@@ -197,6 +197,7 @@ class ArchivedExecutionGraph:
         query_histories: the past figures of its streaming queries; only of a job that is over.
         is_function: as in `JobGraph`.
         owner: as in `JobGraph`.
+        upgraded_from: as in `JobGraph`.
     """
 
     job_id: JobID
@@ -217,6 +218,7 @@ class ArchivedExecutionGraph:
     query_histories: tuple[QueryHistory, ...] = ()
     is_function: bool = False
     owner: str = ""
+    upgraded_from: str = ""
 
     @property
     def start_ms(self) -> int:

@@ -54,6 +54,16 @@ class DispatcherGateway(FencedRpcGateway):
         raise NotImplementedError
 
     @reads
+    def request_job_graph(self, job_id: JobID) -> Ask[bytes]:
+        """Return the graph of a job that is not over, encoded; it has the values of the job's environment.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            JobSubmissionError: the cluster runs this job alone, and takes no other one after it.
+        """
+        raise NotImplementedError
+
+    @reads
     def request_operator_back_pressure_stats(
         self, job_id: JobID, vertex_id: JobVertexID
     ) -> Ask[OperatorBackPressureStats | None]:

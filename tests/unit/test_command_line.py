@@ -413,6 +413,7 @@ def test_all_commands_on_a_job_are_tried() -> None:
         "rollback",
         "savepoint",
         "stop",
+        "upgrade",
     )
     assert [f"job {verb}" for verb in verbs] == ON_A_JOB
 

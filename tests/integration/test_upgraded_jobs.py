@@ -1,0 +1,158 @@
+"""Running jobs whose code is replaced: the file sink has the rows of an undisturbed run, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from runtime.checkpoint.compatibility import Fit, Verdict, check_job
+from runtime.checkpoint.files import list_names
+from runtime.checkpoint.layout import last_commit
+from runtime.checkpoint.retained import describe_state
+from runtime.cluster.job_upgrade import JobUpgrader, Version, new_version
+from runtime.errors import ClusterError
+from runtime.ids import JobID
+from tests.cluster_harness import Cluster, await_value
+from tests.job_files import write_job
+from tests.json_output import parsed
+from tests.streaming_rows import Source, files_of, rows_of, rows_so_far
+
+# As that of test_checkpoints, with a mark of its version; the marks are lines of the files of each version.
+STREAM = """\
+import sys
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+source, sink, location = sys.argv[1:4]
+spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()
+spark.conf.set("spark.sql.session.timeZone", "UTC")
+rows = spark.readStream.schema("at TIMESTAMP, key STRING").option("maxFilesPerTrigger", 1).json(source)
+counts = (
+    rows.withWatermark("at", "0 seconds").groupBy(F.window("at", "1 minute"), "key").count()
+    .selectExpr("window.start AS start", "key", "COUNT AS count", "'VERSION' AS version")
+)
+writer = counts.writeStream.queryName("counts").format("parquet").option("checkpointLocation", location)
+writer.trigger(processingTime="200 milliseconds").start(sink).awaitTermination()
+"""
+
+
+def version(name: str, count: str = "count") -> str:
+    return STREAM.replace("VERSION", name).replace("COUNT", count)
+
+
+class Stream:
+    """A job that counts the rows of files, and its source and sink."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.source = Source(directory / "in")
+        self.sink = directory / "out"
+        self.live = directory / "live"
+        self.source.write(3)
+        file = self.file("blue")
+        self.job_id = cluster.submit(file, str(self.source.directory), str(self.sink), str(self.live))
+        await_value(lambda: self.committed >= 1)
+
+    @property
+    def committed(self) -> int:
+        return last_commit(f"commits/{name}" for name in list_names(self.live / "commits"))
+
+    def file(self, name: str, **changes: str) -> Path:
+        return write_job(self.directory, version(name, **changes), f"{name}.py")
+
+    def killed(self, step: str, *words: str) -> None:
+        """Upgrade it, and kill the command once it has recorded a step."""
+        command = self.cluster.command("job", "upgrade", *words)
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            await_value(lambda: process.poll() is not None or _step_of(self.kept) == step)
+            process.kill()
+        assert process.returncode == -9
+
+    @property
+    def kept(self) -> Path:
+        """Where both versions are kept while it is upgraded."""
+        return self.cluster.directory / "savepoints" / ".upgrades" / self.job_id
+
+    @property
+    def state(self) -> str:
+        return str(self.cluster.job(self.job_id)["state"])
+
+    def end(self, job_id: str) -> Counter[str]:
+        """Close all windows, and end the job; the rows are right. Returns the number of rows of each version."""
+        self.source.write(2)
+        self.source.close()
+        await_value(lambda: rows_so_far(self.sink) == self.source.expected)
+        self.cluster.run("job", "cancel", job_id)
+        assert rows_of(self.sink) == self.source.expected
+        tables = [pyarrow.parquet.read_table(path).to_pylist() for path in files_of(self.sink)]
+        return Counter(row["version"] for table in tables for row in table)
+
+
+def _step_of(kept: Path) -> str:
+    try:
+        return str(json.loads((kept / "upgrade.json").read_text())["step"])
+    except FileNotFoundError:
+        return ""
+
+
+def fits(_version: Version, _state: Path) -> list[Verdict]:
+    """Spare the Spark of the check, which the first test starts."""
+    return [Verdict("counts", Fit.FITS)]
+
+
+def without_state(_version: Version, state: Path) -> list[Verdict]:
+    """Compare the savepoint with a version whose query has no stateful operator."""
+    queries = describe_state(state)
+    return check_job(queries, [replace(query, operators=()) for query in queries])
+
+
+def test_an_upgrade_whose_command_is_killed_is_finished(cluster: Cluster, tmp_path: Path) -> None:
+    stream = Stream(cluster, tmp_path)
+    stream.killed("starting", stream.job_id, str(stream.file("green")))
+    assert stream.state == "FINISHED"
+    stream.source.write(2)
+    words = "job", "upgrade", "--json", stream.job_id
+    done = parsed(("job", "upgrade"), cluster.run(*words).stdout)
+    assert (done["outcome"], done["upgraded_from"]) == ("upgraded", stream.job_id)
+    assert cluster.job(done["job_id"])["upgraded_from"] == stream.job_id
+    assert stream.end(done["job_id"]).keys() == {"blue", "green"}
+
+
+def test_versions_that_do_not_fit_or_fail_give_way_and_one_that_works_is_undone(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    stream = Stream(cluster, tmp_path)
+    stream.source.write(2)
+    failing = stream.file("failing", count="raise_error('not today') + count")
+    with cluster.client() as client:
+        strict = JobUpgrader(client, cluster.directory / "savepoints", without_state)
+        with pytest.raises(
+            ClusterError, match=r"'counts' of the new version does not fit the state: stateful operator"
+        ):
+            strict.upgrade(JobID(stream.job_id), new_version(failing, (), None, (), str))
+        assert (stream.state, stream.kept.exists()) == ("RUNNING", False)
+
+        upgrader = JobUpgrader(client, cluster.directory / "savepoints", fits)
+        back = upgrader.upgrade(JobID(stream.job_id), new_version(failing, (), None, (), str))
+        assert (back.outcome, "not today" in back.because) == ("returned", True), back
+        assert not stream.kept.exists()
+        await_value(lambda: stream.committed > back.batches["counts"])
+
+        stream.source.write(2)
+        working = new_version(stream.file("green"), (), None, (), str)
+        done = upgrader.upgrade(JobID(back.job_id), working)
+        assert (done.outcome, done.upgraded_from) == ("upgraded", back.job_id)
+        await_value(lambda: stream.committed > done.batches["counts"] + 1)
+
+        # The new version has committed batches, so the former one goes on from its state, and not from the savepoint.
+        undone = upgrader.undo(JobID(done.job_id))
+    assert (undone.outcome, undone.upgraded_from) == ("returned", done.job_id)
+    assert undone.batches["counts"] > done.batches["counts"]
+    assert stream.end(undone.job_id).keys() == {"blue", "green"}

@@ -1,0 +1,567 @@
+"""`job upgrade` without processes: its decisions, and what stays after a refusal, a failure, or a kill at each call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner
+
+from runtime.checkpoint.compatibility import Fit, Verdict
+from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.retained import write_metadata
+from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
+from runtime.checkpoint.snapshot import take_snapshot
+from runtime.client import ClusterClient
+from runtime.cluster.cli import cli
+from runtime.cluster.command_line import ExitStatus
+from runtime.cluster.documents import UpgradedJob
+from runtime.cluster.job_upgrade import JobUpgrader, Version, new_version
+from runtime.cluster.job_upgrade_plan import (
+    SETTLE_S,
+    Action,
+    Batches,
+    Order,
+    Outcome,
+    Step,
+    Upgrade,
+    check_fit,
+    decide,
+    judge,
+)
+from runtime.errors import ClusterError
+from runtime.ids import JobID, JobVertexID, TriggerID
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
+from runtime.protocol.checkpoints import CheckpointMetadata, OperationState, OperationStatus, TaskSnapshot
+from runtime.protocol.errors import (
+    JobAlreadyTerminatedError,
+    JobNotFoundError,
+    JobSubmissionError,
+    UnknownOperationError,
+)
+from runtime.protocol.execution_state import ErrorInfo, FailureKind, JobStatus
+from tests.streaming_files import StreamingFiles
+
+BLUE, GREEN, BACK = (JobID(digits * 16) for digits in ("b1", "9e", "ba"))
+FITS = (Verdict("counts", Fit.FITS),)
+BATCH = "counts"
+
+
+class Killed(BaseException):
+    """The process of the command is killed."""
+
+
+class Cluster:
+    """A cluster whose jobs have one query, and do what their code says: commit, fail, wait, or be rejected."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files = StreamingFiles(root / "live")
+        self.files.run(2)
+        self.has_sink = True
+        self.sees_files = True
+        self.jobs: dict[str, JobStatus] = {BLUE: JobStatus.RUNNING}
+        blue = JobGraph.for_script("clicks", job_id=BLUE, argv=("--in", "/in"))
+        main = Artifact("blue.py", ArtifactRole.MAIN, content=b"# commit blue")
+        self.graphs = {BLUE: replace(blue, artifacts=(main,), environment={"TOKEN": "secret"}, priority=3)}
+        self.codes = {BLUE: "# commit blue"}
+        self.failures: dict[str, str] = {}
+        self.stops: dict[str, OperationStatus] = {}
+        self.stop_fails = ""
+        self.kill_at = -1
+        self.calls = 0
+
+    @property
+    def running(self) -> list[str]:
+        return [self.codes[job_id] for job_id, status in self.jobs.items() if not status.is_globally_terminal]
+
+    @property
+    def savepoints(self) -> list[str]:
+        directory = self.root / "savepoints"
+        return sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Each call may be the last of the command: before it takes effect, or before its answer comes."""
+        method = getattr(type(self), f"call_{name}")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._step()
+            answer = method(self, *args, **kwargs)
+            self._step()
+            return answer
+
+        return call
+
+    def _step(self) -> None:
+        self.calls += 1
+        if self.calls == self.kill_at:
+            raise Killed
+
+    def _savepoint(self, name: str, directory: Path | None) -> str:
+        query = self.files.query if self.has_sink else replace(self.files.query, sink=None)
+        snapshot = take_snapshot(query, self.root / "chk" / name)
+        parent = directory or self.root / "savepoints"
+        return write_savepoint(parent, SavepointJob(BLUE, "clicks"), [snapshot], name=name).path
+
+    @contextlib.contextmanager
+    def blobs(self) -> Iterator[object]:
+        yield SimpleNamespace(get_bytes=lambda key, job_id: b"# a library")
+
+    def call_job_graph(self, job_id: str) -> JobGraph:
+        self._live(job_id)
+        return self.graphs[JobID(job_id)]
+
+    def call_trigger_savepoint(self, job_id: str, directory: Path | None) -> OperationStatus:
+        self._live(job_id)
+        path = self._savepoint(f"checked-{self.calls}", directory)
+        return OperationStatus(TriggerID.random(), OperationState.COMPLETED, path=path)
+
+    def call_trigger_checkpoint(self, job_id: str) -> OperationStatus:
+        self._live(job_id)
+        path = self.root / "chk" / f"chk-{self.calls}"
+        snapshot = take_snapshot(self.files.query, path)
+        task = TaskSnapshot(JobVertexID.of("clicks", "clicks"), "clicks", (snapshot,))
+        write_metadata(CheckpointMetadata(JobID(job_id), 1, str(path), 0, 1, (task,)))
+        return OperationStatus(TriggerID.random(), OperationState.COMPLETED, path=str(path))
+
+    def call_operation(self, job_id: str, trigger_id: TriggerID) -> OperationStatus:
+        if trigger_id not in self.stops:
+            raise UnknownOperationError("no such request")
+        return self.stops[trigger_id]
+
+    def call_stop_and_await_end(
+        self, job_id: str, directory: Path | None, *, trigger_id: TriggerID
+    ) -> tuple[OperationStatus, JobStatus | None]:
+        if self.stop_fails:
+            return OperationStatus(trigger_id, OperationState.FAILED, error=self.stop_fails), None
+        if trigger_id not in self.stops:
+            self._live(job_id)
+            path = self._savepoint(f"stopped-{job_id[:2]}", directory)
+            self.stops[trigger_id] = OperationStatus(trigger_id, OperationState.COMPLETED, path=path)
+            self.jobs[job_id] = JobStatus.FINISHED
+        return self.stops[trigger_id], JobStatus.FINISHED
+
+    def call_submit(self, graph: JobGraph, main: Path, libraries: tuple[tuple[Path, ArtifactRole], ...]) -> JobID:
+        code = main.read_text()
+        if "reject" in code:
+            raise JobSubmissionError("the queue is full")
+        if graph.job_id not in self.jobs:
+            assert self.running == [], "two versions at once"
+            assert graph.savepoint is not None
+            assert graph.savepoint.new_query_id is False
+            files = [Artifact(path.name, role, content=path.read_bytes()) for path, role in libraries]
+            artifact = Artifact(main.name, ArtifactRole.MAIN, content=main.read_bytes())
+            self.graphs[graph.job_id] = graph.with_artifacts(artifact, *files)
+            self.codes[graph.job_id] = code
+            self.jobs[graph.job_id] = JobStatus.RUNNING
+            if "commit" in code:
+                self.files.run()
+            if "fail" in code:
+                self.failures[graph.job_id] = "division by zero"
+                self.jobs[graph.job_id] = JobStatus.RESTARTING
+        return graph.job_id
+
+    def call_job(self, job_id: str) -> Any:
+        self._known(job_id)
+        why = self.failures.get(job_id)
+        failures = () if why is None else (ErrorInfo(FailureKind.USER_CODE, "ZeroDivisionError", why),)
+        task = SimpleNamespace(attempts=[SimpleNamespace(queries=("counts",) if why is None else ())])
+        graph = self.graphs[JobID(job_id)]
+        return SimpleNamespace(
+            status=self.jobs[job_id],
+            failure=None,
+            failure_history=failures,
+            tasks=[task],
+            upgraded_from=graph.upgraded_from,
+        )
+
+    def call_status_of(self, job_id: str) -> JobStatus:
+        self._known(job_id)
+        return self.jobs[job_id]
+
+    def call_cancel(self, job_id: str) -> None:
+        self._live(job_id)
+        self.jobs[job_id] = JobStatus.CANCELED
+
+    def call_result(self, job_id: str) -> object:
+        return self.jobs[job_id]
+
+    def _known(self, job_id: str) -> None:
+        if job_id not in self.jobs:
+            raise JobNotFoundError(f"there is no job {job_id}")
+
+    def _live(self, job_id: str) -> None:
+        self._known(job_id)
+        if self.jobs[job_id].is_globally_terminal:
+            raise JobAlreadyTerminatedError(f"job {job_id} is over")
+
+
+@pytest.fixture(autouse=True)
+def no_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here loses power, and there are hundreds of upgrades."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def upgrader(cluster: Cluster, verdicts: tuple[Verdict, ...] = FITS) -> JobUpgrader:
+    ticks = iter(range(10_000))
+    return JobUpgrader(
+        cast("ClusterClient", cluster),
+        cluster.root / "savepoints",
+        lambda version, state: verdicts,
+        note=lambda line: None,
+        clock=lambda: float(next(ticks)),
+        pause=lambda seconds: None,
+    )
+
+
+def written(cluster: Cluster, code: str) -> Callable[[Version], Version]:
+    file = cluster.root / "green.py"
+    file.write_text(f"# {code}")
+    return new_version(file, (), None, (), lambda line: None)
+
+
+def upgraded(cluster: Cluster, code: str = "commit green", job_id: str = BLUE, **options: Any) -> UpgradedJob:
+    return upgrader(cluster).upgrade(JobID(job_id), written(cluster, code), **options)
+
+
+def kept(cluster: Cluster) -> list[str]:
+    directory = cluster.root / "savepoints" / ".upgrades"
+    return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+
+
+# -------------------------------------------------------------------- pure
+
+
+def at(step: Step, **changes: Any) -> Upgrade:
+    return Upgrade(BLUE, GREEN, BACK, TriggerID.random(), step=step, **changes)
+
+
+@pytest.mark.parametrize(
+    ("known", "job_id", "order", "is_same", "expected"),
+    [
+        (None, BLUE, Order.UPGRADE, False, Action.BEGIN),
+        (None, BLUE, Order.FINISH, False, "no upgrade of job"),
+        (None, BLUE, Order.UNDO, False, "no upgrade of job"),
+        (at(Step.STOPPING), BLUE, Order.UPGRADE, True, Action.GO_ON),
+        (at(Step.STOPPING), BLUE, Order.UPGRADE, False, "to other code was interrupted"),
+        (at(Step.STOPPING), BLUE, Order.FINISH, False, Action.GO_ON),
+        (at(Step.STOPPING), BLUE, Order.UNDO, False, Action.TAKE_BACK),
+        (at(Step.STARTING), BLUE, Order.UPGRADE, True, Action.GO_ON),
+        (at(Step.STARTING), GREEN, Order.UPGRADE, False, "to other code was interrupted"),
+        (at(Step.STARTING), GREEN, Order.FINISH, False, Action.GO_ON),
+        (at(Step.STARTING), GREEN, Order.UNDO, False, Action.RETURN),
+        (at(Step.UPGRADED), BLUE, Order.UPGRADE, False, f"job {GREEN} has taken its place"),
+        (at(Step.UPGRADED), GREEN, Order.UPGRADE, False, Action.BEGIN),
+        (at(Step.UPGRADED), BLUE, Order.FINISH, False, Action.REPORT),
+        (at(Step.UPGRADED), GREEN, Order.FINISH, False, Action.REPORT),
+        (at(Step.UPGRADED, is_waiting=True), BLUE, Order.FINISH, False, Action.GO_ON),
+        (at(Step.UPGRADED, is_waiting=True), GREEN, Order.FINISH, False, Action.GO_ON),
+        (at(Step.UPGRADED), BLUE, Order.UNDO, False, Action.RETURN),
+        (at(Step.UPGRADED), GREEN, Order.UNDO, False, Action.RETURN),
+        (at(Step.RETURNING), BLUE, Order.UPGRADE, False, Action.GO_ON),
+        (at(Step.RETURNING), GREEN, Order.FINISH, False, Action.GO_ON),
+        (at(Step.RETURNING), BLUE, Order.UNDO, False, Action.GO_ON),
+        (at(Step.RETURNED), BLUE, Order.UPGRADE, False, f"job {BACK} has taken its place"),
+        (at(Step.RETURNED), BLUE, Order.FINISH, False, Action.REPORT),
+        (at(Step.RETURNED), BLUE, Order.UNDO, False, Action.REPORT),
+    ],
+)
+def test_what_to_do_after_a_kill_at_each_step(
+    known: Upgrade | None, job_id: JobID, order: Order, is_same: bool, expected: Action | str
+) -> None:
+    if isinstance(expected, Action):
+        assert decide(known, job_id, order, is_same=is_same) is expected
+        return
+    with pytest.raises(ClusterError, match=expected) as caught:
+        decide(known, job_id, order, is_same=is_same)
+    assert "upgrade" in caught.value.remedy
+
+
+def test_a_version_that_does_not_fit_is_refused_and_one_that_loses_state_needs_a_yes() -> None:
+    loss = Verdict("old", Fit.FITS_WITH_LOSS, losses=("the job has no such query",))
+    misfit = Verdict("counts", Fit.DOES_NOT_FIT, reasons=("a key", "a value"))
+    check_fit(FITS, accepts_loss=False)
+    check_fit((*FITS, loss), accepts_loss=True)
+    with pytest.raises(ClusterError, match=r"query 'old' loses state .*: the job has no such query") as caught:
+        check_fit((*FITS, loss), accepts_loss=False)
+    assert "--yes" in caught.value.remedy
+    for accepts_loss in (False, True):
+        with pytest.raises(ClusterError, match=r"query 'counts' .* does not fit the state: a key; a value"):
+            check_fit((loss, misfit), accepts_loss=accepts_loss)
+
+
+WAITS, PLANS, COMMITTED = Batches(4, 4, 4), Batches(4, 4, 5), Batches(4, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("status", "failure", "queries", "quiet_s", "expected"),
+    [
+        (JobStatus.CREATED, "", None, 99, Outcome.WAIT),
+        (JobStatus.RUNNING, "", None, 99, Outcome.WAIT),
+        (JobStatus.RUNNING, "", [PLANS], 99, Outcome.WAIT),
+        (JobStatus.RUNNING, "", [WAITS], SETTLE_S - 1, Outcome.WAIT),
+        (JobStatus.RUNNING, "", [WAITS], SETTLE_S, Outcome.IDLE),
+        (JobStatus.RUNNING, "", [COMMITTED], 0, Outcome.COMMITTED),
+        (JobStatus.RUNNING, "", [COMMITTED, PLANS], 99, Outcome.WAIT),
+        (JobStatus.RUNNING, "", [COMMITTED, WAITS], 0, Outcome.WAIT),
+        (JobStatus.RUNNING, "", [COMMITTED, WAITS], SETTLE_S, Outcome.COMMITTED),
+        (JobStatus.RESTARTING, "x", None, 0, Outcome.FAILED),
+        (JobStatus.RUNNING, "x", [PLANS], 0, Outcome.FAILED),
+        (JobStatus.RUNNING, "x", [COMMITTED, PLANS], 0, Outcome.COMMITTED),
+        (JobStatus.FAILED, "x", [WAITS], 0, Outcome.FAILED),
+        (JobStatus.CANCELED, "", [WAITS], 0, Outcome.FAILED),
+        (JobStatus.CANCELED, "", [COMMITTED], 0, Outcome.COMMITTED),
+        (JobStatus.FINISHED, "", None, 0, Outcome.COMMITTED),
+    ],
+)
+def test_a_new_version_is_judged_by_its_first_batches(
+    status: JobStatus, failure: str, queries: list[Batches] | None, quiet_s: float, expected: Outcome
+) -> None:
+    found = None if queries is None else {str(number): query for number, query in enumerate(queries)}
+    assert judge(status, failure, found, quiet_s) is expected
+
+
+# ------------------------------------------------------- with files, no processes
+
+
+def test_the_new_version_takes_over_and_keeps_all_but_the_code(cluster: Cluster) -> None:
+    library = Artifact("lib.whl", ArtifactRole.PACKAGE, f"p-{'0' * 64}-{'0' * 32}")
+    blue = cluster.graphs[BLUE]
+    cluster.graphs[BLUE] = replace(blue, artifacts=(library, *blue.artifacts), client_heartbeat_timeout_s=5.0)
+    done = upgraded(cluster)
+    savepoint = str(cluster.root / "savepoints" / "stopped-b1")
+    assert done == UpgradedJob(done.job_id, BLUE, "upgraded", "", savepoint, {BATCH: 1})
+    assert (cluster.running, cluster.jobs[BLUE]) == (["# commit green"], JobStatus.FINISHED)
+    assert cluster.savepoints == ["stopped-b1"], "the one of the check is removed"
+    graph = cluster.graphs[JobID(done.job_id)]
+    assert (graph.name, graph.argv, graph.priority, graph.environment) == (
+        "clicks",
+        ("--in", "/in"),
+        3,
+        {"TOKEN": "secret"},
+    )
+    assert (graph.upgraded_from, graph.client_heartbeat_timeout_s) == (BLUE, None)
+    assert [(one.name, one.role, one.content) for one in graph.artifacts] == [
+        ("green.py", ArtifactRole.MAIN, b"# commit green"),
+        ("lib.whl", ArtifactRole.PACKAGE, b"# a library"),
+    ]
+    files = [path for path in (cluster.root / "savepoints" / ".upgrades").rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}, "the environment may hold secrets"
+
+
+def test_refusals_leave_the_job_and_nothing_else(cluster: Cluster) -> None:
+    misfit = (Verdict("counts", Fit.DOES_NOT_FIT, reasons=("its key",)),)
+    with pytest.raises(ClusterError, match="does not fit the state: its key"):
+        upgrader(cluster, misfit).upgrade(BLUE, written(cluster, "commit green"))
+    assert (cluster.running, cluster.savepoints, kept(cluster)) == (["# commit blue"], [], [])
+    cluster.stop_fails = "a query has failed"
+    with pytest.raises(ClusterError, match="was not stopped: a query has failed"):
+        upgraded(cluster)
+    assert (cluster.running, cluster.savepoints, kept(cluster)) == (["# commit blue"], [], [])
+    cluster.graphs[BLUE] = replace(cluster.graphs[BLUE], is_function=True)
+    with pytest.raises(ClusterError, match="runs no file"):
+        upgraded(cluster)
+    cluster.sees_files = False
+    with pytest.raises(ClusterError, match="does not see the cluster's files"):
+        upgraded(cluster)
+    assert (cluster.running, kept(cluster)) == (["# commit blue"], [])
+
+
+@pytest.mark.parametrize(
+    ("code", "because"),
+    [
+        ("fail green", "the new version failed before its first batch: ZeroDivisionError: division by zero"),
+        ("reject green", "the new version was not accepted: the queue is full"),
+    ],
+)
+def test_a_new_version_that_fails_before_its_first_batch_gives_way(cluster: Cluster, code: str, because: str) -> None:
+    done = upgraded(cluster, code)
+    assert (done.outcome, done.because, done.batches) == ("returned", because, {BATCH: 1})
+    assert (cluster.running, cluster.jobs[done.job_id]) == (["# commit blue"], JobStatus.RUNNING)
+    assert cluster.graphs[JobID(done.job_id)].argv == ("--in", "/in")
+    assert kept(cluster) == []
+
+
+def test_a_version_without_data_is_looked_at_again(cluster: Cluster) -> None:
+    done = upgraded(cluster, "green waits")
+    assert done.outcome == "waiting"
+    cluster.files.run()
+    assert upgrader(cluster).finish(BLUE).outcome == "upgraded"
+    assert upgrader(cluster).finish(JobID(done.job_id)).outcome == "upgraded"
+    assert cluster.running == ["# green waits"]
+
+
+def test_an_undo_before_the_first_batch_begins_from_the_savepoint(cluster: Cluster) -> None:
+    done = upgraded(cluster, "green waits")
+    undone = upgrader(cluster).undo(JobID(done.job_id))
+    assert (undone.outcome, undone.savepoint, undone.upgraded_from) == ("returned", done.savepoint, done.job_id)
+    assert (cluster.running, kept(cluster)) == (["# commit blue"], [])
+
+
+def test_an_undo_after_batches_goes_on_from_the_present_state_and_is_undone_too(cluster: Cluster) -> None:
+    done = upgraded(cluster)
+    undone = upgrader(cluster).undo(BLUE)
+    assert (undone.outcome, undone.batches, undone.upgraded_from) == ("returned", {BATCH: 2}, done.job_id)
+    assert (undone.savepoint != done.savepoint, cluster.running) == (True, ["# commit blue"])
+    assert kept(cluster) == [done.job_id, f"{done.job_id}.lock"], "only the last upgrade can be undone"
+    again = upgrader(cluster).undo(JobID(undone.job_id))
+    assert (again.batches, cluster.running) == ({BATCH: 3}, ["# commit green"])
+
+
+def test_an_undo_whose_former_version_fails_now_is_taken_back(cluster: Cluster) -> None:
+    main = Artifact("blue.py", ArtifactRole.MAIN, content=b"# fail blue")
+    cluster.graphs[BLUE] = cluster.graphs[BLUE].with_artifacts(main)
+    done = upgraded(cluster)
+    with pytest.raises(
+        ClusterError, match=r"undo was given up, and job \w+ was started with the new version: the former"
+    ):
+        upgrader(cluster).undo(BLUE)
+    assert (cluster.running, cluster.jobs[done.job_id]) == (["# commit green"], JobStatus.FINISHED)
+
+
+def test_an_undo_of_a_version_that_has_ended_would_repeat_batches(cluster: Cluster) -> None:
+    done = upgraded(cluster)
+    cluster.jobs[done.job_id] = JobStatus.FAILED
+    with pytest.raises(ClusterError, match=r"is FAILED, and has committed batches") as caught:
+        upgrader(cluster).undo(BLUE)
+    assert f"--from {done.savepoint}" in caught.value.remedy
+
+
+def test_a_batch_that_a_failed_version_commits_late_is_not_written_twice(cluster: Cluster) -> None:
+    cluster.has_sink = False
+    cancel = Cluster.call_cancel
+
+    def late(client: Cluster, job_id: str) -> None:
+        client.files.run()
+        cancel(client, job_id)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cluster, "call_cancel", late)
+        with pytest.raises(ClusterError, match="query 'counts' has no file sink") as caught:
+            upgraded(cluster, "fail green")
+    assert "job run --from" in caught.value.remedy
+    cluster.has_sink = True
+
+
+def test_a_former_version_that_is_not_accepted_can_be_started_later(cluster: Cluster) -> None:
+    main = Artifact("blue.py", ArtifactRole.MAIN, content=b"# reject blue")
+    cluster.graphs[BLUE] = cluster.graphs[BLUE].with_artifacts(main)
+    lines: list[str] = []
+    ticks = iter(range(100))
+    home = cluster.root / "savepoints"
+    said = JobUpgrader(
+        cast("ClusterClient", cluster), home, lambda *_: FITS, note=lines.append, clock=lambda: float(next(ticks))
+    )
+    with pytest.raises(JobSubmissionError, match="the queue is full"):
+        said.upgrade(BLUE, written(cluster, "fail green"))
+    assert f"`understudy job upgrade {BLUE}` finishes the upgrade" in lines[-1]
+    (kept_main,) = (home / ".upgrades" / BLUE / "blue").rglob("blue.py")
+    kept_main.write_text("# commit blue")
+    assert upgrader(cluster).finish(BLUE).outcome == "returned"
+    assert cluster.running == ["# commit blue"]
+
+
+def test_two_commands_do_not_work_on_one_upgrade(cluster: Cluster) -> None:
+    second = upgrader(cluster)
+
+    def meanwhile(version: Version, state: Path) -> tuple[Verdict, ...]:
+        with pytest.raises(ClusterError, match="another command upgrades job"):
+            second.upgrade(BLUE, written(cluster, "commit green"))
+        return FITS
+
+    first = JobUpgrader(cast("ClusterClient", cluster), cluster.root / "savepoints", meanwhile)
+    assert first.upgrade(BLUE, written(cluster, "commit green")).outcome == "upgraded"
+
+
+def calls_of(code: str, root: Path) -> int:
+    """Return how many places there are for a kill."""
+    cluster = Cluster(root)
+    upgraded(cluster, code)
+    return cluster.calls
+
+
+@pytest.mark.parametrize(
+    ("code", "then"),
+    [
+        ("commit green", "finish"),
+        ("commit green", "again"),
+        ("commit green", "undo"),
+        ("green waits", "finish"),
+        ("green waits", "undo"),
+        ("fail green", "finish"),
+        ("fail green", "undo"),
+    ],
+)
+def test_a_kill_at_any_call_is_finished_or_undone(code: str, then: str, tmp_path: Path) -> None:
+    for place in range(1, calls_of(code, tmp_path / "whole") + 1):
+        cluster = Cluster(tmp_path / str(place))
+        cluster.kill_at = place
+        with pytest.raises(Killed):
+            upgraded(cluster, code)
+        assert len(cluster.running) <= 1
+        resumed = upgrader(cluster)
+        was_begun = any((cluster.root / "savepoints" / ".upgrades").glob("*/upgrade.json"))
+        if then == "again":
+            resumed.upgrade(BLUE, written(cluster, code))
+        elif not was_begun:
+            with pytest.raises(ClusterError, match="no upgrade of job"):
+                resumed.finish(BLUE) if then == "finish" else resumed.undo(BLUE)
+        else:
+            resumed.finish(BLUE) if then == "finish" else resumed.undo(BLUE)
+        is_blue = then == "undo" or code == "fail green" or (then == "finish" and not was_begun)
+        assert cluster.running == ["# commit blue" if is_blue else f"# {code}"], f"killed at call {place}"
+        assert cluster.jobs[BLUE] is (JobStatus.RUNNING if not cluster.stops else JobStatus.FINISHED)
+
+
+def test_files_of_a_command_that_was_killed_before_it_began_are_replaced(cluster: Cluster) -> None:
+    left = cluster.root / "savepoints" / ".upgrades" / BLUE / "blue"
+    left.mkdir(parents=True)
+    (left / "graph").write_bytes(b"half a graph")
+    assert upgraded(cluster).outcome == "upgraded"
+
+
+def test_a_damaged_record_is_named(cluster: Cluster) -> None:
+    upgraded(cluster)
+    record = cluster.root / "savepoints" / ".upgrades" / BLUE / "upgrade.json"
+    record.write_text('{"step": "elsewhere"}')
+    with pytest.raises(ClusterError, match=r"upgrade\.json is damaged") as caught:
+        upgrader(cluster).finish(BLUE)
+    assert "job list" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--undo", BLUE, "new.py"], "--undo takes no FILE"),
+        (["--py-files", __file__, BLUE], "belong to FILE"),
+        ([BLUE, "--undo"], "options come before JOB_ID"),
+    ],
+)
+def test_options_that_do_not_go_together(words: list[str], problem: str) -> None:
+    result = CliRunner().invoke(cli, ["job", "upgrade", *words])
+    assert (result.exit_code, problem in result.output) == (ExitStatus.WRONG_USAGE, True), result.output
+
+
+def test_a_checkpoint_that_cannot_be_read_is_taken_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = iter([CheckpointError("it is being removed")])
+    from runtime.cluster import job_upgrade
+
+    def read_checkpoint(path: Path) -> CheckpointMetadata:
+        for error in read:
+            raise error
+        return original(path)
+
+    original = job_upgrade.read_checkpoint
+    monkeypatch.setattr(job_upgrade, "read_checkpoint", read_checkpoint)
+    assert upgraded(cluster).outcome == "upgraded"
