@@ -26,6 +26,7 @@ from runtime.rest.access import AccessPolicy
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.connect import gateway as gateways
 from runtime.rest.connect.gateway import ConnectGateway
+from runtime.rest.connect.record_files import RecordFiles
 from runtime.rest.connect.sessions import SERVICE, job_of
 from runtime.users.audit import AuditLog
 from runtime.users.identities import Identities, Role, User, make_token
@@ -34,6 +35,7 @@ from tests.waiting import PATIENCE_S
 SESSION = "00112233-4455-6677-8899-aabbccddeeff"
 OWN = b"the-cluster's-own-token"
 SPARKS = "sparks-token"
+MOST_RECORDED = 100_000
 
 
 class Spark:
@@ -158,7 +160,9 @@ class World:
     def another(self, idle_timeout_s: float = 60.0) -> ConnectGateway:
         policy, audit = AccessPolicy(OWN, [], "http", 1), AuditLog(self.directory / "audit.jsonl")
         backend: Any = self.cluster
-        return ConnectGateway(backend, KnownIdentities(self._read), policy, idle_timeout_s, audit)
+        records = RecordFiles(self.directory / "ha" / "records", idle_timeout_s)
+        identities = KnownIdentities(self._read)
+        return ConnectGateway(backend, identities, policy, idle_timeout_s, audit, records, MOST_RECORDED)
 
     async def _read(self) -> Identities:
         self.read.set()
