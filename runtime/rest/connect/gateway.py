@@ -1,7 +1,7 @@
 """The gRPC server for Spark Connect clients: identifies the user, finds or begins the session, and passes calls on.
 
-It keeps nothing that cannot be found again, so the web endpoint of any master serves any session: `named` has what is
-known of named sessions in files that all masters share. Messages are passed on as they came, with the user's name
+It keeps nothing that cannot be found again, so the web endpoint of any master serves any session. Records of named
+sessions are in files that all masters share. Messages are passed on as they came, with the user's name
 appended (`requests`). The token is checked before the first message is read.
 """
 

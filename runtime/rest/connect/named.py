@@ -274,7 +274,7 @@ class NamedSessions:
         """Record a call before it is passed on; return its entry, None if it changes nothing that is recorded.
 
         Raises:
-            CallRefusedError: the record has no room, or the session has been rebuilt meanwhile.
+            CallRefusedError: the record has no room, or another call has rebuilt the session.
         """
         noted: Entry | None = None
 

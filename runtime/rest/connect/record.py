@@ -4,8 +4,8 @@ A call is recorded before it is passed on, and is certain once Spark has answere
 removed again. So a record never misses a change, wherever its gateway is killed. A call that is not certain is replayed
 too, and may then fail.
 
-Later calls make earlier ones superfluous, such as a view that replaces one of the same name. An earlier call stays in
-the record while a call between the two may depend on it: if the text of that call contains the name.
+Later calls make earlier ones superfluous, such as a view that replaces one of the same name. The earlier call stays in
+the record if a call between the two may depend on it, because its text contains the name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RecordError(Exception):
 
 
 class Kind(StrEnum):
-    """What a call changes; the value is for messages."""
+    """Kind of a change that a call makes; the value is for messages."""
 
     SETTING = "setting"
     VIEW = "temporary view"
@@ -260,7 +260,7 @@ class Entry:
 
 
 class Stage(StrEnum):
-    """How far a session is on its driver."""
+    """Progress of a session on its driver."""
 
     WAITING = "waiting"
     """Its job has been submitted, and nothing has been replayed."""
@@ -314,8 +314,7 @@ class SessionRecord:
             return self, None
         if any(name in change.text.decode("latin-1") for name in self.forgotten):
             raise RecordError(
-                f"the {change.kind} {', '.join(change.names)} of the named session {self.name} uses local data that "
-                "its record has no room for: make the DataFrame from a file, or raise connect.session.most-recorded"
+                f"the record of the named session {self.name} has no room for local data of {change.names[0]}: make the DataFrame from a file, or raise connect.session.most-recorded"
             )
         content = change.content
         uses = _uses(change.text, self.entries)

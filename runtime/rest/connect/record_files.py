@@ -1,8 +1,8 @@
 """Files of the records of named sessions, shared by all masters: private, locked for each change, removed with the
 session.
 
-Each record has a directory, whose name is a digest of user and name: `record.json`, and a file for each recorded call
-with the digest of its content as its name. A record's file is written after the files that it refers to. All methods
+Each record has a directory, whose name is a digest of user and name. The record is in `record.json`. Each recorded call
+has a file, whose name is the digest of its content. A record is written after the files that it refers to. All methods
 block.
 """
 
@@ -66,7 +66,7 @@ class RecordFiles:
         to: Callable[[SessionRecord | None], SessionRecord | None],
         content: bytes | None = None,
     ) -> SessionRecord | None:
-        """Replace a record by what *to* makes of it, and return that; no other process changes it meanwhile.
+        """Replace a record by what *to* makes of it, and return that. Other processes wait for this change.
 
         Args:
             user: owner of the session.
@@ -149,7 +149,7 @@ class RecordFiles:
 
     @contextlib.contextmanager
     def rebuilding(self, user: str, name: str) -> Iterator[bool]:
-        """Say whether this caller may rebuild a session, which nobody else may during this context."""
+        """Return, as a context, whether this caller may rebuild a session; one caller at a time may."""
         path = self._place(user, name).with_suffix(_REBUILDING)
         descriptor = self._lock(path, wait=False)
         try:

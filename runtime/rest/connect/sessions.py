@@ -106,7 +106,7 @@ class Over:
 
     Args:
         reason: one line that says why, and what to do.
-        is_lost: whether its driver has been lost, rather than that somebody has ended it.
+        is_lost: whether its driver has been lost; if not, its client, a user or the idle time-out has ended it.
     """
 
     reason: str
