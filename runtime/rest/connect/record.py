@@ -314,7 +314,8 @@ class SessionRecord:
             return self, None
         if any(name in change.text.decode("latin-1") for name in self.forgotten):
             raise RecordError(
-                f"the record of the named session {self.name} has no room for local data of {change.names[0]}: make the DataFrame from a file, or raise connect.session.most-recorded"
+                f"the record of the named session {self.name} has no room for local data of {change.names[0]}: "
+                "make the DataFrame from a file, or raise connect.session.most-recorded"
             )
         content = change.content
         uses = _uses(change.text, self.entries)
