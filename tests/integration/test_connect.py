@@ -207,7 +207,7 @@ def test_a_named_session_outlives_its_driver(door: Door, tmp_path: Path) -> None
         bob.table("doubled").collect()
     bob.stop()
     (records,) = door.cluster.directory.rglob("connect-sessions")
-    assert len([place for place in records.iterdir() if place.is_dir()]) == 1, "hers; his has ended"
+    assert len([*records.rglob("record.json")]) == 1, "hers; his has ended"
     again.stop()
     assert [path.name for path in records.iterdir()] == ["lock"]
     assert "the named session etl has ended" in refused(spark)

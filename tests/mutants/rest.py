@@ -550,8 +550,8 @@ MUTANTS = (
         "connect-name-of-all-users",
         "A named session is found by its user and name together.",
         _RECORD_FILES,
-        'f"{user}\\0{name}"',
-        "name",
+        "self._directory / _digest(user) / _digest(name)",
+        "self._directory / _digest(name) / _digest(name)",
         (f"{_RECORDS}::test_a_name_is_another_session_for_each_user",),
     ),
     Mutant(

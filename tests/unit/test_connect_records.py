@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.connect.proto import base_pb2
 
 from runtime.rest.connect import record as records
+from runtime.rest.connect import record_files
 from runtime.rest.connect.calls import CallRefusedError, name_of
 from runtime.rest.connect.record import (
     ADD_ARTIFACTS,
@@ -443,6 +444,26 @@ def written(files: RecordFiles, recorded: Recorded, method: str, request: bytes)
     recorded.record = made
 
 
+def record_file(directory: Path) -> Path:
+    (found,) = directory.rglob("record.json")
+    return found
+
+
+def test_a_user_has_a_limited_number_of_named_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_files, "MOST_SESSIONS", 2)
+    files = RecordFiles(tmp_path, 60.0)
+
+    def begin(user: str, name: str) -> None:
+        files.change(user, name, lambda found: found or SessionRecord(user, name, SHOWN, SESSION))
+
+    for user, name in (("ada", "a"), ("ada", "b"), ("ada", "a"), ("bob", "a"), ("bob", "b")):
+        begin(user, name)
+    with pytest.raises(RecordError, match=r"has 2 others; end one with spark.stop\(\)"):
+        begin("ada", "c")
+    files.remove("ada", "a")
+    begin("ada", "c")
+
+
 def test_what_is_recorded_is_private_and_removed_with_its_session(tmp_path: Path) -> None:
     files, recorded = RecordFiles(tmp_path / "records", 60.0), Recorded()
     assert files.read("ada", "etl") is None
@@ -470,10 +491,10 @@ def test_a_name_is_another_session_for_each_user(tmp_path: Path) -> None:
     written(files, recorded, "ExecutePlan", view("v"))
     assert files.read("bob", "etl") is None
     # Even if a file of ada's stands where bob's would be.
-    (ada,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    ada = record_file(tmp_path)
     files.change("bob", "etl", lambda _: SessionRecord("bob", "etl", SHOWN, SHOWN))
-    (bob,) = [path for path in tmp_path.iterdir() if path.is_dir() and path != ada]
-    (bob / "record.json").write_bytes((ada / "record.json").read_bytes())
+    (bob,) = {*tmp_path.rglob("record.json")} - {ada}
+    bob.write_bytes(ada.read_bytes())
     with pytest.raises(RecordError, match="the record of another session"):
         files.read("bob", "etl")
 
@@ -482,7 +503,7 @@ def test_what_is_idle_for_too_long_is_removed(tmp_path: Path) -> None:
     files, recorded = RecordFiles(tmp_path, 60.0), Recorded()
     written(files, recorded, "ExecutePlan", view("v"))
     assert 0 < files.sweep() <= 60.0
-    (place,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    place = record_file(tmp_path).parent
     past = time.time() - 61
     os.utime(place / "record.json", (past, past))
     assert files.read("ada", "etl") is None, "before it is removed, too"
@@ -490,14 +511,14 @@ def test_what_is_idle_for_too_long_is_removed(tmp_path: Path) -> None:
     assert files.read("ada", "etl") is not None
     os.utime(place / "record.json", (past, past))
     assert files.sweep() == 60.0
-    assert not place.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
     assert files.change("ada", "etl", lambda found: found) is None
 
 
 def test_a_damaged_record_is_named_and_can_be_removed(tmp_path: Path) -> None:
     files, recorded = RecordFiles(tmp_path, 60.0), Recorded()
     written(files, recorded, "ExecutePlan", view("v"))
-    (place,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    place = record_file(tmp_path).parent
     (entry,) = recorded.record.entries
     (place / entry.digest).write_bytes(b"other")
     with pytest.raises(RecordError, match="the temporary view v is not what was recorded"):

@@ -1,9 +1,9 @@
 """Files of the records of named sessions, shared by all masters: private, locked for each change, removed with the
 session.
 
-Each record has a directory, whose name is a digest of user and name. The record is in `record.json`. Each recorded call
-has a file, whose name is the digest of its content. A record is written after the files that it refers to. All methods
-block.
+Each user has a directory, and each record one in it. Their names are digests of user and name. The record is in
+`record.json`. Each recorded call has a file, whose name is the digest of its content. A record is written after the
+files that it refers to. All methods block.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from runtime.rest.connect.record import Entry, RecordError, SessionRecord, decod
 _RECORD = "record.json"
 _LOCK = "lock"
 _REBUILDING = ".rebuilding"
+MOST_SESSIONS = 100
+"""Most named sessions of a user."""
 
 
 class RecordFiles:
@@ -75,7 +77,7 @@ class RecordFiles:
             content: of an entry that *to* adds.
 
         Raises:
-            RecordError: as in `read`, or *to* raises it.
+            RecordError: as in `read`, or *to* raises it, or the user has too many sessions.
             OSError: the files cannot be written.
         """
         place = self._place(user, name)
@@ -86,6 +88,11 @@ class RecordFiles:
                 return before
             if before is None:
                 remove_tree(place)  # of an idle session
+                if place.parent.is_dir() and len(list(place.parent.iterdir())) >= MOST_SESSIONS:
+                    raise RecordError(
+                        f"the named session {name} cannot begin: its user has {MOST_SESSIONS} others; end one with "
+                        "spark.stop()"
+                    )
             make_private(place, durable=True)
             if content is not None:
                 digest = hashlib.sha256(content).hexdigest()
@@ -127,7 +134,7 @@ class RecordFiles:
         with self._locked():
             record = self.read(user, name) if session_id else None
             if record is None or record.session_id == session_id:
-                remove_tree(self._place(user, name))
+                self._remove(self._place(user, name))
 
     def sweep(self) -> float:
         """Remove records of sessions that have been idle for too long; return the seconds until the next one is."""
@@ -136,21 +143,19 @@ class RecordFiles:
             return wait_s
         with self._locked():
             now = time.time()
-            for place in list(self._directory.iterdir()):
-                if not place.is_dir():
-                    continue
+            for place in list(self._directory.glob("*/*")):
                 with contextlib.suppress(FileNotFoundError):
                     left_s = self._left_s(place, now)
                     if left_s > 0:
                         wait_s = min(wait_s, left_s)
                         continue
-                remove_tree(place)
+                self._remove(place)
         return wait_s
 
     @contextlib.contextmanager
     def rebuilding(self, user: str, name: str) -> Iterator[bool]:
         """Return, as a context, whether this caller may rebuild a session; one caller at a time may."""
-        path = self._place(user, name).with_suffix(_REBUILDING)
+        path = self._directory / (_digest(f"{user}\0{name}") + _REBUILDING)
         descriptor = self._lock(path, wait=False)
         try:
             yield descriptor is not None
@@ -160,7 +165,13 @@ class RecordFiles:
                 os.close(descriptor)
 
     def _place(self, user: str, name: str) -> Path:
-        return self._directory / hashlib.sha256(f"{user}\0{name}".encode()).hexdigest()
+        return self._directory / _digest(user) / _digest(name)
+
+    @staticmethod
+    def _remove(place: Path) -> None:
+        remove_tree(place)
+        with contextlib.suppress(OSError):  # the user has other sessions, or never had one
+            place.parent.rmdir()
 
     def _left_s(self, place: Path, now: float) -> float:
         return (place / _RECORD).stat().st_mtime + self._idle_timeout_s - now
@@ -191,3 +202,7 @@ class RecordFiles:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
