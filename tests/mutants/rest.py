@@ -526,8 +526,8 @@ MUTANTS = (
         "connect-with-a-revoked-token",
         "A revoked token ends an open call.",
         _CONNECT,
-        "if not await self._identities.confirm(principal):",
-        "if await self._identities.confirm(principal) is None:",
+        "if not await self._identities.confirm(call.caller.principal):",
+        "if await self._identities.confirm(call.caller.principal) is None:",
         (f"{_PASSED_ON}::test_a_revoked_token_ends_an_open_call",),
     ),
     Mutant(
@@ -553,6 +553,14 @@ MUTANTS = (
         "self._directory / _digest(user) / _digest(name)",
         "self._directory / _digest(name) / _digest(name)",
         (f"{_RECORDS}::test_a_name_is_another_session_for_each_user",),
+    ),
+    Mutant(
+        "connect-record-outlives-its-session",
+        "The record of a named session is removed when its client releases it.",
+        _CONNECT,
+        "            await self._named.remove(call)\n",
+        "            pass\n",
+        (f"{_PASSED_ON}::test_a_released_named_session_leaves_no_record",),
     ),
     Mutant(
         "connect-record-of-another",
