@@ -654,6 +654,20 @@ def test_a_client_of_another_process_has_the_session_by_its_name(tmp_path: Path)
     in_a_world(tmp_path, test)
 
 
+def test_a_short_call_keeps_a_named_session_alive(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        await world.cluster.beat.wait()
+        assert world.cluster.heartbeats == list(world.cluster.jobs)
+        lose_driver(world)
+        world.cluster.beat.clear()
+        await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+        await world.cluster.beat.wait()
+        assert world.cluster.heartbeats == list(world.cluster.jobs)
+
+    in_a_world(tmp_path, test)
+
+
 def test_a_name_is_no_way_to_another_users_session(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.answers("ExecutePlan", a_view(), metadata=NAMED)

@@ -46,7 +46,8 @@ class Call:
         method: of the service.
         client_id: the client's id of the session.
         name: of a named session; empty for another one.
-        session_id: of the session on its driver, by default the client's; for a named session it changes.
+        session_id: of the session on its driver, by default the client's. That of a named session is empty until it is
+            found, and changes with each driver.
     """
 
     caller: Caller
@@ -56,7 +57,8 @@ class Call:
     session_id: str = ""
 
     def __post_init__(self) -> None:
-        self.session_id = self.session_id or self.client_id
+        if not self.name:
+            self.session_id = self.client_id
 
     @property
     def user(self) -> str:

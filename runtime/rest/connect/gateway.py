@@ -16,7 +16,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +289,7 @@ class ConnectGateway:
         if record is None or address is None:
             await context.write(released(call.client_id))
             return
+        self._later(self._keep_alive(call))  # its attendant did not know the session yet
         messages = [first]
         if call.method == ADD_ARTIFACTS:  # the only changes that come in several messages
             size = len(first)
@@ -322,16 +323,19 @@ class ConnectGateway:
     async def _attend(self, call: Call, task: asyncio.Task[Any]) -> None:
         """Keep the session of an open call alive, and end the call when its token is not valid any more."""
         while True:
-            if self._beats.is_due(call.job_id, time.monotonic()):
-                await self._beat(call.job_id)
-                if call.name:
-                    await self._named.touch(call)
+            if call.session_id:
+                await self._keep_alive(call)
             await asyncio.sleep(min(ATTEND_S, self._beats.interval_s))
             if not await self._identities.confirm(call.caller.principal):
                 task.cancel()
                 return
 
-    async def _beat(self, job_id: JobID) -> None:
+    async def _keep_alive(self, call: Call) -> None:
+        job_id = call.job_id
+        if not self._beats.is_due(job_id, time.monotonic()):
+            return
+        if call.name:
+            await self._named.touch(call)
         try:
             await self._backend.ask(lambda dispatcher: dispatcher.report_job_client_heartbeat(job_id))
         except (ActorError, GatewayError) as error:
@@ -511,10 +515,14 @@ class ConnectGateway:
 
     async def _released(self, call: Call) -> None:
         """Let the job of a released session finish, even if the client vanishes during this time."""
-        ending = asyncio.create_task(self._end(call))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
-        await asyncio.shield(ending)
+        await asyncio.shield(self._later(self._end(call)))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something that the end of the call does not cancel."""
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
 
     async def _end(self, call: Call) -> None:
         job_id = call.job_id
