@@ -143,8 +143,9 @@ def _survival(client: ClusterClient, setting: list[str], url: str, kills: int) -
         driver = int(session.sql("SELECT reflect('java.lang.ProcessHandle', 'current')").collect()[0][0])
         began = time.perf_counter()
         os.kill(driver, signal.SIGKILL)
-        survived += _is_right(session)
-        rebuilt.append(time.perf_counter() - began)
+        if _is_right(session):
+            survived += 1
+            rebuilt.append(time.perf_counter() - began)
     for _ in range(kills):
         _kill_leading_master(client)
         survived += _is_right(session)

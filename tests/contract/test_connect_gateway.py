@@ -777,6 +777,45 @@ def test_an_operation_that_was_lost_says_so_and_is_not_begun_again(tmp_path: Pat
     in_a_world(tmp_path, test)
 
 
+def test_a_query_without_an_answer_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+
+        async def lost(context: Any) -> None:
+            world.spark.answer = None
+            lose_driver(world)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+
+        async def lost_after_an_answer(context: Any) -> None:
+            await context.write(b"")
+            await lost(context)
+
+        world.spark.answer = lost
+        assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1
+        assert [method for method, _ in sessions_of(world)] == ["ExecutePlan"] * 4, "view, query; and both again"
+        world.spark.answer = lost_after_an_answer
+        error = await world.refusal("ExecutePlan", a_query(), a_query(), metadata=NAMED)
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+        # Its TaskExecutor does not know yet that the driver is lost.
+        await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+        looked, look = list[bool](), named._listens
+
+        async def listens(port: int) -> bool:
+            looked.append(await look(port) and len(looked) != 1)
+            if not looked[-1]:
+                lose_driver(world)
+                world.spark.answer = None
+            return looked[-1]
+
+        monkeypatch.setattr(named, "_listens", listens)
+        world.spark.answer = refusing(grpc.StatusCode.UNAVAILABLE, "connection reset")
+        assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1
+        assert looked == [True, False, True]
+
+    in_a_world(tmp_path, test)
+
+
 def test_pyspark_repeats_by_itself_what_is_no_operation(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.answers("ExecutePlan", a_view(), metadata=NAMED)

@@ -27,6 +27,7 @@ from runtime.rest.connect.record import (
     Stage,
     change_of,
     decode_record,
+    is_query,
     messages_in,
 )
 from runtime.rest.connect.record_files import RecordFiles
@@ -211,6 +212,17 @@ def test_what_changes_a_session_is_recorded(method: str, request_: bytes, kind: 
 )
 def test_what_changes_no_session_is_not(method: str, request_: bytes) -> None:
     assert change_of(method, [request_]) is None
+
+
+def test_a_query_may_be_repeated_and_nothing_else() -> None:
+    query = base_pb2.ExecutePlanRequest()
+    query.plan.root.sql.query = "SELECT 1"
+    assert is_query("ExecutePlan", query.SerializeToString())
+    for request in (view("v"), sql("INSERT INTO t SELECT 1"), dropped("v"), executed()):
+        assert not is_query("ExecutePlan", request)
+    assert not is_query("ReattachExecute", query.SerializeToString())
+    query.plan.root.catalog.create_table.table_name = "t"
+    assert not is_query("ExecutePlan", query.SerializeToString())
 
 
 def test_a_compressed_command_is_recorded_without_compression() -> None:

@@ -48,6 +48,7 @@ class Call:
         name: of a named session; empty for another one.
         session_id: of the session on its driver, by default the client's. That of a named session is empty until it is
             found, and changes with each driver.
+        is_answered: whether its client has got an answer.
     """
 
     caller: Caller
@@ -55,6 +56,7 @@ class Call:
     client_id: str
     name: str = ""
     session_id: str = ""
+    is_answered: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:

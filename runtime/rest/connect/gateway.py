@@ -45,7 +45,7 @@ from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.connect.calls import Call, Caller, CallRefusedError, name_of
 from runtime.rest.connect.named import NamedSessions, lost_during
-from runtime.rest.connect.record import ADD_ARTIFACTS, NAME_KEY, Entry, RecordError, SessionRecord
+from runtime.rest.connect.record import ADD_ARTIFACTS, NAME_KEY, Entry, RecordError, SessionRecord, is_query
 from runtime.rest.connect.record_files import RecordFiles
 from runtime.rest.connect.requests import (
     InvalidRequestError,
@@ -270,7 +270,8 @@ class ConnectGateway:
         attendant = asyncio.create_task(self._attend(call, task))
         try:
             if call.name:
-                await self._answer_named(call, first, requests, context)
+                while not await self._answer_named(call, first, requests, context):
+                    requests = _each(())  # they are read already
                 return
             address = await self._reach(call, method)
             if address is None:
@@ -284,11 +285,12 @@ class ConnectGateway:
         finally:
             attendant.cancel()
 
-    async def _answer_named(self, call: Call, first: bytes, requests: AsyncIterator[bytes], context: Any) -> None:
+    async def _answer_named(self, call: Call, first: bytes, requests: AsyncIterator[bytes], context: Any) -> bool:
+        """Answer a call of a named session; return False if it has to be repeated, because its driver was lost."""
         record, address = await self._named.reach(call, observed_by(call.method, first))
         if record is None or address is None:
             await context.write(released(call.client_id))
-            return
+            return True
         self._later(self._keep_alive(call))  # its attendant did not know the session yet
         messages = [first]
         if call.method == ADD_ARTIFACTS:  # the only changes that come in several messages
@@ -300,7 +302,13 @@ class ConnectGateway:
                     break
         entry = await self._named.note(call, record, messages)
         further = _each(messages[1:]) if call.method == ADD_ARTIFACTS else requests
-        await self._pass_on(call, (first, further), address, context, record, entry)
+        try:
+            await self._pass_on(call, (first, further), address, context, record, entry)
+        except CallRefusedError as error:
+            if error.is_lost and not call.is_answered and is_query(call.method, first):
+                return False
+            raise
+        return True
 
     async def _identify(self, context: Any) -> Caller:
         metadata = context.invocation_metadata() or ()
@@ -465,6 +473,7 @@ class ConnectGateway:
                     if record is not None:
                         answer = as_of(call.method, message, call.client_id, record.shown_id)
                     if entry is None:
+                        call.is_answered = True
                         await context.write(answer)
                     else:
                         held.append(answer)
@@ -476,7 +485,7 @@ class ConnectGateway:
             except grpc.aio.AioRpcError as error:
                 await self._raise_if_over(call)
                 if record is not None:
-                    await self._named.failed(call, record, entry, error)
+                    await self._named.failed(call, record, entry, error, address.port)
                 context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))
                 await context.abort(error.code(), error.details() or "")
             finally:

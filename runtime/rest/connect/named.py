@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
@@ -41,6 +42,7 @@ _UNKNOWN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusC
 _UNKNOWN |= {grpc.StatusCode.UNKNOWN}
 """Statuses after which a call may have taken effect."""
 _CAUSE = 300
+_DYING_S = 1.0
 
 
 class Reach(Protocol):
@@ -63,6 +65,7 @@ def lost_during(call: Call) -> CallRefusedError:
         f"the Spark driver of the named session {call.name} was lost during this operation, which may have taken "
         "effect in part: check, and run it again; the next call finds settings, temporary views, artifacts and "
         "functions again, but no cached data and no streaming queries",
+        is_lost=True,
     )
 
 
@@ -306,12 +309,21 @@ class NamedSessions:
         """Note that Spark has refused a call."""
         await self._changed(call, lambda found: found and found.without(entry.number))
 
-    async def failed(self, call: Call, record: SessionRecord, entry: Entry | None, error: Any) -> None:
-        """Note that a call has failed, whose session is still open.
+    async def failed(self, call: Call, record: SessionRecord, entry: Entry | None, error: Any, port: int) -> None:
+        """Note that a call has failed, whose session is open as far as its TaskExecutor knows.
+
+        Args:
+            call: the call.
+            record: of its session.
+            entry: of the call in the record.
+            error: of the call.
+            port: of the driver.
 
         Raises:
-            CallRefusedError: the operation of the call was lost with a former driver.
+            CallRefusedError: the operation of the call was lost with its driver.
         """
+        if error.code() is grpc.StatusCode.UNAVAILABLE and await _stops_listening(port):
+            raise lost_during(call)
         if entry is not None and error.code() not in _UNKNOWN:
             await self.refused(call, entry)
         details = error.details() or ""
@@ -351,6 +363,16 @@ class NamedSessions:
 def _line(text: str | None) -> str:
     """Return the first line of an error of Spark's, without its full stop."""
     return ((text or "").strip().splitlines() or ["no reason given"])[0].rstrip(".")[:_CAUSE]
+
+
+async def _stops_listening(port: int) -> bool:
+    """Return whether a driver that has broken a connection is dead; its port closes within moments then."""
+    deadline = time.monotonic() + _DYING_S
+    while await _listens(port):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(FIRST_PAUSE_S)
+    return True
 
 
 async def _listens(port: int) -> bool:

@@ -18,7 +18,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from runtime.rest.connect.requests import InvalidRequestError, all_of, field, last_of, number_of, only, without
+from runtime.rest.connect.requests import (
+    InvalidRequestError,
+    all_of,
+    field,
+    fields_of,
+    last_of,
+    number_of,
+    only,
+    without,
+)
 
 NAME_KEY = "session_name"
 """The parameter of a connection URL that names a session. PySpark's client sends it as metadata of each call."""
@@ -30,6 +39,8 @@ MOST_PLAN = 100 << 20
 _MOST_FORGOTTEN = 1000
 _KEPT = {"ExecutePlan": (3,), "Config": (3,), ADD_ARTIFACTS: (3, 4, 5)}
 """By method: the fields of a request that are recorded. The others belong to its session, user and connection."""
+_NOT_ONLY_READ = frozenset({200, 300, 998, 999})
+"""Fields of a relation that may change something: of the catalog, of ML, extensions, and what is not known."""
 _CACHE = "cache/"
 """Beginning of the artifacts that hold local data of DataFrames."""
 
@@ -107,6 +118,17 @@ def change_of(method: str, requests: Sequence[bytes]) -> Change | None:
             messages = tuple(only(request, _KEPT[method]) for request in requests)
             return Change(Kind.ARTIFACT, tuple(_artifacts(messages)), b"", messages)
     return None
+
+
+def is_query(method: str, request: bytes) -> bool:
+    """Return whether a call only reads, so that it may be repeated: the plan is a relation, and none of the catalog's.
+
+    Raises:
+        InvalidRequestError: the request is no message of Spark Connect.
+    """
+    plan = b"".join(all_of(request, 3)) if method == "ExecutePlan" else b""
+    relations = {number for root in all_of(plan, 1) for number, _, _, _ in fields_of(root)}
+    return bool(relations) and not relations & _NOT_ONLY_READ and not all_of(plan, 2) and not all_of(plan, 3)
 
 
 def _change_by_config(request: bytes) -> Change | None:
