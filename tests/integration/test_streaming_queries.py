@@ -62,7 +62,7 @@ mended, how = Path(sys.argv[1]), sys.argv[2]
 
 def work(batch, number):
     began = time.monotonic()
-    while not mended.exists() and time.monotonic() < began + 60:
+    while not mended.exists() and time.monotonic() < began + 80:
         if how == "fail":
             raise ValueError("this query is troubled")
         time.sleep(0.1)
@@ -169,7 +169,7 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "restart-strategy.fixed-delay.delay=0s",
         "task.cancellation.timeout=30s",  # what hangs in its batch is ended by force
         "task.streaming.failure-grace=8s",  # beyond any pause of a busy machine
-        "task.streaming.no-progress-timeout=40s",
+        "task.streaming.no-progress-timeout=60s",
     )
 
 
@@ -255,7 +255,7 @@ def test_rows_are_counted_on_spark_connect_too(streaming: Cluster, tmp_path: Pat
         (
             "hang",
             "runtime",
-            "streaming query troubled has made no progress for 40 s (task.streaming.",
+            "streaming query troubled has made no progress for 60 s (task.streaming.",
         ),
     ],
 )
