@@ -250,11 +250,16 @@ class WaitingJob:
 
 
 def await_value(look: Callable[[], Any], timeout: float = PATIENCE_S) -> Any:
-    """Call *look* until it returns something true, and return that; fails after *timeout* seconds."""
-    deadline = time.monotonic() + timeout
+    """Call *look* until it returns something true, and return that; fails after *timeout* seconds.
+
+    Looks take a twentieth of the time: each costs the cluster as much again, and other tests wait for the cores.
+    """
+    deadline, began = time.monotonic() + timeout, time.monotonic()
     while not (value := look()):
-        assert time.monotonic() < deadline, f"nothing came of it within {timeout:g} s: {look}"
-        time.sleep(0.05)
+        now = time.monotonic()
+        assert now < deadline, f"nothing came of it within {timeout:g} s: {look}"
+        time.sleep(min(max(0.05, 20 * (now - began)), 2.0))
+        began = time.monotonic()
     return value
 
 
