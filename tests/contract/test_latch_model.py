@@ -145,8 +145,13 @@ def replay(seed: int, faults: tuple[str, ...] = ()) -> Counter[str]:
     return Counter(name for name, *_ in steps)
 
 
+def replays(seeds: range, faults: tuple[str, ...] = ()) -> Counter[str]:
+    """Repeat several runs, and count their steps; raises as `replay`."""
+    return sum((replay(seed, faults) for seed in seeds), Counter[str]())
+
+
 def test_runs_of_the_model_are_runs_of_the_product() -> None:
-    steps = sum((replay(seed) for seed in range(20)), Counter[str]())
+    steps = replays(range(20))
     assert min(steps[name] for name in ("hear", "late", "write", "abandon", "step_down", "give_up")) > 20, steps
 
 
@@ -156,5 +161,4 @@ def test_runs_of_the_model_are_runs_of_the_product() -> None:
 )
 def test_runs_of_a_model_with_a_fault_are_not(fault: str) -> None:
     with pytest.raises(AssertionError, match="seed "):
-        for seed in range(20):
-            replay(seed, (fault,))
+        replays(range(20), (fault,))
