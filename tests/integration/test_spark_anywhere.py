@@ -71,7 +71,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
         yield url, directory / "work"
 
 
-def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("loses", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "and-a-lost-driver"])
+def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path, loses: bool) -> None:
     """What jobs import reaches executors that are told no directory of this machine; a lost driver is replaced."""
     url, work = spark
     settings = (f"spark.master={url}", "spark.executor.memory=512m", "spark.driver.memory=512m")
@@ -88,7 +89,8 @@ def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path) -
             assert seen == str(version)
             assert all(Path(module).is_relative_to(work) for module in modules), modules
             assert ("sum 499500" in said) == (text is PIPELINE)
-        _survives_its_driver(WaitingJob.start(cluster, tmp_path), cluster, manager["spark_pid"])
+        if loses:
+            _survives_its_driver(WaitingJob.start(cluster, tmp_path), cluster, manager["spark_pid"])
 
 
 def _survives_its_driver(job: WaitingJob, cluster: Cluster, driver: int) -> None:
