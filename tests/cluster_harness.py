@@ -222,16 +222,18 @@ class Cluster:
 
 @dataclass(frozen=True)
 class WaitingJob:
-    """A job of `tests.job_files.WAITING` that has begun, and holds its slot until it is released."""
+    """A job of `tests.job_files.WAITING` or `PAUSED` that has begun, and holds its slot until it is released."""
 
     job_id: str
     gate: Path
 
     @classmethod
-    def start(cls, cluster: Cluster, directory: Path, name: str = "gate", comment: str = "") -> WaitingJob:
+    def start(
+        cls, cluster: Cluster, directory: Path, name: str = "gate", comment: str = "", *, text: str = WAITING
+    ) -> WaitingJob:
         """Submit one, and return when its code runs and its state says so; *comment* makes its file larger."""
         gate = directory / name
-        file = write_job(directory, WAITING + (f"# {comment}\n" if comment else ""))
+        file = write_job(directory, text + (f"# {comment}\n" if comment else ""))
         job = cls(cluster.submit(file, str(gate)), gate)
         await_value(lambda: job.starts == 1)
         cluster.await_status(job.job_id, "RUNNING")

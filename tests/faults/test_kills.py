@@ -16,7 +16,7 @@ from conf.configuration import Configuration
 from runtime.environment.context import open_redis_services
 from tests.cluster_harness import Cluster, WaitingJob, attempt_of, await_value, paths_below
 from tests.faults.deeds import handles
-from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, WAITING, write_job
+from tests.job_files import GATED_PIPELINE, PAUSED, STUBBORN, TRIVIAL, WAITING, write_job
 from tests.processes import lives
 
 
@@ -186,7 +186,7 @@ def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(
 def test_stop_cleans_up_after_a_killed_master(own_cluster: Cluster, tmp_path: Path) -> None:
     cluster = own_cluster
     cluster.run("start")
-    WaitingJob.start(cluster, tmp_path)
+    WaitingJob.start(cluster, tmp_path, text=PAUSED)
     master = cluster.pid_of("master")
     os.kill(master, signal.SIGKILL)
     await_value(lambda: not lives(master))
@@ -206,7 +206,7 @@ def test_a_new_master_and_a_new_start_after_a_killed_master_recover_its_jobs(
 ) -> None:
     cluster = own_cluster
     cluster.run("start")
-    waiting = WaitingJob.start(cluster, tmp_path)
+    waiting = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     job_id = waiting.job_id
     attempts = cluster.job(job_id)["tasks"][0]["attempts"]
     os.kill(cluster.pid_of("master"), signal.SIGKILL)

@@ -29,7 +29,7 @@ from runtime.protocol.master import MasterGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
 from tests.acting import acting
 from tests.cluster_harness import Cluster, WaitingJob, attempt_of, await_value, started
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import PAUSED, TRIVIAL, write_job
 from tests.waiting import PATIENCE_S
 
 HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S = 1, 10
@@ -88,7 +88,7 @@ def test_a_standby_takes_over_from_a_killed_master_and_no_job_notices(pair: Clus
 
 
 def test_a_master_that_is_told_to_end_leaves_at_once_and_the_rest_goes_on(pair: Cluster, tmp_path: Path) -> None:
-    waiting = WaitingJob.start(pair, tmp_path)
+    waiting = WaitingJob.start(pair, tmp_path, text=PAUSED)
     worker, leaving = pair.pid_of("taskmanager-0"), psutil.Process(pair.pid_of("master"))
     leaving.terminate()
     leaving.wait(PATIENCE_S)
@@ -103,7 +103,7 @@ def test_a_master_that_is_told_to_end_leaves_at_once_and_the_rest_goes_on(pair: 
 def test_jobs_outlive_the_only_master_that_is_told_to_end(own_cluster: Cluster, tmp_path: Path) -> None:
     """A reboot ends all processes by SIGTERM. Only `stop` ends the jobs."""
     own_cluster.run("start")
-    waiting = WaitingJob.start(own_cluster, tmp_path)
+    waiting = WaitingJob.start(own_cluster, tmp_path, text=PAUSED)
     master = psutil.Process(own_cluster.pid_of("master"))
     master.terminate()
     master.wait(PATIENCE_S)
@@ -118,7 +118,7 @@ def test_jobs_outlive_the_only_master_that_is_told_to_end(own_cluster: Cluster, 
 
 
 def test_a_master_that_stood_still_beyond_its_lease_is_refused_and_steps_down(pair: Cluster, tmp_path: Path) -> None:
-    waiting = WaitingJob.start(pair, tmp_path)
+    waiting = WaitingJob.start(pair, tmp_path, text=PAUSED)
     attempt = ExecutionAttemptID(pair.job(waiting.job_id)["tasks"][0]["attempts"][0]["attempt_id"])
     secret = (pair.directory / "secret").read_bytes().strip()
     late = JobGraph.for_script("late")
@@ -215,7 +215,7 @@ def test_tasks_without_a_job_master_are_cancelled_in_the_end(own_cluster: Cluste
     patience = f"taskmanager.job-master.timeout={JOB_MASTER_TIMEOUT_S}s"
     cluster = Cluster(own_cluster.directory, (*FAST, patience))
     cluster.run("start")
-    waiting = WaitingJob.start(cluster, tmp_path)
+    waiting = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     (task,) = [pid for pid in cluster.processes() if waiting.job_id in attempt_of(pid)]
     began = time.monotonic()
     os.kill(cluster.pid_of("master"), signal.SIGKILL)
@@ -228,7 +228,7 @@ def test_redis_away_for_longer_than_the_lease_costs_no_job_its_task(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = make_cluster(*FAST)
-    waiting = WaitingJob.start(cluster, tmp_path)
+    waiting = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     attempt = cluster.job(waiting.job_id)["tasks"][0]["attempts"][0]["attempt_id"]
     redis, job_master = cluster.pid_of("redis"), cluster.pid_of(f"jobmaster-{waiting.job_id}")
     log = cluster.directory / "log" / f"jobmaster-{waiting.job_id}.log"

@@ -22,7 +22,7 @@ from runtime.environment.directory import ClusterDirectory
 from tests import release
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
 from tests.fakes.sshd import unused_port
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import PAUSED, TRIVIAL, write_job
 from tests.next_release import LEVEL, VERSION, make_environment, make_next_release
 from tests.waiting import PATIENCE_S
 
@@ -196,7 +196,7 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
 def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_without_any_master_left(
     single: Cluster, new_tree: Path, tmp_path: Path
 ) -> None:
-    job = WaitingJob.start(single, tmp_path)
+    job = WaitingJob.start(single, tmp_path, text=PAUSED)
     kept = what_must_stay(single, job)
     environment = make_environment(tmp_path / "venv", new_tree)
     upgraded = replace(single, tree=new_tree)
