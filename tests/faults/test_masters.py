@@ -87,6 +87,7 @@ def test_a_standby_takes_over_from_a_killed_master_and_no_job_notices(pair: Clus
     assert pair.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
 
 
+@pytest.mark.slow  # test_start_stop and the test below end masters in the same way
 def test_a_master_that_is_told_to_end_leaves_at_once_and_the_rest_goes_on(pair: Cluster, tmp_path: Path) -> None:
     waiting = WaitingJob.start(pair, tmp_path, text=PAUSED)
     worker, leaving = pair.pid_of("taskmanager-0"), psutil.Process(pair.pid_of("master"))

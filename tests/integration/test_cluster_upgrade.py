@@ -111,6 +111,7 @@ def single(old_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     yield from started(tmp_path_factory.mktemp("c"), tree=old_tree)
 
 
+@pytest.mark.slow
 def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_submitted(
     pair: Cluster, old_tree: Path, new_tree: Path, tmp_path: Path
 ) -> None:
@@ -194,7 +195,7 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
 
 
 def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_without_any_master_left(
-    single: Cluster, new_tree: Path, tmp_path: Path
+    single: Cluster, old_tree: Path, new_tree: Path, tmp_path: Path
 ) -> None:
     job = WaitingJob.start(single, tmp_path, text=PAUSED)
     kept = what_must_stay(single, job)
@@ -221,6 +222,15 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
     done = upgraded.run("cluster", "upgrade", *to)
     assert done.stderr == f"starting the master that an interrupted upgrade has ended, with Understudy {VERSION}\n"
     assert versions(upgraded) == {"master": VERSION}
+    upgraded.await_status(job.job_id, "RUNNING")
+    assert what_must_stay(upgraded, job) == kept
+
+    # Back to the previous release, and to the next one again.
+    previous = make_environment(tmp_path / "venv-of-previous", old_tree)
+    for place in (previous, environment):
+        done = upgraded.json("cluster", "upgrade", "--masters-only", f"--to={place}", "--yes")
+        assert ([step["process"] for step in done["steps"]], done["python"]) == (["master"], f"{place}/bin/python")
+        assert (versions(upgraded) == {"master": VERSION}) == (place is environment)
     upgraded.await_status(job.job_id, "RUNNING")
     assert what_must_stay(upgraded, job) == kept
 

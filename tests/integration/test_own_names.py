@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -200,17 +199,6 @@ def deliveries(project: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     }
 
 
-@pytest.fixture(scope="module")
-def cluster(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that was started, and is stopped, in the project's directory."""
-    settings = ("restart-strategy.type=fixed-delay", "restart-strategy.fixed-delay.delay=100ms")
-    cluster = Cluster(tmp_path_factory.mktemp("c"), settings)
-    run(cluster, project, "start")
-    yield cluster
-    run(cluster, project, "stop")
-    assert cluster.processes() == {}
-
-
 def run(cluster: Cluster, directory: Path, *arguments: str) -> str:
     """Run a command of `understudy` in a directory; returns what it prints."""
     done = COMMANDS.run(cluster.command(*arguments)[3:], cwd=directory, env=os.environ, timeout=PATIENCE_S)
@@ -269,7 +257,8 @@ def test_a_pipelines_stream_and_its_restart(
     (tmp_path / "in" / "first.txt").write_text("1\n")
     text = STREAM_PIPELINE.replace("{place!r}", repr(str(tmp_path / "seen")))
     file = write_job(project, text.replace("{rows!r}", repr(str(tmp_path / "in"))), "stream.py")
-    run(cluster, project, "job", "run", *deliveries["archive"], str(file))
+    restarted = ("-D", "restart-strategy.type=fixed-delay", "-D", "restart-strategy.fixed-delay.delay=100ms")
+    run(cluster, project, "job", "run", *restarted, *deliveries["archive"], str(file))
     line = f"{DESCRIBED} ['{DESCRIBED}']"
     assert (tmp_path / "seen").read_text().splitlines() == [f"0 {line}", f"1 {line}"]
 
@@ -311,7 +300,9 @@ with connect() as cluster:
 """
 
 
-def test_the_main_of_an_application(project: Path, tmp_path: Path, deliveries: dict[str, tuple[str, ...]]) -> None:
+def test_the_main_of_an_application_whose_cluster_starts_in_the_projects_directory(
+    project: Path, tmp_path: Path, deliveries: dict[str, tuple[str, ...]]
+) -> None:
     cluster = Cluster(tmp_path / "c")
     file = write_job(tmp_path, APPLICATION, "application.py")
     shown = run(cluster, project, "job", "run", "--target", "application", *deliveries["zip"], str(file))

@@ -158,6 +158,9 @@ def test_an_actor_is_looked_up_by_its_address_from_another_process(cluster: Clus
         assert dispatcher.request_cluster_overview().result().slots == 2
 
 
+JOBS_IN_A_ROW = 12
+
+
 def test_the_doctor_asks_the_cluster_and_starts_a_driver(cluster: Cluster) -> None:
     done = cluster.run("doctor", "--json", "--start-spark", check=False)
     told = parsed(("doctor",), done.stdout)
@@ -170,19 +173,19 @@ def test_the_doctor_asks_the_cluster_and_starts_a_driver(cluster: Cluster) -> No
     assert checks["Spark driver"]["detail"].startswith("Spark 4.")
 
 
-def test_twenty_jobs_in_a_row_leave_no_growth(cluster: Cluster, tmp_path: Path) -> None:
+def test_jobs_in_a_row_leave_no_growth(cluster: Cluster, tmp_path: Path) -> None:
     file = write_job(tmp_path, TRIVIAL, "row.py")
     # Of a cluster that is at rest: one that has just started still loads jars and starts Spark's Python workers.
     await_value(lambda: " is warm after " in (cluster.directory / "log" / "taskmanager-0.log").read_text())
     # What grows once, however late, is no leak; what grows with every job grows in each row of them.
     rows, before = [], _footprint_after_jobs(cluster, file, 1)
     for _ in range(5):
-        after = _footprint_after_jobs(cluster, file, 20)
+        after = _footprint_after_jobs(cluster, file, JOBS_IN_A_ROW)
         rows.append(_grown(before, after))
         if not rows[-1]:
             return
         before = after
-    raise AssertionError(f"it grows with each twenty jobs: {rows}")
+    raise AssertionError(f"it grows with each {JOBS_IN_A_ROW} jobs: {rows}")
 
 
 def test_what_grows_is_named_and_connections_that_come_and_go_are_not() -> None:
@@ -237,7 +240,7 @@ def _redis_keys(cluster: Cluster) -> list[str]:
 
 
 def _grown(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
-    """Connections come and go a little; what grows with every job grows by far more than this in 20 jobs."""
+    """Connections come and go a little; what grows with every job grows by more than this in a row of them."""
     more = {name: count - before.get(name, count) for name, count in now.items()}
     return {name: gain for name, gain in more.items() if gain > (8 if name.startswith("descriptors") else 0)}
 
