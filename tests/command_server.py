@@ -157,9 +157,10 @@ def _tell_ends(told: dict[int, int]) -> None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
-        with os.fdopen(told.pop(pid), "wb") as file, contextlib.suppress(BrokenPipeError):  # its caller waits no longer
-            file.write(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-            file.flush()
+        file = told.pop(pid)
+        with contextlib.suppress(BrokenPipeError):  # its caller waits no longer
+            os.write(file, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        os.close(file)
 
 
 def main() -> None:
