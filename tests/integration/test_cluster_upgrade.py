@@ -196,7 +196,7 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
 
 
 def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_without_any_master_left(
-    single: Cluster, old_tree: Path, new_tree: Path, tmp_path: Path
+    single: Cluster, new_tree: Path, tmp_path: Path
 ) -> None:
     job = WaitingJob.start(single, tmp_path, text=PAUSED)
     kept = what_must_stay(single, job)
@@ -226,12 +226,11 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
     upgraded.await_status(job.job_id, "RUNNING")
     assert what_must_stay(upgraded, job) == kept
 
-    # Back to the previous release, and to the next one again.
-    previous = make_environment(tmp_path / "venv-of-previous", old_tree)
-    for place in (previous, environment):
-        done = upgraded.json("cluster", "upgrade", "--masters-only", f"--to={place}", "--yes")
-        assert ([step["process"] for step in done["steps"]], done["python"]) == (["master"], f"{place}/bin/python")
-        assert (versions(upgraded) == {"master": VERSION}) == (place is environment)
+    # Back to what ran before, which was a directory of packages, and to the next release again.
+    for words, python in ((("--rollback",), sys.executable), ((f"--to={environment}",), f"{environment}/bin/python")):
+        done = upgraded.json("cluster", "upgrade", "--masters-only", "--yes", *words)
+        assert ([step["process"] for step in done["steps"]], done["python"]) == (["master"], python)
+        assert (versions(upgraded) == {"master": VERSION}) == ("--rollback" not in words)
     upgraded.await_status(job.job_id, "RUNNING")
     assert what_must_stay(upgraded, job) == kept
 
