@@ -71,7 +71,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
         yield url, directory / "work"
 
 
-@pytest.mark.parametrize("loses", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["jobs", "and-a-lost-driver"])
+@pytest.mark.parametrize("loses", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["jobs", "and-a-loss"])
 def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path, loses: bool) -> None:
     """What jobs import reaches executors that are told no directory of this machine; the long form loses its driver."""
     url, work = spark
