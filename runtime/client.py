@@ -385,6 +385,18 @@ class AsyncClusterClient:
         """
         return await self.ask(lambda dispatcher: dispatcher.roll_back(job_id, trigger_id, target, new_query_id))
 
+    async def trigger_rescale(
+        self, job_id: JobID, trigger_id: TriggerID, partitions: int | None, query: str = "", directory: str = ""
+    ) -> JobID:
+        """Have the cluster rescale a job; idempotent by trigger id. See `DispatcherGateway.trigger_rescale`."""
+        return await self.ask(
+            lambda dispatcher: dispatcher.trigger_rescale(job_id, trigger_id, partitions, query, directory)
+        )
+
+    async def rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        """Return what became of a rescale; see `DispatcherGateway.request_rescale_status`."""
+        return await self.ask(lambda dispatcher: dispatcher.request_rescale_status(job_id, trigger_id))
+
     async def dispose_savepoint(self, path: str) -> bool:
         """Remove a savepoint; return False if there is none. Raises `SavepointError` if *path* is no savepoint."""
         asked = 0
@@ -916,7 +928,45 @@ class ClusterClient:
         wanted, path = trigger_id or TriggerID.random(), str(target.resolve()) if isinstance(target, Path) else target
         return _run(self._cluster.roll_back(job_id, wanted, path, new_query_id))
 
+    def trigger_rescale(
+        self,
+        job_id: JobID,
+        partitions: int | None,
+        query: str = "",
+        target: Path | None = None,
+        trigger_id: TriggerID | None = None,
+    ) -> JobID:
+        """Have the cluster give the state of a running job another number of partitions.
+
+        Args:
+            job_id: the job.
+            partitions: the new number; None for the one before the job's last rescale.
+            query: name of the only query to rescale; empty for all with state.
+            target: directory of the savepoints. Default: the cluster's (``execution.checkpointing.savepoint-dir``).
+            trigger_id: identifies the request; repeating it starts no other rescale. Default: a new one.
+
+        Returns:
+            the id of the job that does it; its end is that of the rescale.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            CheckpointError: *partitions* is no number of partitions.
+            JobSubmissionError: the cluster accepts no further job at present.
+        """
+        directory = "" if target is None else str(target.resolve())
+        wanted = trigger_id or TriggerID.random()
+        return _run(self._cluster.trigger_rescale(job_id, wanted, partitions, query, directory))
+
+    def await_rescale(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        """Wait for the end of a rescale, and return what became of it; raises `UnknownOperationError`."""
+        while True:
+            status = _run(self._cluster.rescale_status(job_id, trigger_id))
+            if status.state is not OperationState.IN_PROGRESS:
+                return status
+            time.sleep(POLL_S)
+
     checkpoint_statistics = _in_a_thread(AsyncClusterClient.checkpoints)
+    query_histories = _in_a_thread(AsyncClusterClient.query_histories)
     operation = _in_a_thread(AsyncClusterClient.operation)
 
     def dispose_savepoint(self, path: Path) -> None:

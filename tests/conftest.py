@@ -19,8 +19,9 @@ from tests.waiting import PATIENCE_S
 settings.register_profile("understudy", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("understudy")
 
-# Java's second compiler takes half of the time of a Spark driver that lives for a minute, as those of tests do.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# Java's second compiler takes half of the time of a Spark driver that lives for a minute, as those of tests do; the
+# threads of its default collector take a tenth.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # In a process that has used gRPC, its handlers of forks end the child, such as the admin of an actor system.
 os.environ.setdefault(GRPC_FORK_SUPPORT, "0")

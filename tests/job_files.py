@@ -30,6 +30,18 @@ def wait(rows):
 print("rows", spark.sparkContext.parallelize(range(8), 2).mapPartitions(wait).count())
 """
 
+# The same without a Spark job, for where a task that runs is enough: the first job of a driver takes it seconds.
+PAUSED = """\
+import sys, time
+from pathlib import Path
+
+gate, began = Path(sys.argv[1]), Path(sys.argv[1] + ".began")
+with began.open("a") as file:
+    file.write("x")
+while not gate.exists():
+    time.sleep(0.05)
+"""
+
 FAILING = """\
 from pyspark.sql import SparkSession
 

@@ -51,6 +51,7 @@ from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 from runtime.protocol.checkpoints import CheckpointMetadata
 from runtime.protocol.query_snapshot import QuerySnapshot
+from runtime.rest.connect.record import SessionRecord, decode_record
 from runtime.users.identities import ApiToken, User
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -312,6 +313,16 @@ FORMATS = (
         lambda level: encode_level(level).encode(),
         lambda data: decode_level(data.decode()),
         "No master and no leader serves. Each names the level that it has found.",
+    ),
+    StoredFormat(
+        "connect-session",
+        "`record.json` of each named Spark Connect session, beside the states of high availability",
+        "JSON",
+        None,
+        example(SessionRecord),
+        lambda record: record.to_json().encode(),
+        lambda data: decode_record(data.decode()),
+        "Calls of the session fail, and name the file. `spark.stop()` removes it.",
     ),
     StoredFormat(
         "lease",

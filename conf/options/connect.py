@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conf.option import option
 from conf.options.cluster import PORT
-from conf.values import Boolean, Duration
+from conf.values import Boolean, Duration, MemorySize
 
 
 class ConnectOptions:
@@ -29,4 +29,11 @@ class ConnectOptions:
         "1 h",
         "Time without a call of its client after which a session is cancelled and gives its slot back. A call counts "
         "for as long as it lasts.",
+    )
+    MOST_RECORDED = option(
+        "connect.session.most-recorded",
+        MemorySize("64 mb", minimum=1),
+        "64 mb",
+        "Limit of the record from which a named session is rebuilt on another driver. A call that would exceed it is "
+        "refused.",
     )

@@ -1,8 +1,10 @@
-"""Names of the directories of queries and savepoints."""
+"""Names of the directories of queries and savepoints, and ids that follow from requests."""
 
 from __future__ import annotations
 
 from urllib.parse import quote
+
+from runtime.ids import JobID
 
 
 def directory_name(query_name: str) -> str:
@@ -17,3 +19,8 @@ def directory_name(query_name: str) -> str:
 def savepoint_name(job_id: str, trigger_id: str) -> str:
     """Return the name of a savepoint's directory, by which a JobMaster that knows the trigger id finds it again."""
     return f"savepoint-{job_id[:6]}-{trigger_id[:12]}"
+
+
+def rescale_job_id(job_id: str, trigger_id: str) -> JobID:
+    """Return the id of the job that rescales a job on a request, so that a repeated request starts no other one."""
+    return JobID.from_name("rescale", job_id, trigger_id)

@@ -148,7 +148,9 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
 @job.command(
     name="rescale",
     epilog=examples(
-        f"understudy job rescale --partitions 8 {EXAMPLE_ID}", f"understudy job rescale --undo {EXAMPLE_ID}"
+        f"understudy job rescale --partitions 8 {EXAMPLE_ID}",
+        f"understudy job rescale --undo {EXAMPLE_ID}",
+        f"understudy job rescale --detach --partitions 8 {EXAMPLE_ID}",
     ),
 )
 @configured
@@ -161,6 +163,13 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
     type=_directory,
     help="The directory for the two savepoints.  [default: execution.checkpointing.savepoint-dir]",
 )
+@click.option(
+    "--detach",
+    "--detached",
+    "detach",
+    is_flag=True,
+    help="Have the cluster do it, as a job in a slot of the job's owner; print that job's id, and return.",
+)
 @json_option
 @job_argument()
 def job_rescale(
@@ -170,6 +179,7 @@ def job_rescale(
     undo: bool,
     query: str | None,
     directory: Path | None,
+    detach: bool,
     as_json: bool,
 ) -> None:
     """Give the state of a running job another number of partitions; print the savepoint from which it restarts.
@@ -180,7 +190,12 @@ def job_rescale(
 
     With --undo the job gets the number of partitions from before its last rescale, and keeps all that it has done
     since. If it has committed no batch since, it restarts from the savepoint from before.
+
+    With --detach the cluster does the same in the Spark of one of its TaskExecutors. This needs a free slot, and also
+    works over HTTP. The job that does it FAILS if a step fails, with the reason; cancelled, it leaves the other job as
+    it was.
     """
+    from runtime.cluster.documents import SubmittedJob
     from runtime.cluster.rescaling import JobRescaler
 
     if undo and (partitions is not None or query is not None):
@@ -188,6 +203,12 @@ def job_rescale(
     if not undo and partitions is None:
         raise click.UsageError("Missing option '--partitions', or '--undo'.")
     with connected_to_job(configuration, reference) as (client, job_id):
+        if detach:
+            doing = client.trigger_rescale(job_id, partitions, query or "", directory)
+            if not as_json:
+                say(f"job {job_id} is rescaled by job {doing}: `understudy job info {doing}` shows what becomes of it")
+            print_answer(SubmittedJob(doing, client.web_page(doing)), doing, as_json)
+            return
         rescaler = JobRescaler.of_command(configuration, client)
         if partitions is None:
             done = rescaler.undo(job_id, directory)
@@ -199,6 +220,71 @@ def job_rescale(
         if not undo:
             say(clean(f"this undoes it: understudy job rescale --undo {job_id}"))
     print_answer(done, clean(done.savepoint), as_json)
+
+
+@job.command(name="autoscale", epilog=examples(f"understudy job autoscale --dry-run --most 16 {EXAMPLE_ID}"))
+@configured
+@click.option("--dry-run", is_flag=True, help="Only show the decision. Required: nothing is changed by this command.")
+@click.option("--least", type=int, default=1, show_default=True, help="Smallest number of partitions.")
+@click.option("--most", type=int, default=64, show_default=True, help="Largest number of partitions.")
+@click.option("--target", type=float, default=0.6, show_default=True, help="Busy time that a new number aims at.")
+@click.option("--above", type=float, default=0.8, show_default=True, help="Busy time above which the number grows.")
+@click.option("--below", type=float, default=0.35, show_default=True, help="Busy time below which it shrinks.")
+@click.option("--lag", type=int, help="Largest lag, in the unit of the source's offsets.  [default: not judged]")
+@json_option
+@job_argument()
+def job_autoscale(
+    configuration: Configuration,
+    reference: str,
+    dry_run: bool,
+    least: int,
+    most: int,
+    target: float,
+    above: float,
+    below: float,
+    lag: int | None,
+    as_json: bool,
+) -> None:
+    """Show how many partitions the state of a job's queries should have, and why.
+
+    Judges the busy time of each query's last batches: the part of the time in which a batch runs. With --lag it also
+    judges how far they are behind. `understudy job rescale` changes the number.
+    """
+    import time
+
+    from runtime.checkpoint.retained import describe_state
+    from runtime.cluster.autoscaling import AutoscalePolicy, advise
+
+    if not dry_run:
+        raise click.UsageError("Missing option '--dry-run': the command only shows decisions, and changes nothing.")
+    try:
+        policy = AutoscalePolicy(least, most, target, above, below, lag)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    with connected_to_job(configuration, reference) as (client, job_id):
+        if not client.sees_files:
+            raise ClusterError(
+                "the job's checkpoint tells its number of partitions, and this client does not see the cluster's files",
+                "run the command on a machine that sees them",
+            )
+        figures, histories = client.checkpoint_statistics(job_id), client.query_histories(job_id)
+        if figures.latest_completed is None or not figures.latest_completed.external_path:
+            raise ClusterError(
+                f"job {job_id} has no checkpoint, which would tell its number of partitions",
+                f"take one with `understudy job checkpoint {job_id}`",
+            )
+        saved = describe_state(Path(figures.latest_completed.external_path))
+        restored = figures.latest_restored
+        changed_ms = None if restored is None else restored.restore_timestamp
+        advice = advise(policy, histories, saved, round(time.time() * 1000), changed_ms)
+    if as_json:
+        print_document(advice)
+        return
+    rows = [
+        (one.query, *("-" if number is None else str(number) for number in (one.partitions, one.wanted)), one.reason)
+        for one in advice
+    ]
+    print_table(("QUERY", "PARTITIONS", "WANTED", "REASON"), rows)
 
 
 @job.command(

@@ -312,7 +312,8 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
     epilog=examples(
         "understudy cluster upgrade --dry-run",
         "understudy cluster upgrade --drain-timeout 2h",
-        "understudy cluster upgrade --to /opt/understudy-0.1.0",
+        "understudy cluster upgrade --to /opt/understudy-0.2.0",
+        "understudy cluster upgrade --rollback",
     )
 )
 @configured
@@ -324,6 +325,7 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
     metavar="VENV",
     help="Virtual environment with the release to run.  [default: the one of this command]",
 )
+@click.option("--rollback", is_flag=True, help="Return to the environment that ran before the last upgrade.")
 @click.option(
     "--yes",
     is_flag=True,
@@ -344,6 +346,7 @@ def upgrade(
     configuration: Configuration,
     dry_run: bool,
     venv: Path | None,
+    rollback: bool,
     yes: bool,
     masters_only: bool,
     drain_timeout_s: float,
@@ -354,15 +357,19 @@ def upgrade(
     Standby masters are exchanged first, then the leading one, which hands over. Tasks keep running, and jobs can be
     submitted. Then each TaskExecutor is drained and exchanged: its batch tasks may finish, and its streaming queries
     move to another one after a checkpoint. No job fails. An interrupted upgrade continues when the command is run
-    again. To return to the earlier release, name its environment with --to.
+    again. --rollback returns to the earlier release, also after half an upgrade.
     """
     from runtime.cluster.documents import ClusterUpgrade
     from runtime.cluster.upgrade import preview
     from runtime.cluster.upgrade import upgrade as upgrade_processes
     from runtime.cluster.upgrade_plan import UpgradeChoices
 
-    choices = UpgradeChoices(masters_only, drain_timeout_s)
-    left = "a master may have been ended and not started again; run `understudy cluster upgrade` again"
+    if rollback and venv is not None:
+        raise click.UsageError(
+            "--rollback returns to the earlier environment, and --to names another: give one of them"
+        )
+    choices = UpgradeChoices(masters_only, drain_timeout_s, rollback)
+    left = "a master may have been ended and not started again; run the command again"
     with readable_errors():
         if dry_run:
             target, plan = preview(configuration, venv, choices)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runtime.checkpoint.compatibility import Verdict
 from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointFile, SavepointQuery
+from runtime.cluster.autoscaling import Advice
 from runtime.cluster.upgrade_plan import PlannedJob, PlannedProcess
 from runtime.job_logs import LogPiece
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
@@ -1266,7 +1267,8 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "job savepoint": (OperationStatus,),
     "job stop": (OperationStatus,),
     "job rollback": (OperationStatus,),
-    "job rescale": (RescaledJob,),
+    "job rescale": (RescaledJob, SubmittedJob),
+    "job autoscale": (list[Advice],),
     "job upgrade": (UpgradedJob,),
     "job check": (list[Verdict],),
     "savepoint list": (list[SavepointLine],),

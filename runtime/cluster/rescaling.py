@@ -30,7 +30,7 @@ from runtime.cluster.command_line import waiting
 from runtime.cluster.documents import RescaledJob
 from runtime.cluster.output import clean, say
 from runtime.errors import ClusterError
-from runtime.ids import JobID
+from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.errors import GatewayError
 
@@ -147,20 +147,23 @@ class JobSavepoints:
                 "run the command on a machine that sees them",
             )
 
-    def take(self, job_id: JobID, directory: Path | None, remedy: str) -> Path:
+    def take(
+        self, job_id: JobID, directory: Path | None, remedy: str, trigger_id: TriggerID | None = None
+    ) -> Path:
         """Make a savepoint of a job, which runs on.
 
         Args:
             job_id: the job.
             directory: where it is made. Default: the cluster's.
             remedy: what to do if there is no savepoint.
+            trigger_id: of the savepoint, whose name follows from it. Default: a new one.
 
         Raises:
             ClusterError: there is no savepoint.
             GatewayError, ActorError: as `ClusterClient.trigger_savepoint`.
         """
         with self._step(f"making a savepoint of job {job_id}", f"job {job_id} continues as it was"):
-            status = self._client.trigger_savepoint(job_id, directory)
+            status = self._client.trigger_savepoint(job_id, directory, trigger_id)
         if status.state is not OperationState.COMPLETED:
             raise ClusterError(f"no savepoint of job {job_id}: {status.error}", remedy)
         return Path(status.path)
@@ -183,6 +186,8 @@ class JobRescaler:
         step: called for each step with what it does, and what is left of it after an interrupt; returns the context in
             which the step runs.
         note: called with each line that the user should read besides the result.
+        run: rescales a savepoint. Default: `run_plan`, in a Spark of this process.
+        trigger_id: of the savepoint, whose name follows from it. Default: a new one for each.
     """
 
     def __init__(
@@ -193,12 +198,14 @@ class JobRescaler:
         *,
         step: Callable[[str, str], AbstractContextManager[None]] = silent,
         note: Callable[[str], object] = logger.warning,
+        run: Callable[[RescalePlan], Savepoint] | None = None,
+        trigger_id: TriggerID | None = None,
     ) -> None:
         self._client = client
-        self._java_home = java_home
-        self._interval = compact_interval
         self._step = step
         self._note = note
+        self._run = run or (lambda plan: run_plan(plan, java_home, compact_interval))
+        self._trigger_id = trigger_id
         self._savepoints = JobSavepoints(client, step, note)
 
     @classmethod
@@ -240,7 +247,7 @@ class JobRescaler:
     ) -> RescaledJob:
         """Rescale a job; *remedy* is the one if it has no savepoint."""
         self._savepoints.require_files(_RESCALED_HERE)
-        original = self._savepoints.take(job_id, directory, remedy)
+        original = self._savepoints.take(job_id, directory, remedy, self._trigger_id)
         target = rescaled_path(original, partitions)
         try:
             with self._step(f"rescaling {original} to {partitions} partitions", f"job {job_id} continues as it was"):
@@ -251,7 +258,7 @@ class JobRescaler:
                         f"repeat no batch: `understudy job stop {job_id}`, and start from its savepoint with "
                         "--partitions",
                     )
-                run_plan(plan, self._java_home, self._interval)
+                self._run(plan)
         except BaseException:
             self._savepoints.remove(original)
             raise

@@ -18,18 +18,20 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import runtime
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from conf.configuration import Configuration
+from conf.files import write_private
 from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget, ResourceManagerOptions
 from conf.values import Duration
 from runtime.client import ClusterClient
@@ -53,6 +55,7 @@ from runtime.cluster.upgrade_plan import (
     missing_workers,
     next_drain_step,
     plan_upgrade,
+    runs_from,
 )
 from runtime.environment.claims import Claim
 from runtime.environment.context import has_redis
@@ -108,46 +111,58 @@ class Environment:
 
     Args:
         python: its interpreter.
+        path: directories of packages, as in ``PYTHONPATH``.
         is_own: whether this process runs in it.
     """
 
     python: Path
-    is_own: bool
+    path: str = ""
+    is_own: bool = False
 
     @classmethod
     def of(cls, venv: Path | None) -> Environment:
         """Return the environment in a directory; None: that of this process.
 
+        The packages of this process are on the path only in its own environment.
+
         Raises:
             UpgradeRefusedError: the directory is no virtual environment.
         """
+        path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != _ROOT]
         if venv is None:
-            return cls(Path(sys.executable), is_own=True)
+            return cls(Path(sys.executable), os.pathsep.join([_ROOT, *path]), is_own=True)
         python = venv.absolute() / "bin" / "python"
         if not os.access(python, os.X_OK):
             raise UpgradeRefusedError(
                 f"{venv} is no virtual environment: it has no program bin/python",
                 "name the directory that `python -m venv` has made",
             )
-        return cls(python, is_own=False)
+        return cls(python, os.pathsep.join(path))
+
+    @classmethod
+    def of_process(cls, pid: int) -> Environment:
+        """Return the environment of a running master. Raises OSError if it has ended."""
+        process = Path(f"/proc/{pid}")
+        program = os.fsdecode((process / "cmdline").read_bytes().split(b"\0")[0])
+        lines = os.fsdecode((process / "environ").read_bytes()).split("\0")
+        variables = dict(line.split("=", 1) for line in lines if "=" in line)
+        if os.sep not in program:
+            program = shutil.which(program, path=variables.get("PATH")) or program
+        return cls((process / "cwd").readlink() / program, variables.get("PYTHONPATH", ""))
 
     def run(self, arguments: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         """Run its Python with arguments, and return what that has printed.
 
-        The packages of this process are on the path only in its own environment.
-
         Raises:
             OSError, subprocess.TimeoutExpired: it cannot be run, or does not end.
         """
-        path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != _ROOT]
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, *path] if self.is_own else path)}
         return subprocess.run(
             [str(self.python), "-P", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            env=variables,
+            env={**os.environ, "PYTHONPATH": self.path},
             timeout=timeout_s,
             check=False,
         )
@@ -173,6 +188,59 @@ class Environment:
         return Target(Release(version, FeatureLevels(oldest, newest)), spark, str(self.python), drains)
 
 
+@dataclass(frozen=True, slots=True)
+class FormerEnvironment:
+    """The environment to which `--rollback` returns, as a file in the runtime directory names it.
+
+    Args:
+        version: of Understudy that the cluster ran there.
+        python: its interpreter.
+        path: directories of packages, as in ``PYTHONPATH``.
+    """
+
+    version: str
+    python: str
+    path: str
+
+    @classmethod
+    def read(cls, directory: ClusterDirectory) -> FormerEnvironment | None:
+        """Return the environment before the last upgrade; None if there was no upgrade since the cluster's start."""
+        try:
+            return cls(**json.loads(directory.upgraded_from.read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    @classmethod
+    def keep(cls, directory: ClusterDirectory, step: PlannedProcess, state: ClusterState) -> None:
+        """Write the environment of a master that is about to be exchanged, unless an interrupted upgrade wrote its own.
+
+        That is the one whose release a process still runs.
+
+        Raises:
+            OSError: the file cannot be written, or the master has ended.
+        """
+        former = cls.read(directory)
+        if former is None or not runs_from(former.version, state):
+            environment = Environment.of_process(step.pid)
+            former = cls(step.version, str(environment.python), environment.path)
+            write_private(directory.upgraded_from, json.dumps(asdict(former)).encode())
+
+    @classmethod
+    def required(cls, directory: ClusterDirectory) -> Environment:
+        """Return the environment before the last upgrade.
+
+        Raises:
+            UpgradeRefusedError: no upgrade is known.
+        """
+        former = cls.read(directory)
+        if former is None:
+            raise UpgradeRefusedError(
+                "no upgrade is known that could be undone: none was made since the cluster's start, or it was undone",
+                "name the environment of the earlier release with --to",
+            )
+        return Environment(Path(former.python), former.path)
+
+
 def preview(
     configuration: Configuration, venv: Path | None, choices: UpgradeChoices = DEFAULT_CHOICES
 ) -> tuple[Target, UpgradePlan]:
@@ -188,7 +256,7 @@ def preview(
         ClusterNotRunning: no master of a cluster runs on this host.
     """
     directory = _directory_of(configuration)
-    target = Environment.of(venv).target()
+    target = _environment(directory, venv, choices).target()
     with connect_locally(configuration) as client:
         state = observe(client, directory)
     check_upgrade(state, target)
@@ -222,7 +290,8 @@ def upgrade(
         ClusterError: a process does not end or start; those that are not exchanged yet keep running.
         ClusterNotRunning: no cluster was started on this host.
     """
-    directory, environment = _directory_of(configuration), Environment.of(venv)
+    directory = _directory_of(configuration)
+    environment = _environment(directory, venv, choices)
     target = environment.target()
     done: list[PlannedProcess] = []
     with _exclusive(directory) as claim:
@@ -246,6 +315,8 @@ def upgrade(
                 check_interruption(plan, is_accepted=is_accepted)
                 say(_progress(step, len(done) + 1, len(done) + len(plan.steps)))
                 if _is_master(step, state):
+                    if step.pid and not choices.rollback:
+                        FormerEnvironment.keep(directory, step, state)
                     masters.exchange(step.process if step.pid else "")
                     before, state = state, _settled(client, directory, state, masters.start_timeout_s)
                 elif workers.exchange(step, drains=target.drains):
@@ -256,8 +327,14 @@ def upgrade(
                     continue
                 _check_exchanged(step, before, state, target, choices)
                 done.append(step)
+        if choices.rollback and not choices.masters_only:
+            directory.upgraded_from.unlink(missing_ok=True)
         claim.forget()
     return target, done, plan
+
+
+def _environment(directory: ClusterDirectory, venv: Path | None, choices: UpgradeChoices) -> Environment:
+    return FormerEnvironment.required(directory) if choices.rollback else Environment.of(venv)
 
 
 def _is_master(step: PlannedProcess, state: ClusterState) -> bool:
@@ -529,7 +606,7 @@ class Masters:
         return ClusterStartError(
             f"the new master does not start: {cause}",
             f"see {self._directory.log}/master*.log; then run the upgrade again, or return with `understudy cluster "
-            "upgrade` of the earlier release",
+            "upgrade --rollback`",
         )
 
 

@@ -138,10 +138,12 @@ class UpgradeChoices:
     Args:
         masters_only: whether the TaskExecutors stay.
         drain_timeout_s: seconds for which the batch tasks of a TaskExecutor may keep it from being exchanged.
+        rollback: whether to return to the environment before the last upgrade.
     """
 
     masters_only: bool = False
     drain_timeout_s: float = DRAIN_TIMEOUT_S
+    rollback: bool = False
 
 
 DEFAULT_CHOICES = UpgradeChoices()
@@ -288,6 +290,12 @@ def plan_upgrade(state: ClusterState, target: Target, choices: UpgradeChoices = 
     jobs = tuple(_job(job, state, target, choices, moves_masters=moves_masters) for job in state.jobs)
     warning, remedy = _interruption(old if is_alone else [], workers, target)
     return UpgradePlan(tuple(steps), tuple(kept), jobs, warning, _to_do(state, target, choices), remedy)
+
+
+def runs_from(version: str, state: ClusterState) -> bool:
+    """Return whether a process of a cluster runs a version."""
+    masters, workers = state.masters, state.task_executors
+    return version in {master.release.version for master in masters} | {each.release.version for each in workers}
 
 
 def _old_workers(state: ClusterState, target: Target) -> list[RunningTaskExecutor]:

@@ -25,11 +25,12 @@ from blob.offload import Inline, MaybeOffloaded
 from conf.files import sync_names
 from conf.options import BlobOptions, CheckpointingOptions, JobOptions, QueueOptions
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.names import savepoint_name
+from runtime.checkpoint.names import rescale_job_id, savepoint_name
 from runtime.checkpoint.savepoint import dispose_savepoint, read_savepoint
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.attached_jobs import AttachedJobs
 from runtime.dispatcher.job_master_starts import JobMasterStarts
+from runtime.dispatcher.rescale_job import rescale_graph, rescale_status
 from runtime.dispatcher.resource_cleaner import JobBlobs, ResourceCleaner
 from runtime.environment.context import ComponentContext, blob_client
 from runtime.feature_level import (
@@ -914,6 +915,29 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         return await self._running(job_id).gateway.roll_back(trigger_id, target, new_query_id)
 
     @rpc
+    async def trigger_rescale(
+        self, job_id: JobID, trigger_id: TriggerID, partitions: int | None, query: str, target_directory: str
+    ) -> JobID:
+        rescale_id = rescale_job_id(job_id, trigger_id)
+        if rescale_id in self._jobs or self._archive.find(rescale_id) is not None:
+            return rescale_id
+        self._running(job_id)
+        job = decode_job_graph(await self._ha.job_graph_store().get(job_id))
+        graph = rescale_graph(job, trigger_id, partitions, query, target_directory, _now_ms())
+        return await self.submit_job(Inline(encode(graph)))
+
+    @rpc
+    async def request_rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        try:
+            rescale = await self._job(rescale_job_id(job_id, trigger_id))
+        except JobNotFoundError:
+            raise UnknownOperationError(f"no rescale of job {job_id} is known by the trigger {trigger_id}") from None
+        rolled_back_to = ""
+        if rescale.status.is_globally_terminal:
+            rolled_back_to = (await self._checkpoint_statistics(job_id)).rolled_back_to
+        return rescale_status(job_id, trigger_id, rescale, rolled_back_to)
+
+    @rpc
     async def get_triggered_savepoint_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         known = await self._ended_with(job_id, trigger_id)
         if known is None and await self._ended(job_id) is not None:
@@ -926,6 +950,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     @rpc
     async def request_checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
+        return await self._checkpoint_statistics(job_id)
+
+    async def _checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
         archived = await self._ended(job_id)
         if archived is not None:
             return archived.checkpoints

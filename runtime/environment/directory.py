@@ -68,6 +68,7 @@ class ClusterDirectory:
         self.audit_log = root / "audit" / "audit.jsonl"
         self.users = root / "users.json"
         self.run = root / "run"
+        self.upgraded_from = self.run / "upgraded-from.json"
         self.log = root / "log"
         self.blob = root / "blob"
         self.ha = root / "ha"

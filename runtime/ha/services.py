@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from actors.address import ActorAddress
 from actors.rpc.service import RpcService
+from conf.files import remove_tree
 from runtime.ha.changes import ChangeFeed, ChangeSource, RedisChangeSource
 from runtime.ha.checkpoint_store import CheckpointRecoveryFactory
 from runtime.ha.connection import RedisCheck, RedisConnection
@@ -44,6 +45,8 @@ from runtime.retry import retry
 logger = logging.getLogger(__name__)
 
 MEMORY_THRESHOLD = 20 * 1024
+CONNECT_SESSIONS = "connect-sessions"
+"""Directory of the records of named Spark Connect sessions, beside the state files."""
 LATCH_CONNECTIONS = 2
 """How many connections `RedisHaServices.warm_up` opens for latches: elections and followers use them concurrently."""
 DATA_CONNECTIONS = 3
@@ -360,11 +363,12 @@ class StandaloneHaServices(LatchedHaServices):
 
 
 def delete_state_files(directory: Path) -> None:
-    """Delete the state files of a cluster whose handles are deleted.
+    """Delete the state files of a cluster whose handles are deleted, and the records of its named sessions.
 
     Args:
         directory: the directory with the cluster's id as its name, below ``high-availability.storageDir``.
     """
+    remove_tree(directory / CONNECT_SESSIONS)
     if directory.is_dir():
         for kind in list(directory.iterdir()):
             StateFiles(kind).delete_all()

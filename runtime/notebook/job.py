@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSp
 from runtime.checkpoint.rescale import DEFAULT_COMPACT_INTERVAL
 from runtime.client import ClusterClient
 from runtime.cluster.views import JobView, job_progress, view_of_job
-from runtime.errors import JobCancelledError, JobFailedError, SavepointFailedError
-from runtime.ids import JobID
+from runtime.errors import ClusterError, JobCancelledError, JobFailedError, SavepointFailedError
+from runtime.ids import JobID, TriggerID
 from runtime.job_logs import TASK_LOGS
 from runtime.jobgraph.job_graph import ExchangeMode, JobEdge, JobGraph, JobVertex
 from runtime.jobgraph.svg import explain_svg
@@ -385,6 +385,35 @@ class Job(Generic[T]):
         target = None if directory is None else Path(directory)
         return self._rescaler(java_home, compact_interval).undo(self.id, target)
 
+    def rescale_in_cluster(
+        self, partitions: int | None, *, query: str | None = None, directory: str | Path | None = None
+    ) -> Path:
+        """Have the cluster do `rescale` or `undo_rescale` in one of its slots, and wait for it.
+
+        So it needs no Spark and no files here, and works by HTTP. A job of the same owner does it, as after
+        ``understudy job rescale --detach``; it is in the cluster's list of jobs, and continues if this call is
+        interrupted.
+
+        Args:
+            partitions: the new number; None for the one before the last rescale.
+            query: as of `rescale`; not with None.
+            directory: as of `rescale`; the cluster's machines have to see it.
+
+        Returns:
+            the directory of the savepoint from which the job's tasks restart.
+
+        Raises:
+            SavepointError: *partitions* is no number of partitions.
+            ClusterError: the job could not be rescaled, and continues as it was.
+            JobAlreadyTerminatedError: the job is over.
+        """
+        target, wanted = None if directory is None else Path(directory), TriggerID.random()
+        self._client.trigger_rescale(self.id, partitions, query or "", target, wanted)
+        status = self._client.await_rescale(self.id, wanted)
+        if status.state is not OperationState.COMPLETED:
+            raise ClusterError(status.error, f"job {self.id} continues as it was; `understudy job list` shows both")
+        return Path(status.path)
+
     def _rescaler(self, java_home: str | None, compact_interval: int) -> JobRescaler:
         from runtime.cluster.rescaling import JobRescaler
 
@@ -466,6 +495,7 @@ class AsyncJob(Generic[T]):
     stop = _on_a_thread(Job.stop)
     rescale = _on_a_thread(Job.rescale)
     undo_rescale = _on_a_thread(Job.undo_rescale)
+    rescale_in_cluster = _on_a_thread(Job.rescale_in_cluster)
     checkpoints = _on_a_thread(Job.checkpoints)
 
     def __repr__(self) -> str:

@@ -157,6 +157,46 @@ class DispatcherGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(RECIPIENT)
+    def trigger_rescale(
+        self, job_id: JobID, trigger_id: TriggerID, partitions: int | None, query: str, target_directory: str
+    ) -> Ask[JobID]:
+        """Submit a job that gives the state of a running job another number of partitions. Idempotent by trigger id.
+
+        The new job has the owner and the queue of the other one, and does in a slot what `understudy job rescale` does.
+
+        Args:
+            job_id: the job.
+            trigger_id: of the request.
+            partitions: the new number; None for the one before the job's last rescale.
+            query: name of the only query to rescale; empty for all with state.
+            target_directory: where the savepoints are made; empty for the cluster's.
+
+        Returns:
+            the id of the new job. Its end is that of the request.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            CheckpointError: *partitions* is no number of partitions, or a query is named for an undo.
+            JobSubmissionError: the new job cannot be accepted at present.
+        """
+        raise NotImplementedError
+
+    @reads
+    def request_rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> Ask[OperationStatus]:
+        """Return what became of a rescale; its path is the savepoint from which the job's tasks have restarted.
+
+        Args:
+            job_id: the job that is rescaled.
+            trigger_id: of `trigger_rescale`.
+
+        Raises:
+            UnknownOperationError: no rescale was triggered under this id, or its job is not remembered any more.
+            JobNotFoundError: the job is not remembered any more.
+            JobNotReachableError: its JobMaster does not answer at present; ask again.
+        """
+        raise NotImplementedError
+
     @reads
     def get_triggered_savepoint_status(self, job_id: JobID, trigger_id: TriggerID) -> Ask[OperationStatus]:
         """Return the status of a checkpoint, savepoint, stop or rollback that was triggered under this id.

@@ -64,6 +64,8 @@ HTTP_GATEWAYS: Mapping[str, HttpGateway] = {
                 "trigger_savepoint",
                 "stop_with_savepoint",
                 "roll_back",
+                "trigger_rescale",
+                "request_rescale_status",
                 "get_triggered_savepoint_status",
                 "dispose_savepoint",
                 "request_checkpoint_statistics",

@@ -756,13 +756,14 @@ class SlotManager:
             self._wait(entry)
 
     def _remove(self, manager: TaskManagerSlots) -> None:
+        now = self._clock()
         if manager.renewing is not None:
-            now = self._clock()
             self._away = {name: away for name, away in self._away.items() if away[1] > now - RENEWAL_S}
             self._away[manager.resource_id] = manager.renewing, now
             self._renew(manager, None)
         if self._draining.pop(manager.instance_id, None) is not None:
-            self._exchanged[manager.resource_id] = self._clock()
+            self._exchanged = {name: left for name, left in self._exchanged.items() if left > now - RENEWAL_S}
+            self._exchanged[manager.resource_id] = now
         self._belong(manager, None)
         for slot in manager.slots.values():
             self._requeue(slot)

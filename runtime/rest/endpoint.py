@@ -14,9 +14,9 @@ from actors.rpc.gateway import FencingToken, rpc_sync
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcService
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, ConnectOptions, OidcOptions, RestOptions
+from conf.options import ClusterOptions, ConnectOptions, HighAvailabilityOptions, OidcOptions, RestOptions
 from runtime.environment.context import ComponentContext
-from runtime.ha.services import HighAvailabilityServices
+from runtime.ha.services import CONNECT_SESSIONS, HighAvailabilityServices
 from runtime.history.reader import ClusterHistory
 from runtime.leadership import LeaderEndpoint
 from runtime.metrics.prometheus import PushReporter, exposition
@@ -122,9 +122,13 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         audit: AuditLog,
     ) -> None:
         from runtime.rest.connect.gateway import ConnectGateway  # gRPC takes 50 ms and 20 MB, which few clusters need
+        from runtime.rest.connect.record_files import RecordFiles
 
         get = self._context.configuration.get
-        self._connect = ConnectGateway(self._backend, identities, policy, get(ConnectOptions.IDLE_TIMEOUT), audit)
+        directory = get(HighAvailabilityOptions.STORAGE_DIR) / get(ClusterOptions.ID) / CONNECT_SESSIONS
+        idle_timeout_s, most_recorded = get(ConnectOptions.IDLE_TIMEOUT), get(ConnectOptions.MOST_RECORDED)
+        records = RecordFiles(directory, idle_timeout_s)
+        self._connect = ConnectGateway(self._backend, identities, policy, idle_timeout_s, audit, records, most_recorded)
         port = await self._connect.start(host, get(ConnectOptions.PORT), tls, self._context.directory.run)
         self.log.info("Spark Connect clients are served at port %d of %s", port, host)
 

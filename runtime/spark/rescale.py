@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.checkpoint.description import OperatorDescription
 from runtime.checkpoint.manifest import Savepoint
 from runtime.checkpoint.rescale import (
+    COMPACT_INTERVAL,
     DEFAULT_COMPACT_INTERVAL,
     FamilyState,
     RescalePlan,
@@ -44,7 +45,7 @@ class SparkStateTool:
     """The `StateTool` of a running Spark.
 
     Args:
-        spark: a Connect session, used by this object alone: its settings change.
+        spark: a session, used by this object alone: its settings change.
         repartition: repartitions a checkpointLocation in the same driver (`LocalDriver.repartition_state`).
     """
 
@@ -173,6 +174,37 @@ def _beside_a_loop(work: Callable[[], Coroutine[Any, Any, Savepoint]]) -> Savepo
                 with contextlib.suppress(RuntimeError):  # it has ended at the same moment
                     loop.call_soon_threadsafe(task.cancel)
             raise
+
+
+def rescale_in_task(plan: RescalePlan) -> Savepoint:
+    """Run a rescale that was planned, in the Spark to which the calling task is attached.
+
+    Raises:
+        SavepointError, SnapshotError, SparkError: as `rescale_savepoint`.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    interval = spark.conf.get(COMPACT_INTERVAL)
+    return run_rescale(plan, SparkStateTool(spark.newSession(), _repartition_from(spark)), int(interval or 0))
+
+
+def _repartition_from(spark: Any) -> Repartition:
+    """Return what repartitions state in the Spark of a classic session, as `DriverGateway.repartition_state`."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    def repartition(location: Path, partitions: int, settings: Mapping[str, str]) -> None:
+        session: Any = spark.newSession()._jsparkSession
+        for key, value in settings.items():
+            session.conf().set(key, value)
+        try:
+            session.streamingCheckpointManager().repartition(str(location), partitions, True)
+        except (PySparkException, Py4JError) as error:
+            first = str(error).partition("\n")[0]
+            raise DriverCallError(f"Spark cannot repartition the state in {location}: {first}") from error
+
+    return repartition
 
 
 async def _run(plan: RescalePlan, java_home: str | None, compact_interval: int) -> Savepoint:

@@ -22,6 +22,7 @@ from tests.bench.page import page
 BENCHMARKS = {
     "blob": "tests.bench.blob",
     "checkpoint": "tests.bench.checkpoint",
+    "connect": "tests.bench.connect",
     "failover": "tests.bench.failover",
     "first_contact": "tests.bench.first_contact",
     "rest": "tests.bench.rest",
@@ -32,7 +33,7 @@ BENCHMARKS = {
 }
 
 
-APART = frozenset({"first_contact", "simulation"})
+APART = frozenset({"connect", "first_contact", "simulation"})
 """Those that `all` runs only if they are named: they take long, and have no floor or peer beside them."""
 
 
@@ -48,6 +49,8 @@ def main() -> int:
         one.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
         if name == "checkpoint":
             one.add_argument("--kills", type=int, default=6, help="how often the cluster is killed (default 6)")
+        if name == "connect":
+            one.add_argument("--kills", type=int, default=2, help="how many drivers and masters are killed (default 2)")
         if name == "first_contact":
             one.add_argument("--examples", metavar="FILE", help="an earlier result of `python -m tests.spark_examples`")
         if name == "simulation":

@@ -245,6 +245,7 @@ class MadeUpCluster:
         self.triggered: list[tuple[JobID, CheckpointTrigger]] = []
         self.operation_state = OperationState.IN_PROGRESS
         self.rolled_back: list[tuple[JobID, str, bool]] = []
+        self.rescaled: list[tuple[JobID, TriggerID, int | None]] = []
         self.profiled: list[tuple[ResourceID, ExecutionAttemptID | None]] = []
         self.component_log = f"2026-11-21 18:46:01,123+0000 INFO  a slot was given to job {RUNNING} {HOSTILE}\n" * 200
         self.levels = {"root": "INFO", "runtime.checkpoint": "DEBUG"}
@@ -334,6 +335,17 @@ class MadeUpCluster:
         failed = self.operation_state is OperationState.FAILED
         words = f"no room {HOSTILE}" if failed else ""
         return OperationStatus(trigger_id, self.operation_state, 11, "" if failed else "/savepoints/new", words)
+
+    async def trigger_rescale(
+        self, job_id: JobID, trigger_id: TriggerID, partitions: int | None, query: str, directory: str
+    ) -> JobID:
+        if partitions == 2:
+            raise CheckpointError(f"its state has 2 partitions already {HOSTILE}")
+        self.rescaled.append((job_id, trigger_id, partitions))
+        return FINISHED
+
+    async def rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        return await self.operation(job_id, trigger_id)
 
     async def dispose_savepoint(self, path: str) -> bool:
         raise AssertionError("no page may ask for that")

@@ -14,7 +14,7 @@ from runtime.ids import ExecutionAttemptID
 from runtime.protocol.checkpoints import OperationState, SnapshotType
 from runtime.protocol.errors import JobNotFoundError
 from runtime.protocol.execution_state import JobStatus
-from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, TRACEBACK
+from tests.browser.made_up_cluster import FAILED, FINISHED, HOSTILE, RUNNING, STREAMING, TRACEBACK
 from tests.browser.stage import TOKEN
 
 if TYPE_CHECKING:
@@ -184,6 +184,41 @@ def test_a_job_goes_back_to_a_checkpoint_or_says_why_not(visitor: Visitor) -> No
     expect(page.get_by_role("status")).to_contain_text("The job goes back to its savepoint")
     target = "/savepoints/savepoint-222222-aa"
     assert cluster.rolled_back == [(STREAMING, target, False), (STREAMING, target, True)]
+
+
+@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (1280, "light")])
+def test_a_job_is_rescaled(open_window: Callable[..., Visitor], width: int, theme: str) -> None:
+    visitor = open_window(width, theme)
+    page, cluster = visitor.page, visitor.stage.cluster
+    visitor.go(f"#/jobs/{STREAMING}/checkpoints")
+    page.get_by_role("button", name="Rescale…").press("Enter")
+    dialog = page.get_by_role("dialog")
+    number, rescale = dialog.get_by_label("Number of partitions"), dialog.get_by_role("button", name="Rescale")
+    expect(number).to_be_focused()
+    box = dialog.bounding_box()
+    assert box is not None
+    assert (box["x"] >= 0, box["x"] + box["width"] <= width) == (True, True)
+    for wrong in ("", "0", "1.5"):
+        number.fill(wrong)
+        rescale.click()
+        expect(dialog.get_by_role("alert")).to_have_text("Give a whole number from 1.")
+    assert visitor.problems == []
+    number.fill("2")
+    rescale.click()
+    expect(dialog.get_by_role("alert")).to_contain_text(f"has 2 partitions already {HOSTILE}")
+    number.fill("8")
+    rescale.click()
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("status")).to_contain_text("The rescale is being made…")
+    expect(page.get_by_role("link", name="The job that does it")).to_have_attribute("href", f"#/jobs/{FINISHED}")
+    cluster.operation_state = OperationState.COMPLETED
+    expect(page.get_by_role("status")).to_contain_text("The rescale: file:/savepoints/new")
+    ((job, _, partitions),) = cluster.rescaled
+    assert (job, partitions) == (STREAMING, 8)
+    cluster.operation_state = OperationState.FAILED
+    page.get_by_role("button", name="Rescale…").click()
+    dialog.get_by_role("button", name="Leave it").click()
+    assert len(cluster.rescaled) == 1
 
 
 def test_savepoints_are_made_and_it_is_said_what_became_of_them(visitor: Visitor) -> None:

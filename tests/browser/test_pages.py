@@ -65,8 +65,15 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        (1280, "light"),
+        (360, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.slow),
+        pytest.param(360, "light", marks=pytest.mark.slow),
+    ],
+)
 def test_every_page_fits_and_complains_of_nothing(open_window: Callable[..., Visitor], width: int, theme: str) -> None:
     visitor = open_window(width, theme)
     for address, title in PAGES.items():
@@ -84,17 +91,22 @@ def test_every_page_fits_and_complains_of_nothing(open_window: Callable[..., Vis
 @pytest.mark.parametrize(
     "address",
     [
-        "#/",
         "#/jobs",
         JOB,
-        f"#/jobs/{STREAMING}/streaming",
-        f"#/jobs/{FAILED}/exceptions",
-        "#/queues",
-        "#/taskmanagers/tm-1",
         "#/masters/log-levels",
-        "#/masters/logs/master.log",
-        "#/actors",
         "#/submit",
+        *(
+            pytest.param(address, marks=pytest.mark.slow)
+            for address in (
+                "#/",
+                f"#/jobs/{STREAMING}/streaming",
+                f"#/jobs/{FAILED}/exceptions",
+                "#/queues",
+                "#/taskmanagers/tm-1",
+                "#/masters/logs/master.log",
+                "#/actors",
+            )
+        ),
     ],
 )
 def test_the_keyboard_reaches_every_control_and_shows_where_it_is(visitor: Visitor, address: str) -> None:
@@ -270,7 +282,7 @@ def test_a_stream_without_an_end_has_no_share_of_a_whole(visitor: Visitor) -> No
     assert row.locator(".meter").count() == 0
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_progress_has_one_colour_in_the_graph_and_in_the_table(open_window: Callable[..., Visitor], theme: str) -> None:
     visitor = open_window(theme=theme)
     visitor.go(JOB)
@@ -464,7 +476,7 @@ def test_jobs_are_filtered_by_their_states(visitor: Visitor) -> None:
     assert visitor.problems == []
 
 
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, pytest.param(1280, marks=pytest.mark.slow)])
 def test_a_table_is_sorted_by_its_titles(open_window: Callable[..., Visitor], width: int) -> None:
     visitor = open_window(width)
     page = visitor.page

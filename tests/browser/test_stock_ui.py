@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -143,12 +143,13 @@ def window(browser: Browser, cluster: Cluster, jobs: dict[str, str]) -> Iterator
     assert [problem for problem in window.problems if not any(own in problem for own in FLINKS_OWN)] == []
 
 
-def pages(rest: RestClient, jobs: dict[str, str]) -> Iterator[tuple[str, str | None, str]]:
-    """All pages, with the names of what there is."""
+def pages(rest: RestClient, jobs: dict[str, str], states: Iterable[str]) -> Iterator[tuple[str, str | None, str]]:
+    """All pages, with the names of what there is; those of jobs for the jobs in these states."""
     names = {"tm": rest.get("/taskmanagers")["taskmanagers"][0]["id"]}
     for route, asked, shown in CLUSTER:
         yield route.format(**names), asked and asked.format(**names), shown.format(**names)
-    for state, job_id in jobs.items():
+    for state in states:
+        job_id = jobs[state]
         vertex = rest.get(f"/jobs/{job_id}")["vertices"][0]["id"]
         here = {**names, "job": job_id, "vertex": vertex, **JOBS[state]}
         for area, listed in (("job", JOB), ("application", APPLICATION)):
@@ -169,12 +170,13 @@ def go(window: Window, route: str, asked: str | None, shown: str) -> None:
     assert page.evaluate("location.hash") == f"#/{route}"
 
 
-def test_every_page_of_flinks_own(window: Window, cluster: Cluster, jobs: dict[str, str]) -> None:
+@pytest.mark.parametrize("states", [["running"], pytest.param(["running", "completed"], marks=pytest.mark.slow)])
+def test_every_page_of_flinks_own(window: Window, cluster: Cluster, jobs: dict[str, str], states: list[str]) -> None:
     seen = 0
-    for route, asked, shown in pages(RestClient.of(cluster), jobs):
+    for route, asked, shown in pages(RestClient.of(cluster), jobs, states):
         go(window, route, asked, shown)
         seen += 1
-    assert seen == len(CLUSTER) + 2 * (len(JOB) + len(APPLICATION))
+    assert seen == len(CLUSTER) + len(states) * (len(JOB) + len(APPLICATION))
 
 
 def test_the_pages_of_checkpoints(window: Window, jobs: dict[str, str]) -> None:

@@ -25,7 +25,10 @@ from runtime.protocol.session import SessionAddress, own_network
 from runtime.rest.access import AccessPolicy
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.connect import gateway as gateways
+from runtime.rest.connect import named
 from runtime.rest.connect.gateway import ConnectGateway
+from runtime.rest.connect.record import Stage
+from runtime.rest.connect.record_files import RecordFiles
 from runtime.rest.connect.sessions import SERVICE, job_of
 from runtime.users.audit import AuditLog
 from runtime.users.identities import Identities, Role, User, make_token
@@ -34,6 +37,7 @@ from tests.waiting import PATIENCE_S
 SESSION = "00112233-4455-6677-8899-aabbccddeeff"
 OWN = b"the-cluster's-own-token"
 SPARKS = "sparks-token"
+MOST_RECORDED = 100_000
 
 
 class Spark:
@@ -158,7 +162,9 @@ class World:
     def another(self, idle_timeout_s: float = 60.0) -> ConnectGateway:
         policy, audit = AccessPolicy(OWN, [], "http", 1), AuditLog(self.directory / "audit.jsonl")
         backend: Any = self.cluster
-        return ConnectGateway(backend, KnownIdentities(self._read), policy, idle_timeout_s, audit)
+        records = RecordFiles(self.directory / "ha" / "records", idle_timeout_s)
+        identities = KnownIdentities(self._read)
+        return ConnectGateway(backend, identities, policy, idle_timeout_s, audit, records, MOST_RECORDED)
 
     async def _read(self) -> Identities:
         self.read.set()
@@ -202,10 +208,12 @@ class World:
             await question(method, *messages, **more)
         return caught.value
 
-    async def ask(self, method: str, message: bytes, user: str = "ada") -> Any:
+    async def ask(
+        self, method: str, message: bytes, user: str = "ada", metadata: tuple[tuple[str, str], ...] = ()
+    ) -> Any:
         """Call as PySpark does, which sends one message and its end at once."""
         channel = self.channel()
-        shown = (("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()
+        shown = ((("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()) + metadata
         try:
             return await channel.unary_unary(f"/{SERVICE}/{method}")(message, metadata=shown, timeout=PATIENCE_S)
         finally:
@@ -539,5 +547,426 @@ def test_gateways_of_a_cluster_share_a_port_and_no_one_else_does(tmp_path: Path)
         world.port = port
         assert len(await world.answers("ExecutePlan", request())) == 1
         await second.stop()
+
+    in_a_world(tmp_path, test)
+
+
+# ------------------------------------------------------------------ named sessions
+
+NAMED = (("session_name", "etl"),)
+
+
+def a_view(name: str = "v", of: str = "SELECT 1") -> bytes:
+    made = base_pb2.ExecutePlanRequest(session_id=SESSION)
+    view = made.plan.command.create_dataframe_view
+    view.name, view.input.sql.query = name, of
+    return bytes(made.SerializeToString())
+
+
+def a_query(observed: str | None = None) -> bytes:
+    made = base_pb2.ExecutePlanRequest(session_id=SESSION, client_observed_server_side_session_id=observed)
+    made.plan.root.sql.query = "SELECT * FROM v"
+    return bytes(made.SerializeToString())
+
+
+def a_setting(value: str = "UTC") -> bytes:
+    made = base_pb2.ConfigRequest(session_id=SESSION)
+    made.operation.set.pairs.add(key="zone", value=value)
+    return bytes(made.SerializeToString())
+
+
+def parsed(method: str, message: bytes) -> Any:
+    served = base_pb2.DESCRIPTOR.services_by_name["SparkConnectService"].methods_by_name
+    return getattr(base_pb2, served[method.rpartition("/")[2]].input_type.name).FromString(message)
+
+
+def sessions_of(world: World, since: int = 0) -> list[tuple[str, str]]:
+    """The calls that Spark has got, with their session."""
+    calls = [(method.rpartition("/")[2], messages) for method, _, messages in world.spark.calls[since:]]
+    return [(method, parsed(method, messages[0]).session_id) for method, messages in calls]
+
+
+def lose_driver(world: World) -> JobID:
+    (job_id,) = [job_id for job_id, (_, status) in world.cluster.jobs.items() if status is JobStatus.RUNNING]
+    world.cluster.become(job_id, JobStatus.FAILED)
+    return job_id
+
+
+def record_of(world: World, user: str = "ada") -> Any:
+    return RecordFiles(world.directory / "ha" / "records", 60.0).read(user, "etl")
+
+
+def refusing(code: grpc.StatusCode, text: str) -> Callable[[Any], Awaitable[None]]:
+    async def refuse(context: Any) -> None:
+        await context.abort(code, text)
+
+    return refuse
+
+
+def test_a_named_session_is_rebuilt_before_the_next_call_is_passed_on(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("Config", a_setting(), metadata=NAMED)
+        chunk = base_pb2.AddArtifactsRequest.ArtifactChunk(data=b"x" * 9)
+        parts = [base_pb2.AddArtifactsRequest(session_id=SESSION) for _ in range(2)]
+        begin = parts[0].begin_chunk
+        begin.name, begin.total_bytes, begin.num_chunks = "pyfiles/a.py", 18, 2
+        begin.initial_chunk.CopyFrom(chunk)
+        parts[1].chunk.CopyFrom(chunk)
+        await world.answers("AddArtifacts", *(part.SerializeToString() for part in parts), metadata=NAMED)
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        (before,) = await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+        lost = lose_driver(world)
+        shown = base_pb2.ExecutePlanResponse.FromString(before).server_side_session_id
+        (after,) = await world.answers("ExecutePlan", a_query(shown), metadata=NAMED)
+
+        first, second = (graph.session_id for graph, _ in world.cluster.jobs.values())
+        methods = ["Config", "AddArtifacts", "ExecutePlan", "ExecutePlan"]
+        assert sessions_of(world) == [(each, first) for each in methods] + [(each, second) for each in methods]
+        assert len({SESSION, first, second, shown}) == 4
+        again = world.spark.calls[5][2]
+        assert [base_pb2.AddArtifactsRequest.FromString(each).chunk.data for each in again] == [b"", b"x" * 9]
+        for method, metadata, messages in world.spark.calls:
+            assert "session_name" not in dict(metadata)
+            for each in messages:
+                got = parsed(method, each)
+                assert (got.user_context.user_id, got.client_observed_server_side_session_id) == ("ada", "")
+        for answer in (before, after):
+            seen = base_pb2.ExecutePlanResponse.FromString(answer)
+            assert (seen.session_id, seen.server_side_session_id) == (SESSION, shown), "PySpark checks both"
+        assert [action for _, action, _ in world.audited()] == ["connect/begin", "connect/rebuild", "connect/begin"]
+        assert job_of("ada", first) == lost
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_client_of_another_process_has_the_session_by_its_name(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        other = "ffffffff-4455-6677-8899-aabbccddeeff"
+        for session in (SESSION, other):
+            (answer,) = await world.answers("ExecutePlan", request(session), metadata=NAMED)
+            assert base_pb2.ExecutePlanResponse.FromString(answer).session_id == session
+        assert len(world.cluster.jobs) == 1
+        await world.answers("ExecutePlan", request(), metadata=(("session_name", "other"),))
+        assert len(world.cluster.jobs) == 2
+        error = await world.refusal("ExecutePlan", request(), metadata=(("session_name", "../etl"),))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_short_call_keeps_a_named_session_alive(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        await world.cluster.beat.wait()
+        assert world.cluster.heartbeats == list(world.cluster.jobs)
+        lose_driver(world)
+        world.cluster.beat.clear()
+        await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+        await world.cluster.beat.wait()
+        assert world.cluster.heartbeats == list(world.cluster.jobs)
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_name_is_no_way_to_another_users_session(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        await world.answers("ExecutePlan", a_query(), user="bob", metadata=NAMED)
+        assert [graph.owner for graph, _ in world.cluster.jobs.values()] == ["ada", "bob"]
+        assert record_of(world, "bob").entries == ()
+        await world.answers("ReleaseSession", request(), user="bob", metadata=NAMED)
+        assert record_of(world, "bob") is None
+        assert len(record_of(world).entries) == 1
+        # Even if he knows the session's id on its driver.
+        theirs = record_of(world).session_id
+        await world.answers("ExecutePlan", request(theirs), user="bob")
+        assert [graph.owner for graph, _ in world.cluster.jobs.values()] == ["ada", "bob", "bob"]
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_call_that_spark_refuses_is_not_recorded(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.spark.answer = refusing(grpc.StatusCode.INTERNAL, "TABLE_OR_VIEW_NOT_FOUND")
+        assert "NOT_FOUND" in (await world.refusal("ExecutePlan", a_view(), metadata=NAMED)).details()
+        assert record_of(world).entries == ()
+        world.spark.answer = refusing(grpc.StatusCode.UNAVAILABLE, "connection reset")
+        await world.refusal("ExecutePlan", a_view(), metadata=NAMED)
+        assert [entry.is_certain for entry in record_of(world).entries] == [False], "it may have been done"
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_call_without_room_in_the_record_does_not_reach_spark(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        error = await world.refusal("ExecutePlan", a_view(of="x" * MOST_RECORDED), metadata=NAMED)
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "raise connect.session.most-recorded" in error.details()
+        data = base_pb2.AddArtifactsRequest.ArtifactChunk(data=b"x" * MOST_RECORDED)
+        part = base_pb2.AddArtifactsRequest(session_id=SESSION, chunk=data).SerializeToString()
+        error = await world.refusal("AddArtifacts", *[part] * 5, metadata=NAMED)
+        assert "no room for the artifact" in error.details()
+        assert not world.spark.calls
+        await world.answers("ExecutePlan", a_view(of="x" * MOST_RECORDED))  # an unnamed session records nothing
+
+    in_a_world(tmp_path, test)
+
+
+def test_what_cannot_be_repeated_is_named_with_the_remedy(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        lose_driver(world)
+        world.spark.answer = refusing(grpc.StatusCode.INTERNAL, "PATH_NOT_FOUND: /data/sales.\nSQLSTATE: 42K03")
+        error = await world.refusal("ExecutePlan", a_query(), metadata=NAMED)
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert error.details() == (
+            "the named session etl cannot be rebuilt, because the temporary view v fails: PATH_NOT_FOUND: /data/sales; "
+            "repair the cause and repeat the call, or end the session with spark.stop()"
+        )
+        assert JobStatus.RUNNING not in [status for _, status in world.cluster.jobs.values()], "no slot is held"
+        world.spark.answer = None
+        before = len(world.spark.calls)
+        await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+        assert len(sessions_of(world, before)) == 2, "the view and the query"
+
+    in_a_world(tmp_path, test)
+
+
+def test_what_may_never_have_been_done_may_fail_when_it_is_repeated(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.spark.answer = refusing(grpc.StatusCode.UNAVAILABLE, "connection reset")
+        await world.refusal("ExecutePlan", a_view(), metadata=NAMED)
+        lose_driver(world)
+        answers = 0
+
+        async def refuse_once(context: Any) -> None:
+            nonlocal answers
+            answers += 1
+            if answers == 1:
+                await context.abort(grpc.StatusCode.INTERNAL, "PARSE_SYNTAX_ERROR")
+
+        world.spark.answer = refuse_once
+        await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+        assert answers == 2
+        assert record_of(world).entries == ()
+
+    in_a_world(tmp_path, test)
+
+
+def test_an_operation_that_was_lost_says_so_and_is_not_begun_again(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+
+        async def lost(context: Any) -> None:
+            lose_driver(world)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+
+        world.spark.answer = lost
+        for method in ("ExecutePlan", "ReattachExecute", "ReattachExecute"):
+            error = await world.refusal(method, request(), metadata=NAMED)
+            assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert "driver of the named session etl was lost during this operation" in error.details()
+            details = dict(error.trailing_metadata())["grpc-status-details-bin"]
+            assert not status_pb2.Status.FromString(details).details, "PySpark goes on with the session"
+            world.spark.answer = None
+            if method == "ReattachExecute":  # the driver of the rebuilt session does not know the operation
+                await world.answers("ExecutePlan", request(), metadata=NAMED)
+                text = "[INVALID_HANDLE.OPERATION_NOT_FOUND] The handle is invalid"
+                world.spark.answer = refusing(grpc.StatusCode.INTERNAL, text)
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_query_without_an_answer_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+
+        async def lost(context: Any) -> None:
+            world.spark.answer = None
+            lose_driver(world)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+
+        async def lost_after_an_answer(context: Any) -> None:
+            await context.write(b"")
+            await lost(context)
+
+        world.spark.answer = lost
+        assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1
+        assert [method for method, _ in sessions_of(world)] == ["ExecutePlan"] * 4, "view, query; and both again"
+        world.spark.answer = lost_after_an_answer
+        error = await world.refusal("ExecutePlan", a_query(), a_query(), metadata=NAMED)
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+        # Its TaskExecutor does not know yet that the driver is lost.
+        await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+        looked, look = list[bool](), named._listens
+
+        async def listens(port: int) -> bool:
+            looked.append(await look(port) and len(looked) != 1)
+            if not looked[-1]:
+                lose_driver(world)
+                world.spark.answer = None
+            return looked[-1]
+
+        monkeypatch.setattr(named, "_listens", listens)
+        world.spark.answer = refusing(grpc.StatusCode.UNAVAILABLE, "connection reset")
+        assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1
+        assert looked == [True, False, True]
+
+    in_a_world(tmp_path, test)
+
+
+def test_pyspark_repeats_by_itself_what_is_no_operation(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+
+        async def lost(context: Any) -> None:
+            lose_driver(world)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+
+        world.spark.answer = lost
+        error = await world.refusal("AnalyzePlan", request(), metadata=NAMED)
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        world.spark.answer = None
+        assert len(await world.answers("AnalyzePlan", request(), metadata=NAMED)) == 1
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_driver_that_is_dead_already_gets_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        looked, look = asyncio.Event(), named._listens
+
+        async def listens(port: int) -> bool:
+            answer = await look(port)
+            looked.set()
+            return answer
+
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            dead = free.getsockname()[1]
+        alive, world.spark.port = world.spark.port, dead  # its TaskExecutor does not know of it yet
+        monkeypatch.setattr(named, "_listens", listens)
+        waiting = asyncio.create_task(world.answers("ExecutePlan", a_query(), metadata=NAMED))
+        looking = asyncio.create_task(looked.wait())
+        await asyncio.wait({waiting, looking}, return_when=asyncio.FIRST_COMPLETED)
+        assert not waiting.done()
+        assert len(world.spark.calls) == 1
+        lose_driver(world)
+        world.spark.port = alive
+        assert len(await waiting) == 1
+
+    in_a_world(tmp_path, test)
+
+
+@pytest.mark.parametrize("status", [JobStatus.CANCELED, JobStatus.FINISHED])
+def test_a_named_session_that_somebody_has_ended_leaves_no_record(tmp_path: Path, status: JobStatus) -> None:
+    async def test(world: World) -> None:
+        (answer,) = await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        shown = base_pb2.ExecutePlanResponse.FromString(answer).server_side_session_id
+        (job_id,) = world.cluster.jobs
+        world.cluster.become(job_id, status)
+        error = await world.refusal("ExecutePlan", a_query(shown), metadata=NAMED)
+        assert f"is {status.value}" in error.details()
+        assert record_of(world) is None
+        error = await world.refusal("ExecutePlan", a_query(shown), metadata=NAMED)
+        assert "the named session etl has ended" in error.details()
+        details = dict(error.trailing_metadata())["grpc-status-details-bin"]
+        info = error_details_pb2.ErrorInfo()
+        assert status_pb2.Status.FromString(details).details[0].Unpack(info)
+        assert info.metadata["errorClass"] == "INVALID_HANDLE.SESSION_CHANGED", "getOrCreate() makes a new client"
+        assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1
+        assert record_of(world).entries == ()
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_released_named_session_leaves_no_record(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        for how in ("open", "lost", "damaged", "never begun"):
+            if how != "never begun":
+                await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+            if how == "lost":
+                lose_driver(world)
+            if how == "damaged":
+                (file,) = (tmp_path / "ha" / "records").rglob("record.json")
+                file.write_text("{")
+                assert (
+                    "spark.stop() removes it"
+                    in (await world.refusal("ExecutePlan", a_query(), metadata=NAMED)).details()
+                )
+            (answer,) = await world.answers("ReleaseSession", request(), metadata=NAMED)
+            assert base_pb2.ReleaseSessionResponse.FromString(answer).session_id == SESSION
+            assert [path.name for path in (tmp_path / "ha" / "records").iterdir()] == ["lock"], how
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_rebuild_that_its_gateway_did_not_finish_is_begun_once_more(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        lose_driver(world)
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hang(context: Any) -> None:
+            began.set()
+            await go_on.wait()
+
+        world.spark.answer = hang
+        call, channel = world.call("ExecutePlan", a_query(), metadata=NAMED)
+        await began.wait()
+        assert record_of(world).stage is Stage.REPLAYING
+        await world.gateway.stop()
+        await channel.close()
+        call.cancel()
+        world.spark.answer = None
+        go_on.set()
+        other = world.another()
+        world.port = await other.start("127.0.0.1", 0, None, tmp_path)
+        before = len(world.spark.calls)
+        assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1
+        assert len(set(sessions_of(world, before))) == 1
+        assert [status for _, status in world.cluster.jobs.values()] == [
+            JobStatus.FAILED,
+            JobStatus.CANCELED,
+            JobStatus.RUNNING,
+        ]
+        await other.stop()
+
+    in_a_world(tmp_path, test)
+
+
+def test_calls_at_once_through_two_gateways_rebuild_a_session_once(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        lose_driver(world)
+        other = world.another()
+        ports = [world.port, await other.start("127.0.0.1", 0, None, tmp_path)]
+        calls = []
+        for number in range(6):
+            world.port = ports[number % 2]
+            calls.append(asyncio.create_task(world.answers("ExecutePlan", a_query(), metadata=NAMED)))
+            await asyncio.sleep(0)  # until it has read the port
+        await asyncio.gather(*calls)
+        assert len(world.cluster.jobs) == 2
+        assert len(world.spark.calls) == 1 + 1 + 6
+        await other.stop()
+
+    in_a_world(tmp_path, test)
+
+
+def test_an_interrupted_first_call_keeps_its_place_for_the_next_one(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.cluster.starts_as = JobStatus.CREATED
+        call, channel = world.call("ExecutePlan", a_query(), metadata=NAMED)
+        while not world.cluster.jobs:
+            await world.cluster.looks.wait()
+            world.cluster.looks.clear()
+        call.cancel()
+        await channel.close()
+        (job_id,) = world.cluster.jobs
+        world.cluster.become(job_id, JobStatus.RUNNING)
+        await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+        assert list(world.cluster.jobs) == [job_id]
 
     in_a_world(tmp_path, test)

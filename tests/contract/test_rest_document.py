@@ -26,7 +26,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 CHECKS = pytest.importorskip("schemathesis.checks").CHECKS
 
 SHOWN = {"Authorization": f"Bearer {TOKEN.decode()}"}
-EXAMPLES = 10
+EXAMPLES = 4
 OPERATIONS = {f"{route.method} {PREFIX}{route.path}": route for route in ROUTES}
 CHOOSY = {
     *(label for label, route in OPERATIONS.items() if route.status >= 400),

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import types
+from itertools import starmap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,18 +24,36 @@ pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:R
 """Coroutines of killed processes are never awaited."""
 
 ROOT = Path(__file__).parents[2]
-SEEDS = {"ha": 26, "cluster": 10, "streaming": 3, "supervision": 5, "blobs": 6}
-"""How many seeds of each workload run twice; 50 together."""
+FIFTY = {"ha": 26, "cluster": 10, "streaming": 3, "supervision": 5, "blobs": 6}
+"""How many seeds of each workload run twice in the long form; 50 together."""
+SOME = {"ha": 2, "cluster": 2, "streaming": 1, "supervision": 2, "blobs": 2}
+"""The same in each run of the tests."""
 SHORT_S = 6.0
 """Virtual seconds of faults in each of them."""
 
 
-def traces(hash_seed: int, workload: str) -> subprocess.Popen[str]:
+USUAL = (
+    "jobs-forgotten-after-a-signal",
+    "configuration-that-is-being-removed-is-an-error",
+    "damaged-copy-streamed-again",
+    "renewal-without-the-address",
+    "task-executor-of-a-broken-connection-given-up",
+    "attempt-that-was-replaced-goes-back",
+)
+"""The kept plans of each run of the tests: of each workload at least one."""
+
+
+def long_form(*values: object, unless: bool = False) -> Any:
+    """Parameters of a case that is a long form; with *unless*, of a usual one."""
+    return pytest.param(*values, marks=() if unless else pytest.mark.slow)
+
+
+def traces(hash_seed: int, workload: str, seeds: int) -> subprocess.Popen[str]:
     """Run short seeds in a process of its own, whose sets of strings have another order."""
     return subprocess.Popen(
         [
             *(sys.executable, "-W", "ignore", "-m", "tests.simulation", "run", "--traces", "--no-shrink"),
-            *("--workload", workload, "--seeds", str(SEEDS[workload]), "--short", str(SHORT_S)),
+            *("--workload", workload, "--seeds", str(seeds), "--short", str(SHORT_S)),
         ],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
@@ -43,20 +63,24 @@ def traces(hash_seed: int, workload: str) -> subprocess.Popen[str]:
 
 
 def test_fifty_seeds_of_all_workloads_run_twice() -> None:
-    assert sum(SEEDS.values()) == 50
-    assert set(SEEDS) == set(WORKLOADS)
+    assert sum(FIFTY.values()) == 50
+    assert set(FIFTY) == set(SOME) == set(WORKLOADS) == {kept.workload for kept in KEPT if kept.planted in USUAL}
 
 
-@pytest.mark.parametrize("workload", SEEDS)
-def test_a_seed_has_one_trace_and_nothing_fails(workload: str) -> None:
-    running = [traces(hash_seed, workload) for hash_seed in (1, 2)]
+@pytest.mark.parametrize(("workload", "seeds"), [*SOME.items(), *starmap(long_form, FIFTY.items())])
+def test_a_seed_has_one_trace_and_nothing_fails(workload: str, seeds: int) -> None:
+    running = [traces(hash_seed, workload, seeds) for hash_seed in (1, 2)]
     texts = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], texts[0][-3000:]
-    assert len(texts[0].splitlines()) == SEEDS[workload]
+    assert len(texts[0].splitlines()) == seeds
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("kept", [*KEPT, *RARE], ids=lambda kept: kept.planted)
+@pytest.mark.parametrize(
+    "kept",
+    [long_form(kept, unless=kept.planted in USUAL) for kept in (*KEPT, *RARE)],
+    ids=lambda kept: kept.planted,
+)
 def test_a_kept_plan_fails_only_without_the_mend(kept: Kept) -> None:
     mended, unmended = kept.start(is_mended=True), kept.start(is_mended=False)
     texts = [process.communicate()[0] for process in (mended, unmended)]
@@ -66,8 +90,9 @@ def test_a_kept_plan_fails_only_without_the_mend(kept: Kept) -> None:
     assert f"{kept.workload} seed {kept.seed}: {kept.check}, at" in texts[1], again
 
 
-def test_a_planted_fault_is_found() -> None:
-    assert try_one(next(planted for planted in catalogue() if planted.name == "refused-renewal-ignored")).found
+@pytest.mark.parametrize("name", ["session-used-again", long_form("refused-renewal-ignored")])
+def test_a_planted_fault_is_found(name: str) -> None:
+    assert try_one(next(planted for planted in catalogue() if planted.name == name)).found
 
 
 def test_nothing_of_a_run_outlives_it() -> None:

@@ -273,7 +273,7 @@ class Nemesis:
                     continue
                 yield look
                 left = disagreements(look) if left is None else left & disagreements(look)
-                threading.Event().wait(0.1)
+                threading.Event().wait(0.2)
         if left is None:
             self.problems.append(unanswered)
 

@@ -16,7 +16,7 @@ from conf.configuration import Configuration
 from runtime.environment.context import open_redis_services
 from tests.cluster_harness import Cluster, WaitingJob, attempt_of, await_value, paths_below
 from tests.faults.deeds import handles
-from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, WAITING, write_job
+from tests.job_files import GATED_PIPELINE, PAUSED, STUBBORN, TRIVIAL, WAITING, write_job
 from tests.processes import lives
 
 
@@ -36,10 +36,7 @@ def test_a_lost_task_process_is_restarted(cluster: Cluster, tmp_path: Path) -> N
     assert second["state"] == "FINISHED"
 
 
-def test_a_killed_task_executor_is_noticed_and_its_task_restarted(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    cluster = make_cluster()
+def test_a_killed_task_executor_is_noticed_and_its_task_restarted(cluster: Cluster, tmp_path: Path) -> None:
     waiting = WaitingJob.start(cluster, tmp_path)
     job_id = waiting.job_id
     spark = cluster.json("status")["task_executors"][0]["spark_pid"]
@@ -155,9 +152,8 @@ def test_a_job_that_is_cancelled_while_its_slot_is_asked_for_leaves_nothing(clus
 
 
 def test_a_job_master_and_its_task_executor_killed_at_once_start_the_task_again(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    cluster = make_cluster("high-availability.lease=1s")
     waiting = WaitingJob.start(cluster, tmp_path)
     for name in (f"jobmaster-{waiting.job_id}", "tm:taskmanager-0"):
         os.kill(cluster.pid_of(name), signal.SIGKILL)
@@ -190,7 +186,7 @@ def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(
 def test_stop_cleans_up_after_a_killed_master(own_cluster: Cluster, tmp_path: Path) -> None:
     cluster = own_cluster
     cluster.run("start")
-    WaitingJob.start(cluster, tmp_path)
+    WaitingJob.start(cluster, tmp_path, text=PAUSED)
     master = cluster.pid_of("master")
     os.kill(master, signal.SIGKILL)
     await_value(lambda: not lives(master))
@@ -205,12 +201,22 @@ def test_stop_cleans_up_after_a_killed_master(own_cluster: Cluster, tmp_path: Pa
     assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "again.py"))).stdout == "sum 499500\n"
 
 
-def test_start_after_a_killed_master_recovers_its_jobs(own_cluster: Cluster, tmp_path: Path) -> None:
+def test_a_new_master_and_a_new_start_after_a_killed_master_recover_its_jobs(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
     cluster = own_cluster
     cluster.run("start")
-    waiting = WaitingJob.start(cluster, tmp_path)
+    waiting = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     job_id = waiting.job_id
+    attempts = cluster.job(job_id)["tasks"][0]["attempts"]
     os.kill(cluster.pid_of("master"), signal.SIGKILL)
+    await_value(lambda: cluster.run("job", "list", check=False).returncode == 69)
+    cluster.run("start-master")  # a master alone takes over, and the task runs on
+    job = cluster.await_status(job_id, "RUNNING")
+    assert (job["restarts"], waiting.starts) == (0, 1)
+    assert [each["attempt_id"] for each in job["tasks"][0]["attempts"]] == [each["attempt_id"] for each in attempts]
+    (master,) = [view.pid for view in cluster._processes() if view.role == "master"]
+    os.kill(master, signal.SIGKILL)
     await_value(lambda: cluster.run("job", "list", check=False).returncode == 69)
     cluster.run("start")
     await_value(lambda: waiting.starts == 2)

@@ -29,7 +29,7 @@ from runtime.protocol.master import MasterGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
 from tests.acting import acting
 from tests.cluster_harness import Cluster, WaitingJob, attempt_of, await_value, started
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import PAUSED, TRIVIAL, write_job
 from tests.waiting import PATIENCE_S
 
 HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S = 1, 10
@@ -55,6 +55,7 @@ def wait_for_leaders(cluster: Cluster, number: int) -> None:
 
 
 def test_a_standby_takes_over_from_a_killed_master_and_no_job_notices(pair: Cluster, tmp_path: Path) -> None:
+    """It looks after Redis and the TaskExecutors, too."""
     waiting = WaitingJob.start(pair, tmp_path)
     kept = {name: pair.pid_of(name) for name in ("taskmanager-0", "tm:taskmanager-0", "redis")}
     attempt = pair.job(waiting.job_id)["tasks"][0]["attempts"][0]["attempt_id"]
@@ -65,35 +66,30 @@ def test_a_standby_takes_over_from_a_killed_master_and_no_job_notices(pair: Clus
     wait_for_leaders(pair, 1)
     pair.await_status(waiting.job_id, "RUNNING")
     await_value(lambda: {name: pair.pid_of(name) for name in kept} == kept)
-    pair.run("start-master")  # and there are two again
-    await_value(lambda: len(pair.json("status")["cluster"]["masters"]) == 2)
+    await_value(lambda: "redis" in {view["name"] for view in pair.json("status")["cluster"]["processes"]})
+    os.kill(kept["redis"], signal.SIGKILL)
+    await_value(lambda: pair.pid_of("redis") not in (0, kept["redis"]))
+    pair.await_status(waiting.job_id, "RUNNING")
     waiting.release()
     job = pair.await_status(waiting.job_id, "FINISHED")
     assert (job["restarts"], waiting.starts) == (0, 1)
     assert [item["attempt_id"] for item in job["tasks"][0]["attempts"]] == [attempt]
+
+    second = WaitingJob.start(pair, tmp_path, "second")
+    os.kill(kept["taskmanager-0"], signal.SIGKILL)
+    await_value(lambda: pair.pid_of("taskmanager-0") not in (0, kept["taskmanager-0"]))
+    await_value(lambda: second.starts == 2)
+    pair.run("start-master")  # and there are two again
+    await_value(lambda: len(pair.json("status")["cluster"]["masters"]) == 2)
+    second.release()
+    pair.await_status(second.job_id, "FINISHED")
+    assert second.starts == 2
     assert pair.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
 
 
-def test_workers_and_redis_of_a_killed_master_are_looked_after_by_another(pair: Cluster, tmp_path: Path) -> None:
-    waiting = WaitingJob.start(pair, tmp_path)
-    os.kill(pair.pid_of("master"), signal.SIGKILL)
-    wait_for_leaders(pair, 1)
-    await_value(lambda: "redis" in {view["name"] for view in pair.json("status")["cluster"]["processes"]})
-    redis = pair.pid_of("redis")
-    os.kill(redis, signal.SIGKILL)
-    await_value(lambda: pair.pid_of("redis") not in (0, redis))
-    pair.await_status(waiting.job_id, "RUNNING")
-    assert waiting.starts == 1
-    worker = pair.pid_of("taskmanager-0")
-    os.kill(worker, signal.SIGKILL)
-    await_value(lambda: pair.pid_of("taskmanager-0") not in (0, worker))
-    await_value(lambda: waiting.starts == 2)
-    waiting.release()
-    pair.await_status(waiting.job_id, "FINISHED")
-
-
+@pytest.mark.slow  # test_start_stop and the test below end masters in the same way
 def test_a_master_that_is_told_to_end_leaves_at_once_and_the_rest_goes_on(pair: Cluster, tmp_path: Path) -> None:
-    waiting = WaitingJob.start(pair, tmp_path)
+    waiting = WaitingJob.start(pair, tmp_path, text=PAUSED)
     worker, leaving = pair.pid_of("taskmanager-0"), psutil.Process(pair.pid_of("master"))
     leaving.terminate()
     leaving.wait(PATIENCE_S)
@@ -108,7 +104,7 @@ def test_a_master_that_is_told_to_end_leaves_at_once_and_the_rest_goes_on(pair: 
 def test_jobs_outlive_the_only_master_that_is_told_to_end(own_cluster: Cluster, tmp_path: Path) -> None:
     """A reboot ends all processes by SIGTERM. Only `stop` ends the jobs."""
     own_cluster.run("start")
-    waiting = WaitingJob.start(own_cluster, tmp_path)
+    waiting = WaitingJob.start(own_cluster, tmp_path, text=PAUSED)
     master = psutil.Process(own_cluster.pid_of("master"))
     master.terminate()
     master.wait(PATIENCE_S)
@@ -123,7 +119,7 @@ def test_jobs_outlive_the_only_master_that_is_told_to_end(own_cluster: Cluster, 
 
 
 def test_a_master_that_stood_still_beyond_its_lease_is_refused_and_steps_down(pair: Cluster, tmp_path: Path) -> None:
-    waiting = WaitingJob.start(pair, tmp_path)
+    waiting = WaitingJob.start(pair, tmp_path, text=PAUSED)
     attempt = ExecutionAttemptID(pair.job(waiting.job_id)["tasks"][0]["attempts"][0]["attempt_id"])
     secret = (pair.directory / "secret").read_bytes().strip()
     late = JobGraph.for_script("late")
@@ -216,24 +212,11 @@ def wait_for_leaders_of_the_living(cluster: Cluster) -> None:
         await_value(leads)
 
 
-def test_masters_that_were_all_killed_are_replaced_and_tasks_run_on(own_cluster: Cluster, tmp_path: Path) -> None:
-    cluster = own_cluster
-    cluster.run("start")
-    waiting = WaitingJob.start(cluster, tmp_path)
-    os.kill(cluster.pid_of("master"), signal.SIGKILL)
-    await_value(lambda: cluster.run("job", "list", check=False).returncode == 69)
-    cluster.run("start-master")
-    cluster.await_status(waiting.job_id, "RUNNING")
-    waiting.release()
-    job = cluster.await_status(waiting.job_id, "FINISHED")
-    assert (job["restarts"], waiting.starts) == (0, 1)
-
-
 def test_tasks_without_a_job_master_are_cancelled_in_the_end(own_cluster: Cluster, tmp_path: Path) -> None:
     patience = f"taskmanager.job-master.timeout={JOB_MASTER_TIMEOUT_S}s"
     cluster = Cluster(own_cluster.directory, (*FAST, patience))
     cluster.run("start")
-    waiting = WaitingJob.start(cluster, tmp_path)
+    waiting = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     (task,) = [pid for pid in cluster.processes() if waiting.job_id in attempt_of(pid)]
     began = time.monotonic()
     os.kill(cluster.pid_of("master"), signal.SIGKILL)
@@ -246,7 +229,7 @@ def test_redis_away_for_longer_than_the_lease_costs_no_job_its_task(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = make_cluster(*FAST)
-    waiting = WaitingJob.start(cluster, tmp_path)
+    waiting = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     attempt = cluster.job(waiting.job_id)["tasks"][0]["attempts"][0]["attempt_id"]
     redis, job_master = cluster.pid_of("redis"), cluster.pid_of(f"jobmaster-{waiting.job_id}")
     log = cluster.directory / "log" / f"jobmaster-{waiting.job_id}.log"

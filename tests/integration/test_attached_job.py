@@ -146,7 +146,9 @@ def test_the_exit_status_is_the_scripts(cluster: Cluster, tmp_path: Path, text: 
     assert cluster.run("job", "logs", "-f", job_id, check=False).returncode == status
 
 
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow)]
+)
 def test_a_signal_cancels_the_job_and_shows_its_end(
     cluster: Cluster, tmp_path: Path, sent: signal.Signals, status: int
 ) -> None:

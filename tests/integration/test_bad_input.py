@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import PAUSED, TRIVIAL, write_job
 
 OURS = "from understudy import Pipeline\n\n"
 IMPORT_ERROR = f"{OURS}import nothing_of_that_name\n\ndef pipeline(argv) -> Pipeline:\n    return None\n"
@@ -124,7 +124,7 @@ def test_a_job_that_nobody_knows(cluster: Cluster) -> None:
 
 def test_a_job_waits_for_a_slot_says_so_and_gives_up(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     cluster = make_cluster("taskmanager.numberOfTaskSlots=1", "slot.request.timeout=15s")
-    holder = WaitingJob.start(cluster, tmp_path)
+    holder = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     waiter = cluster.submit(write_job(tmp_path, TRIVIAL, "waiter.py"))
     reason = "1 slot for task 'waiter'; the cluster has 1 slot(s) on 1 TaskExecutor(s), 0 free"
     # Until the ResourceManager has said why, it is just "a slot".

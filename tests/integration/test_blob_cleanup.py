@@ -21,6 +21,7 @@ from runtime.environment.context import blob_store_url
 from runtime.ids import JobID
 from runtime.protocol.dispatcher import DispatcherGateway
 from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
+from tests.job_files import PAUSED
 
 AGE_S = 25
 SETTINGS = ("blob.service.cleanup.interval=0.5s", f"blob.service.cleanup.ttl={AGE_S}s")
@@ -49,7 +50,7 @@ def test_an_orphan_goes_and_what_runs_keeps_its_blobs_whoever_leads(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = make_cluster(*SETTINGS)
-    running = WaitingJob.start(cluster, tmp_path, comment="x" * CARRIED_SIZE)
+    running = WaitingJob.start(cluster, tmp_path, comment="x" * CARRIED_SIZE, text=PAUSED)
     own = files_of(cluster, running.job_id)
     assert len(own) == 2
 
@@ -75,7 +76,7 @@ def test_an_orphan_goes_and_what_runs_keeps_its_blobs_whoever_leads(
 
 
 def test_a_small_job_file_needs_no_blob(cluster: Cluster, tmp_path: Path) -> None:
-    job = WaitingJob.start(cluster, tmp_path)
+    job = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     assert not files_of(cluster, job.job_id)
     job.release()
     cluster.await_status(job.job_id, "FINISHED")

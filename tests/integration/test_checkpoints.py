@@ -44,6 +44,12 @@ writer.start(sink).awaitTermination()
 print("the query has ended")
 """
 
+# A second query beside it.
+KEYS = """\
+keys = rows.groupBy('key').count().writeStream.queryName('keys').format('noop').outputMode('update')
+keys.option('checkpointLocation', location + '-keys').start()
+"""
+
 # On Spark Connect, with neither a name nor a location: it has nothing but what the job gives it.
 PIPELINE = """\
 from runtime.api import Parameter, Pipeline, parse_parameters
@@ -112,18 +118,13 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     assert counts["total"] == counts["completed"] + counts["failed"] + counts["in_progress"]
     assert len(list((cluster.directory / "checkpoints" / job_id).glob("chk-*"))) >= 1
 
-    # The task process, the Spark driver with its TaskExecutor, the JobMaster: the job goes on from where it was.
+    # The task process, the JobMaster: the job goes on from where it was. `tests.faults.exactly_once` kills the rest.
     (task,) = cluster.tasks_of(job_id)
     kill_and_await_restart(cluster, job_id, task)
     source.write(3)
-    await_checkpoints(cluster, job_id)
-    (manager,) = cluster.json("status")["task_executors"]
-    kill_and_await_restart(cluster, job_id, manager["spark_pid"])
-    source.write(3)
     before = await_checkpoints(cluster, job_id)["latest_completed"]["id"]
-    # The loss of the driver may cost two attempts: the task may fail before its TaskExecutor refuses the next one.
     restored = cluster.job(job_id)["checkpoints"]["counts"]["restored"]
-    assert restored >= 2
+    assert restored >= 1
     number = attempts(cluster, job_id)
     os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
     known = lambda: cluster.job(job_id)["checkpoints"]["latest_completed"]  # noqa: E731
@@ -181,8 +182,6 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     assert await_value(restored_from)["is_savepoint"], "a job is RUNNING before its task is deployed"
     source.write(2)
     await_checkpoints(cluster, second)
-    (task,) = cluster.tasks_of(second)
-    kill_and_await_restart(cluster, second, task)
     source.close()
     await_value(lambda: rows_so_far(sink).total() >= source.expected.total())
     assert rows_of(sink) == source.expected
@@ -213,15 +212,18 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     assert not (cluster.directory / "checkpoints" / fourth).exists(), "none outlives its job unless that is set"
 
 
-def test_a_savepoint_does_not_fit_a_query_of_another_name(checkpointed: Cluster, tmp_path: Path) -> None:
+def test_a_changed_job_is_told_whether_it_fits_and_nothing_is_touched(checkpointed: Cluster, tmp_path: Path) -> None:
     cluster, source = checkpointed, Source(tmp_path / "in")
     source.write(1)
     arguments = str(source.directory), str(tmp_path / "out"), str(tmp_path / "live")
-    job_id = cluster.submit(write_job(tmp_path, STREAM, "stream.py"), *arguments)
+    two = STREAM.replace("writer.start(sink)", f"{KEYS}writer.start(sink)")
+    job_id = cluster.submit(write_job(tmp_path, two, "two.py"), *arguments)
     cluster.await_status(job_id, "RUNNING")
     await_checkpoints(cluster, job_id)
     savepoint = cluster.run("job", "stop", job_id).stdout.strip()
-    renamed = write_job(tmp_path, STREAM.replace('queryName("counts")', 'queryName("other")'), "renamed.py")
+
+    # Another name of one query.
+    renamed = write_job(tmp_path, two.replace('queryName("counts")', 'queryName("other")'), "renamed.py")
     refused = cluster.run("job", "run", "--from", savepoint, str(renamed), "--", *arguments, check=False)
     assert refused.returncode == 1
     assert "holds no state of query 'other', but of 'counts'" in refused.stderr
@@ -231,37 +233,22 @@ def test_a_savepoint_does_not_fit_a_query_of_another_name(checkpointed: Cluster,
     failed = cluster.run("job", "savepoint", job_id, check=False)
     assert "FINISHED already" in failed.stderr
 
-
-def test_a_changed_job_is_told_whether_it_fits_and_nothing_is_touched(checkpointed: Cluster, tmp_path: Path) -> None:
-    cluster, source = checkpointed, Source(tmp_path / "in")
-    source.write(1)
-    arguments = str(source.directory), str(tmp_path / "out"), str(tmp_path / "live")
-    script = write_job(tmp_path, STREAM, "stream.py")
-    job_id = cluster.submit(script, *arguments)
-    cluster.await_status(job_id, "RUNNING")
-    await_checkpoints(cluster, job_id)
-    savepoint = cluster.run("job", "stop", job_id).stdout.strip()
-    before = {path: path.stat().st_mtime_ns for path in paths_below(tmp_path)}
-
-    def check(file: Path) -> tuple[int, dict[str, Any]]:
-        done = cluster.run("job", "check", "--from", savepoint, "--json", str(file), "--", *arguments, check=False)
-        assert done.returncode in (0, 1), done.stderr
-        return done.returncode, {verdict["query"]: verdict for verdict in parsed(("job", "check"), done.stdout)}
-
-    exit_status, verdicts = check(script)
-    assert (exit_status, verdicts["counts"]["fit"]) == (0, "fits"), verdicts
-    assert {path: path.stat().st_mtime_ns for path in paths_below(tmp_path)} == before
-    # Another key, and a second query; what comes after the wait is not run.
-    changed = STREAM.replace('"key").count()', "F.length('key').alias('key')).count()").replace(
+    # Another key of the other one, and a third; what comes after the wait is not run.
+    changed = two.replace("groupBy('key')", "groupBy(F.length('key').alias('key'))").replace(
         "writer.start(sink).awaitTermination()",
-        "rows.writeStream.queryName('second').foreachBatch(lambda frame, batch: 1 / 0).start()\n"
+        "rows.writeStream.queryName('third').foreachBatch(lambda frame, batch: 1 / 0).start()\n"
         "writer.start(sink).awaitTermination()\nraise RuntimeError('it waited')",
     )
-    exit_status, verdicts = check(write_job(tmp_path, changed, "changed.py"))
-    assert (exit_status, verdicts["counts"]["fit"]) == (1, "does not fit"), verdicts
-    assert "was string and is integer" in " ".join(verdicts["counts"]["reasons"])
-    assert verdicts["second"]["notes"] == ["it is new, and begins without state"]
-    unknown = cluster.run("job", "check", "--from", "0" * 32, str(script), check=False)
+    file = write_job(tmp_path, changed, "changed.py")
+    before = {path: path.stat().st_mtime_ns for path in paths_below(tmp_path)}
+    done = cluster.run("job", "check", "--from", savepoint, "--json", str(file), "--", *arguments, check=False)
+    assert done.returncode == 1, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in paths_below(tmp_path)} == before
+    verdicts = {verdict["query"]: verdict for verdict in parsed(("job", "check"), done.stdout)}
+    assert {query: verdicts[query]["fit"] for query in ("counts", "keys")} == {"counts": "fits", "keys": "does not fit"}
+    assert "was string and is integer" in " ".join(verdicts["keys"]["reasons"])
+    assert verdicts["third"]["notes"] == ["it is new, and begins without state"]
+    unknown = cluster.run("job", "check", "--from", "0" * 32, str(file), check=False)
     assert (unknown.returncode, "there is no checkpoint" in unknown.stderr) == (1, True)
 
 
@@ -297,10 +284,6 @@ def test_the_replayed_flights_equal_a_batch_over_all_of_them(checkpointed: Clust
     committed = lambda: last_commit(f"commits/{name}" for name in list_names(out / "checkpoint" / "commits"))  # noqa: E731
     job_id = cluster.submit(script, "--out", str(out))  # hundreds of batches, of which only the first ones are awaited
     await_value(lambda: committed() >= 2)
-    (task,) = cluster.tasks_of(job_id)
-    kill_and_await_restart(cluster, job_id, task)
-    killed_at = committed()
-    await_value(lambda: committed() > killed_at)
     with cluster.client() as client:
         stopped = client.stop_with_savepoint(JobID(job_id), tmp_path / "savepoints")
     assert stopped.state is OperationState.COMPLETED, stopped.error

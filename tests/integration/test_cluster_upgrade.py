@@ -22,7 +22,7 @@ from runtime.environment.directory import ClusterDirectory
 from tests import release
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
 from tests.fakes.sshd import unused_port
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import PAUSED, TRIVIAL, write_job
 from tests.next_release import LEVEL, VERSION, make_environment, make_next_release
 from tests.waiting import PATIENCE_S
 
@@ -111,6 +111,7 @@ def single(old_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     yield from started(tmp_path_factory.mktemp("c"), tree=old_tree)
 
 
+@pytest.mark.slow
 def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_submitted(
     pair: Cluster, old_tree: Path, new_tree: Path, tmp_path: Path
 ) -> None:
@@ -181,9 +182,10 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
     (ended, leading) = upgraded.json(*back, "--dry-run")["steps"]
     assert (ended["pid"], ended["version"]) == (0, "")
     assert leading["version"] == VERSION
-    done = upgraded.json(*back)
+    # --rollback finishes it. The cluster was started from a directory of packages, and is again.
+    done = upgraded.json("cluster", "upgrade", "--masters-only", "--rollback")
     assert [step["process"] for step in done["steps"]] == [ended["process"], leading["process"]]
-    assert (done["python"], done["is_dry_run"]) == (f"{previous}/bin/python", False)
+    assert (done["python"], done["is_dry_run"]) == (sys.executable, False)
     assert versions(upgraded) == before
     assert what_must_stay(pair, job) == kept
 
@@ -196,7 +198,7 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
 def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_without_any_master_left(
     single: Cluster, new_tree: Path, tmp_path: Path
 ) -> None:
-    job = WaitingJob.start(single, tmp_path)
+    job = WaitingJob.start(single, tmp_path, text=PAUSED)
     kept = what_must_stay(single, job)
     environment = make_environment(tmp_path / "venv", new_tree)
     upgraded = replace(single, tree=new_tree)
@@ -224,6 +226,14 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
     upgraded.await_status(job.job_id, "RUNNING")
     assert what_must_stay(upgraded, job) == kept
 
+    # Back to what ran before, which was a directory of packages, and to the next release again.
+    for words, python in ((("--rollback",), sys.executable), ((f"--to={environment}",), f"{environment}/bin/python")):
+        done = upgraded.json("cluster", "upgrade", "--masters-only", "--yes", *words)
+        assert ([step["process"] for step in done["steps"]], done["python"]) == (["master"], python)
+        assert (versions(upgraded) == {"master": VERSION}) == ("--rollback" not in words)
+    upgraded.await_status(job.job_id, "RUNNING")
+    assert what_must_stay(upgraded, job) == kept
+
     # Then the TaskExecutor. Its job has no restart strategy: its task is moved, which is no failure of it.
     (exchange, finalize) = upgraded.json("cluster", "upgrade", "--masters-only")["to_do"]
     assert "taskmanager-0" in exchange
@@ -241,10 +251,12 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
     assert upgraded.json("cluster", "upgrade")["to_do"] == []
 
     # And now there is no way back.
-    back = replace(upgraded, tree=release.ROOT).run("cluster", "upgrade", "--yes", check=False)
-    assert back.returncode == 1
-    assert f"the cluster has feature level {LEVEL}, and Understudy {__version__} supports 1" in back.stderr
-    assert "Traceback" not in back.stderr
+    for cluster, words in ((replace(upgraded, tree=release.ROOT), ()), (upgraded, ("--rollback",))):
+        back = cluster.run("cluster", "upgrade", "--yes", *words, check=False)
+        assert back.returncode == 1
+        assert f"the cluster has feature level {LEVEL}, and Understudy {'' if words else __version__}" in back.stderr
+        assert " supports 1" in back.stderr
+        assert "Traceback" not in back.stderr
 
 
 def test_an_environment_without_a_release_is_named(tmp_path: Path) -> None:

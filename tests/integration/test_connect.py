@@ -155,6 +155,65 @@ def test_a_cancelled_session_says_what_has_happened_and_what_to_do(door: Door) -
     assert len(said.splitlines()) == 1
 
 
+def test_a_named_session_outlives_its_driver(door: Door, tmp_path: Path) -> None:
+    named = ";session_name=etl"
+    spark = door.session("ada", named)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    helper, began = tmp_path / "etl_helper.py", tmp_path / "began"
+    helper.write_text(HELPER)
+    spark.addArtifacts(str(helper), pyfile=True)
+
+    def twice(number: int) -> int:
+        from etl_helper import doubled  # type: ignore[import-not-found]
+
+        return int(doubled(number))
+
+    def wait(_: int) -> int:
+        began.touch()
+        time.sleep(600)
+        return 0
+
+    spark.udf.register("twice", twice, "int")
+    spark.range(3).createOrReplaceTempView("numbers")
+    spark.sql("CREATE TEMP VIEW doubled AS SELECT twice(CAST(id AS INT)) AS n FROM numbers")
+    lost = door.job("ada")
+    jvm = int(spark.sql("SELECT reflect('java.lang.ProcessHandle', 'current')").collect()[0][0])
+
+    said: list[str] = []
+
+    def work() -> None:
+        with pytest.raises(PySparkException) as caught:
+            spark.range(1).select(F.udf(wait, "int")("id")).collect()
+        said.append(str(caught.value))
+
+    working = threading.Thread(target=work)
+    working.start()
+    await_value(began.exists)
+    os.kill(jvm, signal.SIGKILL)
+    # The same client, at once; and one of another process, which knows nothing but the name.
+    again = door.session("ada", named)
+    for client in (spark, again):
+        assert [row.n for row in client.table("doubled").orderBy("n").collect()] == [0, 2, 4]
+        assert client.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        assert client.sql("SELECT date_format(timestamp_seconds(0), 'HH')").collect()[0][0] == "09"
+    working.join()
+    assert "driver of the named session etl was lost during this operation" in said[0]
+    assert "run it again" in said[0]
+    assert len(said[0].splitlines()) == 1
+    assert door.cluster.job(lost)["state"] == "FAILED"
+
+    bob = door.session("bob", named)
+    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        bob.table("doubled").collect()
+    bob.stop()
+    (records,) = door.cluster.directory.rglob("connect-sessions")
+    assert len([*records.rglob("record.json")]) == 1, "hers; his has ended"
+    again.stop()
+    assert [path.name for path in records.iterdir()] == ["lock"]
+    assert "the named session etl has ended" in refused(spark)
+    assert spark.is_stopped
+
+
 def test_a_session_outlives_the_leading_master(door: Door) -> None:
     spark = door.session("bob")
     spark.range(5).createOrReplaceTempView("kept")

@@ -16,6 +16,7 @@ from conf.configuration import Configuration
 from runtime import __version__
 from runtime.environment.context import open_redis_services
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
+from tests.job_files import PAUSED
 from tests.next_release import LEVEL, VERSION, make_next_release
 from tests.processes import lives
 from tests.rest_client import RestClient
@@ -66,7 +67,7 @@ def test_an_upgrade_writes_the_old_formats_until_it_is_finalized_and_then_refuse
     release: Cluster, tmp_path: Path
 ) -> None:
     upgraded = replace(release, tree=make_next_release(tmp_path / "next"))
-    job = WaitingJob.start(release, tmp_path)
+    job = WaitingJob.start(release, tmp_path, text=PAUSED)
     assert stored_versions(release, job.job_id) == (1, 2, 1)
 
     # The next release joins as a standby. The leader of this release does not raise the level.
@@ -80,7 +81,7 @@ def test_an_upgrade_writes_the_old_formats_until_it_is_finalized_and_then_refuse
     await_value(lambda: release.leaders().get("dispatcher") == "dispatcher-1")
     release.await_status(job.job_id, "RUNNING")
     assert job.starts == 1
-    second = WaitingJob.start(upgraded, tmp_path, "second")
+    second = WaitingJob.start(upgraded, tmp_path, "second", text=PAUSED)
     assert stored_versions(release, second.job_id) == (1, 2, 1)
     shown = upgraded.run("status").stdout
     assert "feature level:  1; `understudy cluster finalize` raises it to 2" in shown
@@ -101,12 +102,11 @@ def test_an_upgrade_writes_the_old_formats_until_it_is_finalized_and_then_refuse
     os.kill(release.tasks_of(job.job_id)[0], signal.SIGKILL)
     await_value(lambda: job.starts == 3)
     assert stored_versions(release, job.job_id) == (LEVEL, 2, 2)
-    # Both at once: each waits on all cores of the one driver.
     job.release()
     second.release()
     for each in (job, second):
         release.await_status(each.job_id, "FINISHED")
-    third = WaitingJob.start(upgraded, tmp_path, "third")
+    third = WaitingJob.start(upgraded, tmp_path, "third", text=PAUSED)
     assert stored_versions(release, third.job_id) == (LEVEL, 3, 2)
     refused = f"the cluster has feature level {LEVEL}, and Understudy {__version__} supports 1"
     before = release.leaders()

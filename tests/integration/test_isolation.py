@@ -255,7 +255,10 @@ def pipeline(argv):
 """
 
 
-@pytest.mark.parametrize("text", [HOLDING_SCRIPT, HOLDING_PIPELINE], ids=["script", "pipeline"])
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(HOLDING_SCRIPT, id="script"), pytest.param(HOLDING_PIPELINE, id="pipeline", marks=pytest.mark.slow)],
+)
 def test_of_a_cancelled_job_no_python_worker_runs_on(cluster: Cluster, tmp_path: Path, text: str) -> None:
     held = tmp_path / "held"
     held.touch()

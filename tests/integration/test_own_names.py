@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster_harness import ROOT, Cluster
+from tests.command_server import COMMANDS
 from tests.job_files import write_job
 from tests.waiting import PATIENCE_S
 
@@ -196,27 +199,21 @@ def deliveries(project: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     }
 
 
-@pytest.fixture(scope="module")
-def cluster(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that was started, and is stopped, in the project's directory."""
-    settings = ("restart-strategy.type=fixed-delay", "restart-strategy.fixed-delay.delay=100ms")
-    cluster = Cluster(tmp_path_factory.mktemp("c"), settings)
-    run(cluster, project, "start")
-    yield cluster
-    run(cluster, project, "stop")
-    assert cluster.processes() == {}
-
-
 def run(cluster: Cluster, directory: Path, *arguments: str) -> str:
-    """Run a command of `understudy`, the console script, in a directory; returns what it prints."""
-    command = [str(Path(sys.executable).with_name("understudy")), *cluster.command(*arguments)[3:]]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    """Run a command of `understudy` in a directory; returns what it prints."""
+    done = COMMANDS.run(cluster.command(*arguments)[3:], cwd=directory, env=os.environ, timeout=PATIENCE_S)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{cluster.logs()}"
     return done.stdout
 
 
-@pytest.mark.parametrize("delivery", ["zip", "wheel", "archive", "modules"])
-@pytest.mark.parametrize("kind", ["script", "pipeline"])
+def deliveries_of_kinds() -> list[Any]:
+    """Each way to bring it along is usual for one kind of job; for the other one it is a long form."""
+    usual = {("script", "zip"), ("pipeline", "wheel"), ("script", "archive"), ("pipeline", "modules")}
+    cells = itertools.product(("script", "pipeline"), ("zip", "wheel", "archive", "modules"))
+    return [pytest.param(*cell, marks=() if cell in usual else pytest.mark.slow) for cell in cells]
+
+
+@pytest.mark.parametrize(("kind", "delivery"), deliveries_of_kinds())
 def test_the_projects_modules_win(
     cluster: Cluster, project: Path, deliveries: dict[str, tuple[str, ...]], kind: str, delivery: str
 ) -> None:
@@ -252,6 +249,7 @@ def test_a_stream_and_its_restart(
     assert (tmp_path / "seen").read_text().splitlines() == [f"0 {line}", f"1 {line}"]
 
 
+@pytest.mark.slow
 def test_a_pipelines_stream_and_its_restart(
     cluster: Cluster, project: Path, tmp_path: Path, deliveries: dict[str, tuple[str, ...]]
 ) -> None:
@@ -259,7 +257,8 @@ def test_a_pipelines_stream_and_its_restart(
     (tmp_path / "in" / "first.txt").write_text("1\n")
     text = STREAM_PIPELINE.replace("{place!r}", repr(str(tmp_path / "seen")))
     file = write_job(project, text.replace("{rows!r}", repr(str(tmp_path / "in"))), "stream.py")
-    run(cluster, project, "job", "run", *deliveries["archive"], str(file))
+    restarted = ("-D", "restart-strategy.type=fixed-delay", "-D", "restart-strategy.fixed-delay.delay=100ms")
+    run(cluster, project, "job", "run", *restarted, *deliveries["archive"], str(file))
     line = f"{DESCRIBED} ['{DESCRIBED}']"
     assert (tmp_path / "seen").read_text().splitlines() == [f"0 {line}", f"1 {line}"]
 
@@ -301,7 +300,9 @@ with connect() as cluster:
 """
 
 
-def test_the_main_of_an_application(project: Path, tmp_path: Path, deliveries: dict[str, tuple[str, ...]]) -> None:
+def test_the_main_of_an_application_whose_cluster_starts_in_the_projects_directory(
+    project: Path, tmp_path: Path, deliveries: dict[str, tuple[str, ...]]
+) -> None:
     cluster = Cluster(tmp_path / "c")
     file = write_job(tmp_path, APPLICATION, "application.py")
     shown = run(cluster, project, "job", "run", "--target", "application", *deliveries["zip"], str(file))
@@ -313,9 +314,10 @@ def test_the_command_line_in_a_directory_with_modules_of_our_names(
     cluster: Cluster, project: Path, tmp_path: Path
 ) -> None:
     status = run(cluster, project, "status")
-    for command in ([sys.executable, "-m", "understudy"], [sys.executable, "-m", "runtime.cluster"]):
+    console = [str(Path(sys.executable).with_name("understudy"))]
+    for command in (console, [sys.executable, "-m", "understudy"], [sys.executable, "-m", "runtime.cluster"]):
         place = project
-        if command[2] == "runtime.cluster":  # Python itself takes a `runtime.py` of the directory for it
+        if command[-1] == "runtime.cluster":  # Python itself takes a `runtime.py` of the directory for it
             place = tmp_path
             for name in ("blob.py", "conf"):
                 (tmp_path / name).symlink_to(project / name)

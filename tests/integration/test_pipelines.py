@@ -113,7 +113,9 @@ def test_the_pages_example_runs_on_a_cluster_and_without_one(cluster: Cluster, t
     write_job(tmp_path, test, "test_spending.py")
     assert cluster.run("job", "explain", str(file)).stdout == explained
     java = str(launcher_home(find_java(), tmp_path / "java"))
+    (tmp_path / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 2\nspark.ui.enabled false\n")
     environment = {**os.environ, "JAVA_HOME": java, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    environment["SPARK_CONF_DIR"] = str(tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_spending.py")]
     tested = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster_harness import Cluster, await_value
+from tests.cluster_harness import ROOT, Cluster, await_value
+from tests.command_server import COMMANDS
 from tests.job_files import write_job
 from tests.rest_client import RestClient
 from tests.waiting import PATIENCE_S
@@ -60,14 +60,8 @@ class People:
         own = {name: text for name, text in os.environ.items() if not name.startswith("UNDERSTUDY_")}
         home = self.directory / f"home-of-{user}"
         home.mkdir(exist_ok=True)
-        done = subprocess.run(
-            [sys.executable, "-m", "understudy", *arguments],
-            capture_output=True,
-            text=True,
-            env={**own, "HOME": str(home), "UNDERSTUDY_URL": self.rest.url, "UNDERSTUDY_TOKEN": self.tokens[user]},
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        token = {"UNDERSTUDY_URL": self.rest.url, "UNDERSTUDY_TOKEN": self.tokens[user]}
+        done = COMMANDS.run(arguments, cwd=ROOT, env={**own, "HOME": str(home), **token}, timeout=PATIENCE_S)
         assert not check or done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.cluster.logs()}"
         return done
 

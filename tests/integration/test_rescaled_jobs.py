@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,14 +16,16 @@ import pytest
 
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
+from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.savepoint import read_savepoint
 from runtime.cluster.documents import RescaledJob
-from runtime.ids import JobID
+from runtime.ids import JobID, TriggerID
 from runtime.notebook import Job
-from tests.cluster_harness import Cluster, await_value, started
+from tests.cluster_harness import Cluster, attempt_of, await_value, started
 from tests.integration.test_checkpoints import STREAM
 from tests.job_files import write_job
 from tests.json_output import parsed
+from tests.rest_client import RestClient
 from tests.streaming_rows import Source, rows_of, rows_so_far
 
 
@@ -181,6 +185,69 @@ def test_a_rescale_from_python_is_undone_by_the_command_and_from_python(rocksdb:
         expected = RescaledJob(job_id, 2, again.original, again.savepoint)
         assert back == expected
         goes_on_with(back, 2)
+
+    source.close()
+    await_value(lambda: rows_so_far(sink) == source.expected)
+    cluster.run("job", "cancel", job_id)
+    assert rows_of(sink) == source.expected
+
+
+def test_the_cluster_rescales_a_job_in_a_slot(rocksdb: Cluster, tmp_path: Path) -> None:
+    """By REST and by the command; a repeated request is one, and refused, killed or cancelled ones change nothing."""
+    cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
+    rest, directory = RestClient.of(cluster), tmp_path / "savepoints"
+    source.write(3)
+    job_id = cluster.submit(write_job(tmp_path, STREAM, "stream.py"), str(source.directory), str(sink), str(live))
+    await_value(lambda: committed(live) >= 2)
+
+    def asked(partitions: int) -> tuple[str, str]:
+        """Ask for a rescale; return its trigger id, and the job that does it."""
+        body = {"partitions": partitions, "targetDirectory": str(directory), "triggerId": TriggerID.random()}
+        told = [rest.ask("POST", f"/v1/jobs/{job_id}/rescales", json.dumps(body).encode()) for _ in range(2)]
+        assert [one.status for one in told] == [202, 202]
+        assert told[0].json == told[1].json
+        return told[0].json["request-id"], told[0].json["rescale-job"]
+
+    def ended(trigger_id: str) -> dict[str, Any]:
+        status = await_value(
+            lambda: next(
+                (
+                    told
+                    for told in [rest.get(f"/v1/jobs/{job_id}/rescales/{trigger_id}")]
+                    if told["status"]["id"] == "COMPLETED"
+                ),
+                None,
+            )
+        )
+        return dict(status["operation"])
+
+    trigger_id, doing = asked(5)
+    done = ended(trigger_id)
+    location = directory / f"{savepoint_name(job_id, trigger_id)}-5-partitions"
+    assert done == {"location": f"file:{location}"}
+    assert cluster.await_status(doing, "FINISHED")["name"] == "rescale stream to 5 partitions"
+    await_value(lambda: restored_from(cluster, job_id) == str(location))
+    batch = read_savepoint(location).queries[0].snapshot.batch_id
+    source.write(3)
+    await_value(lambda: committed(live) > batch + 2)
+    await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4])
+
+    words = "job", "rescale", "--detach", "--savepoint", str(tmp_path / "refused"), "--partitions", "5", job_id
+    refused = cluster.await_status(cluster.run(*words).stdout.strip(), "FAILED")
+    assert "its state has 5 partitions already" in refused["failure"]["message"]
+    assert list((tmp_path / "refused").iterdir()) == []
+
+    killed, doing = asked(3)
+    await_value((directory / savepoint_name(job_id, killed)).is_dir)
+    os.kill(next(pid for pid in cluster.processes() if doing in attempt_of(pid)), signal.SIGKILL)
+    assert "has not succeeded" in ended(killed)["failure-cause"]["stack-trace"]
+    with cluster.client() as client:
+        client.job(JobID(job_id))  # it is connected before
+        cancelled, doing = asked(3)
+        await_value((directory / savepoint_name(job_id, cancelled)).is_dir)
+        client.cancel(JobID(doing))
+    assert "CANCELED" in ended(cancelled)["failure-cause"]["stack-trace"]
+    assert (cluster.job(job_id)["state"], restored_from(cluster, job_id)) == ("RUNNING", str(location))
 
     source.close()
     await_value(lambda: rows_so_far(sink) == source.expected)

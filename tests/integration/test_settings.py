@@ -73,45 +73,65 @@ def test_what_cannot_hold_is_told_once_and_is_not_answered(cluster: Cluster, tmp
     assert "ignored" not in err
 
 
-def test_a_script_whose_text_needs_them_has_a_driver_with_its_settings(cluster: Cluster, tmp_path: Path) -> None:
-    house = tmp_path / "house"
+def maven_repository(directory: Path) -> Path:
+    """A repository with one package, org.example:marker:1.0, whose jar holds marker.txt."""
+    place = directory / "org" / "example" / "marker" / "1.0"
+    place.mkdir(parents=True)
+    with zipfile.ZipFile(place / "marker-1.0.jar", "w") as jar:
+        jar.writestr("marker.txt", "here")
+    (place / "marker-1.0.pom").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId><artifactId>marker</artifactId>"
+        "<version>1.0</version></project>"
+    )
+    return directory
+
+
+def test_a_script_that_needs_settings_for_a_start_has_a_driver_with_them(cluster: Cluster, tmp_path: Path) -> None:
+    """In its text and on the command line; and the packages are fetched, and are on the class path."""
+    house, repository = tmp_path / "house", maven_repository(tmp_path / "m2")
     text = (
         "from pyspark.sql import SparkSession\n"
         f"HOUSE = {str(house)!r}\n"
         "builder = SparkSession.builder.master('local[2]').config('spark.default.parallelism', 5)\n"
+        "builder = builder.config('spark.jars.packages', 'org.example:marker:1.0')\n"
+        f"builder = builder.config('spark.jars.repositories', '{repository.as_uri()}')\n"
+        f"builder = builder.config('spark.jars.ivy', '{tmp_path / 'ivy'}')\n"
         "spark = builder.config('spark.sql.warehouse.dir', HOUSE).getOrCreate()\n"
         "sc = spark.sparkContext\n"
         "print(sc.master, sc.defaultParallelism, spark.range(9).rdd.getNumPartitions())\n"
         "spark.range(3).write.saveAsTable('mine')\n"
-    )
-    file = write_job(tmp_path, text)
-    out, err = logs(cluster, file)
-    assert out == "local[2] 5 5\n"
-    assert (house / "mine").is_dir()
-    assert f"(spark.default.parallelism, spark.sql.warehouse.dir): {OWN}" in err
-    assert "ignored" not in err
-    out, err = logs(
-        cluster, write_job(tmp_path, text.replace("'mine'", "'elsewhere'")), "-D", "task.spark-driver=shared"
-    )
-    assert OWN not in err
-    assert "the setting spark.default.parallelism=5 is ignored" in err
-    assert not (house / "elsewhere").exists()
-
-
-def test_settings_for_a_start_on_the_command_line_give_a_driver_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
-    text = (
-        "from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.getOrCreate()\n"
         "jvm = spark.sparkContext._jvm.java.lang\n"
         "heap = getattr(jvm.Runtime, 'get' + 'Runtime')().maxMemory() >> 20\n"
         "print(spark.conf.get('spark.driver.memory'), heap > 2600, jvm.System.getProperty('mine'))\n"
+        "loader = jvm.ClassLoader.getSystemClassLoader()\n"
+        "print(loader.getResource('marker.txt') is not None, spark.conf.get('spark.jars.packages'))\n"
     )
     options = ("-D", "spark.driver.memory=2700m", "-D", "spark.driver.extraJavaOptions=-Dmine=yes")
     out, err = logs(cluster, write_job(tmp_path, text), *options)
-    assert out == "2700m True yes\n"
-    assert f"(spark.driver.extraJavaOptions, spark.driver.memory): {OWN}" in err
-    _, err = logs(cluster, write_job(tmp_path, "print(1)"), *options, "-D", "task.spark-driver=shared")
+    assert out.splitlines() == ["local[2] 5 5", "2700m True yes", "True org.example:marker:1.0"]
+    assert (house / "mine").is_dir()
+    (told,) = [line for line in err.splitlines() if OWN in line]
+    for setting in ("default.parallelism", "driver.extraJavaOptions", "driver.memory", "jars.packages"):
+        assert f"spark.{setting}" in told
+    assert "spark.sql.warehouse.dir): " in told
+    assert "ignored" not in err
+
+
+def test_the_shared_driver_ignores_settings_for_a_start_and_says_so(cluster: Cluster, tmp_path: Path) -> None:
+    house = tmp_path / "house"
+    text = (
+        "from pyspark.sql import SparkSession\n"
+        f"HOUSE = {str(house)!r}\n"
+        "builder = SparkSession.builder.config('spark.default.parallelism', 5)\n"
+        "spark = builder.config('spark.sql.warehouse.dir', HOUSE).getOrCreate()\n"
+        "spark.range(3).write.saveAsTable('elsewhere')\n"
+    )
+    shared = ("-D", "task.spark-driver=shared", "-D", "spark.driver.memory=2700m")
+    _, err = logs(cluster, write_job(tmp_path, text), *shared)
+    assert OWN not in err
+    assert "the setting spark.default.parallelism=5 is ignored" in err
     assert "the setting spark.driver.memory=2700 mb is ignored" in err
+    assert not (house / "elsewhere").exists()
 
 
 def test_a_pipeline_with_settings_for_a_start_has_a_driver_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
@@ -134,34 +154,6 @@ def test_a_pipeline_with_settings_for_a_start_has_a_driver_of_its_own(cluster: C
     out, err = logs(cluster, file, *session, "-D", "spark.default.parallelism=5")
     assert out == "5 7 1\n"
     assert OWN in err
-
-
-def maven_repository(directory: Path) -> Path:
-    """A repository with one package, org.example:marker:1.0, whose jar holds marker.txt."""
-    place = directory / "org" / "example" / "marker" / "1.0"
-    place.mkdir(parents=True)
-    with zipfile.ZipFile(place / "marker-1.0.jar", "w") as jar:
-        jar.writestr("marker.txt", "here")
-    (place / "marker-1.0.pom").write_text(
-        "<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId><artifactId>marker</artifactId>"
-        "<version>1.0</version></project>"
-    )
-    return directory
-
-
-def test_packages_are_fetched_and_are_on_the_class_path(cluster: Cluster, tmp_path: Path) -> None:
-    repository = maven_repository(tmp_path / "m2")
-    text = (
-        "from pyspark.sql import SparkSession\n"
-        "builder = SparkSession.builder.config('spark.jars.packages', 'org.example:marker:1.0')\n"
-        f"builder = builder.config('spark.jars.repositories', '{repository.as_uri()}')\n"
-        f"spark = builder.config('spark.jars.ivy', '{tmp_path / 'ivy'}').getOrCreate()\n"
-        "loader = spark.sparkContext._jvm.java.lang.ClassLoader.getSystemClassLoader()\n"
-        "print(loader.getResource('marker.txt') is not None, spark.conf.get('spark.jars.packages'))\n"
-    )
-    out, err = logs(cluster, write_job(tmp_path, text))
-    assert out == "True org.example:marker:1.0\n"
-    assert f"(spark.jars.packages): {OWN}" in err
 
 
 HIVE = """\

@@ -1,6 +1,7 @@
 """Scripts that share a Spark driver neither harm nor read each other's Spark; docs/isolation.md is the table of these.
 
-One job runs beside all of the others (`BESIDE`). After each bully a third job (`AFTER`) looks for what it has left.
+One job runs beside all of the others (`BESIDE`). After each bully a third job (`AFTER`) looks for what it has left. One
+script does what several bullies do, one after the other; the long form has a script for each.
 """
 
 from __future__ import annotations
@@ -241,6 +242,20 @@ print("done")
 }
 
 
+ALONE = tuple((bully,) for bully in BULLIES)
+TOGETHER = (
+    # Its own jobs are counted, so it is first; after the last ones nothing else works any more.
+    ("jobs", "settings", "hadoop-configuration", "checkpoint-directory", "files-by-the-jvm", "global-views", "caches",
+     "dstream", "stop"),
+    ("files", "files-of-other-kinds", "the-jvm"),
+    ("dstream-left",),
+)  # fmt: skip
+
+
+def test_each_bully_is_in_one_of_the_scripts() -> None:
+    assert sorted(bully for bullies in TOGETHER for bully in bullies) == sorted(BULLIES)
+
+
 @pytest.fixture(scope="module")
 def beside(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A job that runs beside the bullies, and at the end still has what is its own; yields the driver's process."""
@@ -261,12 +276,17 @@ def driver_of(cluster: Cluster) -> int:
     return int(managers[0]["spark_pid"])
 
 
-@pytest.mark.parametrize("bully", BULLIES)
-def test_a_script_keeps_to_its_own_spark(cluster: Cluster, beside: int, tmp_path: Path, bully: str) -> None:
-    text, says = BULLIES[bully]
-    done = cluster.run("job", "run", *SHARED, str(write_job(tmp_path, BEGIN + text, "bully.py")))
-    if says is not None:
-        assert done.stdout == says
+@pytest.mark.parametrize(
+    "bullies", [*TOGETHER, *(pytest.param(bullies, marks=pytest.mark.slow) for bullies in ALONE)], ids="+".join
+)
+def test_a_script_keeps_to_its_own_spark(
+    cluster: Cluster, beside: int, tmp_path: Path, bullies: tuple[str, ...]
+) -> None:
+    texts, says = zip(*(BULLIES[bully] for bully in bullies), strict=True)
+    script = "".join(BEGIN + text for text in texts)
+    done = cluster.run("job", "run", *SHARED, str(write_job(tmp_path, script, "bully.py")))
+    if None not in says:
+        assert done.stdout == "".join(says)
     after = cluster.run("job", "run", *SHARED, str(write_job(tmp_path, AFTER, "after.py")))
     assert after.stdout == AFTER_SAYS
     assert driver_of(cluster) == beside, "the driver has not been replaced"

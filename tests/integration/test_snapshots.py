@@ -58,6 +58,12 @@ PROVIDERS = {
     "changelog": {f"{_PREFIX}providerClass": _ROCKSDB, _CHANGELOG: "true"},
 }
 
+
+def providers(*short: str) -> list[Any]:
+    """All of them as parameters; those that are not named are long forms."""
+    return [name if name in short else pytest.param(name, marks=pytest.mark.slow) for name in PROVIDERS]
+
+
 Rows = list[tuple[Any, ...]]
 
 
@@ -168,7 +174,7 @@ async def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFact
     return rows
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", providers("hdfs", "changelog"))
 async def test_taken_while_it_runs_and_rolled_back(
     spark: SparkSession, undisturbed: Rows, tmp_path: Path, provider: str
 ) -> None:
@@ -231,7 +237,7 @@ def _is_passed_over(name: str, kind: str, needed: frozenset[str]) -> bool:
     return name not in needed
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", providers("changelog"))
 async def test_damage_of_any_file_is_found_or_spark_goes_on_all_the_same(
     spark: SparkSession, undisturbed: Rows, tmp_path: Path, provider: str
 ) -> None:
@@ -258,7 +264,7 @@ def _damaged(spark: SparkSession, undisturbed: Rows, tmp_path: Path, provider: s
     # What is passed over, Spark passes over as well: a sample of it.
     stream.feed(FILES - 1)
     shutil.copytree(stream.root, tmp_path / "kept")
-    for one in random.Random(printed_seed()).sample(harmless, 3):
+    for one in random.Random(printed_seed()).sample(harmless, 2):
         shutil.rmtree(stream.root)
         shutil.copytree(tmp_path / "kept", stream.root)
         for damage in damaged_files(stream.location, (one.kind,), only=one.path):

@@ -71,8 +71,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
         yield url, directory / "work"
 
 
-def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path) -> None:
-    """What jobs import reaches executors that are told no directory of this machine; a lost driver is replaced."""
+@pytest.mark.parametrize("loses", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["jobs", "and-a-loss"])
+def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path, loses: bool) -> None:
+    """What jobs import reaches executors that are told no directory of this machine; the long form loses its driver."""
     url, work = spark
     settings = (f"spark.master={url}", "spark.executor.memory=512m", "spark.driver.memory=512m")
     for cluster in started(tmp_path / "c", *settings, "restart-strategy.fixed-delay.delay=100ms"):
@@ -88,7 +89,8 @@ def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path) -
             assert seen == str(version)
             assert all(Path(module).is_relative_to(work) for module in modules), modules
             assert ("sum 499500" in said) == (text is PIPELINE)
-        _survives_its_driver(WaitingJob.start(cluster, tmp_path), cluster, manager["spark_pid"])
+        if loses:
+            _survives_its_driver(WaitingJob.start(cluster, tmp_path), cluster, manager["spark_pid"])
 
 
 def _survives_its_driver(job: WaitingJob, cluster: Cluster, driver: int) -> None:

@@ -56,6 +56,8 @@ def pipeline(argv):
     made.source("rows", rows).sink("total", total)
     return made
 """
+BEGAN_MS = 1_700_000_000_000
+"""When applications began whose logs are made up: Spark lists none from before 2010."""
 WITH_LOGS = "taskmanager.spark.event-log.enabled=true"
 
 
@@ -115,7 +117,7 @@ class History:
 
 
 def run_job(cluster: Cluster, directory: Path) -> tuple[str, str]:
-    """Run a job; returns the id of its Spark application and the tag of its Spark jobs, as its record names them."""
+    """Run a job while no History Server runs; returns its Spark application, and the tag of its Spark jobs."""
     job_id = cluster.submit(write_job(directory, SCRIPT))
     job = cluster.await_status(job_id, "FINISHED")
     (attempt,) = job["tasks"][0]["attempts"]
@@ -123,6 +125,7 @@ def run_job(cluster: Cluster, directory: Path) -> tuple[str, str]:
     assert cluster.run("job", "logs", job_id).stdout == f"7 {application}\n"
     shown = cluster.run("job", "info", job_id).stdout
     assert re.search(rf"^Spark:? +{application}$", shown, re.MULTILINE), shown
+    assert "run `understudy history-server -D " in shown
     return application, attempt["spark"]["tag"]
 
 
@@ -182,6 +185,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
             server.wait()
             if server.stdout is not None:
                 server.stdout.close()
+    # A driver that a busy machine does not let end within 10 s is killed, and its log stays open.
+    logs = [path for path in (cluster.directory / "log").iterdir() if path.is_file()]
+    killed_at_stop = re.compile(r"the Spark driver \d+ did not end within")
+    was_killed = any(killed_at_stop.search(path.read_text(errors="replace")) for path in logs)
+    log = cluster.directory / "spark-events" / f"eventlog_v2_{running}"
+    assert (log / f"appstatus_{running}").exists() is not was_killed
 
 
 def test_each_driver_has_a_private_event_log(history: History) -> None:
@@ -347,12 +356,16 @@ def test_the_key_is_on_no_command_line_and_in_a_private_file(history: History) -
         assert key.encode() not in path.read_bytes(), path
 
 
-def test_it_shows_a_cluster_that_was_stopped_and_ends_with_ctrl_c(own_cluster: Cluster, tmp_path: Path) -> None:
-    own_cluster = replace(own_cluster, settings=(WITH_LOGS,))
+def test_it_shows_a_cluster_that_was_stopped_and_ends_with_ctrl_c(own_cluster: Cluster) -> None:
+    own_cluster = replace(own_cluster, settings=("taskmanager.count=0",))
     own_cluster.run("start")
-    application, _ = run_job(own_cluster, tmp_path)
-    assert "run `understudy history-server -D " in own_cluster.run("job", "info", "latest").stdout
     own_cluster.run("stop")
+    application = "ended"
+    log = own_cluster.directory / "spark-events" / f"eventlog_v2_{application}"
+    log.mkdir(parents=True)
+    (log / f"appstatus_{application}").touch()
+    end = json.dumps({"Event": "SparkListenerApplicationEnd", "Timestamp": BEGAN_MS + 1000}, separators=(",", ":"))
+    (log / f"events_1_{application}").write_text(f"{events(application, 1)}{end}\n")
     server = subprocess.Popen(
         own_cluster.command("history-server", "--port", "0"), stdout=subprocess.PIPE, text=True, cwd=own_cluster.tree
     )
@@ -364,11 +377,7 @@ def test_it_shows_a_cluster_that_was_stopped_and_ends_with_ctrl_c(own_cluster: C
         text = await_value(
             lambda: found if application in (found := made.get("/api/v1/applications", Cookie=cookie)[2]) else None
         )
-        # A driver that a busy machine does not let end within 10 s is killed, and its log stays open.
-        logs = [path for path in (own_cluster.directory / "log").iterdir() if path.is_file()]
-        killed = re.compile(r"the Spark driver \d+ did not end within")
-        was_killed = any(killed.search(path.read_text(errors="replace")) for path in logs)
-        assert json.loads(text)[0]["attempts"][0]["completed"] is not was_killed
+        assert json.loads(text)[0]["attempts"][0]["completed"] is True
         jvm = made.jvm
         found = ClusterDirectory(own_cluster.directory).history_server_claim().living()
         assert found is not None
@@ -414,7 +423,7 @@ async def test_a_log_that_was_made_shorter_is_read_and_one_with_a_gap_is_not(tmp
 
 def events(application: str, number: int) -> str:
     """The events of a part of a log: one Spark job, whose id is the part's number."""
-    start = {"App Name": application, "App ID": application, "Timestamp": 1, "User": "u"}
+    start = {"App Name": application, "App ID": application, "Timestamp": BEGAN_MS, "User": "u"}
     lines = [{"Event": "SparkListenerApplicationStart", **start}] if number == 1 else []
     job = {"Job ID": number, "Submission Time": number, "Stage Infos": [], "Stage IDs": [], "Properties": {}}
     return "".join(

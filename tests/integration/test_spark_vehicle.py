@@ -644,7 +644,7 @@ async def test_a_blocking_result_is_read_by_the_schema_in_its_manifest_which_is_
     assert outcome.stdout.startswith("same schema: False\n"), "Spark looked for itself"
 
 
-@pytest.mark.parametrize("how_many", ["one", "all"])
+@pytest.mark.parametrize("how_many", ["one", pytest.param("all", marks=pytest.mark.slow)])
 async def test_a_blocking_result_that_is_lost_while_it_is_read_is_not_taken_for_a_smaller_one(
     vehicle: Vehicle, how_many: str
 ) -> None:
@@ -788,6 +788,7 @@ async def test_two_versions_of_a_py_file(vehicle: Vehicle) -> None:
     await until(ended, "the end of the Python daemons that served one job")
 
 
+@pytest.mark.slow  # test_job_libraries shows it of scripts and pipelines, with pip
 async def test_a_directory_on_the_path_reaches_the_python_workers(vehicle: Vehicle) -> None:
     """As installed packages do: two jobs, two versions of one package, at the same time."""
     flow = """
@@ -961,23 +962,6 @@ async def test_a_jar_of_a_job_is_not_to_be_had_from_sparks_ports(tmp_path: Path)
         await driver.stop()
 
 
-async def test_stop_leaves_no_process_and_death_is_noticed(tmp_path: Path) -> None:
-    options = DriverOptions(tmp_path / "driver", tmp_path / "spark.log", master="local[1]", archive_dir=None)
-    driver = await LocalDriver.start(options)
-    pid = driver.info.pid
-    adopted = await LocalDriver.adopt(driver.info.file)
-    waiting = asyncio.create_task(adopted.wait_dead(DEADLINE))
-    await driver.stop()
-    assert await waiting
-    assert not psutil.pid_exists(pid)
-    assert not driver.info.file.exists()
-    with pytest.raises(DriverLostError, match=f"process {pid}"):
-        await adopted.ping()
-    with pytest.raises(DriverLostError, match="is gone"):
-        await LocalDriver.adopt(driver.info)
-    assert list((tmp_path / "driver" / "local").iterdir()) == []
-
-
 @pytest.mark.parametrize("die_with_parent", [True, False])
 async def test_driver_and_the_process_that_started_it(tmp_path: Path, die_with_parent: bool) -> None:
     code = f"""
@@ -1009,5 +993,20 @@ async def test_driver_and_the_process_that_started_it(tmp_path: Path, die_with_p
         driver = await LocalDriver.adopt(tmp_path / "driver.json")
         assert driver.info.pid == pid
         assert await driver.ping()
-        await driver.stop()
+        await stop_leaves_no_process_and_death_is_noticed(driver)
         assert start_time(pid) != started
+
+
+async def stop_leaves_no_process_and_death_is_noticed(driver: LocalDriver) -> None:
+    pid = driver.info.pid
+    adopted = await LocalDriver.adopt(driver.info.file)
+    waiting = asyncio.create_task(adopted.wait_dead(DEADLINE))
+    await driver.stop()
+    assert await waiting
+    assert not psutil.pid_exists(pid)
+    assert not driver.info.file.exists()
+    with pytest.raises(DriverLostError, match=f"process {pid}"):
+        await adopted.ping()
+    with pytest.raises(DriverLostError, match="is gone"):
+        await LocalDriver.adopt(driver.info)
+    assert list((Path(driver.info.work_dir) / "local").iterdir()) == []

@@ -52,7 +52,7 @@ def pipeline(argv):
     return p
 """
 
-# Nobody waits for the query that fails, or hangs, until a file is there.
+# Nobody waits for the query that fails, or hangs, until a file is there; what hangs ends in the end, to be stopped.
 TROUBLED = """\
 import sys, time
 from pathlib import Path
@@ -61,15 +61,16 @@ from pyspark.sql import SparkSession
 mended, how = Path(sys.argv[1]), sys.argv[2]
 
 def work(batch, number):
-    while not mended.exists():
+    began = time.monotonic()
+    while not mended.exists() and time.monotonic() < began + 80:
         if how == "fail":
             raise ValueError("this query is troubled")
         time.sleep(0.1)
 
 spark = SparkSession.builder.getOrCreate()
 rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
-good = rows.writeStream.queryName("good").format("noop").trigger(processingTime="200 milliseconds").start()
-rows.writeStream.queryName("troubled").foreachBatch(work).trigger(processingTime="200 milliseconds").start()
+good = rows.writeStream.queryName("good").format("noop").trigger(processingTime="1 second").start()
+rows.writeStream.queryName("troubled").foreachBatch(work).trigger(processingTime="1 second").start()
 good.awaitTermination()
 """
 
@@ -89,7 +90,7 @@ def fail(batch, number):
 
 spark = SparkSession.builder.getOrCreate()
 rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
-good = rows.writeStream.queryName("good").format("noop").start()
+good = rows.writeStream.queryName("good").format("noop").trigger(processingTime="1 second").start()
 try:
     rows.writeStream.queryName("failed").foreachBatch(fail).start().awaitTermination()
 except Exception:
@@ -109,7 +110,7 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
 rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
 writer = rows.writeStream.queryName("located").format("noop").option("checkpointLocation", sys.argv[1])
-writer.trigger(processingTime="200 milliseconds").start().awaitTermination()
+writer.trigger(processingTime="500 milliseconds").start().awaitTermination()
 """
 
 # Raises on the row that says so; a query that fails before is the code's own business.
@@ -126,7 +127,8 @@ def fail(batch, number):
 
 spark = SparkSession.builder.getOrCreate()
 rows = spark.readStream.format("text").load(sys.argv[1])
-query = rows.writeStream.queryName("poisoned").foreachBatch(work).option("checkpointLocation", sys.argv[2]).start()
+writer = rows.writeStream.queryName("poisoned").foreachBatch(work).option("checkpointLocation", sys.argv[2])
+query = writer.trigger(processingTime="500 milliseconds").start()
 if sys.argv[3] == "before":
     try:
         rows.writeStream.queryName("useless").foreachBatch(fail).start().awaitTermination()
@@ -167,7 +169,7 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "restart-strategy.fixed-delay.delay=0s",
         "task.cancellation.timeout=30s",  # what hangs in its batch is ended by force
         "task.streaming.failure-grace=8s",  # beyond any pause of a busy machine
-        "task.streaming.no-progress-timeout=40s",
+        "task.streaming.no-progress-timeout=60s",
     )
 
 
@@ -253,7 +255,7 @@ def test_rows_are_counted_on_spark_connect_too(streaming: Cluster, tmp_path: Pat
         (
             "hang",
             "runtime",
-            "streaming query troubled has made no progress for 40 s (task.streaming.",
+            "streaming query troubled has made no progress for 60 s (task.streaming.",
         ),
     ],
 )

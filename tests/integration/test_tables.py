@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from tests.cluster_harness import Cluster, WaitingJob
@@ -20,51 +21,30 @@ spark.sql("CREATE OR REPLACE VIEW few AS SELECT person FROM people WHERE person 
 """
 )
 
-READS = (
-    PRELUDE
-    + """\
+SHOWS = """\
 names = sorted(f"{table.namespace[0]}.{table.name}" for d in spark.catalog.listDatabases() for table in
                spark.catalog.listTables(d.name))
 print(*names, *(spark.table(name).count() for name in names))
 """
-)
+READS = PRELUDE + SHOWS
 
 KNOWN = "default.few default.people shop.things 2 3 7\n"
 
 
-def output(cluster: Cluster, file: Path, *options: str) -> str:
-    done = cluster.run("job", "run", *options, str(file))
-    return done.stdout
+def output(cluster: Cluster, file: Path) -> str:
+    return cluster.run("job", "run", str(file)).stdout
 
 
-def test_tables_outlive_the_cluster_that_made_them(own_cluster: Cluster, tmp_path: Path) -> None:
-    writes, reads = write_job(tmp_path, WRITES, "writes.py"), write_job(tmp_path, READS, "reads.py")
-    own_cluster.run("start")
-    output(own_cluster, writes)
-    assert output(own_cluster, reads) == KNOWN
-    assert output(own_cluster, reads, "--own-driver") == KNOWN
-    own_cluster.run("stop")
-    own_cluster.run("start")
-    assert output(own_cluster, reads) == KNOWN
-    output(own_cluster, writes)  # mode overwrite, where the data are
-    assert output(own_cluster, reads) == KNOWN
-    drops = PRELUDE + 'spark.sql("DROP VIEW few")\nspark.sql("DROP DATABASE shop CASCADE")\n'
-    output(own_cluster, write_job(tmp_path, drops, "drops.py"))
-    own_cluster.run("stop")
-    assert not (own_cluster.directory / "warehouse" / "shop.db").exists()
-    own_cluster.run("start")
-    assert output(own_cluster, reads) == "default.people 3\n"
-
-
-def test_task_executors_see_each_others_tables(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster("taskmanager.count=2", "taskmanager.numberOfTaskSlots=1")
+def test_task_executors_see_each_others_tables_which_outlive_the_cluster(own_cluster: Cluster, tmp_path: Path) -> None:
+    cluster = replace(own_cluster, settings=("taskmanager.count=2", "taskmanager.numberOfTaskSlots=1"))
+    cluster.run("start")
     writes, reads = write_job(tmp_path, WRITES, "writes.py"), write_job(tmp_path, READS, "reads.py")
     on_one = WaitingJob.start(cluster, tmp_path, "one")
     output(cluster, writes)
     on_other = WaitingJob.start(cluster, tmp_path, "other")
     release(cluster, on_one)
-    assert output(cluster, reads) == KNOWN, "where the other one has made them"
-    output(cluster, write_job(tmp_path, PRELUDE + 'spark.sql("DROP DATABASE shop CASCADE")\n', "drops.py"))
+    drops = 'spark.sql("DROP DATABASE shop CASCADE")\n'
+    assert output(cluster, write_job(tmp_path, READS + drops, "drops.py")) == KNOWN, "where the other has made them"
     new = cluster.directory / "warehouse" / "shop.db" / "things" / "new"
     new.parent.mkdir(parents=True)
     new.touch()
@@ -73,6 +53,14 @@ def test_task_executors_see_each_others_tables(make_cluster: Callable[..., Clust
     assert output(cluster, reads) == "default.few default.people 2 3\n", "where they were made"
     assert new.exists(), "what is in the place of a table that another has dropped is somebody's"
     release(cluster, on_one)
+    cluster.run("stop")
+
+    shutil.rmtree(new.parent)
+    own_cluster.run("start")
+    again = write_job(tmp_path, READS + WRITES.removeprefix(PRELUDE) + SHOWS, "again.py")
+    before, after = output(own_cluster, again).splitlines(keepends=True)
+    assert before == "default.few default.people 2 3\n"
+    assert after == KNOWN, "mode overwrite, where the data are"
 
 
 def release(cluster: Cluster, job: WaitingJob) -> None:

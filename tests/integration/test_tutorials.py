@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from runtime.spark.driver.java import find_java, launcher_home
-from tests.cluster_harness import ROOT, Cluster
+from tests.cluster_harness import FEWER_READY, NO_FURTHER_WARM_UP, NO_WARM_UP, ROOT, Cluster
 from tests.waiting import PATIENCE_S
 
 TUTORIALS = ROOT / "docs" / "tutorials"
@@ -36,6 +36,7 @@ SHORT = ("first-job", "your-project", "from-flink")
 """Of these, what is run when no long forms are asked for."""
 ON_THEIR_OWN = ("high-availability", "embedding", "security")
 TIMEOUT_S = PATIENCE_S
+CHEAP = (NO_WARM_UP, NO_FURTHER_WARM_UP, FEWER_READY)
 
 _BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -52,6 +53,11 @@ class Block:
 def blocks_of(tutorial: str) -> list[Block]:
     """The blocks of a page."""
     return [Block(*found) for found in _BLOCK.findall((TUTORIALS / f"{tutorial}.md").read_text())]
+
+
+def as_yaml(setting: str) -> str:
+    """A setting of a command line as one of a file."""
+    return setting.replace("=", ": ", 1)
 
 
 class Reader:
@@ -72,7 +78,8 @@ class Reader:
             program = bin_dir / name
             program.write_text(f'#!/bin/sh\n{line} "$@"\n')
             program.chmod(0o755)
-        (conf_dir / "config.yaml").write_text("rest.port: 0\njobmanager.rpc.port: 0\nspark.driver.memory: 768m\n")
+        settings = ("rest.port: 0", "jobmanager.rpc.port: 0", "spark.driver.memory: 768m", *map(as_yaml, CHEAP))
+        (conf_dir / "config.yaml").write_text("".join(f"{line}\n" for line in settings))
         cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")  # the archive of Spark's classes
         self._environment = os.environ | {
             "HOME": str(home),

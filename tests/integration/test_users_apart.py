@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cluster_harness import Cluster, await_value
 from tests.integration.test_queues import People
 from tests.job_files import write_job
@@ -140,6 +142,7 @@ def test_two_users_share_no_driver_at_the_same_time_nor_one_after_the_other(
     people.end(held)
 
 
+@pytest.mark.slow  # it shows that the test above can fail
 def test_without_the_guard_a_job_reads_what_another_users_has_left_in_the_driver(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:

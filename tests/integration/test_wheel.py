@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,12 @@ def interpreters() -> list[str]:
     return list(found.values())
 
 
-@pytest.mark.parametrize("python", interpreters())
+def oldest_first() -> list[Any]:
+    """Interpreters; what the oldest takes is usual, and the others are long forms."""
+    return [pytest.param(each, marks=pytest.mark.slow if number else ()) for number, each in enumerate(interpreters())]
+
+
+@pytest.mark.parametrize("python", oldest_first())
 def test_every_python_takes_its_code(wheel: Path, python: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)

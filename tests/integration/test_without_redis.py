@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
@@ -14,8 +14,12 @@ from tests.processes import lives
 NONE = "high-availability.type=none"
 
 
-def test_components_are_replaced_while_a_job_runs(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster(NONE, "high-availability.lease=1s")
+def test_components_are_replaced_while_a_job_runs_and_jobs_are_lost_with_the_master(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster = own_cluster
+    options = ("-D", NONE, "-D", "high-availability.lease=1s", "-D", "high-availability.memory-threshold=0 b")
+    assert "lost with it" in cluster.run("start", *options).stderr
     waiting = WaitingJob.start(cluster, tmp_path)
     attempts = [attempt["attempt_id"] for attempt in cluster.job(waiting.job_id)["tasks"][0]["attempts"]]
     for victim in ("dispatcher", f"jobmaster-{waiting.job_id}", "resourcemanager"):
@@ -25,7 +29,7 @@ def test_components_are_replaced_while_a_job_runs(make_cluster: Callable[..., Cl
         cluster.await_status(waiting.job_id, "RUNNING")
     assert "redis-server" not in cluster.processes().values()
     assert list((cluster.directory / "redis").iterdir()) == []
-    refusal = cluster.run("master", check=False)
+    refusal = cluster.run("master", *options, check=False)
     assert refusal.returncode == 1
     assert "high-availability.type is none" in refusal.stderr
     waiting.release()
@@ -34,18 +38,18 @@ def test_components_are_replaced_while_a_job_runs(make_cluster: Callable[..., Cl
     assert [attempt["attempt_id"] for attempt in job["tasks"][0]["attempts"]] == attempts
     assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
 
-
-def test_jobs_are_lost_with_the_master_and_nothing_else_is_left(own_cluster: Cluster, tmp_path: Path) -> None:
-    started = own_cluster.run("start", "-D", NONE, "-D", "high-availability.memory-threshold=0 b")
-    assert "lost with it" in started.stderr
-    waiting = WaitingJob.start(own_cluster, tmp_path)
-    killed = own_cluster.processes_of_master(0)
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
-    await_value(lambda: not any(map(lives, killed)))
-    own_cluster.run("start", "-D", NONE)
-    assert own_cluster.json("job", "list") == []
-    own_cluster.run("stop")
-    assert waiting.starts == 1
-    assert own_cluster.processes() == {}
-    assert not [path for path in (own_cluster.directory / "ha").rglob("*@*") if path.is_file()], "no state files"
+    # With the master the jobs are lost, and nothing else is left.
+    lost = WaitingJob.start(cluster, tmp_path, "lost")
+    of_master = cluster.processes_of_master(0)
+    for pid in of_master:
+        with contextlib.suppress(ProcessLookupError):  # it ends with its master
+            os.kill(pid, signal.SIGKILL)
+    await_value(lambda: not any(map(lives, of_master)))
+    cluster.run("start", "-D", NONE)
+    kept = {job["job_id"]: job["state"] for job in cluster.json("job", "list")}
+    assert lost.job_id not in kept
+    assert set(kept.values()) == {"FINISHED"}, "from the archive"
+    cluster.run("stop")
+    assert lost.starts == 1
+    assert cluster.processes() == {}
+    assert not [path for path in (cluster.directory / "ha").rglob("*@*") if path.is_file()], "no state files"

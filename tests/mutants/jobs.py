@@ -62,7 +62,7 @@ MUTANTS = (
         "runtime/spark/driver/tables.py",
         "            self._catalog.alterTable(outside)\n",
         "",
-        ("integration/test_tables.py::test_task_executors_see_each_others_tables",),
+        ("integration/test_tables.py::test_task_executors_see_each_others_tables_which_outlive_the_cluster",),
     ),
     # ------------------------------------------------------------- the job that is meant
     Mutant(

@@ -15,6 +15,8 @@ _STATIC = "runtime/rest/app.py"
 _CONNECT = "runtime/rest/connect/gateway.py"
 _REQUESTS = "runtime/rest/connect/requests.py"
 _SESSIONS = "runtime/rest/connect/sessions.py"
+_RECORD_FILES = "runtime/rest/connect/record_files.py"
+_RECORDS = "unit/test_connect_records.py"
 _PASSED_ON = "contract/test_connect_gateway.py"
 
 MUTANTS = (
@@ -468,7 +470,7 @@ MUTANTS = (
         "connect-client-names-its-user",
         "A Spark Connect client acts in the name of its token's user.",
         _REQUESTS,
-        " + _field(_USER_CONTEXT, user)",
+        " + field(_USER_CONTEXT, user)",
         "",
         ("unit/test_connect_sessions.py::test_a_request_of_each_method_acts_in_the_name_of_the_tokens_user",),
     ),
@@ -524,8 +526,8 @@ MUTANTS = (
         "connect-with-a-revoked-token",
         "A revoked token ends an open call.",
         _CONNECT,
-        "if not await self._identities.confirm(principal):",
-        "if await self._identities.confirm(principal) is None:",
+        "if not await self._identities.confirm(call.caller.principal):",
+        "if await self._identities.confirm(call.caller.principal) is None:",
         (f"{_PASSED_ON}::test_a_revoked_token_ends_an_open_call",),
     ),
     Mutant(
@@ -543,6 +545,54 @@ MUTANTS = (
         "        if problem:\n            raise _unusable",
         "        if False:\n            raise _unusable",
         (f"{_PASSED_ON}::test_gateways_of_a_cluster_share_a_port_and_no_one_else_does",),
+    ),
+    Mutant(
+        "connect-name-of-all-users",
+        "A named session is found by its user and name together.",
+        _RECORD_FILES,
+        "self._directory / _digest(user) / _digest(name)",
+        "self._directory / _digest(name) / _digest(name)",
+        (f"{_RECORDS}::test_a_name_is_another_session_for_each_user",),
+    ),
+    Mutant(
+        "connect-record-outlives-its-session",
+        "The record of a named session is removed when its client releases it.",
+        _CONNECT,
+        "            await self._named.remove(call)\n",
+        "            pass\n",
+        (f"{_PASSED_ON}::test_a_released_named_session_leaves_no_record",),
+    ),
+    Mutant(
+        "connect-record-of-another",
+        "The owner of a record is checked when it is read.",
+        _RECORD_FILES,
+        "if (record.user, record.name) != (user, name):",
+        "if False:",
+        (f"{_RECORDS}::test_a_name_is_another_session_for_each_user",),
+    ),
+    Mutant(
+        "connect-lost-operation-begun-again",
+        "An operation that was lost with its driver is not begun again.",
+        "runtime/rest/connect/named.py",
+        'if call.method == "ReattachExecute" and record.rebuilt and',
+        "if False and",
+        (f"{_PASSED_ON}::test_an_operation_that_was_lost_says_so_and_is_not_begun_again",),
+    ),
+    Mutant(
+        "connect-dead-driver-called",
+        "A call is not passed on to a driver that is dead already.",
+        "runtime/rest/connect/named.py",
+        "if address is not None and await _listens(address.port):\n                        return",
+        "if address is not None:\n                        return",
+        (f"{_PASSED_ON}::test_a_driver_that_is_dead_already_gets_no_call",),
+    ),
+    Mutant(
+        "connect-refused-call-recorded",
+        "A call that Spark has refused is not recorded.",
+        "runtime/rest/connect/named.py",
+        "if entry is not None and error.code() not in _UNKNOWN:",
+        "if False:",
+        (f"{_PASSED_ON}::test_a_call_that_spark_refuses_is_not_recorded",),
     ),
     Mutant(
         "history-serves-all",

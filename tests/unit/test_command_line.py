@@ -389,7 +389,11 @@ ON_A_JOB = sorted(
     for words, command in leaves(cli).items()
     if any(parameter.name == "reference" for parameter in command.params)
 )
-FURTHER = {"job rollback": ("--to", "chk-1"), "job rescale": ("--partitions", "3")}
+FURTHER = {
+    "job rollback": ("--to", "chk-1"),
+    "job rescale": ("--partitions", "3"),
+    "job autoscale": ("--dry-run",),
+}
 
 
 def invoked(monkeypatch: pytest.MonkeyPatch, client: Jobs, words: str, *arguments: str) -> BaseException | None:
@@ -399,6 +403,7 @@ def invoked(monkeypatch: pytest.MonkeyPatch, client: Jobs, words: str, *argument
 
 def test_all_commands_on_a_job_are_tried() -> None:
     verbs = (
+        "autoscale",
         "cancel",
         "checkpoint",
         "exceptions",

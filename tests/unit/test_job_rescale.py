@@ -49,6 +49,7 @@ class Client:
         self.sees_files = True
         self.name = "s"
         self.rolled_back: list[Path] = []
+        self.triggers: list[TriggerID | None] = []
         self.plans: list[tuple[int, list[str]]] = []
 
     @property
@@ -56,7 +57,10 @@ class Client:
         directory = self.root / "savepoints"
         return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
 
-    def trigger_savepoint(self, job_id: JobID, directory: Path | None) -> OperationStatus:
+    def trigger_savepoint(
+        self, job_id: JobID, directory: Path | None, trigger_id: TriggerID | None = None
+    ) -> OperationStatus:
+        self.triggers.append(trigger_id)
         if self.failure:
             return OperationStatus(TriggerID.random(), OperationState.FAILED, error=self.failure)
         location = self.files.query if self.has_sink else QueryLocation("counts", str(self.files.location))

@@ -24,6 +24,7 @@ from conf.configuration import Configuration
 from runtime.api import Pipeline
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import SavepointJob
+from runtime.checkpoint.names import rescale_job_id
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.client import JobFile
@@ -163,6 +164,7 @@ class MadeUpCluster:
         self.stopped = False
         self.triggered: list[tuple[JobID, CheckpointTrigger]] = []
         self.rolled_back: list[tuple[TriggerID, str, bool]] = []
+        self.rescaled: list[tuple[JobID, TriggerID, int | None, str, str]] = []
         self.operations: dict[TriggerID, OperationStatus] = {}
         self.savepoints: set[str] = set()
         self.failure: Exception | None = None
@@ -235,6 +237,18 @@ class MadeUpCluster:
             raise SavepointError("chk-7 is no savepoint")
         self.rolled_back.append((trigger_id, target, new_query_id))
         return OperationStatus(trigger_id, OperationState.COMPLETED, path=target)
+
+    async def trigger_rescale(
+        self, job_id: JobID, trigger_id: TriggerID, partitions: int | None, query: str, directory: str
+    ) -> JobID:
+        job = await self.job(job_id)
+        if job.status.is_terminal:
+            raise JobAlreadyTerminatedError(f"job {job_id} is over")
+        self.rescaled.append((job_id, trigger_id, partitions, query, directory))
+        return rescale_job_id(job_id, trigger_id)
+
+    async def rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        return await self.operation(job_id, trigger_id)
 
     async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         await self.job(job_id)
@@ -445,6 +459,7 @@ def filled(path: str) -> str:
 async def test_every_route_answers_as_it_is_described(site: Site) -> None:
     bodies = {
         "/savepoint-disposal": b'{"savepoint-path": "/data/savepoint-1", "triggerId": "%s"}' % (b"a" * 32),
+        "/jobs/{jobid}/rescales": b'{"partitions": 8}',
         "/jobs/{jobid}/rollback": b'{"target": "chk-3"}',
         "/gateways/{gateway}/{method}": msgpack.packb([]),
     }

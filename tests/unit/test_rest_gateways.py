@@ -269,6 +269,7 @@ async def test_the_clusters_own_directories_are_no_place_for_savepoints(
         ("trigger_savepoint", (ID, TRIGGER, own)),
         ("stop_with_savepoint", (ID, TRIGGER, own, False)),
         ("roll_back", (ID, TRIGGER, own, False)),
+        ("trigger_rescale", (ID, TRIGGER, 8, "", own)),
         ("dispose_savepoint", (own,)),
         ("submit_job", (graph_of(own),)),
     ):

@@ -193,7 +193,9 @@ class _Run:
 
     def _upgrade(self, wanted: Round) -> None:
         """Run the command until it succeeds, and kill what is to be killed at its steps."""
-        words = self._new.command("cluster", "upgrade", "--drain-timeout=60s", "--yes", *self._to(wanted))
+        words = self._new.command(
+            "cluster", "upgrade", "--drain-timeout=60s", "--yes", *(["--rollback"] if wanted.is_back else [])
+        )
         left, begun = dict(wanted.kills), 0
         for _ in range(MOST_RUNS):
             status, begun, told = self._run_once(words, begun, left, is_back=wanted.is_back)
@@ -246,8 +248,6 @@ class _Run:
 
     def _compare(self, wanted: Round) -> None:
         """Note processes that do not run the release."""
-        plan = self._new.json("cluster", "upgrade", "--dry-run", *self._to(wanted))
+        to = [f"--to={self._previous}"] if wanted.is_back else []
+        plan = self._new.json("cluster", "upgrade", "--dry-run", *to)
         self._result.problems += [f"{step['process']} runs {step['version']}" for step in plan["steps"]]
-
-    def _to(self, wanted: Round) -> tuple[str, ...]:
-        return (f"--to={self._previous}",) if wanted.is_back else ()

@@ -1,7 +1,8 @@
 """The gRPC server for Spark Connect clients: identifies the user, finds or begins the session, and passes calls on.
 
-It keeps nothing that cannot be found again, so the web endpoint of any master serves any session. Messages are passed
-on as they came, with the user's name appended (`requests`). The token is checked before the first message is read.
+It keeps nothing that cannot be found again, so the web endpoint of any master serves any session. Records of named
+sessions are in files that all masters share. Messages are passed on as they came, with the user's name
+appended (`requests`). The token is checked before the first message is read.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,20 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.rest.access import AccessPolicy, Refusal
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
-from runtime.rest.connect.requests import InvalidRequestError, in_the_name_of, released, session_id_of
+from runtime.rest.connect.calls import Call, Caller, CallRefusedError, name_of
+from runtime.rest.connect.named import NamedSessions, lost_during
+from runtime.rest.connect.record import ADD_ARTIFACTS, NAME_KEY, Entry, RecordError, SessionRecord, is_query
+from runtime.rest.connect.record_files import RecordFiles
+from runtime.rest.connect.requests import (
+    InvalidRequestError,
+    as_of,
+    in_the_name_of,
+    is_complete,
+    observed_by,
+    released,
+    session_id_of,
+    unobserved,
+)
 from runtime.rest.connect.sessions import (
     METHODS,
     RELEASE,
@@ -53,7 +66,6 @@ from runtime.rest.connect.sessions import (
     Over,
     Reach,
     Wait,
-    job_of,
     next_step,
     session_graph,
 )
@@ -70,6 +82,8 @@ ATTEND_S = 5.0
 END_S = 5.0
 """Longest wait for the reason why a session has ended, after a call to it has failed."""
 ASK_S = 10.0
+REPLAY_S = 120.0
+"""Longest time for one recorded call of a named session that is repeated on another driver."""
 STOP_S = 1.0
 MOST_CALLS = 1000
 MOST_CONNECTIONS = 1024
@@ -81,7 +95,7 @@ MOST_MESSAGE = 128 << 20
 MOST_CHANNELS = 64
 """How many unused connections to Spark drivers are kept."""
 MOST_KNOWN = 4096
-_PRIVATE = frozenset({"authorization", "user-agent", "te", "content-type"})
+_PRIVATE = frozenset({"authorization", "user-agent", "te", "content-type", NAME_KEY})
 _CLOSED = "INVALID_HANDLE.SESSION_CHANGED"
 """Spark's error class upon which PySpark's `getOrCreate` makes a new session."""
 _CODES = {
@@ -94,29 +108,6 @@ _CODES = {
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
 }
-
-
-class CallRefusedError(Exception):
-    """A call is not passed on.
-
-    Args:
-        status: the HTTP status that stands for the kind of refusal, as in the audit log.
-        message: for the user, on one line.
-        is_over: whether the session has ended, so that the client should forget it.
-    """
-
-    def __init__(self, status: int, message: str, *, is_over: bool = False) -> None:
-        super().__init__(message)
-        self.status = status
-        self.is_over = is_over
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The client of a call: its identity and address."""
-
-    principal: Principal
-    source: str
 
 
 class Channels:
@@ -167,6 +158,8 @@ class ConnectGateway:
         policy: the access rules of the web endpoint.
         idle_timeout_s: seconds without a call of its client after which a session is cancelled.
         audit: gets a line for each session that begins or is released, and for each refusal.
+        records: of named sessions.
+        most_recorded: limit of the record of a named session, in bytes.
     """
 
     def __init__(
@@ -176,6 +169,8 @@ class ConnectGateway:
         policy: AccessPolicy,
         idle_timeout_s: float,
         audit: AuditLog,
+        records: RecordFiles,
+        most_recorded: int,
     ) -> None:
         self._backend = backend
         self._identities = identities
@@ -186,6 +181,7 @@ class ConnectGateway:
         self._beats = Beats(idle_timeout_s)
         self._channels = Channels()
         self._executors: dict[JobID, TaskExecutorGateway] = {}
+        self._named = NamedSessions(records, most_recorded, self._reach, self._replay, self._cancel, self._record)
         self._network = own_network()
         self._ending = set[asyncio.Task[None]]()
         self._server: Any = None
@@ -227,12 +223,14 @@ class ConnectGateway:
         except RuntimeError:
             raise _unusable(host, port, "gRPC cannot listen there") from None
         await self._server.start()
+        self._named.start()
         return bound
 
     async def stop(self) -> None:
         """End the open calls, whose clients connect again, and stop serving."""
         if self._server is not None:
             await self._server.stop(STOP_S)
+        await self._named.stop()
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._channels.close()
         if self._lock is not None:
@@ -247,7 +245,7 @@ class ConnectGateway:
             await _abort(context, error)
         except (ActorError, JobNotReachableError) as error:  # the client repeats the call
             await _abort(context, CallRefusedError(503, f"the cluster does not answer at present: {error}"))
-        except GatewayError as error:
+        except (GatewayError, RecordError) as error:
             await _abort(context, CallRefusedError(409, str(error)))
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
@@ -266,22 +264,51 @@ class ConnectGateway:
             session_id = session_id_of(first)
         except (StopAsyncIteration, InvalidRequestError) as error:
             raise CallRefusedError(400, str(error) or "the call has no request") from None
-        job_id = job_of(caller.principal.name, session_id)
-        call = asyncio.current_task()
-        assert call is not None
-        attendant = asyncio.create_task(self._attend(caller.principal, job_id, call))
+        call = Call(caller, method, session_id, name_of(context.invocation_metadata()))
+        task = asyncio.current_task()
+        assert task is not None
+        attendant = asyncio.create_task(self._attend(call, task))
         try:
-            address = await self._reach(caller, session_id, method)
+            if call.name:
+                while not await self._answer_named(call, first, requests, context):
+                    requests = _each(())  # they are read already
+                return
+            address = await self._reach(call, method)
             if address is None:
                 await context.write(released(session_id))
                 return
-            await self._pass_on(method, (first, requests), address, caller, context)
+            await self._pass_on(call, (first, requests), address, context)
         except asyncio.CancelledError:
             if attendant.done() and not attendant.cancelled():
                 raise CallRefusedError(401, "the token is not valid any more") from None
             raise
         finally:
             attendant.cancel()
+
+    async def _answer_named(self, call: Call, first: bytes, requests: AsyncIterator[bytes], context: Any) -> bool:
+        """Answer a call of a named session; return False if it has to be repeated, because its driver was lost."""
+        record, address = await self._named.reach(call, observed_by(call.method, first))
+        if record is None or address is None:
+            await context.write(released(call.client_id))
+            return True
+        self._later(self._keep_alive(call))  # its attendant did not know the session yet
+        messages = [first]
+        if call.method == ADD_ARTIFACTS:  # the only changes that come in several messages
+            size = len(first)
+            async for message in requests:
+                messages.append(message)
+                size += len(message)
+                if size > 2 * self._named.most_recorded:  # more than any record may have, and a margin for the rest
+                    break
+        entry = await self._named.note(call, record, messages)
+        further = _each(messages[1:]) if call.method == ADD_ARTIFACTS else requests
+        try:
+            await self._pass_on(call, (first, further), address, context, record, entry)
+        except CallRefusedError as error:
+            if error.is_lost and not call.is_answered and is_query(call.method, first):
+                return False
+            raise
+        return True
 
     async def _identify(self, context: Any) -> Caller:
         metadata = context.invocation_metadata() or ()
@@ -292,32 +319,45 @@ class ConnectGateway:
             verdict = await self._identities.identify_or_refuse(verdict.token)
         source = context.peer() or ""
         if isinstance(verdict, Refusal):
-            self._record(None, source, "identify", "", verdict.status, verdict.detail or verdict.message)
+            self._audited(None, source, "identify", "", verdict.status, verdict.detail or verdict.message)
             hint = "; in a URL: sc://HOST:PORT/;token=TOKEN" if verdict.status == 401 else ""
             raise CallRefusedError(verdict.status, verdict.message + hint)
         if not may(verdict, SPARK_CONNECT):
             text = refusal(verdict, SPARK_CONNECT, "a Spark Connect session")
-            self._record(verdict, source, "session", "", 403, text)
+            self._audited(verdict, source, "session", "", 403, text)
             raise CallRefusedError(403, text)
         return Caller(verdict, source)
 
-    async def _attend(self, principal: Principal, job_id: JobID, call: asyncio.Task[Any]) -> None:
+    async def _attend(self, call: Call, task: asyncio.Task[Any]) -> None:
         """Keep the session of an open call alive, and end the call when its token is not valid any more."""
         while True:
-            if self._beats.is_due(job_id, time.monotonic()):
-                try:
-                    await self._backend.ask(lambda dispatcher: dispatcher.report_job_client_heartbeat(job_id))
-                except (ActorError, GatewayError) as error:
-                    logger.warning("session job %s: its heartbeat was lost: %s", job_id, error)
+            if call.session_id:
+                await self._keep_alive(call)
             await asyncio.sleep(min(ATTEND_S, self._beats.interval_s))
-            if not await self._identities.confirm(principal):
-                call.cancel()
+            if not await self._identities.confirm(call.caller.principal):
+                task.cancel()
                 return
+
+    async def _keep_alive(self, call: Call) -> None:
+        job_id = call.job_id
+        if not self._beats.is_due(job_id, time.monotonic()):
+            return
+        if call.name:
+            await self._named.touch(call)
+        try:
+            await self._backend.ask(lambda dispatcher: dispatcher.report_job_client_heartbeat(job_id))
+        except (ActorError, GatewayError) as error:
+            logger.warning("session job %s: its heartbeat was lost: %s", job_id, error)
 
     # ------------------------------------------------------------------ the session
 
-    async def _reach(self, caller: Caller, session_id: str, method: str) -> SessionAddress | None:
+    async def _reach(self, call: Call, method: str, *, is_begun: bool = False) -> SessionAddress | None:
         """Return where a session is open; begin it, and wait for its slot, if the method does.
+
+        Args:
+            call: for which the session is needed.
+            method: of the call, or that of another one that begins a session.
+            is_begun: as for `next_step`.
 
         Returns:
             None if the method releases the session and it is not open.
@@ -325,15 +365,15 @@ class ConnectGateway:
         Raises:
             CallRefusedError: the session has ended, or cannot begin.
         """
-        job_id, pause_s = job_of(caller.principal.name, session_id), FIRST_PAUSE_S
+        job_id, pause_s = call.job_id, FIRST_PAUSE_S
         while True:
             found = await self._open_at(job_id)
             if found is not None:
                 return found
-            step = next_step(await self._job(job_id), caller.principal.name, method)
+            step = next_step(await self._job(job_id), call.user, method, is_begun=is_begun)
             match step:
                 case Begin():
-                    await self._begin(caller, session_id)
+                    await self._begin(call)
                 case Reach(name):
                     with contextlib.suppress(UnknownTaskExecutorError):  # it has just been lost, or registers again
                         self._know(job_id, await self._backend.task_executor(ResourceID(name), ASK_S))
@@ -341,14 +381,18 @@ class ConnectGateway:
                             return found
                 case Over() if method == RELEASE:
                     return None
-                case Over(reason):
-                    raise CallRefusedError(409, reason, is_over=True)
+                case Over(reason, is_lost):
+                    raise CallRefusedError(409, reason, is_over=True, is_lost=is_lost)
                 case Wait() if method == RELEASE:
-                    await self._backend.cancel(job_id)
-                    self._record(caller.principal, caller.source, "release", job_id, 200)
+                    await self._cancel(job_id)
+                    self._record(call.caller, "release", job_id, 200)
                     return None
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+
+    async def _cancel(self, job_id: JobID) -> None:
+        with contextlib.suppress(JobNotFoundError):
+            await self._backend.cancel(job_id)
 
     def _know(self, job_id: JobID, executor: TaskExecutorGateway) -> None:
         while len(self._executors) >= MOST_KNOWN:
@@ -383,69 +427,117 @@ class ConnectGateway:
         except JobNotFoundError:
             return None
 
-    async def _begin(self, caller: Caller, session_id: str) -> None:
-        graph = session_graph(caller.principal.name, session_id, time.time_ns() // 1_000_000, self._idle_timeout_s)
+    async def _begin(self, call: Call) -> None:
+        graph = session_graph(call.user, call.session_id, time.time_ns() // 1_000_000, self._idle_timeout_s)
         try:
             await self._backend.submit_graph(graph)
         except JobSubmissionError as error:
             status = 429 if isinstance(error, SubmissionLimitError) else 409
-            self._record(caller.principal, caller.source, "begin", graph.job_id, status, str(error))
+            self._record(call.caller, "begin", graph.job_id, status, str(error))
             raise CallRefusedError(status, f"the session cannot begin: {error}") from None
-        self._record(caller.principal, caller.source, "begin", graph.job_id, 200)
-        logger.info("job %s is a session of %s", graph.job_id, caller.principal.shown)
+        self._record(call.caller, "begin", graph.job_id, 200)
+        logger.info("job %s is a session of %s", graph.job_id, call.caller.principal.shown)
 
     async def _pass_on(
         self,
-        method: str,
+        call: Call,
         requests: tuple[bytes, AsyncIterator[bytes]],
         address: SessionAddress,
-        caller: Caller,
         context: Any,
+        record: SessionRecord | None = None,
+        entry: Entry | None = None,
     ) -> None:
+        """Pass a call on to its driver, and the answers back.
+
+        Args:
+            call: to pass on.
+            requests: the first one, and the others.
+            address: of its session.
+            context: of the call.
+            record: of a named session.
+            entry: of this call in the record; its client gets no answer before the entry is certain.
+        """
         first, further = requests
-        job_id = job_of(caller.principal.name, address.session_id)
         metadata = [*_passing(context.invocation_metadata()), ("authorization", f"Bearer {address.token}")]
+        held = list[bytes]()
         async with self._channels.use(address) as channel:
-            call = channel.stream_stream(f"/{SERVICE}/{method}")(
+            spark = channel.stream_stream(f"/{SERVICE}/{call.method}")(
                 metadata=metadata, timeout=context.time_remaining(), wait_for_ready=False
             )
             try:
-                await self._send(call, first, further, address)
-                async for message in call:
-                    if method == RELEASE:  # the client may be gone once it has the answer
-                        await self._released(job_id, caller)
-                    await context.write(message)
-                context.set_trailing_metadata(tuple(await call.trailing_metadata() or ()))
+                await self._send(spark, call, first, further, address)
+                async for message in spark:
+                    if call.method == RELEASE:  # the client may be gone once it has the answer
+                        await self._released(call)
+                    answer = message
+                    if record is not None:
+                        answer = as_of(call.method, message, call.client_id, record.shown_id)
+                    if entry is None:
+                        call.is_answered = True
+                        await context.write(answer)
+                    else:
+                        held.append(answer)
+                context.set_trailing_metadata(tuple(await spark.trailing_metadata() or ()))
+                if entry is not None and is_complete(first, held):
+                    await self._named.certain(call, entry)
+                for answer in held:
+                    await context.write(answer)
             except grpc.aio.AioRpcError as error:
-                await self._raise_if_over(job_id, caller.principal, method)
+                await self._raise_if_over(call)
+                if record is not None:
+                    await self._named.failed(call, record, entry, error, address.port)
                 context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))
                 await context.abort(error.code(), error.details() or "")
             finally:
-                call.cancel()
+                spark.cancel()
 
-    async def _send(self, call: Any, first: bytes, further: AsyncIterator[bytes], address: SessionAddress) -> None:
+    async def _send(
+        self, spark: Any, call: Call, first: bytes, further: AsyncIterator[bytes], address: SessionAddress
+    ) -> None:
         """Send the requests of a call; returns early if the call has ended, which its answer then shows."""
         with contextlib.suppress(asyncio.InvalidStateError):
-            await call.write(in_the_name_of(first, address.session_id, address.user_id))
+            await spark.write(_for_spark(call, first, address))
             async for message in further:
                 try:
                     other = session_id_of(message)
                 except InvalidRequestError as error:
                     raise CallRefusedError(400, str(error)) from None
-                if other != address.session_id:
+                if other != call.client_id:
                     raise CallRefusedError(400, "the requests of one call name two sessions")
-                await call.write(in_the_name_of(message, address.session_id, address.user_id))
-            await call.done_writing()
+                await spark.write(_for_spark(call, message, address))
+            await spark.done_writing()
 
-    async def _released(self, job_id: JobID, caller: Caller) -> None:
+    async def _replay(self, address: SessionAddress, method: str, messages: Sequence[bytes]) -> None:
+        """Repeat a recorded call in the session at *address*; raises `grpc.aio.AioRpcError`."""
+        metadata = (("authorization", f"Bearer {address.token}"),)
+        async with self._channels.use(address) as channel:
+            spark = channel.stream_stream(f"/{SERVICE}/{method}")(metadata=metadata, timeout=REPLAY_S)
+            try:
+                with contextlib.suppress(asyncio.InvalidStateError):
+                    for message in messages:
+                        await spark.write(in_the_name_of(message, address.session_id, address.user_id))
+                    await spark.done_writing()
+                async for _ in spark:
+                    pass
+            finally:
+                spark.cancel()
+
+    async def _released(self, call: Call) -> None:
         """Let the job of a released session finish, even if the client vanishes during this time."""
-        ending = asyncio.create_task(self._end(job_id, caller))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
-        await asyncio.shield(ending)
+        await asyncio.shield(self._later(self._end(call)))
 
-    async def _end(self, job_id: JobID, caller: Caller) -> None:
-        self._record(caller.principal, caller.source, "release", job_id, 200)
+    def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something that the end of the call does not cancel."""
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
+
+    async def _end(self, call: Call) -> None:
+        job_id = call.job_id
+        self._record(call.caller, "release", job_id, 200)
+        if call.name:
+            await self._named.remove(call)
         executor = self._executors.pop(job_id, None)
         if executor is None:
             return
@@ -454,11 +546,13 @@ class ConnectGateway:
         except ActorError as error:  # the job then ends with its TaskExecutor, or after the idle time-out
             logger.warning("session job %s: its TaskExecutor does not answer: %s", job_id, error)
 
-    async def _raise_if_over(self, job_id: JobID, principal: Principal, method: str) -> None:
+    async def _raise_if_over(self, call: Call) -> None:
         """Raise the reason, after a call has failed, if that is because its session has ended."""
-        deadline = time.monotonic() + END_S
+        job_id, deadline = call.job_id, time.monotonic() + END_S
         while await self._open_at(job_id) is None and time.monotonic() < deadline:
-            step = next_step(await self._job(job_id), principal.name, method)
+            step = next_step(await self._job(job_id), call.user, call.method, is_begun=bool(call.name))
+            if isinstance(step, Over) and step.is_lost and call.name:
+                raise lost_during(call)
             if isinstance(step, Over):
                 raise CallRefusedError(409, step.reason, is_over=True)
             if isinstance(step, Reach):
@@ -466,7 +560,10 @@ class ConnectGateway:
                     self._know(job_id, await self._backend.task_executor(ResourceID(step.task_executor), ASK_S))
             await asyncio.sleep(FIRST_PAUSE_S)
 
-    def _record(
+    def _record(self, caller: Caller, action: str, target: str, status: int, reason: str = "") -> None:
+        self._audited(caller.principal, caller.source, action, target, status, reason)
+
+    def _audited(
         self, principal: Principal | None, source: str, action: str, target: str, status: int, reason: str = ""
     ) -> None:
         at_ms, suppressed = time.time_ns() // 1_000_000, 0
@@ -496,6 +593,17 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         if service != SERVICE:
             return None
         return grpc.stream_stream_rpc_method_handler(functools.partial(self._serve, method))
+
+
+def _for_spark(call: Call, message: bytes, address: SessionAddress) -> bytes:
+    """Return a request as one of the session at *address*, in its user's name."""
+    sent = unobserved(call.method, message) if call.name else message
+    return in_the_name_of(sent, address.session_id, address.user_id)
+
+
+async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for message in messages:
+        yield message
 
 
 def _passing(metadata: Any) -> list[tuple[str, Any]]:

@@ -10,12 +10,43 @@ message. Spark reads the appended bytes as fields of the request, because the by
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
+
 from runtime.jobgraph.validation import SESSION_ID
 
 _SESSION_ID, _USER_CONTEXT = 1, 2
 _USER_ID, _USER_NAME = 1, 2
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _MOST_VARINT = 10
+_REQUEST_OPTIONS, _RESULT_COMPLETE = 5, 14
+
+OBSERVED = {
+    "ExecutePlan": 8,
+    "AnalyzePlan": 17,
+    "Config": 8,
+    "AddArtifacts": 7,
+    "ArtifactStatus": 5,
+    "Interrupt": 7,
+    "ReattachExecute": 6,
+    "ReleaseExecute": 7,
+    "FetchErrorDetails": 5,
+    "GetStatus": 4,
+}
+"""By method: the field of a request with the id that Spark has given the session (`server_side_session_id`)."""
+ANSWERED = {
+    "ExecutePlan": (1, 15),
+    "AnalyzePlan": (1, 15),
+    "Config": (1, 4),
+    "AddArtifacts": (2, 3),
+    "ArtifactStatus": (2, 3),
+    "Interrupt": (1, 3),
+    "ReattachExecute": (1, 15),
+    "ReleaseExecute": (1, 3),
+    "ReleaseSession": (1, 2),
+    "FetchErrorDetails": (4, 3),
+    "GetStatus": (1, 2),
+}
+"""By method: the fields of an answer with the client's id of the session, and with the one that Spark has given it."""
 
 
 class InvalidRequestError(ValueError):
@@ -24,13 +55,22 @@ class InvalidRequestError(ValueError):
 
 def session_id_of(message: bytes) -> str:
     """Return the id of the session that a request names; raises `InvalidRequestError`."""
-    found = b""
-    at, size = 0, len(message)
+    session_id = last_of(message, _SESSION_ID).decode("ascii", "replace")
+    if SESSION_ID.fullmatch(session_id) is None:
+        raise InvalidRequestError("the request names no session: its session id must be a UUID")
+    return session_id
+
+
+def fields_of(message: bytes) -> Iterator[tuple[int, int | memoryview, int, int]]:
+    """Return number, value, begin and end of each field of a message; an `InvalidRequestError` ends the iteration."""
+    at, size, view = 0, len(message), memoryview(message)
     while at < size:
+        begin = at
         tag, at = _varint(message, at)
         number, kind = tag >> 3, tag & 7
         if kind == _VARINT:
-            _, at = _varint(message, at)
+            value, at = _varint(message, at)
+            yield number, value, begin, at
             continue
         if kind == _BYTES:
             length, at = _varint(message, at)
@@ -40,13 +80,40 @@ def session_id_of(message: bytes) -> str:
             raise InvalidRequestError("the request has a field of an unknown kind: it is no message of Spark Connect")
         if length > size - at:
             raise InvalidRequestError("the request ends inside a field: it is no message of Spark Connect")
-        if number == _SESSION_ID and kind == _BYTES:
-            found = message[at : at + length]
+        if kind == _BYTES:
+            yield number, view[at : at + length], begin, at + length
         at += length
-    session_id = found.decode("ascii", "replace")
-    if SESSION_ID.fullmatch(session_id) is None:
-        raise InvalidRequestError("the request names no session: its session id must be a UUID")
-    return session_id
+
+
+def all_of(message: bytes, number: int) -> list[bytes]:
+    """Return the values of a repeated field of bytes; raises `InvalidRequestError`."""
+    return [bytes(value) for found, value, _, _ in fields_of(message) if found == number and not isinstance(value, int)]
+
+
+def last_of(message: bytes, number: int) -> bytes:
+    """Return the value of a field of bytes, the last one if there are several; empty if there is none."""
+    return (all_of(message, number) or [b""])[-1]
+
+
+def number_of(message: bytes, number: int) -> int:
+    """Return the value of a field with a number; 0 if there is none. Raises `InvalidRequestError`."""
+    values = [value for found, value, _, _ in fields_of(message) if found == number and isinstance(value, int)]
+    return (values or [0])[-1]
+
+
+def only(message: bytes, numbers: Collection[int]) -> bytes:
+    """Return a message with some of its fields of bytes only; raises `InvalidRequestError`."""
+    return b"".join(message[begin:end] for number, _, begin, end in fields_of(message) if number in numbers)
+
+
+def without(message: bytes, number: int) -> bytes:
+    """Return a message without one of its fields of bytes; raises `InvalidRequestError`."""
+    spans = [(begin, end) for found, _, begin, end in fields_of(message) if found == number]
+    parts, at = [], 0
+    for begin, end in spans:
+        parts.append(message[at:begin])
+        at = end
+    return b"".join((*parts, message[at:]))
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
@@ -66,16 +133,55 @@ def in_the_name_of(message: bytes, session_id: str, user_id: str) -> bytes:
         session_id: of the session.
         user_id: of the user.
     """
-    user = _field(_USER_ID, user_id.encode()) + _field(_USER_NAME, user_id.encode())
-    return message + _field(_SESSION_ID, session_id.encode()) + _field(_USER_CONTEXT, user)
+    user = field(_USER_ID, user_id.encode()) + field(_USER_NAME, user_id.encode())
+    return message + field(_SESSION_ID, session_id.encode()) + field(_USER_CONTEXT, user)
+
+
+def observed_by(method: str, message: bytes) -> str:
+    """Return the id of Spark's that a client expects its session to have; empty if it has seen none yet."""
+    number = OBSERVED.get(method)
+    return "" if number is None else last_of(message, number).decode("ascii", "replace")
+
+
+def unobserved(method: str, message: bytes) -> bytes:
+    """Return a request that expects no certain session of Spark's."""
+    number = OBSERVED.get(method)
+    return message if number is None else without(message, number)
+
+
+def as_of(method: str, answer: bytes, session_id: str, shown_id: str) -> bytes:
+    """Return an answer of Spark's as one of another session.
+
+    Args:
+        method: that was called.
+        answer: of Spark.
+        session_id: the client's id of the session.
+        shown_id: to show as Spark's id of the session, so that it is the same at each driver.
+    """
+    ours, sparks = ANSWERED[method]
+    return answer + field(ours, session_id.encode()) + field(sparks, shown_id.encode())
+
+
+def is_complete(request: bytes, answers: Iterable[bytes]) -> bool:
+    """Return whether a call that changes a session is complete with these answers.
+
+    Spark may end the answers to an `ExecutePlanRequest` with options (field 5) earlier, and the client then reattaches.
+
+    Args:
+        request: the first one of the call.
+        answers: all of them.
+    """
+    numbers = {number for answer in answers for number, _, _, _ in fields_of(answer)}
+    return _RESULT_COMPLETE in numbers or not all_of(request, _REQUEST_OPTIONS)
 
 
 def released(session_id: str) -> bytes:
     """Return the answer to a request to release a session that is not open (a `ReleaseSessionResponse`)."""
-    return _field(_SESSION_ID, session_id.encode())
+    return field(_SESSION_ID, session_id.encode())
 
 
-def _field(number: int, content: bytes) -> bytes:
+def field(number: int, content: bytes) -> bytes:
+    """Return a field of bytes, encoded."""
     return _encoded(number << 3 | _BYTES) + _encoded(len(content)) + content
 
 

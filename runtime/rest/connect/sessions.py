@@ -106,28 +106,34 @@ class Over:
 
     Args:
         reason: one line that says why, and what to do.
+        is_lost: whether its driver has been lost; if not, its client, a user or the idle time-out has ended it.
     """
 
     reason: str
+    is_lost: bool = False
 
 
 Step = Begin | Wait | Reach | Over
 
 
-def next_step(job: ArchivedExecutionGraph | None, user: str, method: str) -> Step:
+def next_step(job: ArchivedExecutionGraph | None, user: str, method: str, *, is_begun: bool = False) -> Step:
     """Return what a call needs next.
 
     Args:
         job: the session's; None if there is none.
         user: as for `job_of`.
         method: of the service.
+        is_begun: whether the session has begun already, so that its job is lost if there is none.
     """
+    if job is None and is_begun:
+        return Over(f"the job of the Spark session is lost; {_AGAIN}", is_lost=True)
     if job is None:
         return Begin() if method in BEGINNING else Over(f"there is no such Spark session; {_AGAIN}")
     if job.owner != user:  # another user has submitted a job under this id
         return Over(f"job {job.job_id} is no Spark session of this user; {_AGAIN}")
     if job.status in _ENDING:
-        return Over(f"the Spark session has ended: its job {job.job_id} is {_end_of(job)}; {_AGAIN}")
+        is_lost = job.status in (JobStatus.FAILING, JobStatus.FAILED)
+        return Over(f"the Spark session has ended: its job {job.job_id} is {_end_of(job)}; {_AGAIN}", is_lost)
     running = (task.attempts[-1] for task in job.tasks if task.state is ExecutionState.RUNNING)
     attempt = next(running, None)
     return Wait() if attempt is None or not attempt.task_executor else Reach(attempt.task_executor)

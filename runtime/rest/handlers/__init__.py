@@ -28,11 +28,11 @@ ROUTES: tuple[RestRoute, ...] = (
     *processes.ROUTES,
     *jobs.ROUTES,
     *vertices.ROUTES,
+    *switched_off.ROUTES,  # before checkpoints: /rescales/config is no trigger id
     *checkpoints.ROUTES,
     *applications.ROUTES,
     *task_managers.ROUTES,
     *submission.ROUTES,
     *gateways.ROUTES,
     *history.ROUTES,
-    *switched_off.ROUTES,
 )

@@ -49,6 +49,8 @@ MOST_CHARACTERS = 4096
 MOST_OF_A_BODY = 64 * 1024
 NO_INTERVAL = (1 << 63) - 1
 """Flink's interval where there are no periodic checkpoints, which its page knows."""
+MOST_PARTITIONS = (1 << 31) - 1
+"""Largest number of partitions in Spark, a Java int."""
 ANY_NUMBER = (1 << 31) - 1
 """Flink's number of failures that are tolerated where all are."""
 
@@ -318,6 +320,12 @@ _SAVEPOINT = _form(target_directory=_PATH, cancel_job=_FLAG, formatType=_FORMAT)
 _STOP = _form(targetDirectory=_PATH, drain=_FLAG, formatType=_FORMAT)
 _CHECKPOINT = _form(checkpointType={"type": ["string", "null"], "enum": ["CONFIGURED", "FULL", "INCREMENTAL", None]})
 _ROLLBACK = {**_form(target={**_PATH, "type": "string", "minLength": 1}, newQueryId=_FLAG), "required": ["target"]}
+_RESCALE = _form(
+    partitions={"type": ["integer", "null"], "minimum": 1, "maximum": MOST_PARTITIONS},
+    undo=_FLAG,
+    query={"type": ["string", "null"], "maxLength": MOST_CHARACTERS},
+    targetDirectory=_PATH,
+)
 _DISPOSAL = {**_form(savepoint_path={**_PATH, "type": "string", "minLength": 1}), "required": ["savepoint-path"]}
 _JOB = "/jobs/{jobid}"
 _CHECKPOINTS = _JOB + "/checkpoints"
@@ -428,10 +436,13 @@ async def _body(request: Request, form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require(name: str, value: Any, schema: Mapping[str, Any]) -> None:
-    kinds = {"string": str, "boolean": bool, "null": type(None)}
+    kinds = {"string": str, "boolean": bool, "integer": int, "null": type(None)}
     words = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-    if not isinstance(value, tuple(kinds[word] for word in words)):
-        raise RestError(400, f"{name} must be a {words[0]}")
+    is_bool = isinstance(value, bool)  # which Python counts as an integer
+    if not isinstance(value, tuple(kinds[word] for word in words)) or (is_bool and "boolean" not in words):
+        raise RestError(400, f"{name} must be {'an' if words[0] == 'integer' else 'a'} {words[0]}")
+    if "minimum" in schema and value is not None and not schema["minimum"] <= value <= schema["maximum"]:
+        raise RestError(400, f"{name} must be a whole number from {schema['minimum']} to {schema['maximum']}")
     if "enum" in schema and value not in schema["enum"]:
         raise RestError(400, f"{name} must be one of {', '.join(word for word in schema['enum'] if word)}")
 
@@ -527,6 +538,36 @@ async def roll_back(rest: Rest, request: Request) -> Response:
     finally:
         rest.snapshots.forget()
     return answer({**triggered(trigger_id), "location": target})
+
+
+@_trigger(
+    f"{_JOB}/rescales",
+    "Give the state of a job's queries another number of partitions; a job in a slot does it",
+    form=_RESCALE,
+    result={**forms.TRIGGERED, "rescale-job": str},
+).on(ROUTES)
+async def rescale(rest: Rest, request: Request) -> Response:
+    """Answer when the job that does it is persisted."""
+    given = await _body(request, _RESCALE)
+    partitions, query, target = given.get("partitions"), given.get("query") or "", given.get("targetDirectory")
+    if bool(given.get("undo")) == (partitions is not None):
+        raise RestError(400, "name either partitions, the new number, or undo: true for the number before the last")
+    if query and partitions is None:
+        raise RestError(400, "undo takes no query: it undoes the whole of the last rescale")
+    directory = str(await asyncio.to_thread(directory_of, rest.configuration, target)) if target else ""
+    trigger_id, job_id = _trigger_id(given.get("triggerId")), job_id_of(request)
+    try:
+        doing = await rest.backend.trigger_rescale(job_id, trigger_id, partitions, query, directory)
+    finally:
+        rest.snapshots.forget()
+    return answer({**triggered(trigger_id), "rescale-job": doing}, 202)
+
+
+@RestRoute("GET", _JOB + "/rescales/{triggerid}", "What became of a rescale", result=forms.OPERATION).on(ROUTES)
+async def get_rescale(rest: Rest, request: Request) -> Response:
+    """Answer with the status of a rescale; where it is done, with the savepoint from which the tasks have restarted."""
+    job_id, trigger_id = job_id_of(request), _trigger_id(request.path_params["triggerid"])
+    return answer(savepoint(await rest.backend.rescale_status(job_id, trigger_id)))
 
 
 def _unknown(job_id: JobID, trigger_id: TriggerID) -> RestError:

@@ -246,6 +246,13 @@ async def _roll_back(rest: Rest, job_id: Any, trigger_id: Any, target: str, new_
     return await rest.backend.roll_back(job_id, trigger_id, directory, new_query_id)
 
 
+async def _trigger_rescale(
+    rest: Rest, job_id: Any, trigger_id: Any, partitions: int | None, query: str, target: str
+) -> Any:
+    directory = await _directory(rest, target) if target else ""
+    return await rest.backend.trigger_rescale(job_id, trigger_id, partitions, query, directory)
+
+
 async def _dispose_savepoint(rest: Rest, path: str) -> bool:
     return await rest.backend.dispose_savepoint(await _directory(rest, path))
 
@@ -254,6 +261,7 @@ _CALLS: Mapping[str, Callable[..., Awaitable[Any]]] = {
     "trigger_savepoint": _trigger_savepoint,
     "stop_with_savepoint": _stop_with_savepoint,
     "roll_back": _roll_back,
+    "trigger_rescale": _trigger_rescale,
     "dispose_savepoint": _dispose_savepoint,
 }
 """By the names of the Dispatcher's methods."""

@@ -17,12 +17,13 @@ import psutil
 
 from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver import event_logs
-from runtime.spark.driver.api import ActiveQueries, DriverInfo, SparkEndpoint, StoppedQueries, StreamingQueryInfo
+from runtime.spark.driver.api import DriverInfo, SparkEndpoint
 from runtime.spark.driver.cds import sharing
 from runtime.spark.driver.connection import Connection, new_pool, process_of, run_on
 from runtime.spark.driver.gateway import DriverGateway
 from runtime.spark.driver.java import find_java
 from runtime.spark.driver.jvm import PACKAGES, LeftoverSparkWork
+from runtime.spark.driver.jvm_driver import JvmDriver
 from runtime.spark.driver.launch import (
     DriverOptions,
     await_connection,
@@ -47,7 +48,7 @@ _RESET_PATIENCE = 60.0
 _NOT_BEGUN = "EXECUTION_STATE_TRANSITION_INVALID_OPERATION_STATUS_MISMATCH"
 
 
-class LocalDriver:
+class LocalDriver(JvmDriver):
     """The `SparkDriver` of the cluster's own JVM, which `start` starts or `adopt` takes over from another process.
 
     Args:
@@ -56,12 +57,9 @@ class LocalDriver:
     """
 
     is_ours = True
-    has_streaming = True
 
     def __init__(self, jvm: Connection[DriverGateway], *, alone: bool = False) -> None:
-        self.info = jvm.info
-        self._jvm = jvm
-        self._gateway = jvm.gateway
+        super().__init__(jvm)
         if jvm.info.tables:
             self._gateway.keep_tables(Path(jvm.info.tables))
         self._alone = alone
@@ -140,32 +138,12 @@ class LocalDriver:
         """
         return cls(await connect(info, DriverGateway.attach))
 
-    @property
-    def loss(self) -> str:
-        return self._jvm.loss
-
-    @property
-    def alive(self) -> bool:
-        return self._jvm.alive
-
-    async def wait_dead(self, timeout: float | None = None) -> bool:
-        return await self._jvm.wait_dead(timeout)
-
-    async def ping(self) -> bool:
-        return await self._jvm.call(self._gateway.ping)
-
-    async def jvm_figures(self) -> dict[str, int] | None:
-        return await self._jvm.call(self._gateway.jvm_figures)
-
     async def stop(self, timeout: float = 10.0) -> None:
         """End the JVM by SIGTERM, so that Spark removes its directories (0.6 s); by SIGKILL after `timeout` seconds."""
         await self._jvm.stop(timeout)
 
     def kill(self, why: str = "") -> None:
         self._jvm.kill(why)
-
-    async def close(self) -> None:
-        await self._jvm.close()
 
     async def reset(self) -> None:
         """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs.
@@ -224,9 +202,6 @@ class LocalDriver:
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
 
-    async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
-        return await self._jvm.call(self._gateway.start_settings, settings)
-
     async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
         if not settings.get(PACKAGES):
             return []
@@ -278,24 +253,6 @@ class LocalDriver:
     async def active_jobs(self, endpoint: SparkEndpoint) -> list[int]:
         """Return the ids of a task's running Spark jobs."""
         return await self._jvm.call(self._gateway.active_jobs, endpoint)
-
-    # --- streaming queries and locks
-
-    async def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
-        return await self._jvm.call(self._gateway.streaming_queries, endpoint)
-
-    async def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
-        return await self._jvm.call(self._gateway.active_queries, endpoint)
-
-    async def stop_streaming_queries(self, queries: ActiveQueries, *, drain: bool, timeout_s: float) -> StoppedQueries:
-        # on the loop's threads: this may take long
-        return await asyncio.to_thread(self._gateway.stop_at_boundary, queries, drain, timeout_s)
-
-    async def lock_file(self, path: Path, owner: str) -> bool:
-        return await self._jvm.call(self._gateway.lock_file, str(path), owner)
-
-    async def unlock_files(self, owner: str) -> None:
-        await self._jvm.call(self._gateway.unlock_files, owner)
 
 
 async def connect(info: DriverInfo | Path, attach: Callable[[DriverGateway], None]) -> Connection[DriverGateway]:

@@ -4,8 +4,9 @@ import { ApiError, at, getJson, request } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
 import { isOver } from "../parts.js";
+import { jobHref } from "./job_tables.js";
 
-// By job: {kind, what, id, ended, words, bad}. The id is chosen here, so that asking again is asking once.
+// By job: {kind, what, id, ended, words, bad, by}, by: the job that does it, if one does. The id is chosen here, so that asking again is asking once.
 const asked = new Map();
 
 function triggerId() {
@@ -29,15 +30,16 @@ export async function follow(jobId) {
   }
 }
 
-async function trigger(job, path, kind, what, shell) {
+async function trigger(job, path, kind, what, shell, wanted = {}) {
   const mine = { kind, what, ended: false, bad: false, words: `${what} is being made…` };
   const id = triggerId();
   try {
-    await request(`jobs/${at(job.jid)}/${path}`, {
+    const response = await request(`jobs/${at(job.jid)}/${path}`, {
       method: "POST",
-      body: JSON.stringify({ triggerId: id }),
+      body: JSON.stringify({ ...wanted, triggerId: id }),
       headers: { "Content-Type": "application/json" },
     });
+    mine.by = (await response.json())["rescale-job"];
   } catch (error) {
     asked.set(job.jid, { ...mine, ended: true, bad: true, words: error.message });
     shell.redraw();
@@ -74,7 +76,8 @@ export function rollBack(job, checkpoint, shell) {
 /** The buttons of a running streaming job, and what became of the last request. */
 export function actions(job, shell) {
   const mine = asked.get(job.jid);
-  const said = mine && h("p", { class: mine.bad ? "problem wrap" : "wrap", role: "status" }, mine.words);
+  const by = mine?.by && [" ", h("a", { href: jobHref(mine.by) }, "The job that does it")];
+  const said = mine && h("p", { class: mine.bad ? "problem wrap" : "wrap", role: "status" }, mine.words, by);
   if (isOver(job.state) || job["job-type"] !== "STREAMING") return said ? [said] : [];
   const busy = Boolean(mine && !mine.ended) || job.state !== "RUNNING";
   const button = (text, kind, act) => h("button", { type: "button", class: kind, disabled: busy, on: { click: act } }, text);
@@ -85,6 +88,14 @@ export function actions(job, shell) {
       verb: "Stop with a savepoint",
       act: () => trigger(job, "stop", "savepoints", "The savepoint of the stop", shell),
     });
+  const rescale = () =>
+    confirm({
+      title: "Rescale this job?",
+      text: `A job in a free slot copies the state of “${job.name}” into another number of partitions. Then its tasks restart from the copy, and repeat the batches since.`,
+      number: "Number of partitions",
+      verb: "Rescale",
+      act: (partitions) => trigger(job, "rescales", "rescales", "The rescale", shell, { partitions }),
+    });
   const plainly = (...request) => () => trigger(job, ...request, shell).catch(() => {}); // what went wrong is said below
   return [
     h(
@@ -92,6 +103,7 @@ export function actions(job, shell) {
       { class: "buttons", key: "actions" },
       button("Take a checkpoint", "", plainly("checkpoints", "checkpoints", "The checkpoint")),
       button("Make a savepoint", "", plainly("savepoints", "savepoints", "The savepoint")),
+      button("Rescale…", "", rescale),
       button("Stop with a savepoint", "danger", stop),
     ),
     said,

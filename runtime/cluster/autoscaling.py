@@ -1,0 +1,224 @@
+"""Decides how many partitions the state of a streaming query should have, by the figures of its last batches. Pure.
+
+The policy keeps the busy time of a query near a target. Busy time is the part of the time in which a batch runs. It is
+inversely proportional to the number of partitions, as far as the slots have cores for them. Four things keep the number
+from going up and down:
+
+- a band: nothing changes while the busy time is between two limits around the target;
+- a pause after each change, longer before a decrease;
+- a decrease needs a long quiet time, and is sized by the busiest batch of it;
+- one change multiplies or divides the number by a factor at most.
+
+The idea is that of the autoscaler of Flink's Kubernetes operator (FLIP-271), with busy time in place of true rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from runtime.checkpoint.description import QueryDescription
+from runtime.protocol.streaming_query import QueryHistory
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
+SATURATED = 0.98
+"""Busy time from which it is unknown how much more there is to do: batches follow each other without a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalePolicy:
+    """Limits of the decisions.
+
+    Args:
+        least: smallest number of partitions.
+        most: largest number of partitions.
+        target: busy time that a new number aims at.
+        above: busy time above which the number grows.
+        below: busy time below which the number shrinks.
+        lag: largest lag, in the unit of the source's offsets; above it the number grows. None: the lag is not judged.
+        window: number of batches that are judged; all of them since the last change.
+        quiet_s: seconds whose batches all have to be below `below` before the number shrinks.
+        pause_up_s: seconds after a change before the number may grow.
+        pause_down_s: seconds after a change before the number may shrink.
+        factor: largest factor by which one decision changes the number.
+
+    Raises:
+        ValueError: the limits contradict each other.
+    """
+
+    least: int = 1
+    most: int = 64
+    target: float = 0.6
+    above: float = 0.8
+    below: float = 0.35
+    lag: int | None = None
+    window: int = 5
+    quiet_s: float = 900.0
+    pause_up_s: float = 120.0
+    pause_down_s: float = 1800.0
+    factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise ValueError(f"the numbers of partitions must be from 1 on, in order: {self.least}, {self.most}")
+        if not 0 < self.below < self.target < self.above < SATURATED:
+            raise ValueError(
+                f"the busy times must grow between 0 and {SATURATED}: "
+                f"below {self.below}, target {self.target}, above {self.above}"
+            )
+        if self.factor <= 1 or self.window < 1:
+            raise ValueError("factor must be above 1, and window at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Figures of a batch: when it ended, in milliseconds since the epoch, busy time, and lag if it is known."""
+
+    at_ms: int
+    busy: float
+    lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision.
+
+    Args:
+        partitions: the wanted number; the present one if nothing is to be done.
+        reason: why, on one line.
+    """
+
+    partitions: int
+    reason: str
+
+
+def batches_of(history: QueryHistory) -> list[Batch]:
+    """Return the batches of a history that tell a busy time, the oldest first.
+
+    Spark divides the rows of a batch by the time since the batch before, and by its duration. The quotient of the two
+    rates is the busy time. A batch without rows has none.
+    """
+    columns = zip(history.at_ms, history.rows_per_second, history.processed_per_second, history.lags, strict=True)
+    return [Batch(at_ms, arrived / done, lag) for at_ms, arrived, done, lag in columns if arrived > 0 and done > 0]
+
+
+def decide(
+    policy: AutoscalePolicy, partitions: int, batches: Sequence[Batch], now_ms: int, changed_ms: int | None = None
+) -> Decision:
+    """Decide how many partitions a query should have.
+
+    Args:
+        policy: the limits.
+        partitions: the present number.
+        batches: the last batches, the oldest first.
+        now_ms: the time, in milliseconds since the epoch.
+        changed_ms: when the tasks last started with another state; None if they never did.
+    """
+    bounded = min(max(partitions, policy.least), policy.most)
+    if bounded != partitions:
+        return Decision(bounded, f"{partitions} is not between {policy.least} and {policy.most}")
+    since = [batch for batch in batches if changed_ms is None or batch.at_ms > changed_ms]
+    recent = since[-policy.window :]
+    if len(recent) < policy.window:
+        return Decision(partitions, f"{len(recent)} of {policy.window} batches with rows since the last change")
+    busy = median(batch.busy for batch in recent)
+    lags = [batch.lag for batch in recent if batch.lag is not None]
+    is_late = policy.lag is not None and bool(lags) and median(lags) > policy.lag
+    paused_s = math.inf if changed_ms is None else (now_ms - changed_ms) / 1000
+    if busy > policy.above or is_late:
+        return _more(policy, partitions, busy, is_late, paused_s)
+    quiet = [batch for batch in since if now_ms - batch.at_ms <= policy.quiet_s * 1000]
+    has_history = bool(since) and now_ms - since[0].at_ms >= policy.quiet_s * 1000
+    busiest = max((batch.busy for batch in quiet), default=1.0)
+    if busiest < policy.below:
+        return _fewer(policy, partitions, busiest, has_history, paused_s)
+    return Decision(partitions, f"{_share(busy)} busy, between {_share(policy.below)} and {_share(policy.above)}")
+
+
+def _more(policy: AutoscalePolicy, partitions: int, busy: float, is_late: bool, paused_s: float) -> Decision:
+    why = f"{_share(busy)} busy, above {_share(policy.above)}"
+    if is_late:
+        why = f"lag above {policy.lag}, {_share(busy)} busy"
+    if partitions == policy.most:
+        return Decision(partitions, f"{why}; {policy.most} is the most allowed")
+    if paused_s < policy.pause_up_s:
+        return Decision(partitions, f"{why}; changed {paused_s:.0f} s ago, waits {policy.pause_up_s:.0f} s")
+    step = math.ceil(partitions * policy.factor)
+    by_busy = math.ceil(partitions * busy / policy.target)
+    wanted = step if is_late or busy >= SATURATED else min(by_busy, step)
+    return Decision(min(max(wanted, partitions + 1), policy.most), why)
+
+
+def _fewer(policy: AutoscalePolicy, partitions: int, busiest: float, has_history: bool, paused_s: float) -> Decision:
+    why = f"{_share(busiest)} busy at most, below {_share(policy.below)}"
+    if partitions == policy.least:
+        return Decision(partitions, f"{why}; {policy.least} is the least allowed")
+    if not has_history:
+        return Decision(partitions, f"{why}, but not yet for {policy.quiet_s:.0f} s")
+    if paused_s < policy.pause_down_s:
+        return Decision(partitions, f"{why}; changed {paused_s:.0f} s ago, waits {policy.pause_down_s:.0f} s")
+    lowest = max(math.ceil(partitions / policy.factor), policy.least)
+    wanted = max(math.ceil(partitions * busiest / policy.target), lowest)
+    if wanted >= partitions:
+        return Decision(partitions, f"{why}; fewer partitions would miss the target of {_share(policy.target)}")
+    return Decision(wanted, f"{why} for {policy.quiet_s:.0f} s")
+
+
+def _share(busy: float) -> str:
+    return f"{busy:.0%}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A decision about a query of a job.
+
+    Args:
+        query: its name.
+        partitions: the present number of partitions of its state; null if it has no state, or none is saved.
+        wanted: the number that it should have; null if there is no present one.
+        reason: why, on one line.
+    """
+
+    query: str
+    partitions: int | None
+    wanted: int | None
+    reason: str
+
+
+def advise(
+    policy: AutoscalePolicy,
+    histories: Iterable[QueryHistory],
+    saved: Iterable[QueryDescription],
+    now_ms: int,
+    changed_ms: int | None,
+) -> list[Advice]:
+    """Decide about each query of a job.
+
+    Args:
+        policy: the limits.
+        histories: figures of the queries' past batches.
+        saved: the queries' state in the last checkpoint, which tells the present number of partitions.
+        now_ms: as of `decide`.
+        changed_ms: as of `decide`.
+    """
+    known = {description.name: description for description in saved}
+    return [_advise(policy, history, known.get(history.name), now_ms, changed_ms) for history in histories]
+
+
+def _advise(
+    policy: AutoscalePolicy,
+    history: QueryHistory,
+    saved: QueryDescription | None,
+    now_ms: int,
+    changed_ms: int | None,
+) -> Advice:
+    if saved is None:
+        return Advice(history.name, None, None, "the last checkpoint has no state under its name")
+    partitions = saved.conf.get(_PARTITIONS, "")
+    if not saved.operators or not partitions.isdecimal():
+        return Advice(history.name, None, None, "it has no stateful operator, so it has no partitions to change")
+    made = decide(policy, int(partitions), batches_of(history), now_ms, changed_ms)
+    return Advice(history.name, int(partitions), made.partitions, made.reason)

@@ -1,0 +1,272 @@
+"""How many partitions a query should have: each rule, and a day and a night of load."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from runtime.checkpoint.description import OperatorDescription, QueryDescription
+from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
+from runtime.checkpoint.snapshot import take_snapshot
+from runtime.cluster.autoscaling import Advice, AutoscalePolicy, Batch, Decision, advise, batches_of, decide
+from runtime.cluster.cli import cli
+from runtime.ids import JobID
+from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
+from runtime.protocol.checkpoints import SnapshotType
+from runtime.protocol.streaming_query import QueryHistory
+from tests.json_output import parsed
+from tests.streaming_files import StreamingFiles
+from tests.unit.test_jobgraph import vid
+
+NOW = 10_000_000
+
+
+def steady(busy: float, count: int = 200, lag: int | None = None, every_s: float = 10.0) -> list[Batch]:
+    """Batches that are so busy, the last one now."""
+    return [Batch(NOW - round(1000 * every_s * back), busy, lag) for back in reversed(range(count))]
+
+
+def decided(
+    busy: float, partitions: int = 10, *, lag: int | None = None, changed_s: float | None = None, **limits: float
+) -> Decision:
+    policy = AutoscalePolicy(**limits)  # type: ignore[arg-type]
+    changed_ms = None if changed_s is None else NOW - round(changed_s * 1000)
+    return decide(policy, partitions, steady(busy, lag=lag), NOW, changed_ms)
+
+
+@pytest.mark.parametrize(
+    ("busy", "wanted", "why"),
+    [
+        (0.79, 10, "79% busy, between 35% and 80%"),
+        (0.36, 10, "36% busy, between 35% and 80%"),
+        (0.9, 15, "90% busy, above 80%"),
+        (0.98, 20, "98% busy, above 80%"),  # how much more there is to do is unknown
+        (1.3, 20, "130% busy"),
+        (0.3, 5, "30% busy at most, below 35% for 900 s"),
+        (0.34, 6, "34% busy at most"),
+        (0.01, 5, "1% busy at most"),  # one step at a time
+    ],
+)
+def test_the_number_follows_the_busy_time(busy: float, wanted: int, why: str) -> None:
+    made = decided(busy)
+    assert (made.partitions, why in made.reason) == (wanted, True), made
+
+
+def test_the_bounds_hold() -> None:
+    assert decided(1.0, 10, most=10) == Decision(10, "100% busy, above 80%; 10 is the most allowed")
+    assert decided(1.0, 10, most=12).partitions == 12
+    assert decided(0.1, 3, least=3) == Decision(3, "10% busy at most, below 35%; 3 is the least allowed")
+    assert decided(0.1, 8, least=7).partitions == 7
+    assert decided(0.5, 10, most=8) == Decision(8, "10 is not between 1 and 8")
+    assert decided(0.5, 1, least=2) == Decision(2, "1 is not between 2 and 64")
+    assert decided(0.81, 1).partitions == 2
+    assert decided(0.34, 1).partitions == 1
+
+
+def test_after_a_change_there_is_a_pause_longer_before_a_decrease() -> None:
+    assert decided(1.0, changed_s=100) == Decision(10, "100% busy, above 80%; changed 100 s ago, waits 120 s")
+    assert decided(1.0, changed_s=121).partitions == 20
+    early = decided(0.1, changed_s=1000)
+    assert early == Decision(10, "10% busy at most, below 35%; changed 1000 s ago, waits 1800 s")
+    assert decided(0.1, changed_s=1801).partitions == 5
+
+
+def test_batches_from_before_a_change_tell_nothing() -> None:
+    assert decided(1.0, changed_s=30) == Decision(10, "3 of 5 batches with rows since the last change")
+    assert decide(AutoscalePolicy(), 10, [], NOW) == Decision(10, "0 of 5 batches with rows since the last change")
+
+
+def test_one_busy_batch_is_enough_against_a_decrease_and_too_little_for_an_increase() -> None:
+    batches = steady(0.1)
+    batches[-40] = Batch(batches[-40].at_ms, 2.0)
+    assert decide(AutoscalePolicy(), 10, batches, NOW).partitions == 10
+    batches = steady(0.1)
+    batches[-1] = Batch(NOW, 2.0)
+    assert decide(AutoscalePolicy(), 10, batches, NOW).partitions == 10
+
+
+def test_a_decrease_needs_a_long_quiet_time() -> None:
+    short = decide(AutoscalePolicy(), 10, steady(0.1, 60), NOW)
+    assert short == Decision(10, "10% busy at most, below 35%, but not yet for 900 s")
+
+
+def test_a_lag_above_its_objective_is_a_reason_alone() -> None:
+    policy = AutoscalePolicy(lag=1000)
+    assert decide(policy, 10, steady(0.5, lag=1001), NOW) == Decision(20, "lag above 1000, 50% busy")
+    assert decide(policy, 10, steady(0.1, lag=1001), NOW).partitions == 20
+    assert decide(policy, 10, steady(0.5, lag=1000), NOW).partitions == 10
+    assert decide(policy, 10, steady(0.5), NOW).partitions == 10  # it is not known
+    assert decide(AutoscalePolicy(), 10, steady(0.5, lag=1001), NOW).partitions == 10
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"least": 0}, "from 1 on"),
+        ({"least": 9, "most": 8}, "in order: 9, 8"),
+        ({"target": 0.9}, "must grow"),
+        ({"below": 0.7}, "must grow"),
+        ({"above": 1.0}, "must grow"),
+        ({"factor": 1.0}, "factor must be above 1"),
+        ({"window": 0}, "window at least 1"),
+    ],
+)
+def test_limits_that_contradict_each_other_are_refused(limits: dict[str, float], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        AutoscalePolicy(**limits)  # type: ignore[arg-type]
+
+
+def test_the_busy_time_of_a_batch_is_the_quotient_of_its_rates() -> None:
+    history = QueryHistory(
+        vid("a"),
+        "q",
+        "r",
+        "counts",
+        (1, 2, 3),
+        (0, 1, 2),
+        (50.0, 0.0, 30.0),
+        (100.0, 0.0, 0.0),
+        (5,) * 3,
+        (),
+        (),
+        (7,) * 3,
+    )
+    assert batches_of(history) == [Batch(1, 0.5, 7)]
+
+
+def described(name: str, partitions: str = "10", *, stateful: bool = True) -> QueryDescription:
+    operators = (OperatorDescription(0, "dedupe"),) if stateful else ()
+    return QueryDescription(name, operators=operators, conf={"spark.sql.shuffle.partitions": partitions})
+
+
+def history_of(name: str, busy: float) -> QueryHistory:
+    batches = steady(busy)
+    count = len(batches)
+    at_ms = tuple(batch.at_ms for batch in batches)
+    rates = (100.0 * busy,) * count, (100.0,) * count
+    return QueryHistory(vid("a"), "q", "r", name, at_ms, (), *rates, (), (), (), (None,) * count)
+
+
+def test_each_query_of_a_job_is_advised_by_its_own_figures_and_state() -> None:
+    histories = [
+        history_of(name, busy) for name, busy in (("counts", 0.9), ("plain", 0.9), ("new", 0.9), ("calm", 0.5))
+    ]
+    saved = [described("counts"), described("plain", stateful=False), described("calm", "4")]
+    assert advise(AutoscalePolicy(), histories, saved, NOW, None) == [
+        Advice("counts", 10, 15, "90% busy, above 80%"),
+        Advice("plain", None, None, "it has no stateful operator, so it has no partitions to change"),
+        Advice("new", None, None, "the last checkpoint has no state under its name"),
+        Advice("calm", 4, 4, "50% busy, between 35% and 80%"),
+    ]
+
+
+class Client:
+    """A client of a cluster with one job."""
+
+    sees_files = True
+
+    def __init__(self, figures: CheckpointStatsSnapshot) -> None:
+        self.figures = figures
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
+        return self.figures
+
+    def query_histories(self, job_id: JobID) -> list[QueryHistory]:
+        return [replace(history_of("counts", 0.9), at_ms=tuple(round(time.time() * 1000) for _ in range(200)))]
+
+
+def test_the_command_shows_the_decision_and_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path / "live")
+    files.run(2)
+    made = write_savepoint(tmp_path / "s", SavepointJob("a" * 32, "job"), [take_snapshot(files.query, tmp_path / "c")])
+    taken = CheckpointStats(
+        1, CheckpointStatsStatus.COMPLETED, SnapshotType.CHECKPOINT, 0, None, 1, 1, 0, 0, 0, external_path=made.path
+    )
+    client = Client(CheckpointStatsSnapshot())
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: client)
+
+    def ran(*options: str) -> Result:
+        return CliRunner().invoke(cli, ["job", "autoscale", *options, "a" * 32])
+
+    assert "Missing option '--dry-run'" in ran().stderr
+    assert "busy times must grow" in ran("--dry-run", "--target", "0.9").stderr
+    assert f"job {'a' * 32} has no checkpoint" in str(ran("--dry-run").exception)
+    client.figures = CheckpointStatsSnapshot(latest_completed=taken)
+    words = ["job", "autoscale", "--dry-run", "--json", "a" * 32]
+    (advice,) = parsed(words, ran("--dry-run", "--json").stdout)
+    assert {key: advice[key] for key in ("query", "partitions", "wanted", "reason")} == {
+        "query": "counts",
+        "partitions": 2,
+        "wanted": 3,
+        "reason": "90% busy, above 80%",
+    }
+    assert ran("--dry-run").stdout.splitlines()[1].split() == ["counts", "2", "3", "90%", "busy,", "above", "80%"]
+    client.sees_files = False
+    assert "does not see the cluster's files" in str(ran("--dry-run").exception)
+
+
+# ------------------------------------------------------------------ a day and a night
+
+PER_PARTITION = 100.0  # rows that a partition processes in a second
+PEAK = 1_900.0  # rows that arrive in a second at noon
+EVERY_S, OVERHEAD_S, DOWN_S = 10.0, 0.5, 60.0  # between triggers; of a batch; of a rescale
+DAY_S = 86_400.0
+
+
+def load(second: float) -> float:
+    """Rows that arrive in a second: a tenth of the peak at night, and a hill from 6 to 22 o'clock."""
+    hill = max(0.0, math.sin(math.pi * (second % DAY_S / 3600 - 6) / 16))
+    return PEAK * (0.1 + 0.9 * hill**1.5)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_day_and_a_night_hold_the_lag_with_less_than_a_static_peak(seed: int) -> None:
+    noise = random.Random(seed)
+    policy = AutoscalePolicy(lag=round(PEAK * 30))
+    static = math.ceil(PEAK / PER_PARTITION / policy.target)
+    partitions, changed_ms, now, waiting = static, None, 0.0, 0.0
+    batches: list[Batch] = []
+    changes: list[tuple[float, int]] = []
+    slot_seconds = held = total = 0.0
+    began = -EVERY_S
+    while now < 2 * DAY_S:
+        start = max(now, began + EVERY_S)
+        waiting += load(start) * noise.uniform(0.9, 1.1) * (start - now)
+        slot_seconds += partitions * (start - now)
+        took = OVERHEAD_S + waiting / (partitions * PER_PARTITION)
+        lag = load(start) * took
+        busy = took / (start - began)
+        now, began, waiting = start + took, start, lag
+        slot_seconds += partitions * took
+        batches.append(Batch(round(now * 1000), busy, round(lag)))
+        held += lag <= policy.lag  # type: ignore[operator]
+        total += 1
+        made = decide(policy, partitions, batches[-240:], round(now * 1000), changed_ms)
+        if made.partitions != partitions:
+            changes.append((now, made.partitions - partitions))
+            waiting += load(now) * DOWN_S
+            slot_seconds += partitions * DOWN_S
+            now += DOWN_S
+            partitions, changed_ms = made.partitions, round(now * 1000)
+    reversals = Counter(
+        later - earlier < 3600 for (earlier, one), (later, other) in pairwise(changes) if one * other < 0
+    )
+    report = f"{len(changes)} changes, held {held / total:.4f}, slots {slot_seconds / now / static:.3f}, {changes}"
+    assert held / total >= 0.99, report
+    assert slot_seconds / (now * static) <= 0.60, report
+    assert reversals[True] <= 1, report  # an oscillation: there and back within an hour
+    assert 4 <= len(changes) <= 40, report
