@@ -34,7 +34,8 @@ spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 2).getOrCrea
 spark.conf.set("spark.sql.session.timeZone", "UTC")
 rows = spark.readStream.schema("at TIMESTAMP, key STRING").option("maxFilesPerTrigger", 1).json(source)
 counts = (
-    rows.selectExpr("at", "KEY AS key").withWatermark("at", "0 seconds").groupBy(F.window("at", "1 minute"), "key").count()
+    rows.selectExpr("at", "KEY AS key").withWatermark("at", "0 seconds")
+    .groupBy(F.window("at", "1 minute"), "key").count()
     .selectExpr("window.start AS start", "key", "count", "'VERSION' AS version")
 )
 writer = counts.writeStream.queryName("counts").format("parquet").option("checkpointLocation", location)
