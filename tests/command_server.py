@@ -116,8 +116,9 @@ def _serve(control: socket.socket) -> list[str] | None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    watched: list[socket.socket | int] = [control, waking]
     while True:
-        ready, _, _ = select.select([control, waking], [], [])
+        ready, _, _ = select.select(watched, [], [])
         if waking in ready:
             os.read(waking, 4096)
             _tell_ends(told)

@@ -147,9 +147,7 @@ class JobSavepoints:
                 "run the command on a machine that sees them",
             )
 
-    def take(
-        self, job_id: JobID, directory: Path | None, remedy: str, trigger_id: TriggerID | None = None
-    ) -> Path:
+    def take(self, job_id: JobID, directory: Path | None, remedy: str, trigger_id: TriggerID | None = None) -> Path:
         """Make a savepoint of a job, which runs on.
 
         Args:
