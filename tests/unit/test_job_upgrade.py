@@ -117,10 +117,12 @@ class Cluster:
         self._live(job_id)
         return self.graphs[JobID(job_id)]
 
-    def call_trigger_savepoint(self, job_id: str, directory: Path | None) -> OperationStatus:
+    def call_trigger_savepoint(
+        self, job_id: str, directory: Path | None, trigger_id: TriggerID | None
+    ) -> OperationStatus:
         self._live(job_id)
         path = self._savepoint(f"checked-{self.calls}", directory)
-        return OperationStatus(TriggerID.random(), OperationState.COMPLETED, path=path)
+        return OperationStatus(trigger_id or TriggerID.random(), OperationState.COMPLETED, path=path)
 
     def call_trigger_checkpoint(self, job_id: str) -> OperationStatus:
         self._live(job_id)
