@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 _CLI = "understudy.runtime.cluster.cli"
@@ -118,7 +117,6 @@ def _serve(control: socket.socket) -> list[str] | None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     watched: list[socket.socket | int] = [control, waking]
-    watched: list[Any] = [control, waking]
     while True:
         ready, _, _ = select.select(watched, [], [])
         if waking in ready:
