@@ -847,7 +847,7 @@ def test_a_driver_that_is_dead_already_gets_no_call(tmp_path: Path, monkeypatch:
             dead = free.getsockname()[1]
         alive, world.spark.port = world.spark.port, dead  # its TaskExecutor does not know of it yet
         monkeypatch.setattr(named, "_listens", listens)
-        waiting = asyncio.create_task(world.answers("ExecutePlan", a_query(), metadata=NAMED))
+        waiting = asyncio.create_task(world.answers("ExecutePlan", a_view("w"), metadata=NAMED))
         looking = asyncio.create_task(looked.wait())
         await asyncio.wait({waiting, looking}, return_when=asyncio.FIRST_COMPLETED)
         assert not waiting.done()
