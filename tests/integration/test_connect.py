@@ -183,7 +183,7 @@ def test_a_named_session_outlives_its_driver(door: Door, tmp_path: Path) -> None
 
     def work() -> None:
         with pytest.raises(PySparkException) as caught:
-            spark.range(1).select(F.udf(wait, "int")("id")).collect()
+            spark.range(1).select(F.udf(wait, "int")("id")).write.format("noop").mode("overwrite").save()
         said.append(str(caught.value))
 
     working = threading.Thread(target=work)
