@@ -1,4 +1,8 @@
-"""Spark Connect clients of two users at a real cluster with two masters: PySpark's own client, unchanged."""
+"""Spark Connect clients of two users at a real cluster with two masters: PySpark's own client, unchanged.
+
+Functions have their type as an object, and say that they use no Arrow: PySpark asks the active session otherwise, which
+may be the session of an earlier test.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.connect import functions as F  # noqa: N812  # as PySpark's users name it
 from pyspark.sql.connect.session import SparkSession
+from pyspark.sql.types import IntegerType
 
 from tests.cluster_harness import Cluster, await_value, started
 from tests.fakes.sshd import unused_port
@@ -99,14 +104,16 @@ def test_a_session_is_a_job_from_its_first_call_until_it_is_stopped(door: Door, 
 
         return int(doubled(number))
 
-    rows = spark.range(3).select(F.udf(twice, "int")("id").alias("twice")).collect()
+    rows = spark.range(3).select(F.udf(twice, IntegerType(), useArrow=False)("id").alias("twice")).collect()
     assert [row.twice for row in rows] == [0, 2, 4]
 
     ended: list[BaseException] = []
 
+    endless = spark.range(1).select(F.udf(lambda _: time.sleep(600), IntegerType(), useArrow=False)("id"))
+
     def sleep() -> None:
         try:
-            spark.range(1).select(F.udf(lambda _: time.sleep(600), "int")("id")).collect()
+            endless.collect()
         except PySparkException as error:
             ended.append(error)
 
@@ -173,7 +180,7 @@ def test_a_named_session_outlives_its_driver(door: Door, tmp_path: Path) -> None
         time.sleep(600)
         return 0
 
-    spark.udf.register("twice", twice, "int")
+    spark.udf.register("twice", twice, IntegerType())
     spark.range(3).createOrReplaceTempView("numbers")
     spark.sql("CREATE TEMP VIEW doubled AS SELECT twice(CAST(id AS INT)) AS n FROM numbers")
     lost = door.job("ada")
@@ -181,9 +188,11 @@ def test_a_named_session_outlives_its_driver(door: Door, tmp_path: Path) -> None
 
     said: list[str] = []
 
+    waiting = spark.range(1).select(F.udf(wait, IntegerType(), useArrow=False)("id"))
+
     def work() -> None:
         with pytest.raises(PySparkException) as caught:
-            spark.range(1).select(F.udf(wait, "int")("id")).write.format("noop").mode("overwrite").save()
+            waiting.write.format("noop").mode("overwrite").save()
         said.append(str(caught.value))
 
     working = threading.Thread(target=work)
