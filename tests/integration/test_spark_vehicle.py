@@ -1003,7 +1003,7 @@ async def stop_leaves_no_process_and_death_is_noticed(driver: LocalDriver) -> No
     waiting = asyncio.create_task(adopted.wait_dead(DEADLINE))
     await driver.stop()
     assert await waiting
-    assert not psutil.pid_exists(pid)
+    assert not lives(pid)
     assert not driver.info.file.exists()
     with pytest.raises(DriverLostError, match=f"process {pid}"):
         await adopted.ping()
