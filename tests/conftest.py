@@ -53,6 +53,13 @@ def no_job_is_left(request: pytest.FixtureRequest, clusters_of_all: list[Cluster
     yield from end_jobs(request, clusters_of_all)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_connect_client_is_remembered() -> Iterator[None]:
+    """PySpark notes in the environment that a process is a Connect client, and programs that it starts are, too."""
+    yield
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+
+
 def end_jobs(request: pytest.FixtureRequest, clusters: list[Cluster]) -> Iterator[None]:
     """End jobs that are left after the tests of a file: at once if one of these has failed, which may be why."""
     failed = request.session.testsfailed

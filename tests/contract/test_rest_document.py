@@ -31,14 +31,15 @@ OPERATIONS = {f"{route.method} {PREFIX}{route.path}": route for route in ROUTES}
 CHOOSY = {
     *(label for label, route in OPERATIONS.items() if route.status >= 400),
     *(f"POST {PREFIX}{path}" for path in ("/jobs/{jobid}/savepoints", "/jobs/{jobid}/stop", "/savepoint-disposal")),
-    *(f"POST {PREFIX}{path}" for path in ("/scripts", "/graphs")),
+    *(f"POST {PREFIX}{path}" for path in ("/jobs/{jobid}/rescales", "/scripts", "/graphs")),
     f"GET {PREFIX}/taskmanagers/{{taskmanagerid}}/flamegraph",
     f"PATCH {PREFIX}/log-levels",
     f"POST {PREFIX}/gateways/{{gateway}}/{{method}}",
     f"DELETE {PREFIX}/blobs/{{key}}",
 }
-"""Those that refuse what no schema can tell: all of it, directories that are not allowed, files that are no Python,
-samples that would take too long, loggers that there are none of, arguments of another form, blobs of jobs."""
+"""Those that refuse what no schema can tell: all of it, directories that are not allowed, a rescale with neither a
+number nor an undo, files that are no Python, samples that would take too long, loggers that there are none of,
+arguments of another form, blobs of jobs."""
 
 ALWAYS = (
     "not_a_server_error",

@@ -156,6 +156,7 @@ async def vehicle(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Veh
         # Of whoever starts a cluster, and uses a Spark of his own.
         patch.setenv("SPARK_REMOTE", "sc://nowhere.invalid")
         patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")  # the default collector, with its metrics
         options = DriverOptions(
             work_dir=directory / "driver",
             log_file=directory / "log" / "spark-driver.log",
