@@ -59,6 +59,12 @@ class Recorder:
             self.operations.append(operation)
         return operation
 
+    def longest_answer_s(self, began: float, ended: float) -> float:
+        """Return the seconds until the latest answer to a call that was made between two moments; 0 for none."""
+        with self.lock:
+            made = [each for each in self.operations if began <= each.asked <= ended]
+        return max((each.answered - each.asked for each in made), default=0.0)
+
 
 class Customer(threading.Thread):
     """A client of the cluster: one job after the other, until it is told to stop; *lengths* are those of the jobs."""
@@ -108,7 +114,7 @@ class Customer(threading.Thread):
                 return
             if cancels and self._random.random() < 0.2:
                 cancels = False
-                self._recorder.call(Call.CANCEL, job_id, lambda: client.cancel(job_id) or "")  # type: ignore[func-returns-value]
+                self._recorder.call(Call.CANCEL, job_id, lambda: str(client.cancel(job_id) or ""))
             self._stop_now.wait(self._random.uniform(0.05, 0.3))
 
 

@@ -164,6 +164,11 @@ class History:
     last: dict[str, LastState] = field(default_factory=dict)
     silences: list[Silence] = field(default_factory=list)
 
+    @property
+    def acknowledged(self) -> set[str]:
+        """The ids of the jobs that clients know to be accepted."""
+        return {item.job_id for item in self.operations if item.call is Call.SUBMIT and item.outcome is Outcome.OK}
+
     def out_of_reach(self, run: Execution) -> bool:
         """Whether the process may have run on unknown to whoever ran its task again."""
         return any(silence.covers(run) for silence in self.silences)
@@ -186,14 +191,10 @@ def check(history: History) -> list[str]:
     ]
 
 
-def _acknowledged(history: History) -> set[str]:
-    return {item.job_id for item in history.operations if item.call is Call.SUBMIT and item.outcome is Outcome.OK}
-
-
 def acknowledged_jobs_are_kept(history: History) -> list[str]:
     """A job whose submission was acknowledged is there in the end, and is over."""
     problems = []
-    for job_id in sorted(_acknowledged(history)):
+    for job_id in sorted(history.acknowledged):
         last = history.last.get(job_id)
         if last is None:
             problems.append(f"job {job_id} was acknowledged and is lost")

@@ -99,6 +99,11 @@ class StreamingQuery(Companion):
         self.told["rows of the stream"] = self.rows
         return {}
 
+    def batches(self) -> tuple[int, int]:
+        """Return the number of the query's last batch, and how many before it were not committed, of those it keeps."""
+        commits = sorted(int(path.name) for path in (self._location / "commits").glob("[0-9]*"))
+        return commits[-1], commits[-1] - commits[0] + 1 - len(commits)
+
     def _feed(self) -> None:
         """A file in a second, as long as the query keeps up: what waits for it is no load."""
         written = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,6 +78,25 @@ def random_rounds(choice: random.Random, number: int) -> list[Round]:
     ]
 
 
+@dataclass(frozen=True)
+class Done:
+    """What one upgrade took.
+
+    Attributes:
+        wanted: the upgrade.
+        seconds: from its begin to the end of its last command.
+        longest_answer_s: seconds until the client had the latest answer to a call that it made meanwhile.
+        restarts: of the streaming job meanwhile, its moves among them.
+        failures: of the streaming job meanwhile.
+    """
+
+    wanted: Round
+    seconds: float
+    longest_answer_s: float
+    restarts: int
+    failures: int
+
+
 @dataclass
 class Result:
     """The outcome of a run.
@@ -86,12 +106,20 @@ class Result:
         killed: what was killed, in order.
         failures: of the streaming job.
         finished: number of the client's jobs that have finished.
+        done: the upgrades, in order.
+        batches: of the streaming query.
+        batch_gaps: numbers of batches that were not committed.
+        lost: accepted jobs that the cluster does not know any more.
     """
 
     problems: list[str] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
     failures: tuple[ErrorInfo, ...] = ()
     finished: int = 0
+    done: list[Done] = field(default_factory=list)
+    batches: int = 0
+    batch_gaps: int = 0
+    lost: int = 0
 
 
 def run(directory: Path, rounds: Sequence[Round], seed: int) -> Result:
@@ -133,9 +161,13 @@ class _Run:
         try:
             for each in rounds:
                 self._submit_batch()
-                before = self._failures()
+                before, restarts, began = self._failures(), self._restarts(), time.monotonic()
                 self._upgrade(each)
-                self._compare_failures(each, self._failures() - before)
+                ended = time.monotonic()
+                failures = self._failures() - before
+                self._compare_failures(each, failures)
+                longest = self._recorder.longest_answer_s(began, ended)
+                result.done.append(Done(each, ended - began, longest, self._restarts() - restarts, failures))
         finally:
             self._stop.set()
             self._customer.join()
@@ -150,6 +182,8 @@ class _Run:
             leaderships(self._new.directory / "log"),
             last=self._last_states(),
         )
+        result.batches, result.batch_gaps = self._query.batches()
+        result.lost = len(history.acknowledged - history.last.keys())
         result.finished = sum(state.status == "FINISHED" for state in history.last.values())
         result.problems += [*self._query.problems, *check(history)]
         return result
@@ -163,6 +197,11 @@ class _Run:
         """Return the number of failures of the streaming job."""
         with self._new.client() as client:
             return sum(client.job(JobID(str(self._query.job_id))).failure_counts.values())
+
+    def _restarts(self) -> int:
+        """Return how often the streaming job has begun again."""
+        with self._new.client() as client:
+            return client.job(JobID(str(self._query.job_id))).restarts
 
     def _compare_failures(self, done: Round, failures: int) -> None:
         """Note failures that nothing killed explains. On the way back TaskExecutors are not drained."""
