@@ -29,13 +29,12 @@ BENCHMARKS = {
     "rpc": "tests.bench.rpc",
     "scale": "tests.bench.scale",
     "simulation": "tests.bench.simulation",
-    "state": "tests.bench.state",
     "submit": "tests.bench.submit",
     "upgrade": "tests.bench.upgrade",
 }
 
 
-APART = frozenset({"connect", "first_contact", "simulation", "state", "upgrade"})
+APART = frozenset({"connect", "first_contact", "simulation", "upgrade"})
 """Those that `all` runs only if they are named: they take long, and have no floor or peer beside them."""
 
 
@@ -49,8 +48,8 @@ def main() -> int:
         one = commands.add_parser(name, help=f"the benchmark of tests/bench/{name}")
         one.add_argument("--json", metavar="FILE", help="write the figures there; - for standard output")
         one.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
-        if name in ("checkpoint", "state"):
-            one.add_argument("--kills", type=int, default=6, help="number of kills (default 6)")
+        if name == "checkpoint":
+            one.add_argument("--kills", type=int, default=6, help="how often the cluster is killed (default 6)")
         if name == "connect":
             one.add_argument("--kills", type=int, default=2, help="how many drivers and masters are killed (default 2)")
         if name == "first_contact":
