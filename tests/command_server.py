@@ -37,7 +37,7 @@ _LOADED = (
     "runtime.environment.context",
     "runtime.job_file",
 )
-"""What commands import when they need it."""
+"""Modules that commands import when they need them."""
 
 
 def _of_python(env: Mapping[str, str]) -> dict[str, str]:

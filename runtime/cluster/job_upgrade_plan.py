@@ -200,13 +200,13 @@ class Outcome(Enum):
     """Judgement of a job with a new version."""
 
     WAIT = "wait"
-    """It is not known yet."""
+    """Nothing can be said yet."""
     COMMITTED = "committed"
-    """It has committed a batch."""
+    """The job has committed a batch."""
     IDLE = "idle"
-    """It runs, and its sources have no data for a first batch."""
+    """The job runs, and its sources have no data for a first batch."""
     FAILED = "failed"
-    """It has failed, or has ended, before it had committed a batch."""
+    """The job has failed or ended before its first batch was committed."""
 
 
 def judge(status: JobStatus, failure: str, queries: Mapping[str, Batches] | None, quiet_s: float) -> Outcome:

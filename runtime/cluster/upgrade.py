@@ -206,31 +206,37 @@ class FormerEnvironment:
     def read(cls, directory: ClusterDirectory) -> FormerEnvironment | None:
         """Return the environment before the last upgrade; None if there was no upgrade since the cluster's start."""
         try:
-            return cls(**json.loads(directory.upgraded_from.read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
+            values = json.loads(directory.upgraded_from.read_bytes())
+            return cls(*(str(values[name]) for name in ("version", "python", "path")))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
     @classmethod
     def keep(cls, directory: ClusterDirectory, step: PlannedProcess, state: ClusterState) -> None:
-        """Write the environment of a master that is about to be exchanged, unless an interrupted upgrade wrote its own.
+        """Write the environment of a master that is about to be exchanged.
 
-        That is the one whose release a process still runs.
+        The file stays as it is if a process still runs its release: then an upgrade was interrupted. It also stays if
+        the cluster returns to its release. A master that has just ended tells nothing; the next one does.
 
         Raises:
-            OSError: the file cannot be written, or the master has ended.
+            OSError: the file cannot be written.
         """
         former = cls.read(directory)
-        if former is None or not runs_from(former.version, state):
+        if former is not None and (former.version == step.target_version or runs_from(former.version, state)):
+            return
+        try:
             environment = Environment.of_process(step.pid)
-            former = cls(step.version, str(environment.python), environment.path)
-            write_private(directory.upgraded_from, json.dumps(asdict(former)).encode())
+        except OSError:
+            return
+        noted = cls(step.version, str(environment.python), environment.path)
+        write_private(directory.upgraded_from, json.dumps(asdict(noted)).encode())
 
     @classmethod
-    def required(cls, directory: ClusterDirectory) -> Environment:
-        """Return the environment before the last upgrade.
+    def required(cls, directory: ClusterDirectory) -> tuple[Environment, Target]:
+        """Return the environment before the last upgrade, and its release.
 
         Raises:
-            UpgradeRefusedError: no upgrade is known.
+            UpgradeRefusedError: no upgrade is known, or the environment has another release by now.
         """
         former = cls.read(directory)
         if former is None:
@@ -238,7 +244,14 @@ class FormerEnvironment:
                 "no upgrade is known that could be undone: none was made since the cluster's start, or it was undone",
                 "name the environment of the earlier release with --to",
             )
-        return Environment(Path(former.python), former.path)
+        environment = Environment(Path(former.python), former.path)
+        target = environment.target()
+        if target.release.version != former.version:
+            raise UpgradeRefusedError(
+                f"the cluster ran Understudy {former.version} before, and {former.python} has {target.release} now",
+                f"install {former.version} into a virtual environment, and name that with --to",
+            )
+        return environment, target
 
 
 def preview(
@@ -256,7 +269,7 @@ def preview(
         ClusterNotRunning: no master of a cluster runs on this host.
     """
     directory = _directory_of(configuration)
-    target = _environment(directory, venv, choices).target()
+    _, target = _target(directory, venv, choices)
     with connect_locally(configuration) as client:
         state = observe(client, directory)
     check_upgrade(state, target)
@@ -291,8 +304,7 @@ def upgrade(
         ClusterNotRunning: no cluster was started on this host.
     """
     directory = _directory_of(configuration)
-    environment = _environment(directory, venv, choices)
-    target = environment.target()
+    environment, target = _target(directory, venv, choices)
     done: list[PlannedProcess] = []
     with _exclusive(directory) as claim:
         masters = Masters(directory, environment, claim, Configuration.read(directory.configuration_file))
@@ -315,7 +327,7 @@ def upgrade(
                 check_interruption(plan, is_accepted=is_accepted)
                 say(_progress(step, len(done) + 1, len(done) + len(plan.steps)))
                 if _is_master(step, state):
-                    if step.pid and not choices.rollback:
+                    if step.pid:
                         FormerEnvironment.keep(directory, step, state)
                     masters.exchange(step.process if step.pid else "")
                     before, state = state, _settled(client, directory, state, masters.start_timeout_s)
@@ -333,8 +345,11 @@ def upgrade(
     return target, done, plan
 
 
-def _environment(directory: ClusterDirectory, venv: Path | None, choices: UpgradeChoices) -> Environment:
-    return FormerEnvironment.required(directory) if choices.rollback else Environment.of(venv)
+def _target(directory: ClusterDirectory, venv: Path | None, choices: UpgradeChoices) -> tuple[Environment, Target]:
+    if choices.rollback:
+        return FormerEnvironment.required(directory)
+    environment = Environment.of(venv)
+    return environment, environment.target()
 
 
 def _is_master(step: PlannedProcess, state: ClusterState) -> bool:

@@ -11,7 +11,7 @@ from tests.faults import exactly_once
 from tests.seeds import printed_seed
 
 FEW_SEED, FEW = 71, ("spark driver", "task process", "everything, and the checkpointLocation")
-"""What is killed by that seed: the last one takes TaskExecutor, driver and task along."""
+"""Victims by that seed: the last one takes TaskExecutor, driver and task along."""
 
 
 def test_no_row_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None:

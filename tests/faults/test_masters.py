@@ -55,7 +55,7 @@ def wait_for_leaders(cluster: Cluster, number: int) -> None:
 
 
 def test_a_standby_takes_over_from_a_killed_master_and_no_job_notices(pair: Cluster, tmp_path: Path) -> None:
-    """It looks after Redis and the TaskExecutors, too."""
+    """The other master looks after Redis and the TaskExecutors, too."""
     waiting = WaitingJob.start(pair, tmp_path)
     kept = {name: pair.pid_of(name) for name in ("taskmanager-0", "tm:taskmanager-0", "redis")}
     attempt = pair.job(waiting.job_id)["tasks"][0]["attempts"][0]["attempt_id"]

@@ -104,7 +104,7 @@ OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
     "transformWithState": (_processed, {}),
 }
 SHORT = ("aggregation", "join-3", "transformWithState")
-"""What is run when no long forms are asked for: one store, several, and Python's with several column families."""
+"""Operators of a run without long forms: one store, several, and Python's with several column families."""
 REFUSED: dict[str, tuple[Build, Mapping[str, str], str]] = {
     "join-4": (_joined, {_JOIN: "4"}, "is a join with state format 4"),
     "limit": (lambda read: read().select("k").limit(30), {}, "is a limit"),

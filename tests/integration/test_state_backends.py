@@ -91,7 +91,7 @@ STORES = ("changelog", "rocksdb", "hashmap")
 OPERATORS = ("aggregation", "deduplication", "join", "pandas", "batches")
 ALL = tuple(f"{operator}-{store}" for operator in OPERATORS for store in STORES)
 SHORT = ("aggregation-rocksdb", "deduplication-changelog", "join-hashmap", "pandas-changelog", "batches-hashmap")
-"""What is run when no long forms are asked for."""
+"""Cells of a run without long forms."""
 END = ("2030-01-01T00:00:00", "end")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -23,8 +24,8 @@ def running(*versions: str) -> ClusterState:
     return ClusterState(1, tuple(RunningMaster(f"master-{n}", os.getpid(), each) for n, each in enumerate(releases)))
 
 
-def exchanged(version: str) -> PlannedProcess:
-    return PlannedProcess("master", os.getpid(), version, "9.9.9", "")
+def exchanged(version: str, target: str = "9.9.9") -> PlannedProcess:
+    return PlannedProcess("master", os.getpid(), version, target, "")
 
 
 @pytest.fixture
@@ -71,12 +72,40 @@ def test_it_is_the_interpreter_and_the_path_of_the_process(
         step = replace(exchanged("0.1.0"), pid=master.pid)
         FormerEnvironment.keep(directory, step, running("0.1.0"))
         master.communicate(b"\n")
-    environment = FormerEnvironment.required(directory)
+    former = FormerEnvironment.read(directory)
+    assert former is not None
+    environment = Environment(Path(former.python), former.path)
     expected = sys.executable if program == sys.executable else f"{tmp_path}/bin/python"
     assert environment == Environment(Path(expected), "/packages")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     told = environment.run(["-c", "import os; print(os.environ['PYTHONPATH'])"], 60)
     assert told.stdout == "/packages\n", "the path of this command is no part of it"
+
+
+def test_an_interrupted_return_is_not_forgotten(directory: ClusterDirectory) -> None:
+    FormerEnvironment.keep(directory, exchanged("0.1.0", "0.2.0"), running("0.1.0", "0.1.0"))
+    FormerEnvironment.keep(directory, exchanged("0.2.0", "0.1.0"), running("0.2.0", "0.2.0"))
+    assert version_kept(directory) == "0.1.0"
+
+
+def test_a_master_that_has_just_ended_tells_nothing(directory: ClusterDirectory) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as master:
+        master.wait()
+    FormerEnvironment.keep(directory, replace(exchanged("0.1.0"), pid=master.pid), running("0.1.0"))
+    assert version_kept(directory) is None
+
+
+def test_a_field_of_a_later_release_is_ignored(directory: ClusterDirectory) -> None:
+    directory.upgraded_from.write_text('{"version": "0.1.0", "python": "/p", "path": "", "later": 1}')
+    assert version_kept(directory) == "0.1.0"
+
+
+def test_an_environment_whose_release_was_exchanged_in_place_is_refused(directory: ClusterDirectory) -> None:
+    own = Environment.of(None)
+    directory.upgraded_from.write_text(json.dumps({"version": "0.1.0", "python": str(own.python), "path": own.path}))
+    with pytest.raises(UpgradeRefusedError, match=r"ran Understudy 0\.1\.0 before, and .* has Understudy") as refused:
+        FormerEnvironment.required(directory)
+    assert "--to" in refused.value.remedy
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[1]"])
