@@ -192,8 +192,8 @@ def job_rescale(
     since. If it has committed no batch since, it restarts from the savepoint from before.
 
     With --detach the cluster does the same in the Spark of one of its TaskExecutors. This needs a free slot, and also
-    works over HTTP. The job that does it FAILS if a step fails, with the reason; cancelled, it leaves the other job as
-    it was.
+    works over HTTP. If a step fails, the job that does it fails with the reason. If that job is cancelled, the other
+    one continues as it was.
     """
     from runtime.cluster.documents import SubmittedJob
     from runtime.cluster.rescaling import JobRescaler

@@ -32,20 +32,9 @@ SHORT_S = 6.0
 """Virtual seconds of faults in each of them."""
 
 
-USUAL = (
-    "jobs-forgotten-after-a-signal",
-    "configuration-that-is-being-removed-is-an-error",
-    "damaged-copy-streamed-again",
-    "renewal-without-the-address",
-    "task-executor-of-a-broken-connection-given-up",
-    "attempt-that-was-replaced-goes-back",
-)
-"""The kept plans of each run of the tests: of each workload at least one."""
-
-
-def long_form(*values: object, unless: bool = False) -> Any:
-    """Parameters of a case that is a long form; with *unless*, of a usual one."""
-    return pytest.param(*values, marks=() if unless else pytest.mark.slow)
+def long_form(*values: object) -> Any:
+    """Parameters of a case that is a long form."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def traces(hash_seed: int, workload: str, seeds: int) -> subprocess.Popen[str]:
@@ -64,7 +53,7 @@ def traces(hash_seed: int, workload: str, seeds: int) -> subprocess.Popen[str]:
 
 def test_fifty_seeds_of_all_workloads_run_twice() -> None:
     assert sum(FIFTY.values()) == 50
-    assert set(FIFTY) == set(SOME) == set(WORKLOADS) == {kept.workload for kept in KEPT if kept.planted in USUAL}
+    assert set(FIFTY) == set(SOME) == set(WORKLOADS)
 
 
 @pytest.mark.parametrize(("workload", "seeds"), [*SOME.items(), *starmap(long_form, FIFTY.items())])
@@ -76,11 +65,7 @@ def test_a_seed_has_one_trace_and_nothing_fails(workload: str, seeds: int) -> No
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize(
-    "kept",
-    [long_form(kept, unless=kept.planted in USUAL) for kept in (*KEPT, *RARE)],
-    ids=lambda kept: kept.planted,
-)
+@pytest.mark.parametrize("kept", [*KEPT, *RARE], ids=lambda kept: kept.planted)
 def test_a_kept_plan_fails_only_without_the_mend(kept: Kept) -> None:
     mended, unmended = kept.start(is_mended=True), kept.start(is_mended=False)
     texts = [process.communicate()[0] for process in (mended, unmended)]

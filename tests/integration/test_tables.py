@@ -31,8 +31,8 @@ READS = PRELUDE + SHOWS
 KNOWN = "default.few default.people shop.things 2 3 7\n"
 
 
-def output(cluster: Cluster, file: Path) -> str:
-    return cluster.run("job", "run", str(file)).stdout
+def output(cluster: Cluster, file: Path, *options: str) -> str:
+    return cluster.run("job", "run", *options, str(file)).stdout
 
 
 def test_task_executors_see_each_others_tables_which_outlive_the_cluster(own_cluster: Cluster, tmp_path: Path) -> None:
@@ -43,6 +43,7 @@ def test_task_executors_see_each_others_tables_which_outlive_the_cluster(own_clu
     output(cluster, writes)
     on_other = WaitingJob.start(cluster, tmp_path, "other")
     release(cluster, on_one)
+    assert output(cluster, write_job(tmp_path, READS, "reads.py"), "--own-driver") == KNOWN
     drops = 'spark.sql("DROP DATABASE shop CASCADE")\n'
     assert output(cluster, write_job(tmp_path, READS + drops, "drops.py")) == KNOWN, "where the other has made them"
     new = cluster.directory / "warehouse" / "shop.db" / "things" / "new"
