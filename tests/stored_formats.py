@@ -38,6 +38,9 @@ from runtime.checkpoint.manifest import Savepoint, from_manifest, to_manifest
 from runtime.checkpoint.retained import METADATA, encode_metadata, read_checkpoint
 from runtime.checkpoint.savepoint import MANIFEST
 from runtime.checkpoint.stored_snapshot import DESCRIPTION, FILES, load_snapshot
+from runtime.cluster.job_upgrade import decode_upgrade, encode_upgrade
+from runtime.cluster.job_upgrade_plan import Upgrade
+from runtime.cluster.upgrade import FormerEnvironment
 from runtime.environment.descriptor import ClusterDescriptor
 from runtime.feature_level import VERSIONS, FeatureLevel, Format, newest_version, supported_levels
 from runtime.ha.feature_level import decode_level, encode_level
@@ -323,6 +326,26 @@ FORMATS = (
         lambda record: record.to_json().encode(),
         lambda data: decode_record(data.decode()),
         "Calls of the session fail, and name the file. `spark.stop()` removes it.",
+    ),
+    StoredFormat(
+        "job-upgrade",
+        "`.upgrades/ID/upgrade.json` in the cluster's directory of savepoints: the last `job upgrade` of a job",
+        "JSON",
+        None,
+        example(Upgrade),
+        encode_upgrade,
+        decode_upgrade,
+        "`job upgrade` of this job fails, and names the file and the remedy.",
+    ),
+    StoredFormat(
+        "former-environment",
+        "`run/upgraded-from.json` in the cluster's runtime directory, for `cluster upgrade --rollback`",
+        "JSON",
+        None,
+        example(FormerEnvironment),
+        FormerEnvironment.encode,
+        FormerEnvironment.decode,
+        "`--rollback` is refused: no upgrade is known. `--to` names the environment instead.",
     ),
     StoredFormat(
         "lease",

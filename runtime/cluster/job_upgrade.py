@@ -157,6 +157,17 @@ def new_version(
     return make
 
 
+def encode_upgrade(upgrade: Upgrade) -> bytes:
+    """Return the stored form of an upgrade."""
+    return json.dumps(to_plain(upgrade), indent=1).encode()
+
+
+def decode_upgrade(data: bytes) -> Upgrade:
+    """Return an upgrade from its stored form; raises ValueError or WireError."""
+    found: Upgrade = from_plain(json.loads(data), Upgrade)
+    return found
+
+
 class _Place:
     """The directory of one upgrade."""
 
@@ -180,7 +191,7 @@ class _Place:
     def read(self) -> Upgrade | None:
         """Return the upgrade; None if there is none, or it was interrupted before it stopped anything."""
         try:
-            found: Upgrade = from_plain(json.loads((self.path / _JOURNAL).read_bytes()), Upgrade)
+            return decode_upgrade((self.path / _JOURNAL).read_bytes())
         except FileNotFoundError:
             return None
         except (ValueError, WireError) as error:
@@ -189,11 +200,10 @@ class _Place:
                 f"`understudy job list` shows what runs; remove {self.path}, and start the job with `understudy job "
                 "run --from` if it does not run",
             ) from error
-        return found
 
     def write(self, upgrade: Upgrade) -> Upgrade:
         """Record a step, and return it."""
-        write_private(self.path / _JOURNAL, json.dumps(to_plain(upgrade), indent=1).encode())
+        write_private(self.path / _JOURNAL, encode_upgrade(upgrade))
         return upgrade
 
     def version(self, name: str) -> Version:

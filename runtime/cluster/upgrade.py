@@ -206,10 +206,19 @@ class FormerEnvironment:
     def read(cls, directory: ClusterDirectory) -> FormerEnvironment | None:
         """Return the environment before the last upgrade; None if there was no upgrade since the cluster's start."""
         try:
-            values = json.loads(directory.upgraded_from.read_bytes())
-            return cls(*(str(values[name]) for name in ("version", "python", "path")))
+            return cls.decode(directory.upgraded_from.read_bytes())
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+
+    @classmethod
+    def decode(cls, data: bytes) -> FormerEnvironment:
+        """Return an environment from its stored form; raises ValueError, KeyError or TypeError."""
+        values = json.loads(data)
+        return cls(*(str(values[name]) for name in ("version", "python", "path")))
+
+    def encode(self) -> bytes:
+        """Return the stored form."""
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def keep(cls, directory: ClusterDirectory, step: PlannedProcess, state: ClusterState) -> None:
@@ -229,7 +238,7 @@ class FormerEnvironment:
         except OSError:
             return
         noted = cls(step.version, str(environment.python), environment.path)
-        write_private(directory.upgraded_from, json.dumps(asdict(noted)).encode())
+        write_private(directory.upgraded_from, noted.encode())
 
     @classmethod
     def required(cls, directory: ClusterDirectory) -> tuple[Environment, Target]:
