@@ -199,7 +199,7 @@ class DispatcherGateway(FencedRpcGateway):
 
     @reads
     def get_triggered_savepoint_status(self, job_id: JobID, trigger_id: TriggerID) -> Ask[OperationStatus]:
-        """Return the status of a checkpoint, savepoint, stop or rollback that was triggered under this id.
+        """Return the status of a checkpoint, savepoint or stop that was triggered under this id; a rollback has none.
 
         Raises:
             UnknownOperationError: the JobMaster that leads now does not know this id: trigger it again with the same.

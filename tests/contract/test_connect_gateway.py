@@ -592,6 +592,16 @@ def lose_driver(world: World) -> JobID:
     return job_id
 
 
+def losing(world: World) -> Callable[[Any], Awaitable[None]]:
+    """An answer of Spark's during which its driver is lost."""
+
+    async def lost(context: Any) -> None:
+        lose_driver(world)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+
+    return lost
+
+
 def record_of(world: World, user: str = "ada") -> Any:
     return RecordFiles(world.directory / "ha" / "records", 60.0).read(user, "etl")
 
@@ -757,11 +767,7 @@ def test_an_operation_that_was_lost_says_so_and_is_not_begun_again(tmp_path: Pat
     async def test(world: World) -> None:
         await world.answers("ExecutePlan", a_view(), metadata=NAMED)
 
-        async def lost(context: Any) -> None:
-            lose_driver(world)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
-
-        world.spark.answer = lost
+        world.spark.answer = losing(world)
         for method in ("ExecutePlan", "ReattachExecute", "ReattachExecute"):
             error = await world.refusal(method, request(), metadata=NAMED)
             assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -783,8 +789,7 @@ def test_a_query_without_an_answer_is_repeated(tmp_path: Path, monkeypatch: pyte
 
         async def lost(context: Any) -> None:
             world.spark.answer = None
-            lose_driver(world)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+            await losing(world)(context)
 
         async def lost_after_an_answer(context: Any) -> None:
             await context.write(b"")
@@ -820,11 +825,7 @@ def test_pyspark_repeats_by_itself_what_is_no_operation(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.answers("ExecutePlan", a_view(), metadata=NAMED)
 
-        async def lost(context: Any) -> None:
-            lose_driver(world)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
-
-        world.spark.answer = lost
+        world.spark.answer = losing(world)
         error = await world.refusal("AnalyzePlan", request(), metadata=NAMED)
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         world.spark.answer = None
