@@ -35,6 +35,7 @@ from runtime.cluster.job_upgrade_plan import (
     decide,
     judge,
 )
+from runtime.environment.claims import Claim
 from runtime.errors import ClusterError
 from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
@@ -524,6 +525,24 @@ def test_a_kill_at_any_call_is_finished_or_undone(code: str, then: str, tmp_path
         is_blue = then == "undo" or code == "fail green" or (then == "finish" and not was_begun)
         assert cluster.running == ["# commit blue" if is_blue else f"# {code}"], f"killed at call {place}"
         assert cluster.jobs[BLUE] is (JobStatus.RUNNING if not cluster.stops else JobStatus.FINISHED)
+
+
+def test_an_interrupted_upgrade_is_continued_by_one_command_at_a_time(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "killed")
+    cluster.kill_at = calls_of("commit green", tmp_path / "whole") - 1
+    with pytest.raises(Killed):
+        upgraded(cluster)
+    other = Claim(cluster.root / "savepoints" / ".upgrades" / f"{BLUE}.lock")
+    assert other.try_acquire()
+    for command in (
+        lambda: upgraded(cluster),
+        lambda: upgrader(cluster).finish(BLUE),
+        lambda: upgrader(cluster).undo(BLUE),
+    ):
+        with pytest.raises(ClusterError, match="another command upgrades job"):
+            command()
+    other.release()
+    assert upgraded(cluster).outcome == "upgraded"
 
 
 def test_files_of_a_command_that_was_killed_before_it_began_are_replaced(cluster: Cluster) -> None:

@@ -170,6 +170,9 @@ async def test_a_request_that_is_repeated_makes_one_job(dispatcher: Recording) -
     assert replace(made, created_ms=0) == rescale_graph(PLAIN, TRIGGER, 8, "", "/data", 0)
     with pytest.raises(SavepointError, match="0 is no number"):
         await dispatcher.trigger_rescale(JOB.job_id, TriggerID("c" * 32), 0, "", "")
+    del dispatcher._jobs[JOB.job_id]  # the job is over
+    again = await dispatcher.trigger_rescale(JOB.job_id, TRIGGER, 8, "", "/data")
+    assert again == made.job_id
     assert len(dispatcher.accepted) == 2
 
 
