@@ -127,6 +127,7 @@ class AttemptInformation:
         vertices: in the order in which they run; a script has exactly one.
         memory_bytes: bytes that the task process may take in addition to those at its start; 0 for no limit.
         restore: the state that its streaming queries start from; None if they start without state.
+        traceparent: the span under which its code runs, as W3C's trace context writes it; empty if there is none.
     """
 
     attempt_id: ExecutionAttemptID
@@ -137,6 +138,7 @@ class AttemptInformation:
     vertices: tuple[VertexDescriptor, ...]
     memory_bytes: int = 0
     restore: JobManagerTaskRestore | None = None
+    traceparent: str = ""
 
     @property
     def blocking_outputs(self) -> dict[JobVertexID, str]:

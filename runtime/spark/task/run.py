@@ -22,6 +22,7 @@ from runtime.spark.task.control import Cancellation, TaskControl, describe
 from runtime.spark.task.program import enter, explain, impose
 from runtime.spark.task.progress import ProgressReporter, TaskProgress
 from runtime.spark.wire import BlockingChannel
+from runtime.trace_context import TRACEPARENT
 
 EXIT_CANCELED = 143
 
@@ -96,6 +97,9 @@ def _settle(spec: TaskSpec) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.chdir(spec.directory)
+    os.environ.pop(TRACEPARENT, None)  # that of the command that started the cluster
+    if spec.descriptor.attempt.traceparent:
+        os.environ[TRACEPARENT] = spec.descriptor.attempt.traceparent
     os.environ.update({**spec.env, **spec.descriptor.job.environment})
     sys.dont_write_bytecode = True  # it would be useless later, and readable to others beside the job's files
     if "numpy" in sys.modules:  # Python's own generator reseeds itself after a fork
