@@ -741,9 +741,7 @@ class ClusterClient:
                 "submit the Pipeline with runtime.notebook, or put them into a file"
             )
         named = [(main, ArtifactRole.MAIN), *((path, ArtifactRole.PY_FILE) for path in py_files), *libraries]
-        graph = _signed(graph)
-        if not graph.traceparent:
-            graph = replace(graph, traceparent=current_traceparent(os.environ, sys.modules))
+        graph = _traced(_signed(graph))
         return _run(self._cluster.submit(graph, [JobFile(path.name, role, path) for path, role in named]))
 
     @contextlib.contextmanager
@@ -1117,6 +1115,11 @@ def _signed(graph: JobGraph) -> JobGraph:
     ):  # a container may know no name for its user; KeyError: before Python 3.13
         return graph
     return replace(graph, submitter=name)
+
+
+def _traced(graph: JobGraph) -> JobGraph:
+    """Return the graph with the trace context of the calling code, if it names none."""
+    return graph if graph.traceparent else replace(graph, traceparent=current_traceparent(os.environ, sys.modules))
 
 
 def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:
