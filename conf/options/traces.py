@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.option import option
-from conf.values import FilePath, MemorySize, SecretUrl
+from conf.values import FilePath, MemorySize, SecretHttpUrl
 
 
 class TraceOptions:
@@ -24,7 +24,7 @@ class TraceOptions:
     )
     ENDPOINT = option(
         "traces.otlp.endpoint",
-        SecretUrl(("http", "https"), "http://127.0.0.1:4318"),
+        SecretHttpUrl("http://127.0.0.1:4318"),
         None,
         "URL of an OpenTelemetry collector to which JobMasters send the spans of their jobs by OTLP/HTTP, with user "
         "and password if it requires them. `/v1/traces` is added. Spans have names of jobs and texts of failures: use "

@@ -200,8 +200,8 @@ class Collector:
                 connection.request("POST", self._path, _encoded(spans, self._resource), self._headers)
                 response = connection.getresponse()
                 body = response.read(MOST_OF_AN_ANSWER)
-        except http.client.HTTPException as error:
-            raise OSError(f"the answer is no HTTP: {error!r}") from error
+        except (http.client.HTTPException, UnicodeError) as error:  # UnicodeError: of a name that is no host's
+            raise OSError(f"the request fails: {error!r}") from error
         if response.status in _BUSY:
             raise OSError(f"status {response.status}")
         if not 200 <= response.status < 300:
@@ -285,11 +285,15 @@ class JobTraces:
         self._alarm.set_in(DELAY_S)
 
     def collect(self) -> None:
-        """Send the spans that have ended and were not sent."""
-        graph = self._take()
-        if graph is None:
+        """Send the spans that have ended and were not sent. Raises nothing: a defect here must not keep a job."""
+        try:
+            graph = self._take()
+            if graph is None:
+                return
+            spans = spans_of(self._trace, self._job, graph)
+        except Exception:
+            logger.exception("the spans of job %s are missing", self._job.job_id)
             return
-        spans = spans_of(self._trace, self._job, graph)
         new = [span for span in spans if span.span_id not in self._sent]
         self._sent = {span.span_id for span in spans}  # no longer those of attempts that the graph has forgotten
         if new:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from conf.configuration import Configuration
+from conf.errors import InvalidValueError
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.spans import Span
@@ -274,6 +275,24 @@ def test_a_job_sends_each_span_once_and_looks_once_for_many_changes() -> None:
     assert len({span.span_id for span in there.came}) == len(there.came)
     assert f"job {driver.job.name}" in {span.name for span in there.came}
     assert traces.counts() == {"numSpansExported": len(there.came), "numSpansDropped": 0}
+
+
+def test_a_defect_of_traces_keeps_no_job_from_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    def take() -> None:
+        raise KeyError("a defect")
+
+    endpoint: Any = Endpoint()
+    job = JobGraph.for_script("x")
+    JobTraces(endpoint, JobTrace.of(job.job_id, "", is_on=True), job, [], take).collect()
+    assert caplog.messages == [f"the spans of job {job.job_id} are missing"]
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "http://h:99999", "http://h:x", "http://", "http://h/?q=1", "http://h:0", "http://h i"]
+)
+def test_an_endpoint_that_is_none_is_refused_before_any_job_runs(url: str) -> None:
+    with pytest.raises(InvalidValueError, match="traces"):
+        Configuration.from_dict({"traces.otlp.endpoint": url})
 
 
 def test_a_job_master_that_no_longer_leads_sends_nothing() -> None:
