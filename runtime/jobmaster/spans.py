@@ -11,6 +11,7 @@ The spans are derived from the times that the JobMaster stores anyway, so nothin
         ├── initialize      until the job's code runs
         ├── run
         ├── cancel          until nothing of a cancelled attempt runs any more
+        ├── spark job       of a script
         └── batch NAME      of a streaming query
 
 The job's own states are events of its span, each at the time when the job last entered it.
@@ -26,7 +27,7 @@ from typing import Any
 
 from runtime import __version__
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
 from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsStatus
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
 from runtime.protocol.streaming_query import QueryProgress, StreamingQuery
@@ -91,6 +92,7 @@ def spans_of(trace: JobTrace, job: JobGraph, graph: ArchivedExecutionGraph) -> l
         graph: its present state.
     """
     found = [span for task in graph.tasks for attempt in task.attempts for span in _attempt(trace, task, attempt)]
+    found += [span for vertex in graph.vertices for span in _spark_jobs(trace, graph, vertex)]
     found += [span for one in graph.checkpoints.history if (span := _checkpoint(trace, one)) is not None]
     accepted = graph.start_ms
     start = job.created_ms if 0 <= accepted - job.created_ms <= LONGEST_SUBMISSION_MS else accepted
@@ -161,6 +163,25 @@ def _attempt(trace: JobTrace, task: TaskInfo, attempt: AttemptInfo) -> Iterator[
 
 
 _RECONCILING = ExecutionState.RECONCILING.value
+
+
+def _spark_jobs(trace: JobTrace, graph: ArchivedExecutionGraph, vertex: VertexInfo) -> Iterator[Span]:
+    """Yield the Spark jobs of the present attempt of a vertex's task."""
+    if not vertex.progress.latest_jobs:
+        return
+    (attempt,) = (task.attempts[-1] for task in graph.tasks if task.key == vertex.task)
+    parent = trace.attempt_span(attempt.attempt_id)
+    for job in vertex.progress.latest_jobs:
+        yield Span(
+            trace.trace_id,
+            span_id(parent, "spark job", str(job.job_id)),
+            parent,
+            "spark job",
+            job.start_ms,
+            max(job.start_ms, job.end_ms),
+            {"spark.job.id": job.job_id, "spark.job.name": job.name},
+            "the Spark job failed" if job.failed else None,
+        )
 
 
 def _batch(trace: JobTrace, parent: str, query: StreamingQuery, progress: QueryProgress) -> Span | None:

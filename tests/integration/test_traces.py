@@ -1,4 +1,4 @@
-"""A real job's trace: from the span of its client to its batches, also when its JobMaster is killed."""
+"""A real job's trace: from the span of its client to its Spark jobs, also when its JobMaster is killed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ from pathlib import Path
 Path(sys.argv[1] + ".trace").write_text(os.environ.get("TRACEPARENT", ""))
 """
 
+COUNTS = """\
+from pyspark.sql import SparkSession
+
+SparkSession.builder.getOrCreate().range(10).count()
+"""
+
 
 def spans_in(directory: Path, trace_id: str) -> dict[str, dict[str, Any]]:
     """The spans of a trace in a cluster's files, by their ids."""
@@ -41,7 +47,7 @@ def test_a_job_is_one_tree_below_its_clients_span_though_its_job_master_is_kille
 ) -> None:
     trace_id, client = secrets.token_hex(16), secrets.token_hex(8)
     monkeypatch.setenv("TRACEPARENT", f"00-{trace_id}-{client}-01")
-    job = WaitingJob.start(cluster, tmp_path, text=SAYS_ITS_TRACE + PAUSED)
+    job = WaitingJob.start(cluster, tmp_path, text=SAYS_ITS_TRACE + PAUSED + COUNTS)
     former = cluster.pid_of(f"jobmaster-{job.job_id}")
     os.kill(former, signal.SIGKILL)
     await_value(lambda: cluster.pid_of(f"jobmaster-{job.job_id}") != former)
@@ -61,7 +67,7 @@ def test_a_job_is_one_tree_below_its_clients_span_though_its_job_master_is_kille
     assert Path(f"{job.gate}.trace").read_text() == f"00-{trace_id}-{task['spanId']}-01"
     assert [event["name"] for event in task["events"]] == ["RECONCILING"]
     names = {span["name"] for span in found.values() if span["parentSpanId"] == task["spanId"]}
-    assert {"slot", "deploy", "run"} <= names
+    assert {"slot", "deploy", "run", "spark job"} <= names
     lines = "\n".join(path.read_text() for path in (cluster.directory / "log").glob("*.log"))
     assert re.search(rf"component=jobmaster-{job.job_id}.* trace_id={trace_id} - job .* is FINISHED", lines)
     assert re.search(rf"component=taskmanager-.* trace_id={trace_id} span_id={task['spanId']} - ", lines)

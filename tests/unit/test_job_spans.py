@@ -13,12 +13,12 @@ from runtime.jobmaster.spans import LONGEST_SUBMISSION_MS, Span, otlp_json, span
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
 from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
 from runtime.protocol.checkpoints import SnapshotType
-from runtime.protocol.descriptor import SparkWork, TaskExecutionState, TaskProgress
+from runtime.protocol.descriptor import EndedSparkJob, SparkWork, TaskExecutionState, TaskProgress, VertexProgress
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant
 from runtime.protocol.streaming_query import QueryProgress, StreamingQuery
 from runtime.trace_context import JobTrace
 from tests.unit.test_execution_graph import Driver
-from tests.unit.test_jobgraph import make_graph
+from tests.unit.test_jobgraph import make_graph, vid
 from tests.unit.test_trace_context import SPAN, TEXT, TRACE
 
 LOST = ErrorInfo(FailureKind.TASK_PROCESS_LOST, "TaskProcessLost", "killed\nby signal 9")
@@ -196,6 +196,22 @@ def test_a_batch_has_a_span_below_its_attempt() -> None:
         assert span.start_ms % 1000 == 250
         assert span.parent_id == trace_of(driver).attempt_span(driver.attempt("a"))
     assert len(seen) == 2
+
+
+def test_a_spark_job_has_a_span_below_its_attempt() -> None:
+    driver = Driver(graph=ONE_TASK)
+    driver.start()
+    driver.assign("a")
+    report(driver, "a", ExecutionState.RUNNING)
+    jobs = (EndedSparkJob(7, "count at x.py:1", 9000, 9500), EndedSparkJob(8, "collect", 9600, 9700, failed=True))
+    progress = VertexProgress(vid("a"), latest_jobs=jobs)
+    driver.graph.progress_reported(TaskProgress(driver.attempt("a"), (progress,)), driver.at())
+    first, second = (span for span in spans(driver) if span.name == "spark job")
+    assert (first.start_ms, first.end_ms, first.error) == (9000, 9500, None)
+    assert first.attributes == {"spark.job.id": 7, "spark.job.name": "count at x.py:1"}
+    assert first.parent_id == trace_of(driver).attempt_span(driver.attempt("a"))
+    assert second.error == "the Spark job failed"
+    assert first.span_id != second.span_id
 
 
 def test_a_batch_without_a_time_has_none() -> None:
