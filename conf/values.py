@@ -140,6 +140,20 @@ class SecretUrl(Secret):
         return SecretStr(text, f"{parts.scheme}://{netloc}{parts.path}{query}")
 
 
+class SecretHttpUrl(SecretUrl):
+    """An http or https URL of one host, without a query; it may contain a password."""
+
+    def __init__(self, example: str) -> None:
+        super().__init__(("http", "https"), example)
+        self.expected = "a URL that starts with http:// or https://, with a host and no query"
+
+    def parse(self, text: str) -> SecretStr:
+        parts = urlsplit(text)
+        if not parts.hostname or parts.port == 0 or parts.query or parts.fragment:  # `port` raises if it is none
+            raise ValueError("not such a URL")
+        return super().parse(text)
+
+
 class SparkConnectUrl(Secret):
     """Spark Connect's connection string; shown without its parameters, which may include a token."""
 

@@ -12,6 +12,8 @@ import contextlib
 import functools
 import getpass
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -58,6 +60,7 @@ from runtime.protocol.messages import ClusterOverview, ClusterStatus, FeatureLev
 from runtime.protocol.processes import process_addresses
 from runtime.protocol.streaming_query import QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.trace_context import current_traceparent
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -719,7 +722,7 @@ class ClusterClient:
         """Upload a job's files and submit it; returns once the cluster has persisted it.
 
         Args:
-            graph: the job; this method adds its artifacts, and its submitter if it names none.
+            graph: the job; this method adds its artifacts, and its submitter and trace context if it names none.
             main: the job file.
             py_files: modules and archives for the job's Python path.
             libraries: other imports of the job's code: packages, requirements, packed environments, jars.
@@ -738,7 +741,8 @@ class ClusterClient:
                 "submit the Pipeline with runtime.notebook, or put them into a file"
             )
         named = [(main, ArtifactRole.MAIN), *((path, ArtifactRole.PY_FILE) for path in py_files), *libraries]
-        return _run(self._cluster.submit(_signed(graph), [JobFile(path.name, role, path) for path, role in named]))
+        graph = _traced(_signed(graph))
+        return _run(self._cluster.submit(graph, [JobFile(path.name, role, path) for path, role in named]))
 
     @contextlib.contextmanager
     def blobs(self) -> Iterator[Blobs]:
@@ -1111,6 +1115,11 @@ def _signed(graph: JobGraph) -> JobGraph:
     ):  # a container may know no name for its user; KeyError: before Python 3.13
         return graph
     return replace(graph, submitter=name)
+
+
+def _traced(graph: JobGraph) -> JobGraph:
+    """Return the graph with the trace context of the calling code, if it names none."""
+    return graph if graph.traceparent else replace(graph, traceparent=current_traceparent(os.environ, sys.modules))
 
 
 def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:

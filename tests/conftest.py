@@ -40,8 +40,9 @@ def clusters_of_all() -> list[Cluster]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory, clusters_of_all: list[Cluster]) -> Iterator[Cluster]:
-    """One cluster for all tests that leave it as they found it: one TaskExecutor with two slots."""
-    for made in started(tmp_path_factory.mktemp("c"), WARM_UP):
+    """One cluster for all tests that leave it as they found it: one TaskExecutor with two slots; it writes traces."""
+    directory = tmp_path_factory.mktemp("c")
+    for made in started(directory, WARM_UP, f"traces.directory={directory / 'traces'}"):
         clusters_of_all.append(made)
         yield made
         clusters_of_all.clear()

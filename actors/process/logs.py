@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 
-FIELDS = ("component", "epoch", "job", "attempt")
+FIELDS = ("component", "epoch", "job", "attempt", "trace_id", "span_id")
 """The fields, in the order in which a line shows them."""
 
 _of_process: dict[str, str] = {}

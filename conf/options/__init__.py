@@ -39,6 +39,7 @@ from conf.options.rest import RestOptions
 from conf.options.rpc import HeartbeatOptions, RpcOptions
 from conf.options.spark import SparkOptions
 from conf.options.streaming import StreamingOptions
+from conf.options.traces import TraceOptions
 
 __all__ = [
     "AREAS",
@@ -80,6 +81,7 @@ __all__ = [
     "StateBackend",
     "StreamingOptions",
     "TaskManagerOptions",
+    "TraceOptions",
     "all_options",
 ]
 
@@ -127,6 +129,7 @@ AREAS = (
     Area("REST", RestOptions),
     Area("Spark Connect", ConnectOptions),
     Area("Metrics", MetricOptions),
+    Area("Traces", TraceOptions),
     Area("Client", ClientOptions),
     Area("Security", SecurityOptions),
     Area("OpenID Connect", OidcOptions),

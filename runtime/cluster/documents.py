@@ -342,6 +342,7 @@ class Job:
         submitter: name of the user who submitted it, as the client says; empty if it is not known.
         owner: name of the user whose token submitted it; empty if it was submitted with one of the cluster's secrets.
         upgraded_from: id of the job whose place it took, by `job upgrade`; empty for any other job.
+        trace_id: of its OpenTelemetry trace; empty if it has none.
         state: of the job.
         start_ms: when it was accepted.
         end_ms: when it ended; null before that.
@@ -364,6 +365,7 @@ class Job:
     submitter: str
     owner: str
     upgraded_from: str
+    trace_id: str
     state: str
     start_ms: int
     end_ms: int | None

@@ -83,6 +83,7 @@ class JobView:
         upgraded_from: id of the job whose place it took; empty for any other job.
         cancelled_because: why the cluster cancelled it; empty if a user did.
         spark_applications: ids of the Spark applications that ran its attempts, the first one first.
+        trace_id: of its OpenTelemetry trace; empty if it has none.
     """
 
     id: str
@@ -102,6 +103,7 @@ class JobView:
     upgraded_from: str = ""
     cancelled_because: str = ""
     spark_applications: tuple[str, ...] = ()
+    trace_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         upgraded_from=job.upgraded_from,
         cancelled_because=job.cancelled_because,
         spark_applications=_applications_of(job),
+        trace_id=job.trace_id,
     )
 
 
@@ -297,6 +300,7 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
         "Restarts": str(job.restarts) if job.restarts else "",
         "Failures": ", ".join(f"{count} {kind}" for kind, count in job.failures.items()),
         "Spark": ", ".join(job.spark_applications),
+        "Trace": job.trace_id,
     }
     print_facts(facts, stream)
     if job.vertices:

@@ -176,6 +176,7 @@ class JobGraph:
             empty for any other job.
         upgraded_from: id of the job whose place it took: `understudy job upgrade` has stopped that one with the
             savepoint from which this one began. Empty for any other job.
+        traceparent: the client's span, as W3C's trace context writes it; empty if there is none.
     """
 
     job_id: JobID
@@ -200,6 +201,7 @@ class JobGraph:
     owner: str = ""
     session_id: str = ""
     upgraded_from: str = ""
+    traceparent: str = ""
 
     @classmethod
     def for_script(

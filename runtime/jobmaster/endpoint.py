@@ -71,9 +71,10 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
+from runtime.jobmaster.traces import JobTraces, senders_of, sends_traces
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.metric import MetricScope, ScopeCategory, ScopeDump
+from runtime.metrics.metric import MetricScope, ScopeCategory, ScopeDump, Value
 from runtime.metrics.registry import MetricRegistry, add_process_metrics, serve_metrics
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
@@ -104,6 +105,7 @@ from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.retry import retry
+from runtime.trace_context import JobTrace
 
 LOST_LOGS_TIMEOUT_S = 5.0
 SLOT_GONE_DELAY_S = 0.5
@@ -168,6 +170,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._resumes = False
         self._known_addresses: dict[ResourceID, str] = {}
         self._alarm = Alarm(self, self._wake)
+        self._traces: JobTraces | None = None
 
     # --------------------------------------------------------------- leadership
 
@@ -204,6 +207,11 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._pool = self._new_pool()
         self._resumes = saved is not None
         self._journal = ExecutionJournal(self, store, self._job_id, term, self._encoded_execution)
+        trace = JobTrace.of(self._job_id, job.traceparent, sends_traces(self._configuration))
+        if trace.trace_id:
+            set_process_context(trace_id=trace.trace_id)
+        if trace.records and self._traces is None:  # what it has sent as an earlier leader, it sends no more
+            self._traces = JobTraces(self, trace, job, senders_of(self._configuration), self._traced)
         self._graph = graph = ExecutionGraph(
             job,
             RestartStrategy(strategy),
@@ -211,6 +219,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             results_dir=str(self._results_dir),
             # The same code on the same data fails again: it is only restarted if the user has configured that.
             restart_user_failures=job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE),
+            trace=trace,
         )
         self._checkpoints = JobCheckpoints(
             self,
@@ -325,6 +334,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     async def on_stop(self) -> None:
         await super().on_stop()
         await self._task_managers.close()
+        if self._traces is not None:
+            await self._traces.close()
         await self._ha.close()
 
     def _arm(self) -> None:
@@ -333,6 +344,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._alarm.set(self._pool.next_deadline())
             if self._checkpoints is not None:
                 self._alarm.set(self._checkpoints.next_deadline())
+            if self._traces is not None:
+                self._traces.changed()
 
     def _wake(self) -> None:
         if self._graph is not None and self._term is not None and self.may_act(self._term):
@@ -473,6 +486,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         except OSError as error:
             self.log.warning("intermediate results of job %s are left behind, remove them: %s", self._job_id, error)
         archived = self._archive(graph)
+        if self._traces is not None:
+            self._traces.collect()
 
         async def report() -> None:
             dispatcher = await self._dispatcher.get()
@@ -486,6 +501,9 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     def _archive(self, graph: ExecutionGraph) -> ArchivedExecutionGraph:
         archived = graph.archive()
         return archived if self._checkpoints is None else replace(archived, checkpoints=self._checkpoints.statistics())
+
+    def _traced(self) -> ArchivedExecutionGraph | None:
+        return None if self._graph is None else self._archive(self._graph)
 
     async def _keep_lost_logs(self, graph: ExecutionGraph) -> None:
         """Keep the logs of attempts that were lost with their TaskExecutor, if it has registered again."""
@@ -726,6 +744,10 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         """Return the present metrics of the job; none while this JobMaster does not lead."""
         return [] if self._graph is None else job_metrics(self._archive(self._graph), current_instant().epoch_ms)
 
+    def trace_counts(self) -> dict[str, Value | None]:
+        """Return how many spans were exported and dropped; none if the job has no trace."""
+        return {} if self._traces is None else {**self._traces.counts()}
+
     @rpc_sync
     def request_job_details(self) -> JobDetails:
         return self._require_graph().archive().details()
@@ -804,6 +826,8 @@ async def create(
     )
     registry = MetricRegistry()
     registry.add_source(master.current_metrics)
-    add_process_metrics(registry.group(MetricScope(ScopeCategory.JOB, component="jobmaster", job_id=job_id)), service)
+    own = registry.group(MetricScope(ScopeCategory.JOB, component="jobmaster", job_id=job_id))
+    own.gauges("Traces", master.trace_counts)
+    add_process_metrics(own, service)
     await serve_metrics(service, registry)
     return master

@@ -57,6 +57,7 @@ from runtime.protocol.execution_state import (
 )
 from runtime.protocol.slots import TaskManagerLocation
 from runtime.protocol.streaming_query import QueryHistory
+from runtime.trace_context import JobTrace
 
 FAILURE_HISTORY = 16
 """Number of failures that are kept (Flink's ``web.exception-history-size``)."""
@@ -160,6 +161,7 @@ class ExecutionGraph:
         new_attempt_id: returns new ids.
         new_request_id: returns new ids.
         new_restart_id: returns new ids.
+        trace: of the job; None if it has none.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class ExecutionGraph:
         new_attempt_id: Callable[[], ExecutionAttemptID] = ExecutionAttemptID.random,
         new_request_id: Callable[[], SlotRequestID] = SlotRequestID.random,
         new_restart_id: Callable[[], RestartID] = RestartID.random,
+        trace: JobTrace | None = None,
     ) -> None:
         self._graph = graph
         self._strategy = restart_strategy
@@ -182,6 +185,7 @@ class ExecutionGraph:
         self._new_attempt_id = new_attempt_id
         self._new_request_id = new_request_id
         self._new_restart_id = new_restart_id
+        self._trace = trace
         self._status = JobStatus.CREATED
         self._timestamps = {JobStatus.CREATED: at.epoch_ms}
         self._failure: ErrorInfo | None = None
@@ -233,6 +237,7 @@ class ExecutionGraph:
             is_function=self._graph.is_function,
             owner=self._graph.owner,
             upgraded_from=self._graph.upgraded_from,
+            trace_id="" if self._trace is None else self._trace.trace_id,
         )
 
     def query_histories(self) -> list[QueryHistory]:
@@ -613,6 +618,7 @@ class ExecutionGraph:
                 chain.name,
                 vertices,
                 chain.memory_bytes,
+                traceparent="" if self._trace is None else self._trace.traceparent(attempt.attempt_id),
             ),
         )
 

@@ -198,6 +198,7 @@ class ArchivedExecutionGraph:
         is_function: as in `JobGraph`.
         owner: as in `JobGraph`.
         upgraded_from: as in `JobGraph`.
+        trace_id: of its OpenTelemetry trace; empty if it has none.
     """
 
     job_id: JobID
@@ -219,6 +220,7 @@ class ArchivedExecutionGraph:
     is_function: bool = False
     owner: str = ""
     upgraded_from: str = ""
+    trace_id: str = ""
 
     @property
     def start_ms(self) -> int:

@@ -127,6 +127,7 @@ class AttemptInformation:
         vertices: in the order in which they run; a script has exactly one.
         memory_bytes: bytes that the task process may take in addition to those at its start; 0 for no limit.
         restore: the state that its streaming queries start from; None if they start without state.
+        traceparent: the span under which its code runs, as W3C's trace context writes it; empty if there is none.
     """
 
     attempt_id: ExecutionAttemptID
@@ -137,6 +138,7 @@ class AttemptInformation:
     vertices: tuple[VertexDescriptor, ...]
     memory_bytes: int = 0
     restore: JobManagerTaskRestore | None = None
+    traceparent: str = ""
 
     @property
     def blocking_outputs(self) -> dict[JobVertexID, str]:
@@ -297,10 +299,30 @@ class StageProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedSparkJob:
+    """A Spark job that has ended.
+
+    Args:
+        job_id: its number in Spark.
+        name: its name in Spark: the call that made it.
+        start_ms: when it was submitted, in milliseconds since the epoch.
+        end_ms: when it ended.
+        failed: whether it failed.
+    """
+
+    job_id: int
+    name: str
+    start_ms: int
+    end_ms: int
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class VertexProgress:
     """Spark's own counts for one vertex: stages in all and completed; tasks in all, completed and active.
 
-    `latest_stages` are the newest stages of a script, the newest last; a pipeline's vertex reports none.
+    `latest_stages` are the newest stages of a script, the newest last; a pipeline's vertex reports none. `latest_jobs`
+    are the last Spark jobs of a script that have ended; only an attempt in a trace reports them.
     """
 
     vertex_id: JobVertexID
@@ -310,6 +332,7 @@ class VertexProgress:
     tasks_completed: int = 0
     tasks_active: int = 0
     latest_stages: tuple[StageProgress, ...] = ()
+    latest_jobs: tuple[EndedSparkJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

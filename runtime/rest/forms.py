@@ -81,6 +81,7 @@ JOB = {
     "job-type": str,
     "kind": str,
     "owner": str,
+    "trace-id": str,
     "schedulerType": str,
     **SPAN,
     "maxParallelism": int,

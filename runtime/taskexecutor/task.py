@@ -34,6 +34,7 @@ from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKi
 from runtime.librarycache.errors import LibraryCacheError
 from runtime.librarycache.manager import EnvironmentLease
 from runtime.protocol.descriptor import (
+    EndedSparkJob,
     ExecutionReport,
     ResultPartitionInfo,
     SparkWork,
@@ -985,6 +986,7 @@ def _vertex_progress(vertices: dict[str, dict[str, Any]]) -> tuple[VertexProgres
             tasks_completed=counts.get("tasks_completed", 0),
             tasks_active=counts.get("tasks_active", 0),
             latest_stages=tuple(StageProgress(**stage) for stage in counts.get("latest_stages", ())),
+            latest_jobs=tuple(EndedSparkJob(**job) for job in counts.get("latest_jobs", ())),
         )
         for vertex_id, counts in vertices.items()
     )

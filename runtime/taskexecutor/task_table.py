@@ -27,6 +27,7 @@ from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task import Task
 from runtime.taskexecutor.task_checkpoints import CheckpointResponder, TaskCheckpoints
+from runtime.trace_context import TraceContext
 
 ENDED = 1000
 """Number of ended attempts that are remembered: a deployment that was sent again may arrive after the attempt's end."""
@@ -224,6 +225,9 @@ def _cancel(tasks: Iterable[Task]) -> None:
 
 
 async def _run(task: Task) -> None:
-    """Run an attempt; log lines of it name the job and the attempt."""
-    with log_context(job=task.descriptor.job.job_id, attempt=task.descriptor.attempt.attempt_id):
+    """Run an attempt; log lines of it name the job, the attempt and its span."""
+    attempt = task.descriptor.attempt
+    span = TraceContext.parse(attempt.traceparent)
+    ids = {} if span is None else {"trace_id": span.trace_id, "span_id": span.span_id}
+    with log_context(job=task.descriptor.job.job_id, attempt=attempt.attempt_id, **ids):
         await task.run()

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import CARRIED_SIZE, JobFile, _carried, _signed
+from runtime.client import CARRIED_SIZE, JobFile, _carried, _signed, _traced
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph, JobKind
+from tests.unit.test_trace_context import TEXT
 
 
 def file_of(path: Path, role: ArtifactRole) -> JobFile:
@@ -47,6 +48,15 @@ def test_a_job_is_submitted_in_the_name_of_the_user(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
     assert _signed(graph).submitter == "ada"
     assert _signed(replace(graph, submitter="bob")).submitter == "bob"
+
+
+def test_a_job_is_submitted_in_the_trace_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEPARENT", TEXT)
+    graph = JobGraph.for_script("x")
+    assert _traced(graph).traceparent == TEXT
+    assert _traced(replace(graph, traceparent="own")).traceparent == "own"
+    monkeypatch.delenv("TRACEPARENT")
+    assert _traced(graph).traceparent == ""
 
 
 @pytest.mark.parametrize("error", [OSError, KeyError])

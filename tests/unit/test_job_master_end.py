@@ -29,6 +29,7 @@ async def report(results_dir: Path, job_reached_terminal_state: AsyncMock) -> No
         _graph=object(),
         _journal=SimpleNamespace(written=AsyncMock(), complete=Mock()),
         _checkpoints=None,
+        _traces=None,
         _keep_lost_logs=AsyncMock(),
         _do=Mock(),
         _pool=Mock(),

@@ -71,6 +71,7 @@ from runtime.users.login import LoginOffer
 from tests.streaming_files import StreamingFiles
 from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_messages import FIGURES, HISTORY, ID, QUEUES, READ, REGISTRATION, graph
+from tests.unit.test_trace_context import TEXT
 
 TOKEN = b"t" * 64
 MAX_CONTENT = 100_000
@@ -689,9 +690,10 @@ async def test_a_script_is_submitted_with_its_files(site: Site) -> None:
         ("priority", b"-3", None),
         ("job-id", str(UNKNOWN).encode(), None),
     )
-    answer = await site.ask("POST", "/v1/scripts", body, FORM)
+    answer = await site.ask("POST", "/v1/scripts", body, FORM, (b"traceparent", TEXT.encode()))
     assert (answer.status, answer.json) == (202, {"jobid": UNKNOWN, "jobUrl": f"/v1/jobs/{UNKNOWN}"})
     ((submitted, files),) = site.cluster.submitted
+    assert submitted.traceparent == TEXT
     assert (submitted.name, submitted.argv, submitted.priority) == ("words", ("--out", "/tmp/x"), -3)
     told = [(file.name, file.role.value, content) for file, content in files]
     assert told == [

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from runtime.spark.task.progress import (
+    MOST_JOBS,
     MOST_OF_A_NAME,
     MOST_STAGES,
     Counts,
+    EndedJob,
     ProgressReporter,
     Stage,
     TaskProgress,
@@ -99,6 +101,15 @@ def test_the_newest_stages_are_told_one_by_one() -> None:
     assert [stage["stage_id"] for stage in latest] == list(range(MOST_STAGES, 2 * MOST_STAGES))
     assert (latest[-1]["name"], latest[-1]["state"], latest[0]["name"]) == ("last", "COMPLETE", "x" * MOST_OF_A_NAME)
     assert "latest_stages" not in told["b"]
+
+
+def test_the_last_ended_jobs_are_told_one_by_one() -> None:
+    progress = TaskProgress({"a": [], "b": []})
+    for number in range(2 * MOST_JOBS):
+        progress.job_ended("a", EndedJob(number, "count", 1, 2, failed=False))
+    told = progress.snapshot()
+    assert [job["job_id"] for job in told["a"]["latest_jobs"]] == list(range(MOST_JOBS, 2 * MOST_JOBS))
+    assert "latest_jobs" not in told["b"]
 
 
 def test_reporter_sends_changes_at_most_every_interval() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.spark.spec import ResourceLimits, TaskSpec
+from runtime.spark.task.run import set_variables
 from runtime.taskexecutor.task import describe_exit
+from tests.unit.test_trace_context import TEXT
 
 LIMITED = ResourceLimits(memory_bytes=1 << 30, cpu_s=60)
 
@@ -29,6 +33,20 @@ LIMITED = ResourceLimits(memory_bytes=1 << 30, cpu_s=60)
 )
 def test_how_a_process_ended(status: int | None, limits: ResourceLimits, text: str) -> None:
     assert describe_exit(status, limits) == text
+
+
+def test_a_task_knows_its_span_and_never_that_of_the_command_that_started_the_cluster() -> None:
+    made = TaskDeploymentDescriptor.internal("task", JobKind.SCRIPT)
+    spec = TaskSpec(made, "f.py", "/work", env={"PYSPARK_PYTHON": "p"})
+    started_with = {"TRACEPARENT": "of the cluster", "HOME": "/h"}
+    set_variables(spec, environment := dict(started_with))
+    assert environment == {"HOME": "/h", "PYSPARK_PYTHON": "p"}
+    traced = replace(spec, descriptor=replace(made, attempt=replace(made.attempt, traceparent=TEXT)))
+    set_variables(traced, environment := dict(started_with))
+    assert environment["TRACEPARENT"] == TEXT
+    own = replace(made.job, environment={"TRACEPARENT": "its own"})
+    set_variables(replace(traced, descriptor=replace(traced.descriptor, job=own)), environment := dict(started_with))
+    assert environment["TRACEPARENT"] == "its own"
 
 
 def test_limits_travel() -> None:

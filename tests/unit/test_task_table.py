@@ -7,11 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from actors.errors import RecipientTerminated, RecipientUnreachable
+from actors.process.logs import current_context
 from actors.rpc.gateway import FencingToken
 from runtime.ids import AllocationID, JobID, JobVertexID, ResourceID
 from runtime.jobgraph.job_graph import JobKind
@@ -20,6 +21,7 @@ from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureK
 from runtime.taskexecutor import task_table
 from runtime.taskexecutor.endpoint import TaskExecutor
 from runtime.taskexecutor.task_table import TaskTable
+from tests.unit.test_trace_context import SPAN, TEXT, TRACE
 from tests.waiting import AT_ONCE
 
 JOB = JobID("a" * 32)
@@ -32,6 +34,7 @@ class FakeTask:
     """Fails when its process is lost."""
 
     lost = asyncio.Event()
+    log_fields: ClassVar[list[dict[str, str]]] = []
 
     def __init__(self, descriptor: Any, directory: Any, services: Any, on_state: Tell, *rest: Any) -> None:
         self.descriptor = descriptor
@@ -40,6 +43,7 @@ class FakeTask:
         self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.RUNNING)
 
     async def run(self) -> None:
+        self.log_fields.append(current_context())
         await self.lost.wait()
         self.state = TaskExecutionState(self.descriptor.attempt.attempt_id, ExecutionState.FAILED)
         self._on_state(self.state)
@@ -88,6 +92,21 @@ def table_with_a_task(job_master: FakeJobMaster) -> TaskTable:
     table = TaskTable(cast(Any, FakeEndpoint()), cast(Any, connections))
     table.start(script(), cast(Any, None), cast(Any, None), cast(Any, None))
     return table
+
+
+async def test_lines_of_an_attempt_have_the_ids_of_its_span(
+    job_master: FakeJobMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeTask, "log_fields", [])
+    table = table_with_a_task(job_master)
+    traced = script()
+    traced = replace(traced, attempt=replace(traced.attempt, traceparent=TEXT))
+    table.start(traced, cast(Any, None), cast(Any, None), cast(Any, None))
+    FakeTask.lost.set()
+    await table.job_ended(JOB)
+    without, fields = FakeTask.log_fields
+    assert (fields["trace_id"], fields["span_id"], fields["job"]) == (TRACE, SPAN, JOB)
+    assert not {"trace_id", "span_id"} & without.keys()
 
 
 async def test_an_end_is_told_at_once(job_master: FakeJobMaster) -> None:

@@ -88,6 +88,7 @@ def job(graph: ArchivedExecutionGraph, now: int) -> Json:
         "job-type": job_type(graph),
         "kind": kind_of(graph),
         "owner": graph.owner,
+        "trace-id": graph.trace_id,
         "schedulerType": SCHEDULER,
         **span(graph.start_ms, graph.end_ms, now),
         "maxParallelism": -1,

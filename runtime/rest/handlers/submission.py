@@ -241,6 +241,8 @@ async def _found(
 
 async def _submit(rest: Rest, request: Request, graph: JobGraph, files: Iterable[JobFile]) -> Response:
     graph = await owned(rest, request, graph)
+    if not graph.traceparent:
+        graph = replace(graph, traceparent=request.headers.get("traceparent", ""))
     rest.snapshots.forget()
     try:
         job_id = await rest.backend.submit(graph, files)

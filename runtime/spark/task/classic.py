@@ -37,7 +37,16 @@ from runtime.spark.spec import SCHEDULER_POOL, WORKER_VARIABLE, ClassicEndpoint,
 from runtime.spark.task.control import Cancellation, TaskControl
 from runtime.spark.task.imports import ShippedPath
 from runtime.spark.task.program import run_main
-from runtime.spark.task.progress import MOST_STAGES, Counts, ProgressReporter, Stage, TaskProgress, parents_of
+from runtime.spark.task.progress import (
+    MOST_OF_A_NAME,
+    MOST_STAGES,
+    Counts,
+    EndedJob,
+    ProgressReporter,
+    Stage,
+    TaskProgress,
+    parents_of,
+)
 from runtime.spark.task.streaming import watch_streaming_queries
 from runtime.spark.task.working_directory import carry_surroundings, resolve_paths_of
 
@@ -51,10 +60,27 @@ class StatusPoller:
     """Reads a vertex's stage and task counts from the JVM's status tracker at an interval, on its own thread.
 
     It reads the Spark jobs that bear a task's tag; each finished one once.
+
+    Args:
+        jvm: of the task's gateway.
+        java_context: the Java SparkContext.
+        tag: of the task.
+        reporter: receives the counts.
+        vertex: the task's one vertex.
+        interval: seconds between two reads.
+        reads_times: whether to read when each job began and ended, for traces. It takes some calls into the JVM.
     """
 
     def __init__(
-        self, jvm: Any, java_context: Any, tag: str, reporter: ProgressReporter, vertex: str, interval: float
+        self,
+        jvm: Any,
+        java_context: Any,
+        tag: str,
+        reporter: ProgressReporter,
+        vertex: str,
+        interval: float,
+        *,
+        reads_times: bool = False,
     ) -> None:
         self._arrays: Any = jvm.java.util.Arrays
         self._context: Any = java_context
@@ -65,6 +91,7 @@ class StatusPoller:
         self._reporter = reporter
         self._vertex = vertex
         self._interval = interval
+        self._reads_times = reads_times
         self._done: set[int] = set()
         self._parents: dict[int, dict[int, tuple[int, ...]]] = {}
         self._ended = threading.Event()
@@ -83,8 +110,12 @@ class StatusPoller:
                 if last:
                     self._await_events()
                 found = list(self._read())
+                ended = [job_id for job_id, _, _, over in found if over and self._reads_times]
+                jobs = [job for job_id in ended if (job := self._ended_job(job_id)) is not None]
             except (Py4JError, OSError):  # the JVM has ended, which the script's own call reports better
                 return
+            for job in jobs:
+                self._reporter.change(TaskProgress.job_ended, self._vertex, job)
             for job_id, counts, stages, over in found:
                 self._reporter.change(TaskProgress.update, self._vertex, f"job-{job_id}", counts, stages)
                 if over:
@@ -117,6 +148,15 @@ class StatusPoller:
                 self._done.add(job_id)
                 self._parents.pop(job_id, None)
             yield job_id, counts, stages, over
+
+    def _ended_job(self, job_id: int) -> EndedJob | None:
+        """Read name and times of an ended job; None if Spark has dropped it from its store."""
+        try:
+            data = self._store.job(job_id)
+            start, end = (int(of().get().getTime()) for of in (data.submissionTime, data.completionTime))
+        except Py4JJavaError:  # NoSuchElementException
+            return None
+        return EndedJob(job_id, str(data.name())[:MOST_OF_A_NAME], start, end, str(data.status()) == "FAILED")
 
     def _stage(self, stage_id: int, job: str, parents: tuple[int, ...]) -> Stage | None:
         info = self._tracker.getStageInfo(stage_id)
@@ -296,7 +336,15 @@ class ClassicAttachment:
     def poll_status(self, reporter: ProgressReporter, vertex: str) -> StatusPoller:
         """Start reading the counts of the task's Spark jobs."""
         interval = self._spec.progress_interval
-        return StatusPoller(self._gateway.jvm, self._java_context, self._tag, reporter, vertex, interval)
+        return StatusPoller(
+            self._gateway.jvm,
+            self._java_context,
+            self._tag,
+            reporter,
+            vertex,
+            interval,
+            reads_times=bool(self._spec.descriptor.attempt.traceparent),
+        )
 
     def close(self) -> None:
         """Stop the script's streaming queries and remove its temporary files. The driver releases the rest."""

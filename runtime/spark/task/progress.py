@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -12,8 +13,10 @@ MIN_INTERVAL = 0.2
 """Seconds between two progress messages of a task."""
 MOST_STAGES = 12
 """Largest number of a vertex's stages that are reported one by one: the newest ones."""
+MOST_JOBS = 32
+"""Largest number of a vertex's ended Spark jobs that are reported one by one: the last ones."""
 MOST_OF_A_NAME = 200
-"""Largest number of characters of a stage's name."""
+"""Largest number of characters of the name of a stage or of a Spark job."""
 
 
 class VertexState(Enum):
@@ -88,6 +91,17 @@ class Stage:
         return Counts(1, int(self.completed >= self.tasks), self.tasks, self.completed, self.active)
 
 
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """An ended Spark job: number, name (the call that made it), times in milliseconds since the epoch, success."""
+
+    job_id: int
+    name: str
+    start_ms: int
+    end_ms: int
+    failed: bool
+
+
 def parents_of(rdds: Mapping[int, frozenset[int]], inputs: Mapping[int, frozenset[int]]) -> dict[int, tuple[int, ...]]:
     """Return, for each stage of a Spark job, the job's stages that it reads the shuffled output of.
 
@@ -114,6 +128,7 @@ class TaskProgress:
         self._operations: dict[str, tuple[frozenset[str], Counts]] = {}
         self._finished_counts = dict.fromkeys(self._upstream, Counts())
         self._stages: dict[str, dict[int, Stage]] = {}
+        self._jobs: dict[str, deque[EndedJob]] = {}
 
     def start(self, vertex: str) -> None:
         """Mark a vertex as RUNNING: its function starts."""
@@ -146,6 +161,10 @@ class TaskProgress:
         known = self._stages.get(vertex, {}) | {stage.stage_id: stage for stage in stages}
         self._stages[vertex] = dict(sorted(known.items())[-MOST_STAGES:])
 
+    def job_ended(self, vertex: str, job: EndedJob) -> None:
+        """Record the times of a Spark job of `vertex`, once."""
+        self._jobs.setdefault(vertex, deque(maxlen=MOST_JOBS)).append(job)
+
     def complete(self, operation: str) -> None:
         """Forget an operation that is over; its counts stay, and its skipped stages count as completed."""
         vertices, counts = self._operations.pop(operation, (frozenset[str](), Counts()))
@@ -164,6 +183,8 @@ class TaskProgress:
             result[vertex] = {"state": state.value, **asdict(counts)}
             if stages := self._stages.get(vertex):
                 result[vertex]["latest_stages"] = [asdict(stage) for stage in stages.values()]
+            if jobs := self._jobs.get(vertex):
+                result[vertex]["latest_jobs"] = [asdict(job) for job in jobs]
         return result
 
     def _unfinished_ancestors(self, vertex: str) -> set[str]:

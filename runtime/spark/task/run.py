@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from runtime.spark.task.control import Cancellation, TaskControl, describe
 from runtime.spark.task.program import enter, explain, impose
 from runtime.spark.task.progress import ProgressReporter, TaskProgress
 from runtime.spark.wire import BlockingChannel
+from runtime.trace_context import TRACEPARENT
 
 EXIT_CANCELED = 143
 
@@ -96,7 +98,20 @@ def _settle(spec: TaskSpec) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.chdir(spec.directory)
-    os.environ.update({**spec.env, **spec.descriptor.job.environment})
+    set_variables(spec, os.environ)
     sys.dont_write_bytecode = True  # it would be useless later, and readable to others beside the job's files
     if "numpy" in sys.modules:  # Python's own generator reseeds itself after a fork
         sys.modules["numpy"].random.seed()
+
+
+def set_variables(spec: TaskSpec, environment: MutableMapping[str, str]) -> None:
+    """Set a task's environment variables: those of its place and its span, and over them the job's own.
+
+    Args:
+        spec: the task.
+        environment: of its process, which is that of the cluster.
+    """
+    environment.pop(TRACEPARENT, None)  # of the command that started the cluster
+    if spec.descriptor.attempt.traceparent:
+        environment[TRACEPARENT] = spec.descriptor.attempt.traceparent
+    environment.update({**spec.env, **spec.descriptor.job.environment})

@@ -74,6 +74,7 @@ export function view({ job, part }, parameters, shell) {
       ["Id", h("a", { href: jobHref(job.jid) }, h("code", {}, job.jid)), copyable(job.jid, "")],
       ["Kind", kindOf(job)],
       job.owner && ["Owner", job.owner],
+      job["trace-id"] && ["Trace", job["trace-id"]],
       ["Started", moment(job["start-time"])],
       ended && ["Ended", moment(job["end-time"])],
       ["Duration", lasting(job["start-time"], job["end-time"], job.now - Date.now())],
