@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from runtime.environment.claims import Claim
+from runtime.spark.driver.packages import LOCK
 from tests.cluster_harness import Cluster
 from tests.integration.test_settings import OWN, maven_repository
 from tests.job_files import write_job
+from tests.waiting import await_value
 
 FIND = (
     "from pyspark.sql import SparkSession\n"
@@ -46,3 +49,11 @@ def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
     assert "taskmanager.spark.packages.offline" in line
     assert elsewhere not in line, "it was not asked"
     assert "Traceback" not in failed.stderr
+
+    other = Claim(tmp_path / "ivy" / LOCK)
+    assert other.try_acquire()  # as a driver that fetches into the same cache
+    waits = cluster.submit(script, options=asked)
+    await_value(lambda: cluster.job(waits)["tasks"][0]["state"] == "INITIALIZING")
+    cluster.run("job", "cancel", waits)
+    cluster.await_status(waits, "CANCELED")
+    other.release()

@@ -104,10 +104,12 @@ class PackageRequest:
             failure: Ivy's exception.
         """
         missing = list(dict.fromkeys(":".join(found) for found in _UNRESOLVED.findall(failure)))
-        asked = f"{PACKAGES}={self.coordinates}"
         if not missing:
-            return f"{asked} cannot be resolved: {' '.join(failure.split())[:500]}"
-        return f"{asked} cannot be resolved: {', '.join(missing)} not found in {self._searched}; {self._remedy}"
+            return f"spark.jars.packages={self.coordinates} cannot be resolved: {' '.join(failure.split())[:500]}"
+        return (
+            f"spark.jars.packages={self.coordinates} cannot be resolved: {', '.join(missing)} not found in "
+            f"{self._searched}; {self._remedy}"
+        )
 
     @property
     def _searched(self) -> str:
