@@ -305,10 +305,15 @@ def with_packages(
         "spark.jars.repositories": repositories,
         "spark.jars.excludes": excludes,
     }
-    values = {key: ",".join(filter(None, [given.get(key), *items])) for key, items in lists.items() if items}
+    values = {key: _joined([given.get(key, ""), *items]) for key, items in lists.items() if items}
     if table_format is not None:
         values[SparkOptions.TABLE_FORMAT.key] = table_format
     return configuration.overlaid(values, "-D") if values else configuration
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return the items of several lists by commas, each once; an empty list is no item."""
+    return ",".join(dict.fromkeys(item.strip() for text in texts if text for item in text.split(",")))
 
 
 def heartbeat_of(configuration: Configuration) -> tuple[float, float]:

@@ -88,7 +88,13 @@ from runtime.spark.spec import (
 from runtime.spark.task.result_partition import discard_unfinished
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroup
-from runtime.taskexecutor.driver_choice import START_SETTINGS, own_driver_reason, session_settings, settings_in
+from runtime.taskexecutor.driver_choice import (
+    START_SETTINGS,
+    missing_settings,
+    own_driver_reason,
+    session_settings,
+    settings_in,
+)
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
@@ -672,7 +678,7 @@ class Task:
         except ConfigurationError as error:
             raise LibraryCacheError(f"the job's settings are not valid: {error}") from error
         at_start = await self._driver.start_settings(settings) if settings else {}
-        missing = {key for key, holds in at_start.items() if not holds}
+        missing = missing_settings(at_start)
         needed = {key for key in missing if key in given or key in START_SETTINGS}
         choice = self._driver_choice()
         reason = own_driver_reason(choice, text, [path.name for path in jars], needed) if self._driver.is_ours else ""

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from runtime.environment.claims import Claim
 from runtime.spark.driver.packages import LOCK
-from tests.cluster_harness import Cluster
+from tests.cluster_harness import Cluster, await_value
 from tests.integration.test_settings import OWN, maven_repository
 from tests.job_files import write_job
-from tests.waiting import await_value
 
 FIND = (
     "from pyspark.sql import SparkSession\n"
@@ -46,7 +45,7 @@ def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
     assert failed.stdout == ""
     (line,) = [line for line in failed.stderr.splitlines() if "org.example:missing:2.0 not found" in line]
     assert "not found in " + str(tmp_path / "ivy") in line
-    assert "taskmanager.spark.packages.offline" in line
+    assert "taskmanager.spark.packages.offline forbids the network" in line
     assert elsewhere not in line, "it was not asked"
     assert "Traceback" not in failed.stderr
 

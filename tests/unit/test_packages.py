@@ -13,6 +13,7 @@ from conf.configuration import Configuration
 from conf.errors import InvalidValueError
 from conf.options import SparkOptions
 from conf.registry import is_job_setting, is_pass_through
+from runtime.causes import cause_of
 from runtime.cluster.job_commands import with_packages
 from runtime.jobgraph.errors import InvalidConfigurationError
 from runtime.jobgraph.validation import check_configuration
@@ -48,7 +49,7 @@ def test_malformed_coordinates_are_refused_before_a_job_is_submitted(text: str) 
 
 def test_the_options_of_the_command_line_add_to_its_settings() -> None:
     configuration = Configuration.load(overrides=["spark.jars.packages=a:b:1", "spark.x=y"], environ={})
-    both = with_packages(configuration, ["c:d:2,e:f:3", "g:h:4"], ["file:///m2"], ["x:y"], "delta:4.4.1")
+    both = with_packages(configuration, ["c:d:2,e:f:3", "g:h:4"], ["file:///m2", "file:///m2"], ["x:y"], "delta:4.4.1")
     assert both.given_by("-D") == {
         "spark.jars.packages": "a:b:1,c:d:2,e:f:3,g:h:4",
         "spark.jars.repositories": "file:///m2",
@@ -112,11 +113,12 @@ def test_a_package_that_is_nowhere_is_one_line_with_the_repositories_and_the_rem
     asked = request(Path("/ivy"), repositories="https://me:hunter2@repo.example/maven, file:///m2")
     line = asked.explain(MISSING)
     assert line == (
-        "spark.jars.packages=org.example:missing:1.0,a:b:1 cannot be resolved: org.example:missing:1.0 not found in "
-        "/ivy, ~/.m2/repository, https://******@repo.example/maven, file:///m2, Maven Central, "
-        "repos.spark-packages.org; correct the coordinates, or name another repository with --repositories URL, and "
-        "see that the TaskExecutor's machine reaches it"
+        "spark.jars.packages: org.example:missing:1.0 not found in /ivy, ~/.m2/repository, "
+        "https://******@repo.example/maven, file:///m2, Maven Central, repos.spark-packages.org; correct the "
+        "coordinates, or name a repository that the machine reaches with --repositories URL"
     )
+    assert cause_of(f"PackagesError: {line}").endswith(line), "a command shows all of it"
+    assert " not found in ~/.cache/ivy, " in request(Path.home() / ".cache" / "ivy").explain(MISSING)
     own = request(Path("/ivy"), settings_file="/mine.xml").explain(MISSING)
     assert "not found in the repositories of spark.jars.ivySettings=/mine.xml; " in own
     assert "Central" not in own
@@ -125,13 +127,15 @@ def test_a_package_that_is_nowhere_is_one_line_with_the_repositories_and_the_rem
 def test_offline_the_line_names_no_repository_elsewhere() -> None:
     asked = request(Path("/ivy"), repositories="https://repo.example/maven,file:///m2", offline=True)
     line = asked.explain(MISSING)
-    assert "not found in /ivy, ~/.m2/repository, file:///m2; this cluster fetches nothing from the network" in line
-    assert "taskmanager.spark.packages.offline" in line
+    assert (
+        "not found in /ivy, ~/.m2/repository, file:///m2; taskmanager.spark.packages.offline forbids the network"
+        in line
+    )
 
 
 def test_several_missing_packages_and_other_failures() -> None:
     two = "[unresolved dependency: o#x;1: not found, download failed: o#y;2.0!y.jar, unresolved dependency: o#x;1: no]"
-    assert " cannot be resolved: o:x:1, o:y:2.0 not found in " in request(Path("/ivy")).explain(two)
+    assert "spark.jars.packages: o:x:1, o:y:2.0 not found in " in request(Path("/ivy")).explain(two)
     other = request(Path("/ivy")).explain("java.lang.Foo: failed to load\n settings " + "x" * 900)
     assert "cannot be resolved: java.lang.Foo: failed to load settings xxx" in other
     assert "\n" not in other

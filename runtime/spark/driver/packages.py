@@ -98,7 +98,7 @@ class PackageRequest:
         )
 
     def explain(self, failure: str) -> str:
-        """Return one line for a failed fetch: the packages, the repositories, the remedy.
+        """Return one line for a failed fetch: the packages, the repositories, the remedy; mostly below 300 characters.
 
         Args:
             failure: Ivy's exception.
@@ -106,10 +106,7 @@ class PackageRequest:
         missing = list(dict.fromkeys(":".join(found) for found in _UNRESOLVED.findall(failure)))
         if not missing:
             return f"spark.jars.packages={self.coordinates} cannot be resolved: {' '.join(failure.split())[:500]}"
-        return (
-            f"spark.jars.packages={self.coordinates} cannot be resolved: {', '.join(missing)} not found in "
-            f"{self._searched}; {self._remedy}"
-        )
+        return f"spark.jars.packages: {', '.join(missing)} not found in {self._searched}; {self._remedy}"
 
     @property
     def _searched(self) -> str:
@@ -117,19 +114,13 @@ class PackageRequest:
         if self.settings_file:
             return ", ".join([f"the repositories of {IVY_SETTINGS}={self.settings_file}", *urls])
         remote = [] if self.offline else ["Maven Central", "repos.spark-packages.org"]
-        return ", ".join([str(self.directory), "~/.m2/repository", *urls, *remote])
+        return ", ".join([str(self.directory).replace(f"{Path.home()}/", "~/"), "~/.m2/repository", *urls, *remote])
 
     @property
     def _remedy(self) -> str:
         if self.offline:
-            return (
-                f"this cluster fetches nothing from the network ({OFFLINE}): copy the package there, or name a "
-                "directory with --repositories file:///DIR"
-            )
-        return (
-            "correct the coordinates, or name another repository with --repositories URL, and see that the "
-            "TaskExecutor's machine reaches it"
-        )
+            return f"{OFFLINE} forbids the network: copy the package there, or give --repositories file:///DIR"
+        return "correct the coordinates, or name a repository that the machine reaches with --repositories URL"
 
 
 def _is_directory(url: str) -> bool:
