@@ -29,7 +29,6 @@ def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
         "spark.jars.packages=org.example:marker:1.0",
         f"spark.jars.repositories={repository}",
         f"spark.jars.ivy={tmp_path / 'ivy'}",
-        "restart-strategy.type=fixed-delay",
     )
     script = write_job(tmp_path, FIND)
     same = ("--packages", "org.example:marker:1.0", "--repositories", repository)
@@ -40,14 +39,18 @@ def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
 
     elsewhere = "https://repo.example/maven"
     asked = ("--packages", "org.example:missing:2.0,org.example:marker:1.0", "--repositories", elsewhere)
-    failed = cluster.run("job", "run", "-D", "restart-strategy.type=none", *asked, str(script), check=False)
+    failed = cluster.run("job", "run", *asked, str(script), check=False)
     assert failed.returncode == 1
     assert failed.stdout == ""
+    # one line: it is not restarted
     (line,) = [line for line in failed.stderr.splitlines() if "org.example:missing:2.0 not found" in line]
     assert "not found in " + str(tmp_path / "ivy") in line
     assert "taskmanager.spark.packages.offline forbids the network" in line
     assert elsewhere not in line, "it was not asked"
     assert "Traceback" not in failed.stderr
+
+    delta = cluster.run("job", "run", "--table-format", "delta:9.9", str(script), check=False)
+    assert "spark.jars.packages: io.delta:delta-spark_4.3_2.13:9.9 not found in " in delta.stderr
 
     other = Claim(tmp_path / "ivy" / LOCK)
     assert other.try_acquire()  # as a driver that fetches into the same cache
