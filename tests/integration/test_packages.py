@@ -29,6 +29,7 @@ def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
         "spark.jars.packages=org.example:marker:1.0",
         f"spark.jars.repositories={repository}",
         f"spark.jars.ivy={tmp_path / 'ivy'}",
+        "cluster.start-timeout=10 min",
     )
     script = write_job(tmp_path, FIND)
     same = ("--packages", "org.example:marker:1.0", "--repositories", repository)

@@ -266,9 +266,7 @@ async def _with_packages(java: Java, options: DriverOptions) -> DriverOptions:
     """Return options whose packages are fetched and are among the jars. A JVM of its own runs Ivy, 2 s."""
     if options.packages is None:
         return options
-    small = replace(
-        options, work_dir=options.work_dir / "packages", memory=_FETCH_MEMORY, conf={}, jars=(), java_options=()
-    )
+    small = replace(options, work_dir=options.work_dir / "packages", memory=_FETCH_MEMORY, jars=())
 
     async def fetch(request: PackageRequest) -> list[Path]:
         prepare(small)
@@ -278,7 +276,10 @@ async def _with_packages(java: Java, options: DriverOptions) -> DriverOptions:
         try:
             port, secret = await await_connection(child, connection_file, small)
             gateway = await run_on(pool, DriverGateway, port, secret)
-            return await run_on(pool, gateway.resolve_packages, request)
+            try:
+                return await run_on(pool, gateway.resolve_packages, request)
+            finally:
+                gateway.close()
         finally:
             child.kill()
             await asyncio.to_thread(child.wait)
