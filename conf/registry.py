@@ -15,7 +15,7 @@ from conf.secret import MASK
 T = TypeVar("T")
 
 SPARK_PREFIX = "spark."
-RESERVED_PREFIX = "spark.cds."  # Understudy's own: a typing error in it must not become a property of Spark
+RESERVED_PREFIXES = ("spark.cds.", "spark.table-")  # a typing error in our own keys must not become Spark's property
 
 # Spark's own spark.redaction.regex, and the names of secrets of connectors to stores, catalogs and queues
 _SENSITIVE = re.compile(
@@ -114,7 +114,7 @@ def _ends(since: str) -> str:
 
 def is_pass_through(key: str) -> bool:
     """Return whether a key without an option goes to Spark unchanged."""
-    return key.startswith(SPARK_PREFIX) and not key.startswith(RESERVED_PREFIX) and len(key) > 6
+    return key.startswith(SPARK_PREFIX) and not key.startswith(RESERVED_PREFIXES) and len(key) > 6
 
 
 def is_job_setting(key: str) -> bool:

@@ -356,6 +356,27 @@ class TextList(ValueType[tuple[str, ...]]):
         return ";".join(value)
 
 
+class MavenCoordinates(ValueType[tuple[str, ...]]):
+    """Coordinates of Maven packages, as Spark takes them: with ``:`` or, before the artifact, ``/``."""
+
+    name = "List<String>"
+    expected = "Maven coordinates GROUP:ARTIFACT:VERSION, separated by commas"
+    example = "org.postgresql:postgresql:42.7.4"
+    _pattern = re.compile(r"[A-Za-z0-9_][\w.-]*[:/][A-Za-z0-9_][\w.-]*:[A-Za-z0-9_][\w.+-]*", re.ASCII)
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return self.parse_items(text.split(","))
+
+    def parse_items(self, items: list[str]) -> tuple[str, ...]:
+        found = [item.strip() for item in items]
+        if not all(map(self._pattern.fullmatch, found)):
+            raise ValueError(items)
+        return tuple(dict.fromkeys(item.replace("/", ":") for item in found))
+
+    def render(self, value: tuple[str, ...]) -> str:
+        return ",".join(value)
+
+
 class Arguments(ValueType[tuple[str, ...]]):
     """Command line arguments, separated by spaces and quoted as in a shell."""
 

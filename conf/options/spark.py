@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.option import computed_option, option
-from conf.values import Boolean, Duration, FilePath, Integer, MemorySize, SparkConnectUrl, Text
+from conf.values import (
+    Boolean,
+    Duration,
+    FilePath,
+    Integer,
+    MavenCoordinates,
+    MemorySize,
+    SparkConnectUrl,
+    Text,
+)
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration
@@ -15,9 +24,17 @@ if TYPE_CHECKING:
 _HOST_PORT = r"[^\s:,/]+:[0-9]{1,5}"
 
 
-def _cds_cache_dir(_configuration: Configuration) -> Path:
+def _cache_dir(name: str) -> Path:
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "understudy" / "cds"
+    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "understudy" / name
+
+
+def _cds_cache_dir(_configuration: Configuration) -> Path:
+    return _cache_dir("cds")
+
+
+def _ivy_dir(_configuration: Configuration) -> Path:
+    return _cache_dir("ivy")
 
 
 class SparkOptions:
@@ -54,6 +71,39 @@ class SparkOptions:
         Duration("2 min", minimum=1.0),
         "2 min",
         "Time within which a new driver JVM has to answer.",
+    )
+    PACKAGES = option(
+        "spark.jars.packages",
+        MavenCoordinates(),
+        None,
+        "Maven packages for the driver's class path, with all that they depend on. Spark's Ivy fetches them on the "
+        "TaskExecutor's machine, from Maven Central, `spark.jars.repositories` and that machine's `~/.m2/repository`. "
+        "A job may set this option for itself; `understudy job run --packages` does ([scripts.md](scripts.md#packages-"
+        "and-table-formats)).",
+    )
+    IVY_DIR = computed_option(
+        "spark.jars.ivy",
+        FilePath("/var/cache/understudy/ivy"),
+        _ivy_dir,
+        "~/.cache/understudy/ivy",
+        "The directory, of mode 0700, in which Ivy keeps fetched packages. All clusters of a user share it. A job may "
+        "set this option for itself.",
+    )
+    PACKAGES_OFFLINE = option(
+        "taskmanager.spark.packages.offline",
+        Boolean(),
+        "false",
+        "Whether packages are taken only from `spark.jars.ivy`, `~/.m2/repository` and repositories that are "
+        "directories (`file:/...`), without the network.",
+    )
+    TABLE_FORMAT = option(
+        "spark.table-format",
+        Text("delta:4.4.1", r"(delta|iceberg)(:[A-Za-z0-9_][A-Za-z0-9_.+-]*)?", "delta or iceberg, with :VERSION"),
+        None,
+        "Sets Spark up for Delta Lake (`delta:VERSION`) or Apache Iceberg (`iceberg:VERSION`). It adds the format's "
+        "package for this Spark, its SQL extension, and its catalog as `spark_catalog`. Without `:VERSION` it adds no "
+        "package: bring the jar with `--jar` or `spark.jars.packages`. A job may set this option for itself; "
+        "`understudy job run --table-format` does.",
     )
     WARM_UP = option(
         "taskmanager.spark.warm-up",

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conf.configuration import Configuration
-from conf.options import CheckpointingOptions, ClientOptions, ExecutionTarget, JobOptions, SparkDriverChoice
+from conf.options import (
+    CheckpointingOptions,
+    ClientOptions,
+    ExecutionTarget,
+    JobOptions,
+    SparkDriverChoice,
+    SparkOptions,
+)
 from conf.registry import SPARK_PREFIX, is_job_setting
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
@@ -85,7 +92,34 @@ def job() -> None:
 @files_option(
     "--py-archive", "archives", "Packed virtual environment, or archive of modules, to unpack for the job; repeatable."
 )
-@files_option("--jar", "jars", "Jar for the session of a pipeline; repeatable.")
+@files_option("--jar", "jars", "Jar for the job; repeatable. A script gets a Spark driver of its own.")
+@click.option(
+    "--package-coordinates",
+    "--packages",
+    "coordinates",
+    multiple=True,
+    metavar="GROUP:ARTIFACT:VERSION,...",
+    help="Maven packages for the job's own Spark driver; repeatable. Same as -D spark.jars.packages=...",
+)
+@click.option(
+    "--repositories",
+    multiple=True,
+    metavar="URL,...",
+    help="Further Maven repositories for --packages; repeatable. Same as -D spark.jars.repositories=...",
+)
+@click.option(
+    "--exclude-packages",
+    "excludes",
+    multiple=True,
+    metavar="GROUP:ARTIFACT,...",
+    help="Packages to leave out of what --packages depends on; repeatable. Same as -D spark.jars.excludes=...",
+)
+@click.option(
+    "--table-format",
+    metavar="FORMAT[:VERSION]",
+    help="Set Spark up for Delta Lake or Iceberg: delta:VERSION or iceberg:VERSION; without :VERSION, for a jar that "
+    "the job brings. Same as -D spark.table-format=...",
+)
 @environment_option
 @click.option(
     "--working-dir",
@@ -149,6 +183,10 @@ def job_run(
     priority: int,
     queue: str | None,
     own_driver: bool,
+    coordinates: tuple[str, ...],
+    repositories: tuple[str, ...],
+    excludes: tuple[str, ...],
+    table_format: str | None,
     py_files: tuple[Path, ...],
     environment: dict[str, str],
     working_dir: Path | None,
@@ -195,6 +233,7 @@ def job_run(
         raise click.UsageError("--partitions needs --from: it changes the state of a savepoint")
     max_bytes = configuration.get(ClientOptions.WORKING_DIR_MAX_SIZE)
     with readable_errors(), contextlib.ExitStack() as stack:
+        configuration = with_packages(configuration, coordinates, repositories, excludes, table_format)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="understudy-job-")))
         packed = pack_py_files(py_files, scratch, max_bytes)
         libraries = [*((path, ArtifactRole.PY_FILE) for path in packed), *libraries]
@@ -244,6 +283,37 @@ def job_run(
         heartbeat_s, timeout_s = heartbeat_of(configuration)
         graph = replace(graph, client_heartbeat_timeout_s=timeout_s)
         sys.exit(run_attached(client, graph, file, libraries, heartbeat_s, as_json=as_json))
+
+
+def with_packages(
+    configuration: Configuration,
+    coordinates: Sequence[str],
+    repositories: Sequence[str],
+    excludes: Sequence[str],
+    table_format: str | None,
+) -> Configuration:
+    """Return a configuration with the packages and the table format that a command names, as ``-D`` sets them.
+
+    They are added to lists that ``-D`` sets itself.
+
+    Raises:
+        ConfigurationError: coordinates or a table format are malformed.
+    """
+    given = configuration.given_by("-D")
+    lists = {
+        SparkOptions.PACKAGES.key: coordinates,
+        "spark.jars.repositories": repositories,
+        "spark.jars.excludes": excludes,
+    }
+    values = {key: _joined([given.get(key, ""), *items]) for key, items in lists.items() if items}
+    if table_format is not None:
+        values[SparkOptions.TABLE_FORMAT.key] = table_format
+    return configuration.overlaid(values, "-D") if values else configuration
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return the items of several lists by commas, each once; an empty list is no item."""
+    return ",".join(dict.fromkeys(item.strip() for text in texts if text for item in text.split(",")))
 
 
 def heartbeat_of(configuration: Configuration) -> tuple[float, float]:

@@ -31,6 +31,10 @@ class DriverStartError(DriverError):
     """The driver JVM ended, or did not answer in time, while it was being started."""
 
 
+class PackagesError(SparkError):
+    """A Maven package is not available; the message is one line that names it, the cause and the remedy."""
+
+
 class DriverLostError(DriverError):
     """The driver JVM has ended, or another process answers at its address."""
 

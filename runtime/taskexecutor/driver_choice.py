@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from conf.options import SparkDriverChoice, SparkOptions
 from conf.registry import is_job_setting
 from runtime.jobgraph.job_graph import JobKind
+from runtime.spark.driver.packages import IVY_DIR, IVY_SETTINGS, PACKAGES, REPOSITORIES
 from runtime.taskexecutor.spark_options import CATALOG, WAREHOUSE
 
 START_SETTINGS = (
@@ -30,6 +31,9 @@ START_SETTINGS = (
 """Settings that Spark reads only at its start, and without which a script fails or computes different results.
 
 With ``task.spark-driver=auto``, a script that names one gets its own driver."""
+
+_HOW_TO_FETCH = frozenset((REPOSITORIES, IVY_DIR, IVY_SETTINGS))
+"""Settings that matter only while packages are fetched."""
 
 _HINTS = (
     (r"\bStreamingContext\b", "uses DStreams, and a driver runs the streams of one program only"),
@@ -70,6 +74,16 @@ def own_driver_reason(
             if re.search(pattern, text, re.IGNORECASE):
                 return reason
     return ""
+
+
+def missing_settings(at_start: Mapping[str, bool]) -> set[str]:
+    """Return the keys of settings that a driver lacks; if it has the packages, their repositories do not matter.
+
+    Args:
+        at_start: keys that Spark reads only at its start, each with whether the driver has the value.
+    """
+    missing = {key for key, holds in at_start.items() if not holds}
+    return missing - _HOW_TO_FETCH if at_start.get(PACKAGES) else missing
 
 
 def session_settings(kind: JobKind, settings: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from conf.configuration import Configuration
@@ -17,8 +17,10 @@ from conf.options import (
     TaskManagerOptions,
 )
 from runtime.environment.directory import EVENT_LOGS
-from runtime.spark.driver.launch import WORKER_PYTHON, DriverOptions, is_local
+from runtime.spark.driver.launch import WORKER_PYTHON, DriverOptions, is_local, spark_version
+from runtime.spark.driver.packages import IVY_DIR, PACKAGES, PackageRequest
 from runtime.spark.driver.remote import RemoteOptions, shown_url
+from runtime.spark.driver.table_formats import TABLE_FORMAT, with_table_format
 from runtime.spark.spec import ResourceLimits
 
 CATALOG, _IN_MEMORY = "spark.sql.catalogImplementation", "in-memory"
@@ -61,7 +63,7 @@ def driver_options(
     get = configuration.get
     java_home = get(EnvironmentOptions.JAVA_HOME)
     options: tuple[str, ...] | None = get(EnvironmentOptions.JAVA_OPTS)
-    properties = configuration.spark_properties()
+    properties = spark_settings(configuration)
     runtime_dir = get(ClusterOptions.RUNTIME_DIR)
     return DriverOptions(
         work_dir=work_dir,
@@ -71,19 +73,51 @@ def driver_options(
         memory=f"{get(SparkOptions.DRIVER_MEMORY) >> 20}m",
         conf={
             **state_backend_properties(get(CheckpointingOptions.STATE_BACKEND)),
-            WAREHOUSE: str(runtime_dir / "warehouse"),
+            WAREHOUSE: str(_warehouse(runtime_dir)),
             **properties,
         },
         event_logs=runtime_dir / EVENT_LOGS if get(SparkOptions.EVENT_LOG_ENABLED) else None,
         tables=None if properties.get(CATALOG, _IN_MEMORY) != _IN_MEMORY else runtime_dir / "tables",
         java_options=options or (),
         jars=tuple(jars),
+        packages=PackageRequest.of(properties, offline=get(SparkOptions.PACKAGES_OFFLINE)),
         archive_dir=get(SparkOptions.CDS_CACHE_DIR) if get(SparkOptions.CDS_ENABLED) else None,
         die_with_parent=True,
         start_timeout=get(SparkOptions.DRIVER_START_TIMEOUT),
         log_max_bytes=get(EnvironmentOptions.LOG_MAX_SIZE),
         log_backups=get(EnvironmentOptions.LOG_MAX),
     )
+
+
+def _warehouse(runtime_dir: Path) -> Path:
+    return runtime_dir / "warehouse"
+
+
+def spark_settings(configuration: Configuration) -> dict[str, str]:
+    """Return Spark's settings of a driver that others of our options stand for, too: its packages, its table format."""
+    found = configuration.spark_properties()
+    if (packages := configuration.get(SparkOptions.PACKAGES)) is not None:
+        found[PACKAGES] = SparkOptions.PACKAGES.value_type.render(packages)
+    found[TABLE_FORMAT] = configuration.get(SparkOptions.TABLE_FORMAT) or ""
+    found = job_settings(found, configuration.get(ClusterOptions.RUNTIME_DIR))
+    if PACKAGES in found:
+        found[IVY_DIR] = str(configuration.get(SparkOptions.IVY_DIR))
+    return found
+
+
+def job_settings(settings: Mapping[str, str], runtime_dir: Path) -> dict[str, str]:
+    """Return Spark's settings of a job, with those of its table format.
+
+    Args:
+        settings: as the job has them.
+        runtime_dir: of the cluster.
+
+    Raises:
+        ConfigurationError: there is no such table format.
+    """
+    if TABLE_FORMAT in settings:
+        Configuration.from_dict({TABLE_FORMAT: settings[TABLE_FORMAT]}, "the job")
+    return with_table_format(settings, spark_version(), settings.get(WAREHOUSE, str(_warehouse(runtime_dir))))
 
 
 def hive_defaults(runtime_dir: Path) -> dict[str, str]:

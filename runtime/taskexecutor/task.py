@@ -54,6 +54,7 @@ from runtime.spark.driver.local import LocalDriver
 from runtime.spark.errors import (
     DriverCallError,
     DriverLostError,
+    PackagesError,
     SparkError,
     StillRunningError,
     UnsupportedByEndpointError,
@@ -88,12 +89,18 @@ from runtime.spark.spec import (
 from runtime.spark.task.result_partition import discard_unfinished
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroup
-from runtime.taskexecutor.driver_choice import START_SETTINGS, own_driver_reason, session_settings, settings_in
+from runtime.taskexecutor.driver_choice import (
+    START_SETTINGS,
+    missing_settings,
+    own_driver_reason,
+    session_settings,
+    settings_in,
+)
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
-from runtime.taskexecutor.spark_options import resolves_paths, task_environment, task_limits
+from runtime.taskexecutor.spark_options import job_settings, resolves_paths, task_environment, task_limits
 from runtime.taskexecutor.streaming import ProgressWatchdog, SeenQueries, watch_queries
 from runtime.taskexecutor.task_checkpoints import (
     CheckpointResponder,
@@ -576,7 +583,7 @@ class Task:
         status: int | None = None
         try:
             status = await self._run()
-        except (LibraryCacheError, UnsupportedByEndpointError) as error:
+        except (LibraryCacheError, PackagesError, UnsupportedByEndpointError) as error:
             # The cause is the job itself: another attempt would fail likewise.
             self._fail(FailureKind.USER_CODE, type(error).__name__, str(error))
         except (BlobError, SparkError, OSError) as error:
@@ -659,13 +666,20 @@ class Task:
             self._services.fair_pools.leave(job_id)
             lease.release()
 
-    async def _run_process(self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None) -> int:
+    async def _run_process(
+        self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
+    ) -> int | None:
         is_script = self._job.kind is JobKind.SCRIPT
         text = files[ArtifactRole.MAIN][0].read_text("utf-8", "replace") if is_script else ""
         jars = environment.jars if environment is not None and is_script else ()
-        given, written = self._job.spark_conf, settings_in(text)
-        at_start = await self._driver.start_settings({**written, **given}) if given or written else {}
-        missing = {key for key, holds in at_start.items() if not holds}
+        try:
+            runtime_dir = self._get(ClusterOptions.RUNTIME_DIR)
+            given = job_settings(self._job.spark_conf, runtime_dir)
+            settings = job_settings({**settings_in(text), **self._job.spark_conf}, runtime_dir)
+        except ConfigurationError as error:
+            raise LibraryCacheError(f"the job's settings are not valid: {error}") from error
+        at_start = await self._driver.start_settings(settings) if settings else {}
+        missing = missing_settings(at_start)
         needed = {key for key in missing if key in given or key in START_SETTINGS}
         choice = self._driver_choice()
         reason = own_driver_reason(choice, text, [path.name for path in jars], needed) if self._driver.is_ours else ""
@@ -675,8 +689,10 @@ class Task:
             at_runtime = {key: value for key, value in given.items() if key not in at_start}
             return await self._run_in(self._driver, files, environment, at_runtime)
         logger.info("%s %s: it gets a Spark driver of its own", self._attempt.task_name, reason)
-        wanted = {key: value for key, value in {**written, **given}.items() if key not in NEVER_HOLD}
+        wanted = {key: value for key, value in settings.items() if key not in NEVER_HOLD}
         options = await self._own_driver_options(wanted, jars)
+        if options is None:
+            return None
         current_dir = None if self._place is None else Path(self._place.directory)
         options = replace(options, current_dir=current_dir, variables=self._job.environment)
         for key in given.keys() & NEVER_HOLD.keys():
@@ -697,20 +713,29 @@ class Task:
         is_wider = self._job.kind is not JobKind.SCRIPT and choice is SparkDriverChoice.OWN
         return SparkDriverChoice.AUTO if is_wider else choice
 
-    async def _own_driver_options(self, settings: Mapping[str, str], jars: Sequence[Path]) -> DriverOptions:
-        """Return the options of the task's own driver.
+    async def _own_driver_options(self, settings: Mapping[str, str], jars: Sequence[Path]) -> DriverOptions | None:
+        """Return the options of the task's own driver; None if the task is cancelled before its packages are there.
 
         Raises:
-            LibraryCacheError: a setting of the job is not valid, or its packages cannot be fetched.
+            LibraryCacheError: a setting of the job is not valid.
+            PackagesError: its packages cannot be fetched.
         """
         try:
-            packages = await self._driver.resolve_packages(settings)
-            return self._services.own_driver(self._directory / "spark", [*jars, *packages], settings)
+            options = self._services.own_driver(self._directory / "spark", jars, settings)
         except ConfigurationError as error:
             raise LibraryCacheError(f"the job's settings are not valid: {error}") from error
-        except DriverCallError as error:
-            packages_text = settings.get("spark.jars.packages")
-            raise LibraryCacheError(f"spark.jars.packages={packages_text} cannot be resolved: {error}") from error
+        if options.packages is None:
+            return options
+        fetch = asyncio.ensure_future(self._driver.resolve_packages(options.packages))
+        cancelled = asyncio.ensure_future(self._cancelled.wait())
+        try:
+            await asyncio.wait({fetch, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if not fetch.done():
+                return None
+            return replace(options, jars=(*options.jars, *fetch.result()), packages=None)
+        finally:
+            fetch.cancel()
+            cancelled.cancel()
 
     async def _run_in(
         self,

@@ -156,6 +156,38 @@ def test_a_pipeline_with_settings_for_a_start_has_a_driver_of_its_own(cluster: C
     assert OWN in err
 
 
+CATALOGS = """\
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+if spark.catalog.currentCatalog() == "store":
+    spark.sql("CREATE NAMESPACE shop")
+    spark.sql("CREATE TABLE shop.items (id INT)")
+    spark.sql("INSERT INTO shop.items VALUES (7)")
+    print(spark.table("store.shop.items").collect()[0][0])
+print(spark.catalog.currentCatalog())
+"""
+
+
+def test_a_job_has_a_catalog_and_a_default_one_of_its_own_on_the_shared_driver(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = write_job(tmp_path, CATALOGS)
+    catalog = "spark.sql.catalog.store"
+    out, err = logs(
+        cluster,
+        file,
+        *("-D", f"{catalog}=org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"),
+        *("-D", f"{catalog}.url=jdbc:derby:memory:shop;create=true"),
+        *("-D", f"{catalog}.driver=org.apache.derby.iapi.jdbc.AutoloadedDriver"),
+        *("-D", "spark.sql.defaultCatalog=store"),
+    )
+    assert out == "7\nstore\n"
+    assert OWN not in err
+    out, _ = logs(cluster, file)
+    assert out == "spark_catalog\n"
+
+
 HIVE = """\
 import sys
 from pyspark.sql import SparkSession

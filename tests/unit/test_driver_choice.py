@@ -8,7 +8,7 @@ from conf.options import SparkDriverChoice
 from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver.jvm import holds
 from runtime.spark.spec import ignored_setting
-from runtime.taskexecutor.driver_choice import own_driver_reason, session_settings, settings_in
+from runtime.taskexecutor.driver_choice import missing_settings, own_driver_reason, session_settings, settings_in
 
 AUTO, SHARED, OWN = SparkDriverChoice.AUTO, SparkDriverChoice.SHARED, SparkDriverChoice.OWN
 
@@ -110,6 +110,14 @@ def test_the_settings_that_a_scripts_text_makes(text: str, found: dict[str, str]
 )
 def test_whether_a_setting_holds(key: str, asked: str, actual: str, is_held: bool) -> None:
     assert holds(key, asked, actual) is is_held
+
+
+def test_repositories_do_not_matter_to_a_driver_that_has_the_packages() -> None:
+    names = ("spark.jars.repositories", "spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.excludes")
+    lacks = dict.fromkeys(names, False)
+    assert missing_settings({"spark.jars.packages": True, **lacks, "spark.sql.extensions": True}) == {names[-1]}
+    assert missing_settings({"spark.jars.packages": False, **lacks}) == {"spark.jars.packages", *names}
+    assert missing_settings(lacks) == set(names)
 
 
 def test_the_line_that_tells_of_an_ignored_setting() -> None:

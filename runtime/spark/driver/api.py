@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from conf.files import write_private
 from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver.launch import SHIPPED, is_local
+from runtime.spark.driver.packages import PackageRequest
 from runtime.spark.errors import DriverLostError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
@@ -235,11 +236,11 @@ class SparkDriver(Protocol):
     async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
         """Return the keys of settings that Spark reads only at its start, and whether this driver has their values."""
 
-    async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
-        """Return the jars that settings name for a driver's start: those of ``spark.jars.packages``, fetched by Ivy.
+    async def resolve_packages(self, request: PackageRequest) -> list[Path]:
+        """Return the jars of Maven packages for another driver's start, fetched by Ivy.
 
         Raises:
-            DriverCallError: one is not available.
+            PackagesError: one is not available.
         """
 
     async def load_tables(self) -> None:

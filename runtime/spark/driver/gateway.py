@@ -19,11 +19,10 @@ from typing import Any
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
+from conf.files import write_private
 from runtime.spark.driver.api import ActiveQueries, SparkEndpoint, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.jvm import (
-    IVY,
     JAVA_SPARK_CONTEXT,
-    PACKAGES,
     REGISTRY_KEY,
     SPARK_SESSION,
     JvmHandles,
@@ -35,9 +34,10 @@ from runtime.spark.driver.jvm import (
     stop_at_boundary,
     unlock_files,
 )
+from runtime.spark.driver.packages import OFFLINE_SETTINGS, PackageRequest
 from runtime.spark.driver.script_application import ScriptApplications
 from runtime.spark.driver.tables import TableRecord
-from runtime.spark.errors import DriverCallError, DriverLostError
+from runtime.spark.errors import DriverCallError, DriverLostError, PackagesError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
 logger = logging.getLogger(__name__)
@@ -130,19 +130,27 @@ class DriverGateway:
                 if is_taken_at_start(self._handles, session_conf, key)
             }
 
-    def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
-        """Return the jars of Maven packages. Spark's Ivy fetches them into its cache as for ``spark-submit``."""
-        get = settings.get
+    def resolve_packages(self, request: PackageRequest) -> list[Path]:
+        """Return the jars of Maven packages. Spark's Ivy fetches them into its cache as for ``spark-submit``.
+
+        It needs no SparkContext. Raises `PackagesError`.
+        """
+        settings_file = request.settings_file or None
+        if request.offline:
+            settings_file = str(request.directory / OFFLINE_SETTINGS)
+            write_private(Path(settings_file), request.offline_settings().encode())
         with _calls():
-            ivy_settings = get(f"{IVY}Settings")
-            found = self._jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
-                True,
-                get("spark.jars.excludes", ""),
-                settings[PACKAGES],
-                get("spark.jars.repositories", ""),
-                get(IVY),
-                self._jvm.scala.Option.apply(ivy_settings),
-            )
+            try:
+                found = self._jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
+                    True,
+                    request.excludes,
+                    request.coordinates,
+                    request.used_repositories,
+                    str(request.directory),
+                    self._jvm.scala.Option.apply(settings_file),
+                )
+            except Py4JJavaError as error:
+                raise PackagesError(request.explain(str(error.java_exception))) from error
             return [Path(str(item).removeprefix("file:")) for item in self._handles.as_java(found)]
 
     def ping(self) -> bool:

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JJavaError
 
 from runtime.causes import cause_of
 from runtime.spark.driver.api import QueryFailure, StoppedQueries, StreamingQueryInfo
+from runtime.spark.driver.packages import PACKAGES
 
 SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
 JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
@@ -115,8 +116,6 @@ _LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
 
 # ------------------------------------------------------------------ settings
 
-PACKAGES, IVY = "spark.jars.packages", "spark.jars.ivy"
-
 _APPLIED = ("spark.app.name", "spark.hadoop.", "spark.sql.catalog.")
 """Prefixes of settings that a session or a script applies when it starts."""
 
@@ -147,6 +146,8 @@ def holds(key: str, asked: str, actual: str) -> bool:
     if key in ("spark.jars", "spark.plugins"):
         names = {Path(item.strip()).name for item in actual.split(",")}
         return all(Path(item.strip()).name in names for item in asked.split(","))
+    if key == PACKAGES:
+        return set(asked.replace(" ", "").split(",")) <= set(actual.split(","))
     return _plain(asked) == _plain(actual)
 
 

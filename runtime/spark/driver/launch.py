@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 from conf.files import write_private
 from runtime.spark.driver import event_logs
 from runtime.spark.driver.java import Java
+from runtime.spark.driver.packages import PackageRequest
 from runtime.spark.errors import DriverStartError
 from runtime.spark.process import die_with
 from runtime.spark.spec import STOP_ACTIVE_RUN
@@ -236,6 +237,7 @@ class DriverOptions:
         conf: further Spark settings; those that keep the driver private and reachable cannot be overridden.
         java_options: further options of the JVM.
         jars: on the class path after Spark's own, and sent to its executors.
+        packages: Maven packages to fetch before the start, for which a small JVM starts first; they join `jars`.
         event_logs: the directory of Spark's event logs; None where it writes none, unless `conf` says so.
         tables: the record of the cluster's tables; None where its catalog is not to be kept.
         archive_dir: directory of class-data-sharing archives; None for none.
@@ -255,6 +257,7 @@ class DriverOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
     jars: tuple[Path, ...] = ()
+    packages: PackageRequest | None = None
     event_logs: Path | None = None
     tables: Path | None = None
     archive_dir: Path | None = field(default_factory=lambda: default_archive_dir())

@@ -7,10 +7,12 @@ import contextlib
 import math
 import os
 import secrets
+import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -21,8 +23,8 @@ from runtime.spark.driver.api import DriverInfo, SparkEndpoint
 from runtime.spark.driver.cds import sharing
 from runtime.spark.driver.connection import Connection, new_pool, process_of, run_on
 from runtime.spark.driver.gateway import DriverGateway
-from runtime.spark.driver.java import find_java
-from runtime.spark.driver.jvm import PACKAGES, LeftoverSparkWork
+from runtime.spark.driver.java import Java, find_java
+from runtime.spark.driver.jvm import LeftoverSparkWork
 from runtime.spark.driver.jvm_driver import JvmDriver
 from runtime.spark.driver.launch import (
     DriverOptions,
@@ -36,11 +38,13 @@ from runtime.spark.driver.launch import (
     spark_version,
     spawn,
 )
+from runtime.spark.driver.packages import PackageCache, PackageRequest
 from runtime.spark.errors import DriverCallError, DriverLostError, DriverStartError, SparkError, StillRunningError
 from runtime.spark.process import children_of, start_time
 from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint
 
 _ADOPTION_TIMEOUT = 10.0
+_FETCH_MEMORY = "256m"
 _RELEASE_TRIES = 20
 _RELEASE_PAUSE = 0.1
 _LEFTOVER_PAUSE = 0.005
@@ -63,6 +67,7 @@ class LocalDriver(JvmDriver):
         if jvm.info.tables:
             self._gateway.keep_tables(Path(jvm.info.tables))
         self._alone = alone
+        self._packages = PackageCache()
 
     # --- life
 
@@ -72,13 +77,14 @@ class LocalDriver(JvmDriver):
 
         With `die_with_parent`, call it on the main thread: the kernel sends the parent-death signal when the thread
         that forked ends. With *thread_stays* the caller ensures that its thread outlives the driver. Raises
-        `JavaNotFoundError`, `UnsupportedJavaError` and `DriverStartError`.
+        `JavaNotFoundError`, `UnsupportedJavaError`, `PackagesError` and `DriverStartError`.
         """
         is_main = threading.current_thread() is threading.main_thread()
         if options.die_with_parent and not (is_main or thread_stays):
             raise DriverStartError("a driver that is to die with this process must be started from its main thread")
         java = find_java(options.java_home)
         await asyncio.to_thread(check_master, options.master)
+        options = await _with_packages(java, options)
         conf = spark_conf(options)
         prepare(options)
         jars = class_path()
@@ -202,10 +208,11 @@ class LocalDriver(JvmDriver):
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
 
-    async def resolve_packages(self, settings: Mapping[str, str]) -> list[Path]:
-        if not settings.get(PACKAGES):
-            return []
-        return await asyncio.to_thread(self._gateway.resolve_packages, settings)  # it may take minutes
+    async def resolve_packages(self, request: PackageRequest) -> list[Path]:
+        def fetch(request: PackageRequest) -> Awaitable[list[Path]]:
+            return asyncio.to_thread(self._gateway.resolve_packages, request)  # it may take minutes
+
+        return await self._packages.fetch(request, fetch)
 
     async def load_tables(self) -> None:
         await self._jvm.call(self._gateway.load_tables)
@@ -253,6 +260,34 @@ class LocalDriver(JvmDriver):
     async def active_jobs(self, endpoint: SparkEndpoint) -> list[int]:
         """Return the ids of a task's running Spark jobs."""
         return await self._jvm.call(self._gateway.active_jobs, endpoint)
+
+
+async def _with_packages(java: Java, options: DriverOptions) -> DriverOptions:
+    """Return options whose packages are fetched and are among the jars. A JVM of its own runs Ivy, 2 s."""
+    if options.packages is None:
+        return options
+    small = replace(options, work_dir=options.work_dir / "packages", memory=_FETCH_MEMORY, jars=())
+
+    async def fetch(request: PackageRequest) -> list[Path]:
+        prepare(small)
+        connection_file = small.work_dir / f".connection-{secrets.token_hex(8)}"
+        child = spawn(command(java, small, class_path(), []), environment(java, small, connection_file, ""), small)
+        pool = new_pool()
+        try:
+            port, secret = await await_connection(child, connection_file, small)
+            gateway = await run_on(pool, DriverGateway, port, secret)
+            try:
+                return await run_on(pool, gateway.resolve_packages, request)
+            finally:
+                gateway.close()
+        finally:
+            child.kill()
+            await asyncio.to_thread(child.wait)
+            pool.shutdown(wait=False)
+            shutil.rmtree(small.work_dir, ignore_errors=True)
+
+    jars = await PackageCache().fetch(options.packages, fetch)
+    return replace(options, jars=(*options.jars, *jars), packages=None)
 
 
 async def connect(info: DriverInfo | Path, attach: Callable[[DriverGateway], None]) -> Connection[DriverGateway]:

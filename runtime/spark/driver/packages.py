@@ -1,0 +1,168 @@
+"""Maven packages of a driver: what to fetch, one fetch at a time for each cache, and the line for what is not there.
+
+Spark's own Ivy fetches the packages, in a JVM that runs already, so this needs no second start. Ivy's cache is not safe
+across processes: two fetches at the same time may read each other's unfinished files. A file lock in the cache admits
+one fetch at a time, of all drivers of this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from xml.sax.saxutils import quoteattr
+
+from conf.registry import masked
+from runtime.environment.claims import Claim
+from runtime.spark.errors import PackagesError
+
+PACKAGES, IVY_DIR, IVY_SETTINGS = "spark.jars.packages", "spark.jars.ivy", "spark.jars.ivySettings"
+EXCLUDES, REPOSITORIES = "spark.jars.excludes", "spark.jars.repositories"
+OFFLINE = "taskmanager.spark.packages.offline"
+
+LOCK = ".understudy.lock"
+"""File in Ivy's directory that a fetch locks."""
+
+OFFLINE_SETTINGS = ".understudy-offline.xml"
+"""File in Ivy's directory with `PackageRequest.offline_settings`."""
+
+_PAUSE = 0.1
+"""Seconds between two attempts to lock the cache."""
+
+_UNRESOLVED = re.compile(r"(?:unresolved dependency|download failed): ([^\s#]+)#([^\s#;]+);([^\s:,!\]]+)")
+_REMOTE = ("central", "spark-packages", *(f"repo-{number}" for number in range(1, 17)))
+"""Names that Spark gives to repositories. Ivy takes a module from its cache only if it knows that module's
+repository."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageRequest:
+    """Packages to fetch for the start of a driver.
+
+    Args:
+        coordinates: ``GROUP:ARTIFACT:VERSION``, separated by commas.
+        directory: Ivy's, with its cache and the fetched jars.
+        excludes: ``GROUP:ARTIFACT`` to leave out, separated by commas.
+        repositories: URLs of further Maven repositories, separated by commas.
+        settings_file: the user's own settings of Ivy; empty for none.
+        offline: whether to take packages only from this machine.
+    """
+
+    coordinates: str
+    directory: Path
+    excludes: str = ""
+    repositories: str = ""
+    settings_file: str = ""
+    offline: bool = False
+
+    @classmethod
+    def of(cls, conf: Mapping[str, str], *, offline: bool) -> PackageRequest | None:
+        """Return the request of a driver's settings; None if they name no packages.
+
+        Args:
+            conf: Spark's settings.
+            offline: ``taskmanager.spark.packages.offline``.
+        """
+        if not conf.get(PACKAGES):
+            return None
+        excludes, repositories, settings_file = (conf.get(key, "") for key in (EXCLUDES, REPOSITORIES, IVY_SETTINGS))
+        return cls(conf[PACKAGES], Path(conf[IVY_DIR]), excludes, repositories, settings_file, offline)
+
+    @property
+    def _urls(self) -> list[str]:
+        return [url.strip() for url in self.repositories.split(",") if url.strip()]
+
+    @property
+    def used_repositories(self) -> str:
+        """Return the repositories to pass to Ivy; offline they are in its settings."""
+        return "" if self.offline else self.repositories
+
+    def offline_settings(self) -> str:
+        """Return settings of Ivy that need no network: the cache, the user's local repositories, and directories."""
+        none = (self.directory / "none").as_uri()
+        roots = dict.fromkeys(_REMOTE, none)
+        roots |= {f"repo-{number}": url for number, url in enumerate(self._urls, 1) if _is_directory(url)}
+        local = quoteattr(f"{self.directory}/local/[organisation]/[module]/[revision]/[type]s/[artifact].[ext]")
+        maven = (Path.home() / ".m2" / "repository").as_uri()
+        resolvers = "".join(
+            f"<ibiblio name={quoteattr(name)} m2compatible='true' root={quoteattr(root.rstrip('/') + '/')}/>"
+            for name, root in {"local-m2-cache": maven, **roots}.items()
+        )
+        return (
+            "<ivysettings><settings defaultResolver='offline'/><resolvers><chain name='offline'>"
+            f"<filesystem name='local-ivy-cache'><ivy pattern={local}/><artifact pattern={local}/></filesystem>"
+            f"{resolvers}</chain></resolvers></ivysettings>"
+        )
+
+    def explain(self, failure: str) -> str:
+        """Return one line for a failed fetch: the packages, the repositories, the remedy; mostly below 300 characters.
+
+        Args:
+            failure: Ivy's exception.
+        """
+        missing = list(dict.fromkeys(":".join(found) for found in _UNRESOLVED.findall(failure)))
+        if not missing:
+            return f"spark.jars.packages={self.coordinates} cannot be resolved: {' '.join(failure.split())[:500]}"
+        return f"spark.jars.packages: {', '.join(missing)} not found in {self._searched}; {self._remedy}"
+
+    @property
+    def _searched(self) -> str:
+        urls = [masked(REPOSITORIES, url) for url in self._urls if not self.offline or _is_directory(url)]
+        if self.settings_file:
+            return ", ".join([f"the repositories of {IVY_SETTINGS}={self.settings_file}", *urls])
+        remote = [] if self.offline else ["Maven Central", "repos.spark-packages.org"]
+        return ", ".join([str(self.directory).replace(f"{Path.home()}/", "~/"), "~/.m2/repository", *urls, *remote])
+
+    @property
+    def _remedy(self) -> str:
+        if self.offline:
+            return f"{OFFLINE} forbids the network: copy the package there, or give --repositories file:///DIR"
+        return "correct the coordinates, or name a repository that the machine reaches with --repositories URL"
+
+
+def _is_directory(url: str) -> bool:
+    return urlsplit(url).scheme == "file" and Path(unquote(urlsplit(url).path)).is_absolute()
+
+
+class PackageCache:
+    """Fetches packages, one request at a time for each cache of this machine."""
+
+    def __init__(self) -> None:
+        self._claims: dict[Path, Claim] = {}
+
+    async def fetch(
+        self, request: PackageRequest, fetch: Callable[[PackageRequest], Awaitable[list[Path]]]
+    ) -> list[Path]:
+        """Return the jars of a request, once no other process fetches into its cache.
+
+        A cancelled call leaves a fetch that has begun; the cache stays locked until it ends.
+
+        Args:
+            request: names the packages.
+            fetch: calls Ivy.
+
+        Raises:
+            PackagesError: the cache cannot be used, or a package is not available.
+        """
+        if request.offline and request.settings_file:
+            raise PackagesError(
+                f"{IVY_SETTINGS}={request.settings_file} may name repositories elsewhere, and this cluster fetches "
+                f"nothing from the network ({OFFLINE}): remove one of the two"
+            )
+        directory = request.directory
+        claim = self._claims.setdefault(directory, Claim(directory / LOCK))
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            while claim.held or not claim.try_acquire():  # noqa: ASYNC110 -- another process frees a file lock
+                await asyncio.sleep(_PAUSE)
+        except OSError as error:
+            raise PackagesError(
+                f"{PACKAGES}={request.coordinates} cannot be resolved: the directory {directory} cannot be used "
+                f"({error.strerror or error}); name another with -D {IVY_DIR}=DIR"
+            ) from error
+        work = asyncio.ensure_future(fetch(request))
+        work.add_done_callback(lambda _: claim.release())
+        return await asyncio.shield(work)
