@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conf.configuration import Configuration
-from conf.options import CheckpointingOptions, ClientOptions, ExecutionTarget, JobOptions, SparkDriverChoice
+from conf.options import (
+    AutoscalingOptions,
+    CheckpointingOptions,
+    ClientOptions,
+    ExecutionTarget,
+    JobOptions,
+    SparkDriverChoice,
+)
 from conf.registry import SPARK_PREFIX, is_job_setting
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
@@ -99,6 +106,12 @@ def job() -> None:
     default=0,
     help="Jobs of a higher priority get slots first; the default is 0.",
 )
+@click.option(
+    "--autoscale",
+    metavar="MIN..MAX",
+    help="Let the cluster choose the number of partitions of its streaming queries' state between these two; same "
+    "as -D autoscaling.partitions=MIN..MAX.",
+)
 @click.option("--queue", metavar="NAME", help="Queue of the job; same as -D job.queue=NAME.")
 @click.option(
     "--own-driver",
@@ -147,6 +160,7 @@ def job_run(
     name: str | None,
     job_id: str | None,
     priority: int,
+    autoscale: str | None,
     queue: str | None,
     own_driver: bool,
     py_files: tuple[Path, ...],
@@ -201,9 +215,10 @@ def job_run(
         wanted = target_of(configuration, target, masters)
         own_id = None if job_id is None else job_id_of(job_id)
         if wanted is ExecutionTarget.APPLICATION:
-            if savepoint is not None or priority or own_driver or queue is not None:
+            if savepoint is not None or priority or own_driver or queue is not None or autoscale is not None:
                 raise ClusterError(
-                    "--from, --priority, --queue and --own-driver are options of a job, not of an application",
+                    "--from, --priority, --queue, --autoscale and --own-driver are options of a job, not of an "
+                    "application",
                     "set them where main() submits the job",
                 )
             sys.exit(
@@ -229,7 +244,7 @@ def job_run(
             read_job_file(file, args, name, own_id, kind=kind, tell=say),
             priority=priority,
             savepoint=_restore_settings(configuration, client, savepoint, allow_non_restored_state, new_query_id),
-            configuration=_job_configuration(configuration, wanted, own_driver, queue),
+            configuration=_job_configuration(configuration, wanted, own_driver, queue, autoscale),
             environment=environment,
         )
         place, shipped = _working_directory(client, file, working_dir, scratch, max_bytes)
@@ -260,11 +275,18 @@ def heartbeat_of(configuration: Configuration) -> tuple[float, float]:
 
 
 def _job_configuration(
-    configuration: Configuration, target: ExecutionTarget, own_driver: bool, queue: str | None
+    configuration: Configuration,
+    target: ExecutionTarget,
+    own_driver: bool,
+    queue: str | None,
+    autoscale: str | None,
 ) -> dict[str, str]:
     """Return the options of ``-D`` that are settings of a job; the others are for this command.
 
     A cluster that is started for the job takes Spark's settings itself.
+
+    Raises:
+        ConfigurationError: *autoscale* is no range of numbers.
     """
     own = {key: text for key, text in configuration.given_by("-D").items() if is_job_setting(key)}
     if target is not ExecutionTarget.SESSION:
@@ -273,6 +295,9 @@ def _job_configuration(
         own[JobOptions.SPARK_DRIVER.key] = SparkDriverChoice.OWN.value
     if queue is not None:
         own[JobOptions.QUEUE.key] = queue
+    if autoscale is not None:
+        own[AutoscalingOptions.PARTITIONS.key] = autoscale
+        configuration.overlaid({AutoscalingOptions.PARTITIONS.key: autoscale}, "--autoscale")  # raises if it is wrong
     return own
 
 

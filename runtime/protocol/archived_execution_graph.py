@@ -11,6 +11,7 @@ from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.descriptor import ResultPartitionInfo, SparkWork, VertexProgress
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
+from runtime.protocol.rescales import Rescale
 from runtime.protocol.streaming_query import (
     OperatorBackPressureStats,
     QueryHistory,
@@ -198,6 +199,7 @@ class ArchivedExecutionGraph:
         is_function: as in `JobGraph`.
         owner: as in `JobGraph`.
         upgraded_from: as in `JobGraph`.
+        rescales: the last changes of the number of partitions of its state, the oldest first.
     """
 
     job_id: JobID
@@ -219,6 +221,7 @@ class ArchivedExecutionGraph:
     is_function: bool = False
     owner: str = ""
     upgraded_from: str = ""
+    rescales: tuple[Rescale, ...] = ()
 
     @property
     def start_ms(self) -> int:
