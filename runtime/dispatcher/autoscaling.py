@@ -231,8 +231,8 @@ def _advise(
 
 # ------------------------------------------------------------------ the cluster rescales by itself
 
-MOST_PAUSE_S = 86400.0
-"""Longest time after failed attempts, in seconds, before the next one."""
+LEAST_PAUSE_S, MOST_PAUSE_S = 60.0, 86400.0
+"""Shortest and longest time after failed attempts, in seconds, before the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ def obstacle(policy: AutoscalePolicy, rescales: Sequence[Rescale], now_ms: int) 
         failed += 1
     if not failed:
         return ""
-    pause_s = min(policy.pause_up_s * 4.0 ** min(failed - 1, 10), MOST_PAUSE_S)
+    pause_s = min(max(policy.pause_up_s, LEAST_PAUSE_S) * 4.0 ** min(failed - 1, 10), MOST_PAUSE_S)
     last = rescales[-1]
     waited_s = (now_ms - (last.started_ms if last.ended_ms is None else last.ended_ms)) / 1000
     if waited_s >= pause_s:

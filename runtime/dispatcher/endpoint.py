@@ -1027,7 +1027,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         change = next_change(advice)
         why_not = obstacle(settings.policy, graph.rescales, _now_ms())
         if change is not None and why_not:
-            self.log.info("job %s would get %s partitions, but %s", job.job_id, change.wanted, why_not)
+            self.log.debug("job %s would get %s partitions, but %s", job.job_id, change.wanted, why_not)
         return None if why_not else change
 
     @rpc

@@ -373,6 +373,7 @@ def test_failed_attempts_are_repeated_ever_more_rarely(failures: int, pause_s: i
     assert why == f"{failures} attempts have failed, the last one {pause_s:.0f} s ago; waits {pause_s} s"
     assert obstacle(policy, known, NOW + 1000 * pause_s) == ""
     assert obstacle(policy, (*known, *rescales(DONE)), NOW) == "", "one success is a new start"
+    assert obstacle(replace(policy, pause_up_s=0.0), known, NOW + 59_999), "without a pause it would try all the time"
     of_user = rescales(*[LOST] * failures, cause=RescaleCause.USER)
     assert obstacle(policy, of_user, NOW) == "", "what a user has tried in vain is not counted"
 
