@@ -188,6 +188,23 @@ class Integer(ValueType[int]):
         return value
 
 
+class IntegerRange(ValueType[tuple[int, int]]):
+    """Two whole numbers from 1 on, the smaller one first, as ``2..16``."""
+
+    name = "Range<Integer>"
+    expected = "two whole numbers from 1 on, the smaller one first, such as 2..16"
+    example = "2..16"
+
+    def parse(self, text: str) -> tuple[int, int]:
+        found = re.fullmatch(r"([0-9]{1,9})\.\.([0-9]{1,9})", text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise ValueError(text)
+        return int(found[1]), int(found[2])
+
+    def render(self, value: tuple[int, int]) -> str:
+        return f"{value[0]}..{value[1]}"
+
+
 class Number(ValueType[float]):
     """A number between two bounds, both included."""
 

@@ -58,6 +58,7 @@ from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, FeatureLevelChange, TaskLog, TaskManagerView
 from runtime.protocol.processes import process_addresses
+from runtime.protocol.rescales import Rescale
 from runtime.protocol.streaming_query import QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.trace_context import current_traceparent
@@ -395,6 +396,10 @@ class AsyncClusterClient:
         return await self.ask(
             lambda dispatcher: dispatcher.trigger_rescale(job_id, trigger_id, partitions, query, directory)
         )
+
+    async def report_rescale(self, job_id: JobID, rescale: Rescale) -> None:
+        """Record a rescale in a job's history; see `DispatcherGateway.report_rescale`."""
+        await self.ask(lambda dispatcher: dispatcher.report_rescale(job_id, rescale))
 
     async def rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         """Return what became of a rescale; see `DispatcherGateway.request_rescale_status`."""
@@ -955,6 +960,7 @@ class ClusterClient:
         Raises:
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
             CheckpointError: *partitions* is no number of partitions.
+            RescaleInProgressError: the job is being rescaled or upgraded already.
             JobSubmissionError: the cluster accepts no further job at present.
         """
         directory = "" if target is None else str(target.resolve())
@@ -969,6 +975,7 @@ class ClusterClient:
                 return status
             time.sleep(POLL_S)
 
+    report_rescale = _in_a_thread(AsyncClusterClient.report_rescale)
     checkpoint_statistics = _in_a_thread(AsyncClusterClient.checkpoints)
     query_histories = _in_a_thread(AsyncClusterClient.query_histories)
     operation = _in_a_thread(AsyncClusterClient.operation)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.option import ConfigOption, RemovedOption
+from conf.options.autoscaling import AutoscalingOptions
 from conf.options.blob import BlobOptions
 from conf.options.checkpointing import CheckpointingOptions, StateBackend
 from conf.options.cluster import (
@@ -46,6 +47,7 @@ __all__ = [
     "JOB_OPTIONS",
     "REMOVED_OPTIONS",
     "Area",
+    "AutoscalingOptions",
     "BlobOptions",
     "CheckpointingOptions",
     "ClientOptions",
@@ -123,6 +125,7 @@ AREAS = (
     Area("Restart strategies", RestartStrategyOptions),
     Area("Checkpoints and savepoints", CheckpointingOptions),
     Area("Streaming queries", StreamingOptions),
+    Area("Automatic rescaling", AutoscalingOptions),
     Area("Job store", JobStoreOptions),
     Area("History", HistoryOptions),
     Area("Spark", SparkOptions),
@@ -153,6 +156,12 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
         CheckpointingOptions.TOLERABLE_FAILURES,
         CheckpointingOptions.NUM_RETAINED,
         CheckpointingOptions.RETENTION,
+        AutoscalingOptions.PARTITIONS,
+        AutoscalingOptions.DRY_RUN,
+        AutoscalingOptions.MAX_LAG,
+        AutoscalingOptions.PAUSE_BEFORE_INCREASE,
+        AutoscalingOptions.PAUSE_BEFORE_DECREASE,
+        AutoscalingOptions.QUIET_TIME,
     )
 )
 """Options that a job may set for itself, besides Spark's own settings; see `conf.registry.is_job_setting`."""

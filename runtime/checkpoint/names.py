@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import quote
 
 from runtime.ids import JobID
@@ -19,6 +20,16 @@ def directory_name(query_name: str) -> str:
 def savepoint_name(job_id: str, trigger_id: str) -> str:
     """Return the name of a savepoint's directory, by which a JobMaster that knows the trigger id finds it again."""
     return f"savepoint-{job_id[:6]}-{trigger_id[:12]}"
+
+
+def change_lock(savepoint_dir: Path, job_id: str) -> Path:
+    """Return the file that is locked while a process rescales or upgrades a job, so that no other one does.
+
+    Args:
+        savepoint_dir: the cluster's directory of savepoints.
+        job_id: the job.
+    """
+    return savepoint_dir / ".upgrades" / f"{job_id}.lock"
 
 
 def rescale_job_id(job_id: str, trigger_id: str) -> JobID:

@@ -280,6 +280,12 @@ class RescalePlan:
     partitions: int
     target: Path
 
+    @property
+    def before(self) -> dict[str, int]:
+        """Return the present number of partitions of each query to rescale, as far as Spark has written it down."""
+        known = {one.snapshot.name: one.description.conf.get(_PARTITIONS, "") for one in self.queries}
+        return {name: int(number) for name, number in known.items() if number.isdecimal()}
+
 
 def plan_rescale(path: Path, partitions: int, target: Path, *queries: str) -> RescalePlan:
     """Verify a savepoint, and check that it can be rescaled; needs no Spark, and writes nothing.
@@ -364,6 +370,7 @@ class Undo:
         queries: names of the queries that were rescaled.
         is_unused: whether no query has committed a batch since. The job then goes back to *original*, which repeats
             nothing. Otherwise its present state is rescaled to *partitions*.
+        present: the number that the rescale has set.
     """
 
     rescaled: str
@@ -371,6 +378,7 @@ class Undo:
     partitions: int
     queries: tuple[str, ...]
     is_unused: bool
+    present: int
 
 
 def undo_of(rescaled: Savepoint, original: Savepoint, committed: Mapping[str, int]) -> Undo:
@@ -407,7 +415,7 @@ def undo_of(rescaled: Savepoint, original: Savepoint, committed: Mapping[str, in
     is_unused = not written_twice(rescaled) and all(
         committed[one.snapshot.name] <= one.snapshot.batch_id for one in rescaled.queries
     )
-    return Undo(rescaled.path, original.path, int(numbers[0]), origin.queries, is_unused)
+    return Undo(rescaled.path, original.path, int(numbers[0]), origin.queries, is_unused, origin.partitions)
 
 
 def _any_number(job_id: str) -> str:

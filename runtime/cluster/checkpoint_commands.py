@@ -253,7 +253,7 @@ def job_autoscale(
     import time
 
     from runtime.checkpoint.retained import describe_state
-    from runtime.cluster.autoscaling import AutoscalePolicy, advise
+    from runtime.dispatcher.autoscaling import AutoscalePolicy, advise
 
     if not dry_run:
         raise click.UsageError("Missing option '--dry-run': the command only shows decisions, and changes nothing.")

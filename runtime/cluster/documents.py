@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runtime.checkpoint.compatibility import Verdict
 from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointFile, SavepointQuery
-from runtime.cluster.autoscaling import Advice
 from runtime.cluster.upgrade_plan import PlannedJob, PlannedProcess
+from runtime.dispatcher.autoscaling import Advice
 from runtime.job_logs import LogPiece
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
 from runtime.protocol.checkpoint_statistics import (
@@ -34,6 +34,7 @@ from runtime.protocol.execution_state import ErrorInfo
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, ProcessView, TaskLog, TaskManagerView
 from runtime.protocol.processes import LogLevelChange
 from runtime.protocol.queues import QueuesOverview
+from runtime.protocol.rescales import Rescale
 from runtime.protocol.streaming_query import StreamingQuery
 from runtime.users.identities import ApiToken, User
 
@@ -356,6 +357,7 @@ class Job:
         tasks: each after those that it reads from.
         vertices: in topological order.
         checkpoints: of the job.
+        rescales: the last changes of the number of partitions of its state, the oldest first.
     """
 
     job_id: str
@@ -379,6 +381,7 @@ class Job:
     tasks: tuple[Task, ...]
     vertices: tuple[VertexInfo, ...]
     checkpoints: Checkpoints
+    rescales: tuple[Rescale, ...]
 
     @classmethod
     def of(cls, job: ArchivedExecutionGraph) -> Job:

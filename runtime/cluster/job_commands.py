@@ -14,6 +14,7 @@ import click
 
 from conf.configuration import Configuration
 from conf.options import (
+    AutoscalingOptions,
     CheckpointingOptions,
     ClientOptions,
     ExecutionTarget,
@@ -133,6 +134,12 @@ def job() -> None:
     default=0,
     help="Jobs of a higher priority get slots first; the default is 0.",
 )
+@click.option(
+    "--autoscale",
+    metavar="MIN..MAX",
+    help="Let the cluster choose the number of partitions of its streaming queries' state between these two; same "
+    "as -D autoscaling.partitions=MIN..MAX.",
+)
 @click.option("--queue", metavar="NAME", help="Queue of the job; same as -D job.queue=NAME.")
 @click.option(
     "--own-driver",
@@ -181,6 +188,7 @@ def job_run(
     name: str | None,
     job_id: str | None,
     priority: int,
+    autoscale: str | None,
     queue: str | None,
     own_driver: bool,
     coordinates: tuple[str, ...],
@@ -240,9 +248,10 @@ def job_run(
         wanted = target_of(configuration, target, masters)
         own_id = None if job_id is None else job_id_of(job_id)
         if wanted is ExecutionTarget.APPLICATION:
-            if savepoint is not None or priority or own_driver or queue is not None:
+            if savepoint is not None or priority or own_driver or queue is not None or autoscale is not None:
                 raise ClusterError(
-                    "--from, --priority, --queue and --own-driver are options of a job, not of an application",
+                    "--from, --priority, --queue, --autoscale and --own-driver are options of a job, not of an "
+                    "application",
                     "set them where main() submits the job",
                 )
             sys.exit(
@@ -268,7 +277,7 @@ def job_run(
             read_job_file(file, args, name, own_id, kind=kind, tell=say),
             priority=priority,
             savepoint=_restore_settings(configuration, client, savepoint, allow_non_restored_state, new_query_id),
-            configuration=_job_configuration(configuration, wanted, own_driver, queue),
+            configuration=_job_configuration(configuration, wanted, own_driver, queue, autoscale),
             environment=environment,
         )
         place, shipped = _working_directory(client, file, working_dir, scratch, max_bytes)
@@ -330,11 +339,18 @@ def heartbeat_of(configuration: Configuration) -> tuple[float, float]:
 
 
 def _job_configuration(
-    configuration: Configuration, target: ExecutionTarget, own_driver: bool, queue: str | None
+    configuration: Configuration,
+    target: ExecutionTarget,
+    own_driver: bool,
+    queue: str | None,
+    autoscale: str | None,
 ) -> dict[str, str]:
     """Return the options of ``-D`` that are settings of a job; the others are for this command.
 
     A cluster that is started for the job takes Spark's settings itself.
+
+    Raises:
+        ConfigurationError: *autoscale* is no range of numbers.
     """
     own = {key: text for key, text in configuration.given_by("-D").items() if is_job_setting(key)}
     if target is not ExecutionTarget.SESSION:
@@ -343,6 +359,9 @@ def _job_configuration(
         own[JobOptions.SPARK_DRIVER.key] = SparkDriverChoice.OWN.value
     if queue is not None:
         own[JobOptions.QUEUE.key] = queue
+    if autoscale is not None:
+        own[AutoscalingOptions.PARTITIONS.key] = autoscale
+        configuration.overlaid({AutoscalingOptions.PARTITIONS.key: autoscale}, "--autoscale")  # raises if it is wrong
     return own
 
 

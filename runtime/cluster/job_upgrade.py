@@ -30,12 +30,12 @@ from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.metadata_log import entries
+from runtime.checkpoint.names import change_lock
 from runtime.checkpoint.retained import read_checkpoint
 from runtime.checkpoint.savepoint import open_savepoint, read_savepoint
 from runtime.cluster.documents import UpgradedJob
 from runtime.cluster.job_upgrade_plan import Action, Batches, Order, Outcome, Step, Upgrade, check_fit, decide, judge
-from runtime.cluster.rescaling import JobSavepoints, silent
-from runtime.environment.claims import Claim
+from runtime.cluster.rescaling import JobSavepoints, changing, silent
 from runtime.errors import ClusterError
 from runtime.ids import JobID, TriggerID
 from runtime.job_file import read_job_file
@@ -172,21 +172,13 @@ class _Place:
     """The directory of one upgrade."""
 
     def __init__(self, home: Path, job_id: str) -> None:
-        self.path = home / ".upgrades" / job_id
-        self._claim = Claim(self.path.with_name(f"{job_id}.lock"))
+        self._job_id = job_id
+        self._lock = change_lock(home, job_id)
+        self.path = self._lock.with_suffix("")
 
-    @contextlib.contextmanager
-    def held(self, job_id: str) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """Let no other command work on it; raises ClusterError if one does."""
-        make_private(self.path.parent, durable=True)
-        if not self._claim.try_acquire():
-            raise ClusterError(f"another command upgrades job {job_id} at this moment", "wait until it has ended")
-        try:
-            yield
-        finally:
-            if not self.path.exists():
-                self._claim.path.unlink(missing_ok=True)
-            self._claim.release()
+        return changing(self._lock, self._job_id)
 
     def read(self) -> Upgrade | None:
         """Return the upgrade; None if there is none, or it was interrupted before it stopped anything."""
@@ -218,7 +210,7 @@ class _Place:
     def forget(self) -> None:
         """Remove the upgrade and its lock."""
         self.remove()
-        self._claim.path.unlink(missing_ok=True)
+        self._lock.unlink(missing_ok=True)
 
 
 Check = Callable[[Version, Path], Sequence[Verdict]]
@@ -364,7 +356,7 @@ class JobUpgrader:
     ) -> UpgradedJob:
         """Begin an upgrade, and do all its steps."""
         place = _Place(self._home, job_id)
-        with place.held(job_id):
+        with place.held():
             place.remove()  # left by a command that was killed before it stopped anything
             try:
                 upgrade = self._prepare(place, job_id, make, directory, accepts_loss=accepts_loss)
@@ -598,12 +590,10 @@ class JobUpgrader:
     def _held(self, job_id: JobID) -> Iterator[_Place]:
         """Hold the upgrade that a job is in: as the one that is replaced, or as the one that took its place."""
         place = _Place(self._home, job_id)
-        owner: str = job_id
         if not place.path.exists():
             with contextlib.suppress(JobNotFoundError):
-                owner = self._client.job(job_id).upgraded_from or job_id
-                place = _Place(self._home, owner)
-        with place.held(owner):
+                place = _Place(self._home, self._client.job(job_id).upgraded_from or job_id)
+        with place.held():
             yield place
 
 

@@ -6,14 +6,17 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from actors.errors import ActorError
 from conf.configuration import Configuration
+from conf.files import make_private
 from conf.options import CheckpointingOptions, EnvironmentOptions
 from runtime.checkpoint.errors import CheckpointError, SavepointError
 from runtime.checkpoint.manifest import Savepoint
+from runtime.checkpoint.names import change_lock
 from runtime.checkpoint.rescale import (
     COMPACT_INTERVAL,
     DEFAULT_COMPACT_INTERVAL,
@@ -29,10 +32,12 @@ from runtime.checkpoint.savepoint import dispose_savepoint
 from runtime.cluster.command_line import waiting
 from runtime.cluster.documents import RescaledJob
 from runtime.cluster.output import clean, say
+from runtime.environment.claims import Claim
 from runtime.errors import ClusterError
 from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.errors import GatewayError
+from runtime.protocol.rescales import Rescale
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
@@ -120,6 +125,29 @@ def silent(_what: str, _left: str) -> Iterator[None]:
     yield
 
 
+@contextlib.contextmanager
+def changing(lock: Path, job_id: str) -> Iterator[None]:
+    """Let no other process rescale or upgrade a job; the end of this process releases the lock, too.
+
+    Args:
+        lock: its file, as `change_lock` names it.
+        job_id: the job.
+
+    Raises:
+        ClusterError: another process rescales or upgrades the job.
+        OSError: the file cannot be written.
+    """
+    make_private(lock.parent, durable=True)
+    claim = Claim(lock)
+    if not claim.try_acquire():
+        raise ClusterError(f"job {job_id} is being rescaled or upgraded at this moment", "wait until that has ended")
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        claim.release()
+
+
 class JobSavepoints:
     """Savepoints that a command takes of a running job to change it; `JobRescaler` and `JobUpgrader` use it.
 
@@ -174,6 +202,45 @@ class JobSavepoints:
             self._note(f"note: {error}")
 
 
+class _Record:
+    """Reports one rescale to the cluster, which keeps it in the job's history.
+
+    Args:
+        client: of the cluster.
+        job_id: the job.
+        rescale: as it begins.
+    """
+
+    def __init__(self, client: ClusterClient, job_id: JobID, rescale: Rescale) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._rescale = rescale
+        self._is_kept = False
+
+    @property
+    def trigger_id(self) -> TriggerID:
+        """Trigger id of the rescale."""
+        return self._rescale.trigger_id
+
+    def begin(self) -> None:
+        """Begin it; raises RescaleInProgressError if a job of the cluster rescales the job already."""
+        self._client.report_rescale(self._job_id, self._rescale)
+        self._is_kept = True
+
+    def found(self, partitions: int, before: dict[str, int]) -> None:
+        """Report the new number, and the present one of each query to rescale."""
+        self._report(replace(self._rescale, partitions=partitions, before=before))
+
+    def fail(self, error: str) -> None:
+        """Report that it has failed."""
+        self._report(replace(self._rescale, state=OperationState.FAILED, error=error))
+
+    def _report(self, rescale: Rescale) -> None:
+        self._rescale = rescale
+        if self._is_kept:
+            self._client.report_rescale(self._job_id, rescale)
+
+
 class JobRescaler:
     """Gives the state of running jobs another number of partitions; `understudy job rescale` and `Job.rescale` use it.
 
@@ -185,7 +252,7 @@ class JobRescaler:
             which the step runs.
         note: called with each line that the user should read besides the result.
         run: rescales a savepoint. Default: `run_plan`, in a Spark of this process.
-        trigger_id: of the savepoint, whose name follows from it. Default: a new one for each.
+        trigger_id: of the rescale and of its savepoint, whose name follows from it. Default: a new one for each.
     """
 
     def __init__(
@@ -220,6 +287,7 @@ class JobRescaler:
         3. The job is rolled back to the copy (`ClusterClient.roll_back`): the cluster records that, and restarts the
            tasks.
 
+        The cluster records the rescale in the job's history. Only one rescale or upgrade of a job runs at a time.
         Until step 3 the job is as it was, and its savepoints are removed if a step fails. The cluster finishes step 3,
         even if this process is killed. Batches since the savepoint are repeated, and the output of file sinks is rolled
         back.
@@ -232,20 +300,49 @@ class JobRescaler:
 
         Raises:
             CheckpointError: the job's state cannot be rescaled; the job continues as it was.
-            ClusterError: the same, for another reason.
+            ClusterError: the same, for another reason, for example because it is being rescaled or upgraded already.
             SparkError: Spark cannot be started, or fails; the job continues as it was.
             GatewayError, ActorError: as `ClusterClient.trigger_savepoint` and `roll_back`.
         """
-        return self._rescale(
-            job_id, partitions, queries, directory, "only a job with running streaming queries can be rescaled"
-        )
+        self._savepoints.require_files(_RESCALED_HERE)
+        remedy = "only a job with running streaming queries can be rescaled"
+        with self._recorded(job_id, partitions) as record:
+            return self._rescale(record, job_id, partitions, queries, directory, remedy)
+
+    @contextlib.contextmanager
+    def _recorded(self, job_id: JobID, partitions: int | None) -> Iterator[_Record]:
+        """Let no other process rescale or upgrade the job, and record the rescale in the job's history."""
+        trigger_id = self._trigger_id or TriggerID.random()
+        record = _Record(self._client, job_id, Rescale(trigger_id, partitions, is_undo=partitions is None))
+        savepoint_dir = self._client.overview().savepoint_dir
+        if not savepoint_dir:
+            self._note("note: the cluster has release 0.1.0, and does not refuse a second rescale at the same time")
+            yield record
+            return
+        with changing(change_lock(Path(savepoint_dir), job_id), job_id):
+            record.begin()
+            try:
+                yield record
+            except ActorError:
+                raise  # the cluster does not answer, and may have rolled the job back
+            except Exception as error:
+                try:
+                    record.fail(str(error) or type(error).__name__)
+                except (GatewayError, ActorError) as lost:
+                    logger.warning("the history of job %s misses that its rescale has failed: %s", job_id, lost)
+                raise
 
     def _rescale(
-        self, job_id: JobID, partitions: int, queries: Sequence[str], directory: Path | None, remedy: str
+        self,
+        record: _Record,
+        job_id: JobID,
+        partitions: int,
+        queries: Sequence[str],
+        directory: Path | None,
+        remedy: str,
     ) -> RescaledJob:
         """Rescale a job; *remedy* is the one if it has no savepoint."""
-        self._savepoints.require_files(_RESCALED_HERE)
-        original = self._savepoints.take(job_id, directory, remedy, self._trigger_id)
+        original = self._savepoints.take(job_id, directory, remedy, record.trigger_id)
         target = rescaled_path(original, partitions)
         try:
             with self._step(f"rescaling {original} to {partitions} partitions", f"job {job_id} continues as it was"):
@@ -256,6 +353,7 @@ class JobRescaler:
                         f"repeat no batch: `understudy job stop {job_id}`, and start from its savepoint with "
                         "--partitions",
                     )
+                record.found(partitions, plan.before)
                 self._run(plan)
         except BaseException:
             self._savepoints.remove(original)
@@ -265,7 +363,7 @@ class JobRescaler:
         )
         try:
             with self._step(f"restarting job {job_id}", left):
-                self._client.roll_back(job_id, target)
+                self._client.roll_back(job_id, target, trigger_id=record.trigger_id)
         except CheckpointError:
             for path in (original, target):
                 self._savepoints.remove(path)
@@ -295,12 +393,17 @@ class JobRescaler:
             Exception: as `rescale`.
         """
         self._savepoints.require_files(_RESCALED_HERE)
+        with self._recorded(job_id, None) as record:
+            return self._undo(record, job_id, directory)
+
+    def _undo(self, record: _Record, job_id: JobID, directory: Path | None) -> RescaledJob:
         undo = find_undo(job_id, self._client.checkpoint_statistics(job_id).rolled_back_to)
+        record.found(undo.partitions, dict.fromkeys(undo.queries, undo.present))
         if not undo.is_unused:
             by_force = f"`understudy job rollback {job_id} --to {undo.original}` repeats all batches since the rescale"
             remedy = f"try again when its queries run; {by_force}"
-            return self._rescale(job_id, undo.partitions, undo.queries, directory, remedy)
+            return self._rescale(record, job_id, undo.partitions, undo.queries, directory, remedy)
         left = f"`understudy job info {job_id}` shows if the job was restored from {undo.original}"
         with self._step(f"restarting job {job_id} from {undo.original}", left):
-            self._client.roll_back(job_id, Path(undo.original))
+            self._client.roll_back(job_id, Path(undo.original), trigger_id=record.trigger_id)
         return RescaledJob(job_id, undo.partitions, undo.original, undo.rescaled)

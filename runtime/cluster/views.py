@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # commands that show none of these do not load them
     from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot
     from runtime.protocol.execution_state import ErrorInfo
     from runtime.protocol.messages import TaskManagerView
+    from runtime.protocol.rescales import Rescale
     from runtime.protocol.streaming_query import StreamingQuery
 
 
@@ -84,6 +85,7 @@ class JobView:
         cancelled_because: why the cluster cancelled it; empty if a user did.
         spark_applications: ids of the Spark applications that ran its attempts, the first one first.
         trace_id: of its OpenTelemetry trace; empty if it has none.
+        rescales: the last changes of the number of partitions of its state, the oldest first.
     """
 
     id: str
@@ -104,6 +106,7 @@ class JobView:
     cancelled_because: str = ""
     spark_applications: tuple[str, ...] = ()
     trace_id: str = ""
+    rescales: tuple[Rescale, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,7 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         cancelled_because=job.cancelled_because,
         spark_applications=_applications_of(job),
         trace_id=job.trace_id,
+        rescales=job.rescales,
     )
 
 
@@ -325,6 +329,7 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
         ]
         print_table(("STREAMING QUERY", "ID", "RUN ID", "BATCH"), queries, stream)
         _print_progress(job.queries, stream)
+    _print_rescales(job.rescales, stream, now)
     if job.failure is not None:
         print_line("", stream)
         where = f" in task {job.failure.task!r}" if job.failure.task else ""
@@ -356,6 +361,27 @@ def _print_progress(queries: Iterable[StreamingQuery], stream: TextIO | None) ->
         print_line("", stream)
         heads = ("LAST BATCH OF", "ROWS", "ROWS/S IN", "ROWS/S DONE", "LAG", "STATE", "TOOK", "BACK PRESSURE")
         print_table(heads, rows, stream)
+
+
+def _print_rescales(rescales: Sequence[Rescale], stream: TextIO | None, now_ms: int) -> None:
+    rows = []
+    for one in rescales:
+        before = ", ".join(str(number) for number in dict.fromkeys(one.before.values())) or "?"
+        lasted = "-" if one.is_over and one.ended_ms is None else _lasted(one.started_ms, one.ended_ms, now_ms)
+        rows.append(
+            (
+                f"{one.number}{' (undo)' if one.is_undo else ''}",
+                f"{before} -> {'?' if one.partitions is None else one.partitions}",
+                one.state.value,
+                one.cause.value.lower(),
+                format_moment(one.started_ms),
+                lasted,
+                "; ".join(text for text in (one.reason, one.error or one.savepoint) if text) or "-",
+            )
+        )
+    if rows:
+        print_line("", stream)
+        print_table(("RESCALE", "PARTITIONS", "STATE", "ASKED BY", "STARTED", "TOOK", "REASON, OUTCOME"), rows, stream)
 
 
 def _batch_time(duration_ms: int, interval_ms: int | None) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, FencingError, WireError
+from actors.errors import ActorError, FencingError, UnknownActor, WireError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
@@ -22,16 +23,30 @@ from blob.gateway import PATH as BLOB_SERVER_PATH
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
+from conf.configuration import Configuration
+from conf.errors import ConfigurationError
 from conf.files import sync_names
-from conf.options import BlobOptions, CheckpointingOptions, JobOptions, QueueOptions
+from conf.options import AutoscalingOptions, BlobOptions, CheckpointingOptions, JobOptions, QueueOptions
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.names import rescale_job_id, savepoint_name
+from runtime.checkpoint.names import change_lock, rescale_job_id, savepoint_name
+from runtime.checkpoint.retained import describe_state
 from runtime.checkpoint.savepoint import dispose_savepoint, read_savepoint
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.attached_jobs import AttachedJobs
+from runtime.dispatcher.autoscaling import (
+    Advice,
+    Autoscaling,
+    advise,
+    autoscaling_of,
+    changed_at,
+    next_change,
+    obstacle,
+    present_state,
+)
 from runtime.dispatcher.job_master_starts import JobMasterStarts
-from runtime.dispatcher.rescale_job import rescale_graph, rescale_status
+from runtime.dispatcher.rescale_job import rescale_graph, rescale_status, settled
 from runtime.dispatcher.resource_cleaner import JobBlobs, ResourceCleaner
+from runtime.environment.claims import is_claimed
 from runtime.environment.context import ComponentContext, blob_client
 from runtime.feature_level import (
     Component,
@@ -58,7 +73,7 @@ from runtime.history.reader import log_keys
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, TriggerID
 from runtime.job_logs import FUNCTION_FILES, logs_owner
 from runtime.jobgraph.codec import decode_job_graph, encode
-from runtime.jobgraph.errors import JobGraphVersionError
+from runtime.jobgraph.errors import JobGraphError, JobGraphVersionError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
 from runtime.leaders import LeaderFollower
@@ -87,6 +102,7 @@ from runtime.protocol.errors import (
     JobSubmissionError,
     JobVertexNotFoundError,
     QueueRejectedError,
+    RescaleInProgressError,
     SubmissionLimitError,
     UnknownOperationError,
 )
@@ -104,6 +120,7 @@ from runtime.protocol.messages import (
     TaskManagerView,
 )
 from runtime.protocol.queues import WaitingRequest
+from runtime.protocol.rescales import Rescale, RescaleCause
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
@@ -122,6 +139,7 @@ LOGS_TIMEOUT_S = 30.0
 FIND_TIMEOUT_S = 2.0
 DETAILS_TIMEOUT_S = 2.0
 RELEASE_TIMEOUT_S = 5.0
+AUTOSCALE_LOOK_S = 30.0
 
 _ENDED_JOBS = {
     JobStatus.FINISHED: "numFinishedJobs",
@@ -196,6 +214,7 @@ class RunningJob:
         self.job_id = first.job_id
         self.owner = first.owner
         self.queue = queue
+        self.autoscaling: Autoscaling | None = None
         self.leader = leader
         self.over = asyncio.Event()
         self._last_known = first
@@ -298,6 +317,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         starts_at_once: most JobMasters that may be starting at the same time.
         queues: the file of queues and limits; None without one.
         history: keeps jobs that the archive drops, and those that run when the cluster is stopped; None for none.
+        configuration: of the cluster; None for the defaults.
     """
 
     def __init__(
@@ -317,6 +337,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         starts_at_once: int,
         queues: Path | None = None,
         history: HistoryDirectory | None = None,
+        configuration: Configuration | None = None,
     ) -> None:
         super().__init__(service, name, ha.leader_election(DISPATCHER), receptionist)
         self._ha = ha
@@ -327,11 +348,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._log_dir = log_dir
         self._savepoint_dir = savepoint_dir
         self._history = history
+        self._configuration = configuration or Configuration()
         self._sweep_interval_s = sweep_interval_s
         self._job_blobs = JobBlobs(self, receptionist)
         self._cleaner = ResourceCleaner(ha, master, self._job_blobs, log_dir, lambda term: self._term == term)
         self._jobs: dict[JobID, RunningJob] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
+        self._rescaling: WeakValueDictionary[JobID, asyncio.Lock] = WeakValueDictionary()
         self.metrics = DispatcherMetrics(service, lambda: len(self._jobs) if self._term else None, archive.details)
         self._attached = AttachedJobs()
         self._queues = QueuesFile(queues)
@@ -416,6 +439,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         """Begin to expire archived jobs, and to sweep the blobs of jobs without a record."""
         if self._term is not None:
             self.spawn(self._expire(self._term), "dropping old jobs")
+            self.spawn(self._autoscale(self._term), "rescaling jobs by itself")
             # At once: from then on the BlobServer rejects a former leader, whose list may be older.
             sweeping = self._cleaner.sweep_blobs(
                 self._term,
@@ -579,7 +603,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             owner=graph.owner,
         )
         leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
-        self._jobs[job_id] = RunningJob(details, leader, self._archive.find, _queue_of(graph))
+        self._jobs[job_id] = running = RunningJob(details, leader, self._archive.find, _queue_of(graph))
+        running.autoscaling = self._autoscaling_of(graph)
         await leader.start()
         if graph.client_heartbeat_timeout_s is not None:
             self._attach(job_id, graph.client_heartbeat_timeout_s)
@@ -799,7 +824,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         archived = await self.run_blocking(self._archive.get, job_id)
         if archived is not None:
             return archived
-        graph = await self._find(job_id).request()
+        running = self._find(job_id)
+        graph = await self._with_ended_rescales(running, await running.request())
         if all(task.state is not ExecutionState.SCHEDULED for task in graph.tasks):
             return graph
         # The JobMaster knows what each request waited for when it was made; its place has changed since.
@@ -919,12 +945,138 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self, job_id: JobID, trigger_id: TriggerID, partitions: int | None, query: str, target_directory: str
     ) -> JobID:
         rescale_id = rescale_job_id(job_id, trigger_id)
-        if rescale_id in self._jobs or self._archive.find(rescale_id) is not None:
-            return rescale_id
-        self._running(job_id)
-        job = decode_job_graph(await self._ha.job_graph_store().get(job_id))
-        graph = rescale_graph(job, trigger_id, partitions, query, target_directory, _now_ms())
-        return await self.submit_job(Inline(encode(graph)))
+        begun = Rescale(trigger_id, partitions, is_undo=partitions is None, rescale_job=rescale_id)
+        return await self._rescale(job_id, begun, query, target_directory)
+
+    async def _rescale(self, job_id: JobID, begun: Rescale, query: str, target_directory: str) -> JobID:
+        """Submit the job that rescales another one, unless it was submitted; raises as `trigger_rescale`."""
+        trigger_id, rescale_id = begun.trigger_id, JobID(begun.rescale_job)
+        lock = self._rescaling.setdefault(job_id, asyncio.Lock())
+        async with lock:
+            if rescale_id in self._jobs or self._archive.find(rescale_id) is not None:
+                return rescale_id
+            running = self._running(job_id)
+            job = decode_job_graph(await self._ha.job_graph_store().get(job_id))
+            graph = rescale_graph(job, trigger_id, begun.partitions, query, target_directory, _now_ms())
+            await self._refuse_second_rescale(running, trigger_id)
+            # A command locks the file before it reports its rescale, which waits for this: one of the two is refused.
+            if await self.run_blocking(is_claimed, change_lock(self._savepoint_dir, job_id)):
+                raise RescaleInProgressError(
+                    f"a command rescales or upgrades job {job_id} at this moment; try again when it has ended"
+                )
+            await self._record_rescale(running, begun)
+            try:
+                return await self.submit_job(Inline(encode(graph)))
+            except (GatewayError, JobGraphError) as error:
+                await self._record_rescale(running, replace(begun, state=OperationState.FAILED, error=str(error)))
+                raise
+
+    def _autoscaling_of(self, graph: JobGraph) -> Autoscaling | None:
+        own = {key: text for key, text in graph.configuration.items() if key.startswith("autoscaling.")}
+        try:
+            return autoscaling_of(self._configuration.overlaid(own, "the job") if own else self._configuration)
+        except ConfigurationError as error:
+            self.log.warning("job %s is not rescaled by itself: %s", graph.job_id, error)
+            return None
+
+    async def _autoscale(self, term: LeaderTerm) -> None:
+        interval_s = self._configuration.get(AutoscalingOptions.INTERVAL)
+        while self.may_act(term):
+            await asyncio.sleep(interval_s)
+            for job in list(self._jobs.values()):
+                if job.autoscaling is not None and self.may_act(term):
+                    await self._autoscale_job(job, job.autoscaling)
+
+    async def _autoscale_job(self, job: RunningJob, settings: Autoscaling) -> None:
+        """Look at one job, and rescale it if that is to be; a failure is retried at a later look."""
+        try:
+            async with asyncio.timeout(AUTOSCALE_LOOK_S):
+                change = await self._change_of(job, settings)
+            if change is None:
+                return
+            what = f"query {change.query!r} of job {job.job_id} from {change.partitions} to {change.wanted} partitions"
+            if settings.is_dry_run:
+                self.log.info("would rescale %s: %s", what, change.reason)
+                return
+            self.log.info("rescales %s: %s", what, change.reason)
+            trigger_id = TriggerID.random()
+            begun = Rescale(
+                trigger_id,
+                change.wanted,
+                cause=RescaleCause.AUTOSCALER,
+                reason=change.reason,
+                rescale_job=rescale_job_id(job.job_id, trigger_id),
+            )
+            await self._rescale(job.job_id, begun, change.query, "")
+        except (ActorError, GatewayError, JobGraphError, CheckpointError, OSError) as error:
+            self.log.info("job %s is not rescaled by itself now: %s", job.job_id, error or type(error).__name__)
+
+    async def _change_of(self, job: RunningJob, settings: Autoscaling) -> Advice | None:
+        """Return the change that a job needs now; None if it needs none, or none can be made."""
+        graph = await self._job(job.job_id)
+        state = present_state(graph.checkpoints, graph.rescales)
+        if graph.status is not JobStatus.RUNNING or not state:
+            return None
+        histories = await job.gateway.request_query_histories()
+        saved = await self.run_blocking(describe_state, Path(state))
+        restored = graph.checkpoints.latest_restored
+        changed_ms = changed_at(None if restored is None else restored.restore_timestamp, graph.rescales)
+        advice = advise(settings.policy, histories, saved, _now_ms(), changed_ms)
+        for one in advice:
+            self.log.debug("job %s, query %r: %s", job.job_id, one.query, one.reason)
+        change = next_change(advice)
+        why_not = obstacle(settings.policy, graph.rescales, _now_ms())
+        if change is not None and why_not:
+            self.log.debug("job %s would get %s partitions, but %s", job.job_id, change.wanted, why_not)
+        return None if why_not else change
+
+    @rpc
+    async def report_rescale(self, job_id: JobID, rescale: Rescale) -> None:
+        lock = self._rescaling.setdefault(job_id, asyncio.Lock())
+        async with lock:
+            running = self._running(job_id)
+            if not rescale.is_over:
+                await self._refuse_second_rescale(running, rescale.trigger_id)
+            await self._record_rescale(running, rescale)
+
+    async def _refuse_second_rescale(self, job: RunningJob, trigger_id: TriggerID) -> None:
+        """Raise `RescaleInProgressError` if another job of the cluster rescales this one."""
+        for other in (await job.gateway.request_job()).rescales:
+            if not other.is_over and other.trigger_id != trigger_id and other.rescale_job in self._jobs:
+                raise RescaleInProgressError(
+                    f"job {other.rescale_job} rescales job {job.job_id} already; wait until it has ended, or cancel it"
+                )
+
+    async def _record_rescale(self, job: RunningJob, rescale: Rescale) -> None:
+        try:
+            await job.gateway.report_rescale(rescale)
+        except UnknownActor as error:  # a JobMaster of release 0.1.0
+            self.log.warning("the history of job %s misses a rescale: %s", job.job_id, error)
+
+    async def _record_ended_rescale(self, job: RunningJob, rescale: Rescale) -> None:
+        try:
+            await self._record_rescale(job, rescale)
+        except (ActorError, GatewayError) as error:
+            self.log.info("a later request records the end of a rescale of job %s: %s", job.job_id, error)
+
+    async def _with_ended_rescales(self, job: RunningJob, graph: ArchivedExecutionGraph) -> ArchivedExecutionGraph:
+        """Return a job whose rescales have failed if nothing does them any more; its history gets to know that."""
+        if all(rescale.is_over for rescale in graph.rescales):
+            return graph
+        is_locked = await self.run_blocking(is_claimed, change_lock(self._savepoint_dir, job.job_id))
+        lock = self._rescaling.get(job.job_id)
+        is_requested = lock is not None and lock.locked()
+        shown = []
+        for known in graph.rescales:
+            if known.rescale_job:
+                does = JobID(known.rescale_job)
+                rescale = settled(known, is_alive=is_requested or does in self._jobs, ended=self._archive.find(does))
+            else:
+                rescale = settled(known, is_alive=is_locked)
+            if rescale is not known:
+                self.spawn(self._record_ended_rescale(job, rescale), f"recording a rescale of job {job.job_id}")
+            shown.append(rescale)
+        return replace(graph, rescales=tuple(shown))
 
     @rpc
     async def request_rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
@@ -1044,7 +1196,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         resources = await (await self._resource_manager.get()).request_resource_overview()
         ended = [job.status for job in self._archive.details()]
         newest = supported_levels().newest
-        return ClusterOverview.of(resources, len(self._jobs), ended, self._level.number, newest)
+        return ClusterOverview.of(
+            resources, len(self._jobs), ended, self._level.number, newest, str(self._savepoint_dir)
+        )
 
     @rpc
     async def request_task_managers(self) -> list[TaskManagerView]:
@@ -1272,6 +1426,7 @@ async def create(
         starts_at_once=context.configuration.get(JobOptions.JOB_MASTER_STARTS),
         queues=context.configuration.get(QueueOptions.FILE),
         history=history,
+        configuration=context.configuration,
     )
     await serve_metrics(service, dispatcher.metrics.registry)
     return dispatcher

@@ -16,9 +16,10 @@ from runtime.ids import JobID, TriggerID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.validation import MAX_NAME_LENGTH
-from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.checkpoints import OperationState, OperationStatus
 from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.rescales import VANISHED, Rescale
 
 FILE_NAME = "rescale.py"
 
@@ -100,3 +101,19 @@ def rescale_status(
     why = rescale.failure.message if rescale.failure is not None else f"it is {rescale.status.value}"
     error = f"job {rescale.job_id}, which rescales job {job_id}, has not succeeded: {why}"
     return OperationStatus(trigger_id, OperationState.FAILED, error=error)
+
+
+def settled(rescale: Rescale, *, is_alive: bool, ended: JobDetails | None = None) -> Rescale:
+    """Return a rescale of a job as it is to be shown: failed, if nothing does it any more.
+
+    Args:
+        rescale: as the JobMaster has recorded it.
+        is_alive: whether the job or the process that does it runs.
+        ended: the job that has done it; None if it is not remembered, or a process did it.
+    """
+    if rescale.is_over or is_alive:
+        return rescale
+    error = VANISHED if ended is None else f"job {ended.job_id}, which rescales it, is {ended.status.value}"
+    if ended is not None and ended.error:
+        error += f": {ended.error}"
+    return replace(rescale, state=OperationState.FAILED, error=error, ended_ms=None if ended is None else ended.end_ms)

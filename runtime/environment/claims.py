@@ -42,14 +42,17 @@ class Claim:
         if not self._is_released_by_forks:  # here, because Python keeps every registered object for ever
             os.register_at_fork(after_in_child=self.release)
             self._is_released_by_forks = True
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        self._descriptor = descriptor
-        return True
+        while True:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            if _is_at(descriptor, self.path):
+                self._descriptor = descriptor
+                return True
+            os.close(descriptor)  # its former holder has removed the file: another process locks the next one
 
     def note(self, process: ProcessRecord, address: str = "") -> None:
         """Write the claimed process and its address into the file. Raises OSError."""
@@ -83,3 +86,26 @@ class Claim:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def is_claimed(path: Path) -> bool:
+    """Return whether a process holds the claim of this file, which need not exist. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False

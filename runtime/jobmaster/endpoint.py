@@ -59,6 +59,7 @@ from runtime.jobmaster.execution_graph import (
 )
 from runtime.jobmaster.journal import ExecutionJournal
 from runtime.jobmaster.metrics import job_metrics
+from runtime.jobmaster.rescale_history import RescaleHistory
 from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
 from runtime.jobmaster.restart_strategy import RestartStrategy, default_restart_strategy
 from runtime.jobmaster.slot_pool import (
@@ -101,6 +102,7 @@ from runtime.protocol.execution_state import ErrorInfo, FailureKind, Instant, Jo
 from runtime.protocol.job_master import JobMasterGateway
 from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.protocol.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
+from runtime.protocol.rescales import Rescale
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
@@ -166,6 +168,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._journal: ExecutionJournal | None = None
         self._checkpoints: JobCheckpoints | None = None
         self._cannot_begin = ""
+        self._rescales = RescaleHistory()
         self._level = lowest_level()
         self._resumes = False
         self._known_addresses: dict[ResourceID, str] = {}
@@ -235,6 +238,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._advance_checkpoints,
             lambda: self._level,
         )
+        self._rescales = RescaleHistory(() if saved is None else saved.rescales)
         rollback, totals = (None, NO_TOTALS) if saved is None else (saved.rollback, saved.checkpoints)
         self._cannot_begin = await self._checkpoints.recover(rollback, totals, is_new=is_new) or self._cannot_begin
         self._known_addresses.clear()
@@ -275,7 +279,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return saved
 
     def _encoded_execution(self) -> bytes:
-        saved = self._require_graph().snapshot(current_instant())
+        saved = replace(self._require_graph().snapshot(current_instant()), rescales=self._rescales.all)
         checkpoints = self._checkpoints
         if checkpoints is not None:
             saved = replace(saved, rollback=checkpoints.rollback, checkpoints=checkpoints.totals)
@@ -485,6 +489,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             await self.run_blocking(_remove_tree, self._results_dir.parent)
         except OSError as error:
             self.log.warning("intermediate results of job %s are left behind, remove them: %s", self._job_id, error)
+        self._rescales.job_ended(current_instant().epoch_ms)
         archived = self._archive(graph)
         if self._traces is not None:
             self._traces.collect()
@@ -499,7 +504,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await retry(report, Exception, what=what, log=self.log, level=logging.WARNING)
 
     def _archive(self, graph: ExecutionGraph) -> ArchivedExecutionGraph:
-        archived = graph.archive()
+        archived = replace(graph.archive(), rescales=self._rescales.all)
         return archived if self._checkpoints is None else replace(archived, checkpoints=self._checkpoints.statistics())
 
     def _traced(self) -> ArchivedExecutionGraph | None:
@@ -692,6 +697,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             if graph.status not in ACTIVE:
                 raise CheckpointError(f"job {self._job_id} is {graph.status.value} and cannot be rolled back")
             self.log.warning("job %s is rolled back to %s", self._job_id, target)
+            self._rescales.rolled_back(trigger_id, target, current_instant().epoch_ms)
             instructions = graph.restart_all(current_instant())
             self._advance_checkpoints()  # so that no checkpoint starts with the tasks that run now
             await self._written()
@@ -699,6 +705,12 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await self._written()
         await checkpoints.rollback_written()
         return OperationStatus(trigger_id, OperationState.COMPLETED, path=target)
+
+    @rpc
+    async def report_rescale(self, rescale: Rescale) -> None:
+        self._require_graph()
+        self._rescales.report(rescale, current_instant().epoch_ms)
+        await self._written()
 
     @rpc_sync
     def request_operation_status(self, trigger_id: TriggerID) -> OperationStatus:

@@ -26,6 +26,7 @@ from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.protocol.checkpoints import NO_TOTALS, CheckpointTotals
 from runtime.protocol.descriptor import ResultPartitionInfo, SparkWork, VertexProgress
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus, check_execution_transition
+from runtime.protocol.rescales import Rescale
 from runtime.protocol.streaming_query import StreamingQuery
 
 ATTEMPT_HISTORY = 16
@@ -164,6 +165,7 @@ class ExecutionGraphSnapshot:
         rollback: the last rollback of the job.
         checkpoints: counts of checkpoints; the completed checkpoints in the store may have later totals.
         cancelled_because: as in `ArchivedExecutionGraph`.
+        rescales: as in `ArchivedExecutionGraph`.
     """
 
     job_id: JobID
@@ -180,6 +182,7 @@ class ExecutionGraphSnapshot:
     rollback: Rollback | None = None
     checkpoints: CheckpointTotals = NO_TOTALS
     cancelled_because: str = ""
+    rescales: tuple[Rescale, ...] = ()
 
 
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:

@@ -11,6 +11,7 @@ from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.descriptor import ResultPartitionInfo, SparkWork, VertexProgress
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
+from runtime.protocol.rescales import Rescale
 from runtime.protocol.streaming_query import (
     OperatorBackPressureStats,
     QueryHistory,
@@ -199,6 +200,7 @@ class ArchivedExecutionGraph:
         owner: as in `JobGraph`.
         upgraded_from: as in `JobGraph`.
         trace_id: of its OpenTelemetry trace; empty if it has none.
+        rescales: the last changes of the number of partitions of its state, the oldest first.
     """
 
     job_id: JobID
@@ -221,6 +223,7 @@ class ArchivedExecutionGraph:
     owner: str = ""
     upgraded_from: str = ""
     trace_id: str = ""
+    rescales: tuple[Rescale, ...] = ()
 
     @property
     def start_ms(self) -> int:

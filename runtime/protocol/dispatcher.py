@@ -19,6 +19,7 @@ from runtime.protocol.messages import (
     TaskLog,
     TaskManagerView,
 )
+from runtime.protocol.rescales import Rescale
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.users.identities import ApiToken, User
 
@@ -178,7 +179,26 @@ class DispatcherGateway(FencedRpcGateway):
         Raises:
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
             CheckpointError: *partitions* is no number of partitions, or a query is named for an undo.
+            RescaleInProgressError: the job is being rescaled or upgraded already.
             JobSubmissionError: the new job cannot be accepted at present.
+        """
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
+    def report_rescale(self, job_id: JobID, rescale: Rescale) -> Ask[None]:
+        """Record a rescale of a job in its history, or what is known of it since. Idempotent.
+
+        The reporter holds the lock of the job (`runtime.checkpoint.names.change_lock`). The JobMaster sets the times.
+        It records the success itself, together with the rollback of the same trigger id.
+
+        Args:
+            job_id: the job.
+            rescale: the rescale; a first report of it begins it.
+
+        Raises:
+            RescaleInProgressError: a job of the cluster rescales the job on another request.
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            JobNotReachableError: its JobMaster does not answer at present; report it again.
         """
         raise NotImplementedError
 

@@ -3,6 +3,7 @@
     GatewayError
     ├── JobNotFoundError             no job of that id is running or remembered
     ├── JobAlreadyTerminatedError    the job is over: there is nothing to cancel
+    ├── RescaleInProgressError       the job is being rescaled, or upgraded, already
     ├── JobVertexNotFoundError       the job has no task of that id
     ├── JobSubmissionError           the job cannot be accepted
     │   ├── SubmissionLimitError         a limit of waiting jobs, or of submissions per minute, is reached
@@ -50,6 +51,11 @@ class JobNotFoundError(GatewayError):
 @wire_error
 class JobAlreadyTerminatedError(GatewayError):
     """The job is over: there is nothing to cancel."""
+
+
+@wire_error
+class RescaleInProgressError(GatewayError):
+    """The job is being rescaled, or upgraded, already."""
 
 
 @wire_error

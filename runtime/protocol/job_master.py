@@ -17,6 +17,7 @@ from runtime.protocol.descriptor import JobReport, SlotOffer, TaskExecutionState
 from runtime.protocol.execution_state import ErrorInfo
 from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER
 from runtime.protocol.messages import TaskExecutorRegistration
+from runtime.protocol.rescales import Rescale
 from runtime.protocol.streaming_query import QueryHistory
 
 
@@ -134,6 +135,11 @@ class JobMasterGateway(FencedRpcGateway):
     @fenced_by(RECIPIENT)
     def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> Ask[OperationStatus]:
         """Roll the job back to one of its checkpoints or savepoints; see `DispatcherGateway.roll_back`."""
+        raise NotImplementedError
+
+    @fenced_by(DISPATCHER)
+    def report_rescale(self, rescale: Rescale) -> Ask[None]:
+        """Record a rescale of the job, or what is known of it since; see `DispatcherGateway.report_rescale`."""
         raise NotImplementedError
 
     @fenced_by(DISPATCHER)

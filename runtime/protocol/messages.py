@@ -201,6 +201,7 @@ class ClusterOverview:
         jobs_failed: jobs that are remembered as FAILED.
         feature_level: of the cluster.
         newest_feature_level: the newest that the leading Dispatcher supports.
+        savepoint_dir: directory of savepoints that are requested without one; empty: a Dispatcher of release 0.1.0.
     """
 
     task_managers: int
@@ -213,6 +214,7 @@ class ClusterOverview:
     jobs_failed: int
     feature_level: int = FIRST
     newest_feature_level: int = FIRST
+    savepoint_dir: str = ""
 
     @classmethod
     def of(
@@ -222,6 +224,7 @@ class ClusterOverview:
         ended: Iterable[JobStatus],
         feature_level: int = FIRST,
         newest_feature_level: int = FIRST,
+        savepoint_dir: str = "",
     ) -> ClusterOverview:
         """Return the counts of the ResourceManager and of the Dispatcher as one overview."""
         counts = Counter(ended)
@@ -236,6 +239,7 @@ class ClusterOverview:
             counts[JobStatus.FAILED],
             feature_level,
             newest_feature_level,
+            savepoint_dir,
         )
 
 

@@ -331,6 +331,28 @@ SUBTASK_TIMES = {**TASK, "subtasks": [TIMES]}
 PLACES = {**TASK, "taskmanagers": [dict]}
 EXCEPTIONS = {"exceptionHistory": {"entries": [EXCEPTION], "truncated": bool}}
 EXECUTION_RESULT = {"status": {"id": str}}
+RESCALE = {
+    **dict.fromkeys(("rescaleUuid", "resourceRequirementsUuid", "triggerCause", "requestedBy", "reason"), str),
+    **dict.fromkeys(("rescaleJob", "location", "failure"), str),
+    **dict.fromkeys(("rescaleAttemptId", "startTimestampInMillis", "endTimestampInMillis"), int),
+    **dict.fromkeys(("vertices", "slots", "partitionsBefore"), dict),
+    **dict.fromkeys(("terminalState", "terminatedReason"), (str, type(None))),
+    "schedulerStates": [dict],
+    "partitions": (int, type(None)),
+    "isUndo": bool,
+}
+_RESCALES_COUNTS = {"rescalesCounts": dict.fromkeys(("ignored", "inProgress", "completed", "failed"), int)}
+RESCALES_OVERVIEW = {
+    **_RESCALES_COUNTS,
+    "latest": dict.fromkeys(("completed", "failed", "ignored"), (dict, type(None))),
+}
+RESCALES_SUMMARY = {
+    **_RESCALES_COUNTS,
+    **{
+        f"{kind}DurationStatsInMillis": SUMMARY
+        for kind in ("rescales", "completedRescales", "ignoredRescales", "failedRescales")
+    },
+}
 OPERATION = {"status": {"id": str}, "operation": (dict, type(None))}
 TRIGGERED = {"request-id": str}
 LOGS = {"logs": [{"name": str, "size": int, "mtime": int}]}

@@ -52,6 +52,7 @@ from runtime.protocol.messages import (
 )
 from runtime.protocol.processes import LogLevelChange
 from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
+from runtime.protocol.rescales import Rescale, RescaleCause
 from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
     BackPressure,
@@ -146,6 +147,25 @@ def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = Fal
     return TaskInfo(vertex_id(name), name, (vertex_id(name),), tuple(attempts), waits)
 
 
+def _rescales(began: int) -> tuple[Rescale, ...]:
+    return (
+        Rescale(
+            TriggerID("a" * 32),
+            6,
+            {"counts": 4},
+            cause=RescaleCause.AUTOSCALER,
+            reason=f"90% busy {HOSTILE}",
+            rescale_job="9" * 32,
+            number=1,
+            started_ms=began,
+            ended_ms=began + 3000,
+            state=OperationState.COMPLETED,
+            savepoint="/savepoints/s-6-partitions",
+        ),
+        Rescale(TriggerID("b" * 32), None, is_undo=True, number=2, started_ms=began + 9000),
+    )
+
+
 def _job(
     job_id: JobID, name: str, status: JobStatus, began: int, **tasks: tuple[ExecutionState, tuple[str, ...]]
 ) -> Any:
@@ -230,6 +250,7 @@ class MadeUpCluster:
             _job(CANCELED, "abandoned", JobStatus.CANCELED, began, main=(_S.CANCELED, ())),
         ]
         self.graphs: dict[JobID, ArchivedExecutionGraph] = {graph.job_id: graph for graph in made}
+        self.graphs[RUNNING] = replace(self.graphs[RUNNING], rescales=_rescales(began))
         self.histories = QueryHistories()
         for batch in range(2, 42):  # one each second, the last is that of the graph
             self.histories.add(vertex_id("main"), (streaming_query(batch),), began + 1000 * batch)

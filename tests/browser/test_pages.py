@@ -236,6 +236,22 @@ def test_checkpoints_and_savepoints_are_listed_with_what_became_of_them(visitor:
     assert visitor.problems == []
 
 
+def test_the_rescales_of_a_job_are_listed_with_their_origin_and_outcome(visitor: Visitor) -> None:
+    visitor.go(f"{JOB}/checkpoints")
+    rows = visitor.page.get_by_role("region", name="Rescales").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    for row, texts in enumerate(
+        (
+            ("2", "? → ? (undo)", "IN_PROGRESS", "user"),
+            ("1", "4 → 6", "COMPLETED", "autoscaler, its job", f"90% busy {HOSTILE}; file:/savepoints/s-6-partitions"),
+        )
+    ):
+        for text in texts:
+            expect(rows.nth(row)).to_contain_text(text)
+    expect(rows.nth(1).get_by_role("link", name="its job")).to_have_attribute("href", f"#/jobs/{'9' * 32}")
+    assert visitor.problems == []
+
+
 def test_a_page_allows_no_script_of_others(visitor: Visitor) -> None:
     answer = visitor.page.goto(visitor.stage.url)
     policy = answer.headers["content-security-policy"]

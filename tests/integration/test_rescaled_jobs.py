@@ -216,6 +216,8 @@ def test_the_cluster_rescales_a_job_in_a_slot(rocksdb: Cluster, tmp_path: Path) 
 
     killed, doing = asked(3)
     await_value((directory / savepoint_name(job_id, killed)).is_dir)
+    second = rest.ask("POST", f"/v1/jobs/{job_id}/rescales", b'{"partitions": 4}')
+    assert (second.status, f"job {doing} rescales job {job_id} already" in second.json["errors"][0]) == (409, True)
     os.kill(next(pid for pid in cluster.processes() if doing in attempt_of(pid)), signal.SIGKILL)
     assert "has not succeeded" in ended(killed)["failure-cause"]["stack-trace"]
     with cluster.client() as client:
@@ -230,6 +232,15 @@ def test_the_cluster_rescales_a_job_in_a_slot(rocksdb: Cluster, tmp_path: Path) 
     await_value(lambda: rows_so_far(sink) == source.expected)
     cluster.run("job", "cancel", job_id)
     assert rows_of(sink) == source.expected
+    history = rest.get(f"/v1/jobs/{job_id}/rescales/history")  # of an ended job
+    assert [(one["partitions"], one["terminalState"], one["requestedBy"]) for one in history] == [
+        (3, "FAILED", "USER"),
+        (3, "FAILED", "USER"),
+        (5, "FAILED", "USER"),
+        (5, "COMPLETED", "USER"),
+    ]
+    assert (list(history[3]["partitionsBefore"].values()), history[3]["location"]) == ([2], f"file:{location}")
+    assert "has 5 partitions already" in history[2]["failure"]
 
 
 async def rescaled_in_a_loop(job: Job[Any], partitions: int, directory: Path) -> RescaledJob:

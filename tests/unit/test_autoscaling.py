@@ -13,14 +13,37 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from conf.configuration import Configuration
+from conf.errors import ConfigurationError
+from conf.registry import is_job_setting
 from runtime.checkpoint.description import OperatorDescription, QueryDescription
 from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
-from runtime.cluster.autoscaling import Advice, AutoscalePolicy, Batch, Decision, advise, batches_of, decide
 from runtime.cluster.cli import cli
-from runtime.ids import JobID
-from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
-from runtime.protocol.checkpoints import SnapshotType
+from runtime.dispatcher.autoscaling import (
+    Advice,
+    AutoscalePolicy,
+    Autoscaling,
+    Batch,
+    Decision,
+    advise,
+    autoscaling_of,
+    batches_of,
+    changed_at,
+    decide,
+    next_change,
+    obstacle,
+    present_state,
+)
+from runtime.ids import JobID, TriggerID
+from runtime.protocol.checkpoint_statistics import (
+    CheckpointStats,
+    CheckpointStatsSnapshot,
+    CheckpointStatsStatus,
+    RestoredCheckpointStats,
+)
+from runtime.protocol.checkpoints import OperationState, SnapshotType
+from runtime.protocol.rescales import Rescale, RescaleCause
 from runtime.protocol.streaming_query import QueryHistory
 from tests.json_output import parsed
 from tests.streaming_files import StreamingFiles
@@ -270,3 +293,109 @@ def test_a_day_and_a_night_hold_the_lag_with_less_than_a_static_peak(seed: int) 
     assert slot_seconds / (now * static) <= 0.60, report
     assert reversals[True] <= 1, report  # an oscillation: there and back within an hour
     assert 4 <= len(changes) <= 40, report
+
+
+# ------------------------------------------------------------------ the cluster rescales by itself
+
+
+def test_a_job_is_rescaled_by_itself_only_where_its_settings_say_so() -> None:
+    assert autoscaling_of(Configuration()) is None
+    settings = {
+        "autoscaling.partitions": "2..16",
+        "autoscaling.max-lag": "500",
+        "autoscaling.pause-before-increase": "1 min",
+        "autoscaling.pause-before-decrease": "10 min",
+        "autoscaling.quiet-time": "5 min",
+        "autoscaling.dry-run": "true",
+    }
+    assert all(map(is_job_setting, settings)), "a job may set them"
+    assert not is_job_setting("autoscaling.interval")
+    policy = AutoscalePolicy(2, 16, lag=500, quiet_s=300.0, pause_up_s=60.0, pause_down_s=600.0)
+    assert autoscaling_of(Configuration.from_dict(settings)) == Autoscaling(policy, is_dry_run=True)
+    for wrong in ("16..2", "0..2", "2", "2..x", "-1..2"):
+        with pytest.raises(ConfigurationError, match="the smaller one first"):
+            Configuration().overlaid({"autoscaling.partitions": wrong}, "the job")
+
+
+def completed(path: str, at_ms: int) -> CheckpointStats:
+    return CheckpointStats(
+        1, CheckpointStatsStatus.COMPLETED, SnapshotType.CHECKPOINT, at_ms, None, 1, 1, 0, 0, 0, external_path=path
+    )
+
+
+def rescales(*states: OperationState, cause: RescaleCause = RescaleCause.AUTOSCALER) -> tuple[Rescale, ...]:
+    """A history whose last entry ended at NOW."""
+    return tuple(
+        Rescale(
+            TriggerID(f"{number:032x}"),
+            8,
+            cause=cause,
+            number=number,
+            started_ms=NOW - 1000 * (len(states) - number),
+            ended_ms=NOW - 1000 * (len(states) - 1 - number) if state is not OperationState.IN_PROGRESS else None,
+            state=state,
+            savepoint=f"/s/{number}" if state is OperationState.COMPLETED else "",
+        )
+        for number, state in enumerate(states)
+    )
+
+
+DONE, LOST, DOING = OperationState.COMPLETED, OperationState.FAILED, OperationState.IN_PROGRESS
+
+
+def test_the_pause_after_a_rescale_outlives_the_job_master() -> None:
+    """The next JobMaster has not restored the tasks, but knows the history."""
+    assert changed_at(None, ()) is None
+    assert changed_at(5, ()) == 5
+    assert changed_at(5, rescales(DONE)) == NOW
+    assert changed_at(NOW + 1, rescales(DONE)) == NOW + 1
+    assert changed_at(None, rescales(DONE, LOST)) == NOW - 1000
+    changed_ms = changed_at(None, rescales(DONE))
+    late = [replace(batch, at_ms=batch.at_ms + 100_000) for batch in steady(0.9, 5)]
+    made = decide(AutoscalePolicy(), 10, late, NOW + 100_000, changed_ms)
+    assert (made.partitions, "changed 100 s ago, waits 120 s" in made.reason) == (10, True)
+    made = decide(AutoscalePolicy(), 10, late, NOW + 121_000, changed_ms)
+    assert made.partitions == 15
+
+
+def test_nothing_is_rescaled_while_a_rescale_is_in_progress() -> None:
+    policy = AutoscalePolicy()
+    assert obstacle(policy, (), NOW) == ""
+    assert obstacle(policy, rescales(DONE), NOW) == ""
+    for cause in RescaleCause:
+        assert obstacle(policy, rescales(DONE, DOING, cause=cause), NOW) == "a rescale is in progress"
+
+
+@pytest.mark.parametrize(("failures", "pause_s"), [(1, 120), (2, 480), (3, 1920), (6, 86400), (20, 86400)])
+def test_failed_attempts_are_repeated_ever_more_rarely(failures: int, pause_s: int) -> None:
+    policy, known = AutoscalePolicy(), rescales(DONE, *[LOST] * failures)
+    why = obstacle(policy, known, NOW + 1000 * pause_s - 1)
+    assert why == f"{failures} attempts have failed, the last one {pause_s:.0f} s ago; waits {pause_s} s"
+    assert obstacle(policy, known, NOW + 1000 * pause_s) == ""
+    assert obstacle(policy, (*known, *rescales(DONE)), NOW) == "", "one success is a new start"
+    assert obstacle(replace(policy, pause_up_s=0.0), known, NOW + 59_999), "without a pause it would try all the time"
+    of_user = rescales(*[LOST] * failures, cause=RescaleCause.USER)
+    assert obstacle(policy, of_user, NOW) == "", "what a user has tried in vain is not counted"
+
+
+def test_a_query_that_needs_more_partitions_is_changed_first() -> None:
+    calm, none = Advice("calm", 4, 4, ""), Advice("none", None, None, "")
+    fewer, more = Advice("fewer", 8, 4, "10% busy"), Advice("more", 4, 8, "90% busy")
+    assert next_change([calm, none]) is None
+    assert next_change([calm, fewer, none, more]) == more
+    assert next_change([calm, fewer]) == fewer
+
+
+def test_the_present_partitions_are_those_of_the_last_state() -> None:
+    """Also before the first checkpoint after a rescale, and under the next JobMaster."""
+    checkpoint = completed("/c/7", NOW - 5)
+    restored = RestoredCheckpointStats(0, NOW + 1, True, "/s/0")
+    figures = CheckpointStatsSnapshot()
+    assert present_state(figures, ()) == ""
+    figures = replace(figures, latest_completed=checkpoint)
+    assert present_state(figures, ()) == "/c/7"
+    assert present_state(figures, rescales(DONE)) == "/s/0"
+    assert present_state(figures, rescales(LOST)) == "/c/7"
+    assert present_state(replace(figures, latest_restored=restored), rescales(DONE)) == "/s/0"
+    later = replace(figures, latest_completed=completed("/c/8", NOW + 9), latest_restored=restored)
+    assert present_state(later, rescales(DONE)) == "/c/8"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.environment.claims import Claim
+from runtime.environment.claims import Claim, is_claimed
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import _GATE, ClusterDirectory, ClusterLock, _lock
 from runtime.errors import ClusterAlreadyRunning, RuntimeDirectoryError
@@ -30,6 +30,39 @@ def test_a_claim_has_one_holder_and_is_free_when_that_is_gone(tmp_path: Path) ->
     one.release()
     assert other.try_acquire()
     assert not one.held
+
+
+def test_a_claim_of_a_file_that_its_holder_removes_is_of_the_next_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second opens the first's file, and gets its lock when the first has removed the file and released it."""
+    path = tmp_path / "job.lock"
+    first, second, third = Claim(path), Claim(path), Claim(path)
+    assert first.try_acquire()
+    lock = fcntl.flock
+
+    def late(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        path.unlink()
+        first.release()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert second.try_acquire()
+    assert not third.try_acquire()
+    assert path.exists()
+
+
+def test_a_look_at_a_claim_neither_takes_nor_creates_it(tmp_path: Path) -> None:
+    path = tmp_path / "job.lock"
+    assert not is_claimed(path)
+    assert not path.exists()
+    claim = Claim(path)
+    assert claim.try_acquire()
+    assert is_claimed(path)
+    claim.release()
+    assert not is_claimed(path)
+    assert claim.try_acquire()
 
 
 def test_a_forked_child_does_not_keep_a_claim(tmp_path: Path) -> None:

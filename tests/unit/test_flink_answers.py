@@ -131,9 +131,9 @@ REFUSED = [
     ("POST", f"/jobs/{UNKNOWN}/stop", 404, f"Could not find Flink job ({UNKNOWN})"),
     ("POST", f"/jobs/{UNKNOWN}/checkpoints", 404, f"Could not find Flink job ({UNKNOWN})"),
     ("GET", f"/jobs/{ID}/rescales/config", 404, f"AdaptiveScheduler is not enabled for this job ({ID})"),
-    ("GET", f"/jobs/{ID}/rescales/details/{'a' * 32}", 404, "Adaptive"),
+    ("GET", f"/jobs/{ID}/rescales/details/{'f' * 32}", 404, f"the job remembers no rescale {'f' * 32}"),
+    ("GET", f"/jobs/{UNKNOWN}/rescales/history", 404, f"Job {UNKNOWN} not found"),
     ("GET", f"/jobs/{UNKNOWN}/rescales/config", 404, f"Job {UNKNOWN} not found"),
-    *(("GET", f"/jobs/{ID}/rescales/{part}", 404, "Adaptive") for part in ("history", "overview", "summary")),
     ("PATCH", f"/jobs/{ID}/rescaling?parallelism=2", 503, "Rescaling"),
     ("GET", f"/jobs/{ID}/rescaling/{'a' * 32}", 503, "Rescaling"),
     *(
@@ -142,6 +142,14 @@ REFUSED = [
         for method, file in (("GET", ""), ("POST", ""), ("GET", "/x.html"))
     ),
 ]
+
+
+async def test_the_rescales_of_a_job_are_where_flink_has_them(site: Site) -> None:
+    told = (await site.ask("GET", f"/v1/jobs/{ID}/rescales/history")).json
+    assert [one["rescaleUuid"][:1] for one in told] == ["c", "b", "a"]
+    assert (await site.ask("GET", f"/jobs/{ID}/rescales/details/{'b' * 32}")).json == told[1]
+    assert (await site.ask("GET", f"/jobs/{ID}/rescales/overview")).json["latest"]["failed"] == told[1]
+    assert (await site.ask("GET", f"/jobs/{ID}/rescales/summary")).json["rescalesCounts"]["completed"] == 1
 
 
 @pytest.mark.parametrize(("method", "target", "status", "said"), REFUSED)

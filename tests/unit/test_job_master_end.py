@@ -11,18 +11,23 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from runtime.ids import TriggerID
 from runtime.jobmaster import endpoint
 from runtime.jobmaster.endpoint import JobMaster
 from runtime.jobmaster.execution_graph import JobReachedTerminal
+from runtime.jobmaster.rescale_history import RescaleHistory
 from runtime.protocol.errors import JobAlreadyTerminatedError
 from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.rescales import Rescale
 from tests.waiting import AT_ONCE
 
 ARCHIVED = object()
 
 
-async def report(results_dir: Path, job_reached_terminal_state: AsyncMock) -> None:
-    """What a JobMaster does at the end of its job, whose results are below a directory."""
+async def report(results_dir: Path, job_reached_terminal_state: AsyncMock) -> RescaleHistory:
+    """What a JobMaster does at the end of its job, whose results are below a directory; return its rescales."""
+    history = RescaleHistory()
+    history.report(Rescale(TriggerID.random(), 8), 1)
     dispatcher = SimpleNamespace(job_reached_terminal_state=job_reached_terminal_state)
     job: Any = SimpleNamespace(
         _job_id="j",
@@ -38,10 +43,12 @@ async def report(results_dir: Path, job_reached_terminal_state: AsyncMock) -> No
         _results_dir=results_dir / "attempt",
         _dispatcher=SimpleNamespace(get=AsyncMock(return_value=dispatcher)),
         _archive=Mock(return_value=ARCHIVED),
+        _rescales=history,
         run_blocking=asyncio.to_thread,
         log=logging.getLogger("test"),
     )
     await JobMaster._finish(job, JobReachedTerminal(JobStatus.FINISHED, None))
+    return history
 
 
 async def test_the_end_is_reported_until_the_dispatcher_has_it_whatever_went_wrong(
@@ -63,8 +70,9 @@ async def test_results_that_cannot_be_removed_keep_no_end_from_being_reported(
 
     monkeypatch.setattr(endpoint, "_remove_tree", remove)
     told = AsyncMock()
-    await report(tmp_path / "results", told)
+    history = await report(tmp_path / "results", told)
     told.assert_awaited_once_with(ARCHIVED)
+    assert history.all[0].error == "the job has ended before it was done"
     assert "intermediate results of job j are left behind, remove them: [Errno 13] Permission denied" in caplog.text
 
 

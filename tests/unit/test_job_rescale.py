@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -26,10 +27,13 @@ from runtime.cluster.job_commands import _rescaled_start
 from runtime.cluster.rescaling import JobRescaler, RescaledStart
 from runtime.errors import ClusterError
 from runtime.ids import JobID, TriggerID
+from runtime.jobmaster.rescale_history import RescaleHistory
 from runtime.notebook import AsyncJob, Job
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationState, OperationStatus
+from runtime.protocol.errors import RescaleInProgressError
 from runtime.protocol.query_snapshot import QueryLocation
+from runtime.protocol.rescales import Rescale
 from runtime.spark.errors import DriverLostError, SparkError
 from tests.streaming_files import StreamingFiles
 
@@ -51,11 +55,23 @@ class Client:
         self.rolled_back: list[Path] = []
         self.triggers: list[TriggerID | None] = []
         self.plans: list[tuple[int, list[str]]] = []
+        self.history = RescaleHistory()
+        self.refuses: Exception | None = None
+        self.savepoint_dir = str(root / "savepoints")
 
     @property
     def savepoints(self) -> list[str]:
         directory = self.root / "savepoints"
-        return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+        names = (path.name for path in directory.iterdir()) if directory.exists() else ()
+        return sorted(name for name in names if name != ".upgrades")
+
+    def overview(self) -> Any:
+        return SimpleNamespace(savepoint_dir=self.savepoint_dir)
+
+    def report_rescale(self, job_id: JobID, rescale: Rescale) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self.history.report(rescale, 5)
 
     def trigger_savepoint(
         self, job_id: JobID, directory: Path | None, trigger_id: TriggerID | None = None
@@ -70,10 +86,11 @@ class Client:
         )
         return OperationStatus(TriggerID.random(), OperationState.COMPLETED, path=made.path)
 
-    def roll_back(self, job_id: JobID, target: Path) -> None:
+    def roll_back(self, job_id: JobID, target: Path, *, trigger_id: TriggerID) -> None:
         if self.rejects is not None:
             raise self.rejects
         self.rolled_back.append(target)
+        self.history.rolled_back(trigger_id, str(target), 6)
 
     def checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
         return CheckpointStatsSnapshot(rolled_back_to=str(self.rolled_back[-1]) if self.rolled_back else "")
@@ -109,6 +126,77 @@ def test_the_job_goes_back_to_the_copy_and_both_savepoints_stay(client: Client) 
     assert done == RescaledJob(JOB, 3, f"{original}-3-partitions", str(original))
     assert client.rolled_back == [Path(done.savepoint)]
     assert client.savepoints == ["s", "s-3-partitions"]
+
+
+def outcomes(client: Client) -> list[tuple[int, bool, dict[str, int], int | None, OperationState, str]]:
+    """The job's history, without ids and times."""
+    return [
+        (one.number, one.is_undo, one.before, one.partitions, one.state, one.savepoint or one.error)
+        for one in client.history.all
+    ]
+
+
+def test_the_history_has_each_rescale_with_the_partitions_before_and_its_outcome(client: Client) -> None:
+    done = rescaled(client)
+    undone = rescaler(client).undo(JOB)
+    client.files.run(1)
+    client.failure = "no task has a streaming query"
+    with pytest.raises(ClusterError, match="no savepoint of job"):
+        rescaled(client, 7)
+    completed, failed = OperationState.COMPLETED, OperationState.FAILED
+    assert outcomes(client) == [
+        (1, False, {"counts": 2}, 3, completed, done.savepoint),
+        (2, True, {"counts": 3}, 2, completed, undone.savepoint),
+        (3, False, {}, 7, failed, f"no savepoint of job {JOB}: no task has a streaming query"),
+    ]
+    assert client.triggers == [client.history.all[0].trigger_id, client.history.all[2].trigger_id]
+
+
+def test_a_second_rescale_of_a_job_is_refused_while_the_first_is_under_way(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, met = client.root / "savepoints" / ".upgrades" / f"{JOB}.lock", []
+    run = rescaling.run_plan
+
+    def meanwhile(plan: RescalePlan, java_home: str | None, interval: int) -> Savepoint:
+        for second in (lambda: rescaled(client, 4), lambda: rescaler(client).undo(JOB)):
+            with pytest.raises(ClusterError, match=f"job {JOB} is being rescaled or upgraded at this moment") as caught:
+                second()
+            met.append(caught.value.remedy)
+        return run(plan, java_home, interval)
+
+    monkeypatch.setattr(rescaling, "run_plan", meanwhile)
+    rescaled(client)
+    assert met == ["wait until that has ended"] * 2
+    assert (len(client.history.all), len(client.rolled_back)) == (1, 1)
+    assert not lock.exists()
+    monkeypatch.setattr(rescaling, "run_plan", run)
+    client.name = "other"
+    assert rescaled(client, 4).partitions == 4
+
+
+def test_a_rescale_is_refused_while_a_job_of_the_cluster_does_one(client: Client) -> None:
+    client.refuses = RescaleInProgressError("job d rescales job a already")
+    with pytest.raises(RescaleInProgressError):
+        rescaled(client)
+    assert (client.savepoints, client.rolled_back, client.history.all) == ([], [], ())
+    assert list((client.root / "savepoints" / ".upgrades").iterdir()) == [], "and the lock is released"
+
+
+def test_a_cluster_of_release_0_1_0_is_rescaled_without_a_history(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.savepoint_dir = ""
+    rescaled(client)
+    assert (len(client.rolled_back), client.history.all) == (1, ())
+    assert "note: the cluster has release 0.1.0" in capsys.readouterr().err
+
+
+def test_where_the_outcome_is_unknown_the_history_waits_for_the_cluster(client: Client) -> None:
+    client.rejects = NoAnswerError("the cluster does not answer")
+    with pytest.raises(ActorError):
+        rescaled(client)
+    assert [one.state for one in client.history.all] == [OperationState.IN_PROGRESS]
 
 
 def test_refusals_leave_the_job_and_no_savepoint(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from runtime.checkpoint.compatibility import Fit, Verdict
 from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.names import change_lock
 from runtime.checkpoint.retained import write_metadata
 from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
@@ -35,6 +36,7 @@ from runtime.cluster.job_upgrade_plan import (
     decide,
     judge,
 )
+from runtime.cluster.rescaling import JobRescaler, changing
 from runtime.environment.claims import Claim
 from runtime.errors import ClusterError
 from runtime.ids import JobID, JobVertexID, TriggerID
@@ -417,7 +419,7 @@ def test_an_undo_after_batches_goes_on_from_the_present_state_and_is_undone_too(
     undone = upgrader(cluster).undo(BLUE)
     assert (undone.outcome, undone.batches, undone.upgraded_from) == ("returned", {BATCH: 2}, done.job_id)
     assert (undone.savepoint != done.savepoint, cluster.running) == (True, ["# commit blue"])
-    assert kept(cluster) == [done.job_id, f"{done.job_id}.lock"], "only the last upgrade can be undone"
+    assert kept(cluster) == [done.job_id], "only the last upgrade can be undone"
     again = upgrader(cluster).undo(JobID(undone.job_id))
     assert (again.batches, cluster.running) == ({BATCH: 3}, ["# commit green"])
 
@@ -479,11 +481,28 @@ def test_two_commands_do_not_work_on_one_upgrade(cluster: Cluster) -> None:
     second = upgrader(cluster)
 
     def meanwhile(version: Version, state: Path) -> tuple[Verdict, ...]:
-        with pytest.raises(ClusterError, match="another command upgrades job"):
+        with pytest.raises(ClusterError, match="is being rescaled or upgraded at this moment"):
             second.upgrade(BLUE, written(cluster, "commit green"))
         return FITS
 
     first = JobUpgrader(cast("ClusterClient", cluster), cluster.root / "savepoints", meanwhile)
+    assert first.upgrade(BLUE, written(cluster, "commit green")).outcome == "upgraded"
+
+
+def test_a_rescale_and_an_upgrade_of_one_job_exclude_each_other(cluster: Cluster) -> None:
+    savepoints = cluster.root / "savepoints"
+    client = SimpleNamespace(sees_files=True, overview=lambda: SimpleNamespace(savepoint_dir=str(savepoints)))
+    rescaler = JobRescaler(cast("ClusterClient", client), None, 10)
+    why = f"job {BLUE} is being rescaled or upgraded at this moment"
+
+    def meanwhile(version: Version, state: Path) -> tuple[Verdict, ...]:
+        with pytest.raises(ClusterError, match=why):
+            rescaler.rescale(JobID(BLUE), 8)
+        return FITS
+
+    first = JobUpgrader(cast("ClusterClient", cluster), savepoints, meanwhile)
+    with changing(change_lock(savepoints, BLUE), BLUE), pytest.raises(ClusterError, match=why):
+        first.upgrade(BLUE, written(cluster, "commit green"))
     assert first.upgrade(BLUE, written(cluster, "commit green")).outcome == "upgraded"
 
 
@@ -539,7 +558,7 @@ def test_an_interrupted_upgrade_is_continued_by_one_command_at_a_time(tmp_path: 
         lambda: upgrader(cluster).finish(BLUE),
         lambda: upgrader(cluster).undo(BLUE),
     ):
-        with pytest.raises(ClusterError, match="another command upgrades job"):
+        with pytest.raises(ClusterError, match="is being rescaled or upgraded at this moment"):
             command()
     other.release()
     assert upgraded(cluster).outcome == "upgraded"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +16,23 @@ from unittest.mock import AsyncMock
 import pytest
 from click.testing import CliRunner
 
-from actors.errors import ActorError
+from actors.errors import ActorError, UnknownActor
+from actors.rpc.codec import decode_error, encode_error
 from actors.rpc.gateway import FencingToken
 from conf.configuration import Configuration
+from runtime.checkpoint.description import OperatorDescription, QueryDescription
 from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.names import rescale_job_id, savepoint_name
+from runtime.checkpoint.names import change_lock, rescale_job_id, savepoint_name
 from runtime.client import ClusterClient, NoAnswerError
 from runtime.cluster import rescale_task
 from runtime.cluster.cli import cli
 from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import RescaledJob
 from runtime.cluster.rescale_task import _arguments
+from runtime.cluster.rescaling import changing
+from runtime.dispatcher import endpoint
+from runtime.dispatcher.autoscaling import AutoscalePolicy, Autoscaling
+from runtime.dispatcher.endpoint import RunningJob
 from runtime.dispatcher.rescale_job import rescale_graph, rescale_status
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.errors import ClusterError
@@ -33,19 +41,32 @@ from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.validation import MAX_NAME_LENGTH, validate
+from runtime.jobmaster.rescale_history import RescaleHistory
 from runtime.notebook import AsyncJob, Job
-from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
-from runtime.protocol.checkpoints import OperationState, OperationStatus
-from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError, UnknownOperationError
+from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
+from runtime.protocol.checkpoints import OperationState, OperationStatus, SnapshotType
+from runtime.protocol.errors import (
+    JobAlreadyTerminatedError,
+    JobNotFoundError,
+    JobSubmissionError,
+    RescaleInProgressError,
+    SubmissionLimitError,
+    UnknownOperationError,
+)
 from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.rescales import VANISHED, Rescale, RescaleCause
+from runtime.protocol.streaming_query import QueryHistory
+from runtime.rest.errors import status_of
 from runtime.spark.errors import DriverCallError, ScriptExitError
 from tests.dispatcher_arguments import dispatcher_arguments
 from tests.json_output import parsed
 from tests.unit.test_dispatcher_queues import TERM, Storing
 from tests.unit.test_dispatcher_queues import graph as job_of
+from tests.unit.test_jobgraph import vid
 from tests.unit.test_rest_app import Site
 from tests.unit.test_rest_messages import ID
 from tests.unit.test_rest_messages import graph as shown
+from tests.waiting import PATIENCE_S
 
 TRIGGER = TriggerID("b" * 32)
 JOB = replace(
@@ -137,14 +158,38 @@ class Jobs:
         return encode(PLAIN)
 
 
+class Master:
+    """The JobMaster of the job that is rescaled."""
+
+    def __init__(self) -> None:
+        self.history = RescaleHistory()
+        self.failure: Exception | None = None
+        self.figures = CheckpointStatsSnapshot()
+        self.queries: list[QueryHistory] = []
+        self.status = JobStatus.RUNNING
+
+    async def request_job(self) -> Any:
+        return shown(self.status, job_id=JOB.job_id, rescales=self.history.all, checkpoints=self.figures)
+
+    async def request_query_histories(self) -> list[QueryHistory]:
+        return self.queries
+
+    async def report_rescale(self, rescale: Rescale) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.history.report(rescale, 5)
+
+
 class Recording(Storing):
     """Keeps the graphs that it accepts."""
 
     accepted: list[JobGraph]
+    master: Master
 
     async def _run(self, graph: JobGraph, status: JobStatus) -> None:
         self.accepted.append(graph)
         await super()._run(graph, status)
+        self._jobs[graph.job_id].leader.gateway = cast("Any", self.master)
 
 
 @pytest.fixture
@@ -152,6 +197,7 @@ async def dispatcher(tmp_path: Path) -> AsyncIterator[Recording]:
     given = dispatcher_arguments(tmp_path)
     made = Recording(**given)
     made.accepted = []
+    made.master = Master()
     made._term = TERM
     made.fencing_token = FencingToken(TERM.epoch, TERM.session)
     made._resource_manager = AsyncMock()
@@ -174,6 +220,180 @@ async def test_a_request_that_is_repeated_makes_one_job(dispatcher: Recording) -
     again = await dispatcher.trigger_rescale(JOB.job_id, TRIGGER, 8, "", "/data")
     assert again == made.job_id
     assert len(dispatcher.accepted) == 2
+
+
+async def test_a_second_rescale_is_refused_while_the_first_is_under_way(dispatcher: Recording) -> None:
+    await dispatcher._run(PLAIN, JobStatus.RUNNING)
+    second = TriggerID("c" * 32)
+    asked = [dispatcher.trigger_rescale(JOB.job_id, trigger_id, 8, "", "") for trigger_id in (TRIGGER, second, TRIGGER)]
+    first, refused, again = await asyncio.gather(*asked, return_exceptions=True)
+    doing = rescale_job_id(JOB.job_id, TRIGGER)
+    assert (first, again) == (doing, doing)
+    assert str(refused) == (f"job {doing} rescales job {JOB.job_id} already; wait until it has ended, or cancel it")
+    assert isinstance(refused, RescaleInProgressError)
+    assert (status_of(refused), isinstance(decode_error(*encode_error(refused)), RescaleInProgressError)) == (409, True)
+    by_command = Rescale(TriggerID("e" * 32), 4)
+    with pytest.raises(RescaleInProgressError):
+        await dispatcher.report_rescale(JOB.job_id, by_command)
+    await dispatcher.report_rescale(JOB.job_id, Rescale(TRIGGER, 8, {"counts": 2}))  # the task of the first
+    (known,) = dispatcher.master.history.all
+    assert (known.rescale_job, known.before, known.state) == (doing, {"counts": 2}, OperationState.IN_PROGRESS)
+    del dispatcher._jobs[doing]  # it is over, without a word
+    await dispatcher.report_rescale(JOB.job_id, by_command)
+    assert len(dispatcher.accepted) == 2
+
+
+async def test_a_rescale_is_refused_while_a_command_changes_the_job(dispatcher: Recording, tmp_path: Path) -> None:
+    await dispatcher._run(PLAIN, JobStatus.RUNNING)
+    with changing(change_lock(tmp_path, JOB.job_id), JOB.job_id):
+        with pytest.raises(RescaleInProgressError, match=f"a command rescales or upgrades job {JOB.job_id}"):
+            await dispatcher.trigger_rescale(JOB.job_id, TRIGGER, 8, "", "")
+        assert (len(dispatcher.accepted), dispatcher.master.history.all) == (1, ())
+    await dispatcher.trigger_rescale(JOB.job_id, TRIGGER, 8, "", "")
+
+
+async def test_a_rescale_whose_job_is_not_accepted_has_failed(dispatcher: Recording) -> None:
+    await dispatcher._run(PLAIN, JobStatus.RUNNING)
+    dispatcher.failure = JobSubmissionError("the disk is full")
+    with pytest.raises(JobSubmissionError):
+        await dispatcher.trigger_rescale(JOB.job_id, TRIGGER, 8, "", "")
+    (known,) = dispatcher.master.history.all
+    assert (known.state, known.error) == (OperationState.FAILED, "the disk is full")
+    dispatcher.failure, dispatcher.master.failure = None, UnknownActor("no method")  # a JobMaster of release 0.1.0
+    await dispatcher.trigger_rescale(JOB.job_id, TriggerID("c" * 32), 8, "", "")
+    assert dispatcher.master.history.all == (known,)
+
+
+async def test_a_rescale_that_was_killed_is_shown_and_recorded_as_failed(dispatcher: Recording, tmp_path: Path) -> None:
+    """At once for a job of the cluster, and for a command as soon as the kernel has released its lock."""
+
+    async def look() -> list[tuple[OperationState, str]]:
+        seen = (await dispatcher.request_job(JOB.job_id)).rescales
+        await asyncio.gather(*dispatcher._spawned)
+        return [(one.state, one.error) for one in seen]
+
+    await dispatcher._run(PLAIN, JobStatus.RUNNING)
+    doing = await dispatcher.trigger_rescale(JOB.job_id, TRIGGER, 8, "", "")
+    assert await look() == [(OperationState.IN_PROGRESS, "")]
+    del dispatcher._jobs[doing]
+    lost = (OperationState.FAILED, VANISHED)
+    assert await look() == [lost]
+    with changing(change_lock(tmp_path, JOB.job_id), JOB.job_id):
+        await dispatcher.report_rescale(JOB.job_id, Rescale(TriggerID("e" * 32), 4))
+        assert await look() == [lost, (OperationState.IN_PROGRESS, "")]
+    assert await look() == [lost, lost]
+    assert [one.ended_ms for one in dispatcher.master.history.all] == [5, 5]
+
+
+@pytest.fixture
+async def busy(dispatcher: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """Its job has a query with 4 partitions that has been busy for 90 % of the time until now."""
+    now_ms = round(time.time() * 1000)
+    count = 9
+    at_ms = tuple(now_ms - 1000 * back for back in reversed(range(count)))
+    dispatcher.master.queries = [
+        QueryHistory(
+            vid("a"), "q", "r", "counts", at_ms, (), (90.0,) * count, (100.0,) * count, (), (), (), (None,) * 9
+        )
+    ]
+    dispatcher.master.figures = CheckpointStatsSnapshot(
+        latest_completed=CheckpointStats(
+            1, CheckpointStatsStatus.COMPLETED, SnapshotType.CHECKPOINT, 1, 1, 1, 1, 0, 0, 0, external_path="/c/7"
+        )
+    )
+
+    def describe(path: Path) -> list[QueryDescription]:
+        assert str(path) == "/c/7"
+        conf = {"spark.sql.shuffle.partitions": "4"}
+        return [QueryDescription("counts", operators=(OperatorDescription(0, "dedupe"),), conf=conf)]
+
+    monkeypatch.setattr(endpoint, "describe_state", describe)
+    await dispatcher._run(PLAIN, JobStatus.RUNNING)
+    return dispatcher
+
+
+async def look(dispatcher: Recording, **settings: str) -> None:
+    """Let it look at the job once, as its loop does."""
+    job = dispatcher._jobs[JOB.job_id]
+    given = {"autoscaling.partitions": "2..16", **{f"autoscaling.{key}": text for key, text in settings.items()}}
+    found = dispatcher._autoscaling_of(replace(PLAIN, configuration=given))
+    assert found is not None
+    await dispatcher._autoscale_job(job, found)
+
+
+async def test_a_busy_job_is_rescaled_by_itself_and_the_history_says_why(busy: Recording) -> None:
+    await look(busy)
+    (made,) = busy.accepted[1:]
+    assert made.argv[:3] == ("--partitions", "6", "--query=counts")
+    (known,) = busy.master.history.all
+    assert (known.cause, known.reason) == (RescaleCause.AUTOSCALER, "90% busy, above 80%")
+    assert (known.partitions, known.rescale_job, known.state) == (6, made.job_id, OperationState.IN_PROGRESS)
+    await look(busy)  # while it is in progress
+    busy.master.history.report(replace(known, state=OperationState.FAILED), round(time.time() * 1000))
+    del busy._jobs[made.job_id]
+    await look(busy)  # soon after it has failed
+    assert len(busy.accepted) == 2
+
+
+@pytest.mark.parametrize("why", ["dry run", "restarting", "no saved state", "bounds", "one more rescales"])
+async def test_a_job_is_not_rescaled_by_itself(busy: Recording, why: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    other = TriggerID("e" * 32)
+    settings = {"dry-run": "true"} if why == "dry run" else {"partitions": "1..4"} if why == "bounds" else {}
+    busy.master.status = JobStatus.RESTARTING if why == "restarting" else JobStatus.RUNNING
+    if why == "no saved state":
+        busy.master.figures = CheckpointStatsSnapshot()
+    if why == "one more rescales":
+        await busy.trigger_rescale(JOB.job_id, other, 8, "", "")
+    await look(busy, **settings)
+    assert [one.trigger_id for one in busy.master.history.all] == [other] * (why == "one more rescales")
+    line = f"would rescale query 'counts' of job {JOB.job_id} from 4 to 6 partitions: 90% busy, above 80%"
+    assert (line in caplog.text) == (why == "dry run")
+
+
+async def test_a_look_that_fails_ends_nothing(busy: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    busy.failure = SubmissionLimitError("too many jobs")
+    await look(busy)
+    assert "is not rescaled by itself now: too many jobs" in caplog.text
+    (known,) = busy.master.history.all
+    assert (known.cause, known.state, known.error) == (
+        RescaleCause.AUTOSCALER,
+        OperationState.FAILED,
+        "too many jobs",
+    )
+    busy._jobs[JOB.job_id].leader.gateway = None
+    await look(busy)
+    assert "is being started" in caplog.text
+
+
+async def test_the_leader_looks_at_the_jobs_that_ask_for_it_until_it_is_revoked(
+    busy: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[JobID] = []
+
+    async def look_at(job: RunningJob, settings: Autoscaling) -> None:
+        looked.append(job.job_id)
+        if len(looked) == 3:
+            busy._term = None
+
+    monkeypatch.setattr(busy, "_autoscale_job", look_at)
+    monkeypatch.setattr(busy, "may_act", lambda term: busy._term == term)
+    busy._configuration = SimpleNamespace(get=lambda option: 0.0)  # type: ignore[assignment]
+    await busy._run(job_of(8), JobStatus.RUNNING)
+    policy = AutoscalePolicy()
+    busy._jobs[JOB.job_id].autoscaling = Autoscaling(policy, is_dry_run=False)
+    await asyncio.wait_for(busy._autoscale(TERM), PATIENCE_S)
+    assert looked == [JOB.job_id] * 3
+
+
+async def test_settings_that_a_release_does_not_know_leave_the_job_alone(
+    dispatcher: Recording, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = replace(PLAIN, configuration={"autoscaling.partitions": "2..16", "autoscaling.of-tomorrow": "1"})
+    assert dispatcher._autoscaling_of(later) is None
+    assert f"job {JOB.job_id} is not rescaled by itself" in caplog.text
+    assert dispatcher._autoscaling_of(PLAIN) is None
 
 
 async def test_what_became_of_a_rescale_is_known_by_its_job_and_the_rollback(

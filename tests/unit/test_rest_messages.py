@@ -23,6 +23,7 @@ from runtime.protocol.diagnostics import TaskManagerMetrics, ThreadDump, ThreadI
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
 from runtime.protocol.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
 from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
+from runtime.protocol.rescales import Rescale, RescaleCause
 from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
     BackPressure,
@@ -47,6 +48,9 @@ from runtime.rest.forms import (
     OVERVIEW,
     PLAN,
     QUERY_HISTORY,
+    RESCALE,
+    RESCALES_OVERVIEW,
+    RESCALES_SUMMARY,
     RESOURCE,
     SPAN,
     STATES,
@@ -56,7 +60,7 @@ from runtime.rest.forms import (
     WORKER,
     WORKER_METRICS,
 )
-from runtime.rest.handlers import applications, checkpoints, cluster, jobs, task_managers, vertices
+from runtime.rest.handlers import applications, checkpoints, cluster, jobs, rescales, task_managers, vertices
 from runtime.rest.serialized_throwable import serialized_throwable
 from tests.unit.metric_values import JVM
 
@@ -76,6 +80,30 @@ CAUSE = {"class": str, "stack-trace": str, "serialized-throwable": str}
 NUMBER = (int, float)
 ID = JobID("0" * 31 + "1")
 READ, WRITE = JobVertexID("a" * 32), JobVertexID("b" * 32)
+RESCALES = (
+    Rescale(
+        TriggerID("a" * 32),
+        8,
+        {"counts": 2},
+        rescale_job="d" * 32,
+        number=1,
+        started_ms=100,
+        ended_ms=400,
+        state=OperationState.COMPLETED,
+        savepoint="/data/s-8-partitions",
+    ),
+    Rescale(
+        TriggerID("b" * 32),
+        4,
+        cause=RescaleCause.AUTOSCALER,
+        reason="10% busy",
+        number=2,
+        started_ms=500,
+        state=OperationState.FAILED,
+        error="no Spark",
+    ),
+    Rescale(TriggerID("c" * 32), None, is_undo=True, number=3, started_ms=900),
+)
 ERROR = ErrorInfo(FailureKind.USER_CODE, "ValueError", "no <b>rows</b>", "Traceback\nValueError", "read <img>", 900)
 LOST = ErrorInfo(FailureKind.SPARK_LOST, "SparkDriverLost", "it has ended", "", "", 500)
 NOW = 5000
@@ -159,6 +187,7 @@ def graph(status: JobStatus = JobStatus.RUNNING, **changes: Any) -> ArchivedExec
     if status is not JobStatus.RUNNING:
         times[status.value] = 1100
     given: dict[str, Any] = {
+        "rescales": RESCALES,
         "job_id": ID,
         "name": "flights",
         "kind": JobKind.PIPELINE,
@@ -551,3 +580,32 @@ def test_an_operation_has_the_form_of_flinks() -> None:
     assert failed["status"] == {"id": "COMPLETED"}
     fits(failed["operation"]["failure-cause"], CAUSE)
     assert failed["operation"]["failure-cause"]["stack-trace"] == "CheckpointException: no room"
+
+
+def test_the_history_of_rescales_has_flinks_form_and_the_partitions() -> None:
+    told = rescales.history(RESCALES)
+    fits(json.loads(json.dumps(told)), [RESCALE])
+    assert [one["rescaleAttemptId"] for one in told] == [3, 2, 1]
+    running, failed, done = told
+    assert (done["terminalState"], done["terminatedReason"]) == ("COMPLETED", "SUCCEEDED")
+    assert (done["partitionsBefore"], done["partitions"]) == ({"counts": 2}, 8)
+    assert (done["startTimestampInMillis"], done["endTimestampInMillis"]) == (100, 400)
+    assert (done["requestedBy"], done["rescaleJob"]) == ("USER", "d" * 32)
+    assert done["location"] == "file:/data/s-8-partitions"
+    assert (failed["terminalState"], failed["terminatedReason"]) == ("FAILED", "EXCEPTION_OCCURRED")
+    assert (failed["requestedBy"], failed["reason"], failed["failure"]) == ("AUTOSCALER", "10% busy", "no Spark")
+    assert failed["endTimestampInMillis"] == -1
+    assert (running["terminalState"], running["terminatedReason"], running["isUndo"]) == (None, None, True)
+
+
+def test_rescales_are_counted_and_timed() -> None:
+    told = rescales.overview(RESCALES)
+    fits(told, RESCALES_OVERVIEW)
+    assert told["rescalesCounts"] == {"ignored": 0, "inProgress": 1, "completed": 1, "failed": 1}
+    assert told["latest"]["completed"]["rescaleUuid"] == "a" * 32
+    assert told["latest"]["failed"]["rescaleUuid"] == "b" * 32
+    summary = rescales.summary(RESCALES)
+    fits(summary, RESCALES_SUMMARY)
+    assert summary["rescalesDurationStatsInMillis"]["max"] == 300, "one without a known end has no duration"
+    assert summary["failedRescalesDurationStatsInMillis"]["p99"] == "NaN"
+    fits(rescales.overview(()), RESCALES_OVERVIEW)

@@ -137,7 +137,7 @@ def test_an_undo_goes_back_itself_only_where_no_query_has_committed_a_batch() ->
     original = replace(savepoint(query(), other), path="/of-2")
     made = after_a_rescale(original, "counts")
     for committed, is_unused in (({"counts": 7, "other": 7}, True), ({"counts": 7, "other": 8}, False)):
-        assert undo_of(made, original, committed) == Undo("/of-5", "/of-2", 2, ("counts",), is_unused)
+        assert undo_of(made, original, committed) == Undo("/of-5", "/of-2", 2, ("counts",), is_unused, 5)
     without_sink = after_a_rescale(original, "counts", sink=None)  # a rollback would write its batches twice
     assert not undo_of(without_sink, original, {"counts": 7, "other": 7}).is_unused
 

@@ -15,6 +15,7 @@ from runtime.rest.handlers import (
     jobs,
     metrics,
     processes,
+    rescales,
     submission,
     switched_off,
     task_managers,
@@ -29,6 +30,7 @@ ROUTES: tuple[RestRoute, ...] = (
     *jobs.ROUTES,
     *vertices.ROUTES,
     *switched_off.ROUTES,  # before checkpoints: /rescales/config is no trigger id
+    *rescales.ROUTES,  # neither is /rescales/history
     *checkpoints.ROUTES,
     *applications.ROUTES,
     *task_managers.ROUTES,

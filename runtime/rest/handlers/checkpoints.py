@@ -135,7 +135,7 @@ def task(stats: CheckpointStats, task_key: str) -> Json | None:
     if part is None:
         return None
     acknowledged = part.ack_timestamp is not None
-    nothing = _of_parts([0] if acknowledged else [])
+    nothing = statistics_of([0] if acknowledged else [])
     told: Json = {"index": 0, "className": "pending", "status": "pending_or_failed"}
     if acknowledged:
         told = {
@@ -155,10 +155,10 @@ def task(stats: CheckpointStats, task_key: str) -> Json | None:
     return {
         **_task(stats, part),
         "summary": {
-            "checkpointed_size": _of_parts([part.checkpointed_size] if acknowledged else []),
-            "state_size": _of_parts([part.state_size] if acknowledged else []),
-            "end_to_end_duration": _of_parts([_duration(stats, part)] if acknowledged else []),
-            "checkpoint_duration": {"sync": nothing, "async": _of_parts([part.duration] if acknowledged else [])},
+            "checkpointed_size": statistics_of([part.checkpointed_size] if acknowledged else []),
+            "state_size": statistics_of([part.state_size] if acknowledged else []),
+            "end_to_end_duration": statistics_of([_duration(stats, part)] if acknowledged else []),
+            "checkpoint_duration": {"sync": nothing, "async": statistics_of([part.duration] if acknowledged else [])},
             "alignment": dict.fromkeys(("buffered", "processed", "persisted", "duration"), nothing),
             "start_delay": nothing,
         },
@@ -186,7 +186,8 @@ def _duration(stats: CheckpointStats, part: TaskStateStats) -> int:
     return NO_TIME if part.ack_timestamp is None else max(part.ack_timestamp - stats.trigger_timestamp, 0)
 
 
-def _of_parts(values: Sequence[int]) -> Json:
+def statistics_of(values: Sequence[int]) -> Json:
+    """Return the statistics of some figures (Flink's `StatsSummaryDto`)."""
     return _summary(StatsSummary.of(values), values)
 
 

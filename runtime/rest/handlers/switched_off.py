@@ -11,7 +11,6 @@ from runtime.rest.handlers.jobs import refuse_stop
 from runtime.rest.routing import Handler, RestRoute
 
 _JOB = "/jobs/{jobid}"
-_NO_HISTORY = "Rescales are not recorded, as the Adaptive scheduler is not enabled for this job"
 
 ROUTES: list[RestRoute] = []
 
@@ -50,16 +49,6 @@ ROUTES += [
         "Refused: there is no adaptive scheduler",
         status=404,
         handler=_refuse_of_job("AdaptiveScheduler is not enabled for this job"),
-    ),
-    *(
-        RestRoute(
-            "GET",
-            f"{_JOB}/rescales/{part}",
-            "Refused: there is no adaptive scheduler",
-            status=404,
-            handler=_refuse_of_job(_NO_HISTORY),
-        )
-        for part in ("history", "overview", "summary", "details/{rescaleuuid}")
     ),
     RestRoute("GET", f"{_JOB}/yarn-stop", "Refused: stop with a savepoint", status=308, handler=refuse_stop),
 ]

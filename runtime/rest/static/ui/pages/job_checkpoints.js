@@ -4,12 +4,42 @@ import { at, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count, duration } from "../format.js";
 import { mode } from "../mode.js";
-import { badge, card, empty, facts, isOver, moment, table } from "../parts.js";
+import { badge, card, empty, facts, isOver, lasting, moment, table } from "../parts.js";
 import { actions, follow, rollBack } from "./checkpoint_actions.js";
+import { jobHref } from "./job_tables.js";
 
 export async function load(job) {
   await follow(job.jid);
-  return getOptional(`jobs/${at(job.jid)}/checkpoints`);
+  const [statistics, rescales] = await Promise.all([
+    getOptional(`jobs/${at(job.jid)}/checkpoints`),
+    getOptional(`jobs/${at(job.jid)}/rescales/history`),
+  ]);
+  return { statistics, rescales };
+}
+
+/** The last rescales of the job, the newest first; nothing for a job that never had one. */
+function rescaleHistory(rescales) {
+  if (!rescales?.length) return null;
+  const before = (one) => [...new Set(Object.values(one.partitionsBefore))].join(", ") || "?";
+  const by = (one) => [one.requestedBy === "AUTOSCALER" ? "autoscaler" : "user", one.rescaleJob && [", ", h("a", { href: jobHref(one.rescaleJob) }, "its job")]];
+  const took = (one) => (one.terminalState && one.endTimestampInMillis <= 0 ? "–" : lasting(one.startTimestampInMillis, one.endTimestampInMillis));
+  return card(
+    "Rescales",
+    table(
+      "Rescales",
+      [
+        { title: "Number", kind: "number", cell: (one) => one.rescaleAttemptId },
+        { title: "Partitions", cell: (one) => `${before(one)} → ${one.partitions ?? "?"}${one.isUndo ? " (undo)" : ""}` },
+        { title: "State", cell: (one) => badge(one.terminalState ?? "IN_PROGRESS") },
+        { title: "Asked by", cell: by },
+        { title: "Began", cell: (one) => moment(one.startTimestampInMillis) },
+        { title: "Duration", kind: "number", cell: took },
+        { title: "Reason, and outcome", kind: "wrap", cell: (one) => [one.reason, one.failure || one.location].filter(Boolean).join("; ") || "–" },
+      ],
+      rescales,
+      { key: (one) => one.rescaleUuid, none: "None is remembered." },
+    ),
+  );
 }
 
 /** What can be done with a checkpoint or savepoint that is there: another job begins from it, or its own goes back. */
@@ -24,13 +54,15 @@ function restore(one, job, shell) {
   return { COMPLETED: one.discarded ? "Discarded" : "–", FAILED: "Nothing was kept" }[one.status] ?? "–";
 }
 
-export function view(statistics, job, _parameters, shell) {
+export function view(loaded, job, _parameters, shell) {
+  const { statistics, rescales } = loaded ?? {};
   if (!statistics || (statistics.counts.total === 0 && statistics.counts.restored === 0)) {
-    return [actions(job, shell), empty("This job has no checkpoints.")];
+    return [actions(job, shell), empty("This job has no checkpoints."), rescaleHistory(rescales)];
   }
   const { counts, history, latest } = statistics;
   return [
     actions(job, shell),
+    rescaleHistory(rescales),
     facts([
       ["Completed", count(counts.completed)],
       ["In progress", count(counts.in_progress)],

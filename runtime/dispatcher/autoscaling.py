@@ -19,7 +19,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from conf.configuration import Configuration
+from conf.options import AutoscalingOptions
 from runtime.checkpoint.description import QueryDescription
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import OperationState
+from runtime.protocol.rescales import Rescale, RescaleCause
 from runtime.protocol.streaming_query import QueryHistory
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -222,3 +227,108 @@ def _advise(
         return Advice(history.name, None, None, "it has no stateful operator, so it has no partitions to change")
     made = decide(policy, int(partitions), batches_of(history), now_ms, changed_ms)
     return Advice(history.name, int(partitions), made.partitions, made.reason)
+
+
+# ------------------------------------------------------------------ the cluster rescales by itself
+
+LEAST_PAUSE_S, MOST_PAUSE_S = 60.0, 86400.0
+"""Shortest and longest time after failed attempts, in seconds, before the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaling:
+    """Settings of a job that the cluster rescales by itself.
+
+    Args:
+        policy: the limits.
+        is_dry_run: whether decisions are only logged.
+    """
+
+    policy: AutoscalePolicy
+    is_dry_run: bool
+
+
+def autoscaling_of(configuration: Configuration) -> Autoscaling | None:
+    """Return the settings of a job; None if the cluster does not rescale it by itself.
+
+    Args:
+        configuration: of the cluster, with the job's own settings over it.
+    """
+    get = configuration.get
+    bounds = get(AutoscalingOptions.PARTITIONS)
+    if bounds is None:
+        return None
+    policy = AutoscalePolicy(
+        *bounds,
+        lag=get(AutoscalingOptions.MAX_LAG),
+        quiet_s=get(AutoscalingOptions.QUIET_TIME),
+        pause_up_s=get(AutoscalingOptions.PAUSE_BEFORE_INCREASE),
+        pause_down_s=get(AutoscalingOptions.PAUSE_BEFORE_DECREASE),
+    )
+    return Autoscaling(policy, get(AutoscalingOptions.DRY_RUN))
+
+
+def changed_at(restored_ms: int | None, rescales: Sequence[Rescale]) -> int | None:
+    """Return when the tasks last started with another state, as far as it is known; None if they never did.
+
+    Args:
+        restored_ms: time of the last restore that the JobMaster knows.
+        rescales: the job's history, the oldest first, which outlives the JobMaster.
+    """
+    ended = [one.ended_ms for one in rescales if one.state is OperationState.COMPLETED]
+    return max((ms for ms in (restored_ms, *ended) if ms is not None), default=None)
+
+
+def obstacle(policy: AutoscalePolicy, rescales: Sequence[Rescale], now_ms: int) -> str:
+    """Return why no rescale may begin now; empty if one may.
+
+    A rescale that is in progress ends first. After failed attempts of the autoscaler it
+    pauses, four times as long after each further one.
+
+    Args:
+        policy: the limits.
+        rescales: the job's history, the oldest first.
+        now_ms: the time, in milliseconds since the epoch.
+    """
+    if any(not one.is_over for one in rescales):
+        return "a rescale is in progress"
+    failed = 0
+    for one in reversed(rescales):
+        if one.cause is not RescaleCause.AUTOSCALER or one.state is not OperationState.FAILED:
+            break
+        failed += 1
+    if not failed:
+        return ""
+    pause_s = min(max(policy.pause_up_s, LEAST_PAUSE_S) * 4.0 ** min(failed - 1, 10), MOST_PAUSE_S)
+    last = rescales[-1]
+    waited_s = (now_ms - (last.started_ms if last.ended_ms is None else last.ended_ms)) / 1000
+    if waited_s >= pause_s:
+        return ""
+    return f"{failed} attempts have failed, the last one {waited_s:.0f} s ago; waits {pause_s:.0f} s"
+
+
+def next_change(advice: Iterable[Advice]) -> Advice | None:
+    """Return the advice to follow now: a query that needs more partitions comes first. None if nothing is to change.
+
+    One rescale changes one query, and repeats the batches since its savepoint in all of them.
+    """
+    changes = [one for one in advice if one.wanted is not None and one.partitions not in (None, one.wanted)]
+    return min(changes, key=lambda one: (one.wanted or 0) <= (one.partitions or 0), default=None)
+
+
+def present_state(figures: CheckpointStatsSnapshot, rescales: Sequence[Rescale]) -> str:
+    """Return the directory of the saved state that has the present numbers of partitions; empty if none is known.
+
+    It is the newest of three: the last completed checkpoint, the state of the last restore, and the savepoint of the
+    last rescale.
+
+    Args:
+        figures: of the job's checkpoints.
+        rescales: the job's history, the oldest first.
+    """
+    known = [(one.ended_ms or one.started_ms, one.savepoint) for one in rescales]
+    if figures.latest_completed is not None:
+        known.append((figures.latest_completed.trigger_timestamp, figures.latest_completed.external_path))
+    if figures.latest_restored is not None:
+        known.append((figures.latest_restored.restore_timestamp, figures.latest_restored.external_path))
+    return max((item for item in known if item[1]), default=(0, ""))[1]

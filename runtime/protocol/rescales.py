@@ -1,0 +1,62 @@
+"""Rescales of a job, as its JobMaster records them and clients see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runtime.ids import TriggerID
+from runtime.protocol.checkpoints import OperationState
+
+MOST_RESCALES = 20
+"""Number of rescales that a job remembers."""
+
+VANISHED = "the process that rescales it has ended before it was done"
+"""Error of a rescale that nothing does any more."""
+
+
+class RescaleCause(StrEnum):
+    """Origin of a request for a rescale."""
+
+    USER = "USER"
+    AUTOSCALER = "AUTOSCALER"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """A change of the number of partitions of a job's state.
+
+    Args:
+        trigger_id: of the request.
+        partitions: the new number; None for an undo that has not found the former one yet.
+        before: the number before, of each query whose state is rescaled; empty until they are known.
+        is_undo: whether it undoes the rescale before.
+        cause: origin of the request.
+        reason: why the autoscaler asks for it; empty for a user.
+        rescale_job: id of the cluster's job that does it; empty if a command or a program does it.
+        number: counts the job's rescales, from 1.
+        started_ms: time of the request, in milliseconds since the epoch.
+        ended_ms: time of its end; None before, and where it is not known.
+        state: its outcome; COMPLETED means that the tasks restart from the rescaled state.
+        error: why it has failed.
+        savepoint: directory of the savepoint from which the tasks restart; empty before.
+    """
+
+    trigger_id: TriggerID
+    partitions: int | None
+    before: dict[str, int] = field(default_factory=dict)
+    is_undo: bool = False
+    cause: RescaleCause = RescaleCause.USER
+    reason: str = ""
+    rescale_job: str = ""
+    number: int = 0
+    started_ms: int = 0
+    ended_ms: int | None = None
+    state: OperationState = OperationState.IN_PROGRESS
+    error: str = ""
+    savepoint: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it has an outcome."""
+        return self.state is not OperationState.IN_PROGRESS
