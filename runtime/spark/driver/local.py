@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -36,6 +36,7 @@ from runtime.spark.driver.launch import (
     spark_version,
     spawn,
 )
+from runtime.spark.driver.state_writer import NewFamily
 from runtime.spark.errors import DriverCallError, DriverLostError, DriverStartError, SparkError, StillRunningError
 from runtime.spark.process import children_of, start_time
 from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint
@@ -170,6 +171,17 @@ class LocalDriver(JvmDriver):
     async def repartition_state(self, location: Path, partitions: int, settings: Mapping[str, str]) -> None:
         """Repartition the state of a stopped streaming query; see `DriverGateway.repartition_state`."""
         await asyncio.to_thread(self._gateway.repartition_state, str(location), partitions, settings)  # takes long
+
+    async def write_state(
+        self,
+        location: Path,
+        batch_id: int,
+        partitions: int,
+        settings: Mapping[str, str],
+        families: Sequence[NewFamily],
+    ) -> None:
+        """Write the state of a stopped streaming query again; see `DriverGateway.write_state`."""
+        await asyncio.to_thread(self._gateway.write_state, location, batch_id, partitions, settings, families)
 
     # --- tasks
 
