@@ -1,7 +1,8 @@
 """Decides what an edit of a savepoint's state may change: which parts of it fit, and whether the new state is right.
 
-A user's function gets the keys and values of each part as a DataFrame. What it returns is the state of another savepoint.
-`runtime.spark.state_edit` does this with Spark; this module needs none. `plan_edit` reads files, the rest is pure.
+A user's function gets the keys and values of each part as a DataFrame. What it returns is the state of another
+savepoint. `runtime.spark.state_edit` does this with Spark; this module needs none. `plan_edit` reads files,
+the rest is pure.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from runtime.checkpoint.stored_snapshot import check_snapshot
 _PROCESSOR = "transformWithStateInPandasExec"
 _VALUE = "ValueState"
 
-OPERATORS = ("stateStoreSave", "dedupe", "dedupeWithinWatermark", _PROCESSOR)
+OPERATORS = ("stateStoreSave", "dedupe", "dedupeWithinWatermark", "applyInPandasWithState", _PROCESSOR)
 """Spark's names of the operators whose state `tests/integration/test_savepoint_edit.py` edits."""
 
 

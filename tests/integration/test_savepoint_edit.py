@@ -85,6 +85,19 @@ EDITED = [(21, 22, 22), (98, 22, 22)] + [row for row in FIRST if row not in ((20
 """The history that leads to this state: in the open window each key has one row, and the first row of a key counts."""
 
 
+def _edit_counts(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop key 20, give the state of key 5 to key 21, and to a new key 98."""
+    model = state.where("key.k = 5").selectExpr("value AS model")
+    kept = state.where("key.k <> 20").crossJoin(model)
+    value = sf.when(sf.col("key.k") == 21, sf.col("model")).otherwise(sf.col("value"))
+    new = state.where("key.k = 5").select(sf.col("key").withField("k", sf.lit(98)).alias("key"), "value")
+    return kept.select("key", value.alias("value")).unionByName(new)
+
+
+COUNTS = [row for row in FIRST if row[0] != 20] + [(21, 25, 0)] + [(98, 25, 0)] * 3
+"""Of key 5 there are three rows, of key 21 two."""
+
+
 def _edit_pairs(state: DataFrame, part: StatePart) -> DataFrame:
     """Drop the pair of key 5, and add one of key 98: the state has no values."""
     kept = state.where("key.k <> 5").select("key")
@@ -114,11 +127,12 @@ CASES: dict[str, tuple[Build, Mapping[str, str], Edit | str, Sequence[Row], int 
     "transformWithState": (*OPERATORS["transformWithState"], _FILE, TOTALS, None),
     "aggregation": (*OPERATORS["aggregation"], _edit, EDITED, None),
     "aggregation-second-format": (*OPERATORS["aggregation-second-format"], _edit, EDITED, None),
+    "applyInPandasWithState": (*OPERATORS["applyInPandasWithState"], _edit_counts, COUNTS, None),
     "dropDuplicates": (*OPERATORS["dropDuplicates"], _edit_pairs, PAIRS, None),
     "dropDuplicatesWithinWatermark": (*OPERATORS["dropDuplicatesWithinWatermark"], _edit, EDITED, None),
 }
 """Query, settings, edit, history that leads to the same state, and id of the only edited operator."""
-SHORT_CASES = ("types", "transformWithState")
+SHORT_CASES = ("types",)
 
 
 def put(directory: Path, number: int, rows: Sequence[Row]) -> None:

@@ -77,7 +77,7 @@ def test_operators_that_fit(name: str) -> None:
         (query("globalLimit"), [], r"operator 0 \(globalLimit\) is a limit"),
         (query("dedupe", "globalLimit"), [], r"operator 1 \(globalLimit\) is a limit"),
         (query("symmetricHashJoin", **{"spark.sql.streaming.join.stateFormatVersion": "2"}), [], "no test edits"),
-        (query("applyInPandasWithState"), [], "no test edits"),
+        (query("sessionWindowStateStoreSaveExec"), [], "no test edits"),
         (query("stateStoreSave", key=schema()), [], "aggregation without keys"),
         (query("stateStoreSave", value=schema(m=MAP)), [], "m is map<long,long>, which Understudy cannot write"),
         (query("dedupe", key=schema(t="time(6)")), [], r"t is time\(6\), which Understudy cannot write"),

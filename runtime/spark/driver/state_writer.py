@@ -1,7 +1,7 @@
 """Writes the state of a stopped streaming query again with Spark's ``StateRewriter``, which also repartitions state.
 
-``StateRewriter`` reads all rows of a store in their encoded form, and applies a function of Scala to them. It writes the
-result as the state of another batch. Partition i of the result becomes partition i of the store.
+``StateRewriter`` reads all rows of a store in their encoded form, and applies a function of Scala to them. It writes
+the result as the state of another batch. Partition i of the result becomes partition i of the store.
 
 - It applies the same function to all operators. So `StateWriter` runs it once for each operator, while the state of the
   others is out of its sight.
