@@ -73,7 +73,6 @@ class StateWriter:
             families: the new rows; each of their operators has one store.
 
         Raises:
-            ValueError: one has several stores.
             Py4JError: Spark refuses or fails.
         """
         by_operator: dict[int, list[NewFamily]] = defaultdict(list)
@@ -105,8 +104,6 @@ class StateWriter:
     def _write_operator(self, families: Sequence[NewFamily]) -> Any:
         """Write the only operator in sight; return Spark's optional ids of its files."""
         option = self._jvm.scala.Option
-        if len({family.store for family in families}) > 1:
-            raise ValueError("the rows of several stores of an operator cannot be written")
         function = option.empty()
         if families:
             nothing = getattr(getattr(self._jvm, "scala.collection.immutable.Map$"), "MODULE$").empty()
