@@ -72,6 +72,21 @@ class RescaledFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class EditedFrom:
+    """The savepoint whose state was edited for another one.
+
+    Args:
+        path: its directory at that time.
+        created_ms: when it was written, in milliseconds since the epoch.
+        queries: names of the queries whose state was edited.
+    """
+
+    path: str
+    created_ms: int
+    queries: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Savepoint:
     """A savepoint.
 
@@ -85,6 +100,7 @@ class Savepoint:
         format_version: of the manifest.
         path: where it is now; not part of the manifest.
         rescaled: what it was rescaled from, at `created_ms`; None if it was taken of a job.
+        edited: what it was edited from, at `created_ms`; None if it was taken of a job.
     """
 
     job: SavepointJob
@@ -96,6 +112,7 @@ class Savepoint:
     format_version: int = oldest_version(Format.SAVEPOINT)
     path: str = field(default="", compare=False)
     rescaled: RescaledFrom | None = None
+    edited: EditedFrom | None = None
 
     @property
     def bytes(self) -> int:

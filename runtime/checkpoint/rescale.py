@@ -42,6 +42,7 @@ COMPACT_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 DEFAULT_COMPACT_INTERVAL = 10
 
 _STORE = "spark.sql.streaming.stateStore."
+_PROVIDER = f"{_STORE}providerClass"
 _ROCKSDB = "RocksDBStateStoreProvider"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
@@ -111,9 +112,8 @@ def obstacles(query: QueryDescription, operators: Iterable[OperatorInfo], partit
         partitions: the new number.
     """
     found = []
-    provider = query.conf.get(f"{_STORE}providerClass", "")
-    if provider.rpartition(".")[2] != _ROCKSDB:
-        named = provider.rpartition(".")[2] or "an unknown provider"
+    if not is_rocksdb(query):
+        named = query.conf.get(_PROVIDER, "").rpartition(".")[2] or "an unknown provider"
         found.append(
             (
                 f"its state store is {named}, and Spark can only rescale RocksDB",
@@ -126,10 +126,15 @@ def obstacles(query: QueryDescription, operators: Iterable[OperatorInfo], partit
         found.append((f"its state has {partitions} partitions already", "choose another number"))
     properties = {operator.id: operator.properties for operator in operators}
     for operator in query.operators:
-        why = _unfit(operator, properties.get(operator.id, ""), query.conf)
+        why = unfit(operator, properties.get(operator.id, ""), query.conf)
         if why:
             found.append((f"operator {operator.id} ({operator.name}) {why}", _START_OVER))
     return found
+
+
+def is_rocksdb(query: QueryDescription) -> bool:
+    """Return whether the state of a query is in RocksDB, the only store whose state Spark writes again."""
+    return query.conf.get(_PROVIDER, "").rpartition(".")[2] == _ROCKSDB
 
 
 def has_partitions(query: QueryDescription, partitions: int) -> bool:
@@ -137,8 +142,13 @@ def has_partitions(query: QueryDescription, partitions: int) -> bool:
     return query.conf.get(_PARTITIONS) == str(partitions)
 
 
-def _unfit(operator: OperatorDescription, properties: str, conf: Mapping[str, str]) -> str:
-    """Return why an operator cannot be rescaled; empty if it can."""
+def partitions_of(query: SavepointQuery) -> int:
+    """Return the number of partitions of a query's state."""
+    return int(query.description.conf[_PARTITIONS])
+
+
+def unfit(operator: OperatorDescription, properties: str, conf: Mapping[str, str]) -> str:
+    """Return why the state of an operator cannot be written again; empty if it can."""
     if operator.name == _LIMIT:
         return "is a limit, whose state Spark cannot repartition"
     if operator.name not in OPERATORS:
@@ -492,22 +502,15 @@ def run_rescale(plan: RescalePlan, tool: StateTool, compact_interval: int = DEFA
 
 def _rescaled(query: SavepointQuery, partitions: int, work: Path, tool: StateTool, interval: int) -> QuerySnapshot:
     old, description = query.snapshot, query.description
-    settings = _settings(query)
+    settings = settings_of(query)
     clone = work / "location"
     restore_snapshot(old, clone, None)
-    before = tool.read(clone, old.batch_id, int(description.conf[_PARTITIONS]), description.operators, settings)
+    before = tool.read(clone, old.batch_id, partitions_of(query), description.operators, settings)
     tool.repartition(clone, partitions, settings)
     for name in list_files(clone):
         if name.startswith("state/") and name.endswith("/_metadata/metadata"):  # Spark never writes these again
             rewrite(clone / name, _with_partitions((clone / name).read_bytes(), partitions))
-    sink = None if old.sink is None else work / "sink"
-    if sink is not None:
-        _continue_log(Path(old.path) / SINK, old.batch_id, sink / SINK_LOG, interval)
-    location = QueryLocation(old.name, str(clone), None if sink is None else str(sink))
-    taken = take_snapshot(location, work / "snapshot")
-    if taken.batch_id != old.batch_id + 1:
-        raise SnapshotError(f"query {old.name!r} is at batch {taken.batch_id} after Spark has rescaled it")
-    restore_snapshot(taken, work / "verified", None)  # as a job will: by the files that the new savepoint has
+    taken = finish_batch(old, clone, work, interval)
     after = tool.read(work / "verified", taken.batch_id, partitions, description.operators, settings)
     wrong = differences(before, after)
     if wrong:
@@ -519,7 +522,33 @@ def _rescaled(query: SavepointQuery, partitions: int, work: Path, tool: StateToo
     return replace(taken, location=old.location, sink=old.sink, is_proven=False)
 
 
-def _settings(query: SavepointQuery) -> dict[str, str]:
+def finish_batch(old: QuerySnapshot, clone: Path, work: Path, interval: int) -> QuerySnapshot:
+    """Return a snapshot of a copied query whose state Spark has written again, as a batch of its own.
+
+    The file sink's log gets an entry of that batch. The snapshot is restored into ``verified`` in *work*, as a job will
+    restore it: by the files that the new savepoint has.
+
+    Args:
+        old: the snapshot from before.
+        clone: the checkpointLocation with the new state.
+        work: a directory for the snapshot.
+        interval: `COMPACT_INTERVAL`, as far as it is known.
+
+    Raises:
+        SnapshotError: there is no such batch, or it is not whole.
+    """
+    sink = None if old.sink is None else work / "sink"
+    if sink is not None:
+        _continue_log(Path(old.path) / SINK, old.batch_id, sink / SINK_LOG, interval)
+    location = QueryLocation(old.name, str(clone), None if sink is None else str(sink))
+    taken = take_snapshot(location, work / "snapshot")
+    if taken.batch_id != old.batch_id + 1:
+        raise SnapshotError(f"query {old.name!r} is at batch {taken.batch_id} after Spark has written its state again")
+    restore_snapshot(taken, work / "verified", None)
+    return taken
+
+
+def settings_of(query: SavepointQuery) -> dict[str, str]:
     """Return the settings of Spark under which the state was written: those of the offset log, and those it lacks."""
     checkpoint = Path(query.snapshot.path) / CHECKPOINT
     commit = (checkpoint / "commits" / str(query.snapshot.batch_id)).read_bytes()

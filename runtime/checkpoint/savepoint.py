@@ -28,6 +28,7 @@ from runtime.checkpoint.description import describe
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, list_names
 from runtime.checkpoint.manifest import (
+    EditedFrom,
     RescaledFrom,
     Savepoint,
     SavepointFile,
@@ -77,6 +78,7 @@ def write_savepoint(
     *,
     name: str | None = None,
     rescaled: RescaledFrom | None = None,
+    edited: EditedFrom | None = None,
 ) -> Savepoint:
     """Copy snapshots into a new savepoint.
 
@@ -87,6 +89,7 @@ def write_savepoint(
         level: of the cluster, which decides the version of the manifest. Default: the lowest of this release.
         name: of the savepoint's own directory. Default: a new one.
         rescaled: what the snapshots were rescaled from.
+        edited: what the snapshots were edited from.
 
     Raises:
         SnapshotError: a snapshot is not whole.
@@ -106,6 +109,7 @@ def write_savepoint(
             importlib.metadata.version("pyspark"),
             runtime.__version__,
             rescaled=rescaled,
+            edited=edited,
         )
         write_private(part / MANIFEST, to_manifest((level or lowest_level()).marked(savepoint, Format.SAVEPOINT)))
         rename_durably(part, directory / name)

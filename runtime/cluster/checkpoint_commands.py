@@ -684,6 +684,57 @@ def savepoint_rescale(
         print_line(found.path)
 
 
+@savepoint.command(
+    name="edit", epilog=examples(f"understudy savepoint edit --to /savepoints/edited {_SAVEPOINT} drop_closed.py")
+)
+@configured
+@json_option
+@click.option("--to", "target", type=_directory, required=True, help="Directory of the result; it must not exist.")
+@click.option("--query", help="Name of the only query to edit.  [default: all with state]")
+@click.option("--operator", type=click.IntRange(min=0), help="Id of the only operator to edit.  [default: all]")
+@click.option("--variable", help="The only state variable of a transformWithState to edit.  [default: all]")
+@click.argument("path", type=_directory)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def savepoint_edit(
+    configuration: Configuration,
+    path: Path,
+    file: Path,
+    target: Path,
+    query: str | None,
+    operator: int | None,
+    variable: str | None,
+    as_json: bool,
+) -> None:
+    """Write a savepoint with the state that FILE makes of the state of the savepoint in PATH.
+
+    FILE is Python, and defines `def edit(state, part)`. The function gets each part of the state as a DataFrame with
+    the columns key, value and partition_id. It returns the DataFrame of the new state: rows may be dropped, changed
+    or added. To change nothing, it returns the same DataFrame.
+
+    Only RocksDB can be edited. PATH is not changed. The result appears when it is whole, and when Spark reads from it
+    what the function returned. Start the job from it with `job run --from`.
+    """
+    from runtime.checkpoint.edit import plan_edit
+    from runtime.cluster.rescaling import compact_interval_of, java_home_of
+    from runtime.spark.errors import SparkError
+    from runtime.spark.state_edit import edit, load_function
+
+    interval = compact_interval_of(configuration)
+    plan = plan_edit(path, target, query, operator, variable)
+    function = load_function(file.absolute())
+    try:
+        found = edit(plan, function, java_home_of(configuration), interval)
+    except SparkError as error:
+        print_error(error)
+        sys.exit(ExitStatus.FAILED)
+    if as_json:
+        from runtime.cluster.documents import SavepointContent
+
+        print_document(SavepointContent.of(found))
+    else:
+        print_line(found.path)
+
+
 @savepoint.command(name="state", epilog=examples(f"understudy savepoint state --limit 5 {_SAVEPOINT}"))
 @configured
 @json_option
@@ -752,6 +803,7 @@ def _print_savepoint(found: Savepoint) -> None:
             "Files": f"{len(found.files)}, {format_size(found.bytes)}",
             "Written by": f"Understudy {found.version}, Spark {found.spark_version}",
             "Rescaled": _origin(found),
+            "Edited": f"from {found.edited.path} of {format_moment(found.edited.created_ms)}" if found.edited else "",
         }
     )
     for query in found.queries:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runtime.checkpoint.compatibility import Verdict
-from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointFile, SavepointQuery
+from runtime.checkpoint.manifest import EditedFrom, RescaledFrom, Savepoint, SavepointFile, SavepointQuery
 from runtime.cluster.upgrade_plan import PlannedJob, PlannedProcess
 from runtime.dispatcher.autoscaling import Advice
 from runtime.job_logs import LogPiece
@@ -1012,6 +1012,7 @@ class SavepointContent:
         version: version of the Understudy that has written the savepoint.
         format_version: of its manifest.
         rescaled: the savepoint that it was rescaled from; null if it was taken of a job.
+        edited: the savepoint that it was edited from; null if it was taken of a job.
     """
 
     path: str
@@ -1026,6 +1027,7 @@ class SavepointContent:
     version: str
     format_version: int
     rescaled: RescaledFrom | None
+    edited: EditedFrom | None
 
     @classmethod
     def of(cls, savepoint: Savepoint) -> SavepointContent:
@@ -1279,6 +1281,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "savepoint list": (list[SavepointLine],),
     "savepoint info": (SavepointContent,),
     "savepoint rescale": (SavepointContent,),
+    "savepoint edit": (SavepointContent,),
     "savepoint verify": (Verification,),
     "savepoint dispose": (DisposedSavepoint,),
     "savepoint check": (list[Verdict],),

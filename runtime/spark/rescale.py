@@ -97,7 +97,7 @@ class SparkStateTool:
         hashed = rows.selectExpr(
             "column_family_name AS family",
             "CAST(xxhash64(key_bytes, value_bytes) AS DECIMAL(38, 0)) AS digest",
-            f"INT(pmod(hash(partition_key.*), {partitions}) <> spark_partition_id()) AS misplaced",
+            f"INT(pmod(hash(partition_key), {partitions}) <> spark_partition_id()) AS misplaced",
         )
         sums = hashed.groupBy("family").agg({"*": "count", "digest": "sum", "misplaced": "sum"})
         return [
@@ -147,11 +147,23 @@ def rescale(
     plan: RescalePlan, java_home: str | None = None, compact_interval: int = DEFAULT_COMPACT_INTERVAL
 ) -> Savepoint:
     """Run a rescale that was planned; otherwise as `rescale_savepoint`."""
+    return run_with_driver(lambda driver: rescale_with(driver, plan, compact_interval), java_home)
+
+
+Work = Callable[[LocalDriver], Coroutine[Any, Any, Savepoint]]
+
+
+def run_with_driver(work: Work, java_home: str | None) -> Savepoint:
+    """Start a Spark, run a coroutine with it, and end it; also where an event loop runs in the calling thread.
+
+    Raises:
+        SparkError: Spark cannot be started.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_run(plan, java_home, compact_interval))
-    return _beside_a_loop(lambda: _run(plan, java_home, compact_interval))
+        return asyncio.run(_run(work, java_home))
+    return _beside_a_loop(lambda: _run(work, java_home))
 
 
 def _beside_a_loop(work: Callable[[], Coroutine[Any, Any, Savepoint]]) -> Savepoint:
@@ -207,8 +219,8 @@ def _repartition_from(spark: Any) -> Repartition:
     return repartition
 
 
-async def _run(plan: RescalePlan, java_home: str | None, compact_interval: int) -> Savepoint:
-    with tempfile.TemporaryDirectory(prefix="understudy-rescale-") as name:
+async def _run(work: Work, java_home: str | None) -> Savepoint:
+    with tempfile.TemporaryDirectory(prefix="understudy-rewrite-") as name:
         directory = Path(name)
         options = DriverOptions(
             work_dir=directory / "driver",
@@ -217,9 +229,9 @@ async def _run(plan: RescalePlan, java_home: str | None, compact_interval: int) 
             master=f"local[{min(_MOST_CORES, os.cpu_count() or 1)}]",
             die_with_parent=True,
         )
-        driver = await LocalDriver.start(options, thread_stays=True)  # this thread waits for the end of the rescale
+        driver = await LocalDriver.start(options, thread_stays=True)  # this thread waits for the end of the work
         try:
-            return await rescale_with(driver, plan, compact_interval)
+            return await work(driver)
         finally:
             await driver.stop()
 

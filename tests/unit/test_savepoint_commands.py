@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from runtime.checkpoint.edit import EditPlan
 from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.manifest import Savepoint, SavepointJob
+from runtime.checkpoint.manifest import EditedFrom, Savepoint, SavepointJob
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.cluster.checkpoint_commands import _facts
@@ -134,6 +136,38 @@ def test_a_compact_interval_that_is_no_number_of_batches(savepoint: Savepoint, t
     assert str(error) == f"spark.sql.streaming.fileSink.log.compactInterval: {interval!r} is no number of batches"
     assert error.remedy == "give a whole number from 1"
     assert not target.exists()
+
+
+def test_edit(savepoint: Savepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "0")  # which the command sets in its process
+    file, target = tmp_path / "drop.py", tmp_path / "edited"
+    words = ("edit", "--to", str(target), "--query", "counts", "--operator", "1", savepoint.path, str(file))
+    planned: list[object] = []
+
+    def plan(path: Path, to: Path, *part: object) -> EditPlan:
+        planned.extend((path, to, *part))
+        return EditPlan(savepoint, (), to)
+
+    def edit(plan: EditPlan, function: Callable[[int, int], int], _java: str | None, interval: int) -> Savepoint:
+        assert (function(2, 3), interval) == (5, 10)
+        origin = EditedFrom(savepoint.path, savepoint.created_ms, ("counts",))
+        snapshots = [query.snapshot for query in savepoint.queries]
+        return write_savepoint(plan.target.parent, savepoint.job, snapshots, name=plan.target.name, edited=origin)
+
+    monkeypatch.setattr("runtime.checkpoint.edit.plan_edit", plan)
+    monkeypatch.setattr("runtime.spark.state_edit.edit", edit)
+    error = run(*words).exception
+    assert isinstance(error, SavepointError)
+    assert str(error) == f"{file} cannot be read: No such file or directory"
+    file.write_text("def edit(state, part):\n    return state + part\n")
+    planned.clear()
+    document = parsed(("savepoint", "edit"), run(*words, "--json").stdout)
+    assert planned == [Path(savepoint.path), target, "counts", 1, None]
+    assert (document["path"], document["edited"]["queries"]) == (str(target), ["counts"])
+    assert f"Edited:      from {savepoint.path} of " in run("info", str(target)).stdout
+    assert "Edited" not in run("info", savepoint.path).stdout
+    run("dispose", str(target))
+    assert run(*words).stdout == f"{target}\n"
 
 
 def test_an_error_is_a_line_with_its_remedy(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from runtime.spark.driver.jvm import (
 )
 from runtime.spark.driver.packages import OFFLINE_SETTINGS, PackageRequest
 from runtime.spark.driver.script_application import ScriptApplications
+from runtime.spark.driver.state_writer import NewFamily, StateWriter
 from runtime.spark.driver.tables import TableRecord
 from runtime.spark.errors import DriverCallError, DriverLostError, PackagesError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
@@ -229,6 +230,29 @@ class DriverGateway:
             for key, value in settings.items():
                 session.conf().set(key, value)
             session.streamingCheckpointManager().repartition(location, partitions, True)
+
+    def write_state(
+        self,
+        location: Path,
+        batch_id: int,
+        partitions: int,
+        settings: Mapping[str, str],
+        families: Sequence[NewFamily],
+    ) -> None:
+        """Write the state of a stopped streaming query again, as a batch of its own; see `StateWriter`.
+
+        Args:
+            location: its checkpointLocation.
+            batch_id: its last batch, which is committed.
+            partitions: number of partitions of the state.
+            settings: of Spark, under which the state was written.
+            families: the new rows; other state is written as it was.
+        """
+        with _calls():
+            session = self._session.newSession()
+            for key, value in settings.items():
+                session.conf().set(key, value)
+            StateWriter(self._jvm, session, location, batch_id, partitions).run(families)
 
     # --- tables
 

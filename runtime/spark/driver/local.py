@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from runtime.spark.driver.launch import (
     spawn,
 )
 from runtime.spark.driver.packages import PackageCache, PackageRequest
+from runtime.spark.driver.state_writer import NewFamily
 from runtime.spark.errors import DriverCallError, DriverLostError, DriverStartError, SparkError, StillRunningError
 from runtime.spark.process import children_of, start_time
 from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint
@@ -176,6 +177,17 @@ class LocalDriver(JvmDriver):
     async def repartition_state(self, location: Path, partitions: int, settings: Mapping[str, str]) -> None:
         """Repartition the state of a stopped streaming query; see `DriverGateway.repartition_state`."""
         await asyncio.to_thread(self._gateway.repartition_state, str(location), partitions, settings)  # takes long
+
+    async def write_state(
+        self,
+        location: Path,
+        batch_id: int,
+        partitions: int,
+        settings: Mapping[str, str],
+        families: Sequence[NewFamily],
+    ) -> None:
+        """Write the state of a stopped streaming query again; see `DriverGateway.write_state`."""
+        await asyncio.to_thread(self._gateway.write_state, location, batch_id, partitions, settings, families)
 
     # --- tasks
 

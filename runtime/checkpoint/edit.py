@@ -1,0 +1,252 @@
+"""Decides what an edit of a savepoint's state may change: which parts of it fit, and whether the new state is right.
+
+A user's function gets the keys and values of each part as a DataFrame. What it returns is the state of another
+savepoint. `runtime.spark.state_edit` does this with Spark; this module needs none. `plan_edit` reads files,
+the rest is pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.checkpoint.description import OperatorDescription, QueryDescription
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.manifest import Savepoint, SavepointQuery
+from runtime.checkpoint.rescale import FamilyState, is_rocksdb, unfit
+from runtime.checkpoint.savepoint import open_savepoint
+from runtime.checkpoint.state_choice import choose_query
+from runtime.checkpoint.state_layout import OperatorInfo
+from runtime.checkpoint.state_rows import RowEncoder, UnsupportedTypeError, unique_names
+from runtime.checkpoint.state_schema import ColumnFamily, type_name
+from runtime.checkpoint.stored_snapshot import check_snapshot
+
+_PROCESSOR = "transformWithStateInPandasExec"
+_VALUE = "ValueState"
+
+OPERATORS = ("stateStoreSave", "dedupe", "dedupeWithinWatermark", "applyInPandasWithState", _PROCESSOR)
+"""Spark's names of the operators whose state `tests/integration/test_savepoint_edit.py` edits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """A part of a savepoint's state: one map of keys to values.
+
+    Args:
+        query: name of the query.
+        operator: id of the operator in the query.
+        name: Spark's name of the operator's kind, as ``stateStoreSave``.
+        store: name of the operator's store.
+        variable: the state variable of a transformWithState; None for all other operators.
+        family: its column family, with the schemas.
+    """
+
+    query: str
+    operator: int
+    name: str
+    store: str
+    variable: str | None
+    family: ColumnFamily
+
+    def __str__(self) -> str:
+        variable = f", state variable {self.variable!r}" if self.variable else ""
+        return f"query {self.query!r}, operator {self.operator} ({self.name}){variable}"
+
+
+@dataclass(frozen=True, slots=True)
+class EditPlan:
+    """An edit that was checked: the savepoint, the parts that the function gets, and where the result goes."""
+
+    savepoint: Savepoint
+    parts: tuple[StatePart, ...]
+    target: Path
+
+    def of_query(self, name: str) -> list[StatePart]:
+        """Return the parts of a query."""
+        return [part for part in self.parts if part.query == name]
+
+
+def parts_of(
+    query: QueryDescription,
+    operators: Iterable[OperatorInfo],
+    operator: int | None = None,
+    variable: str | None = None,
+) -> tuple[StatePart, ...]:
+    """Return the parts of a query's state that can be edited.
+
+    Args:
+        query: the query.
+        operators: metadata of its operators.
+        operator: id of the only operator to edit; None for all.
+        variable: name of the only state variable to edit; None for all.
+
+    Raises:
+        SavepointError: one of them cannot be edited, or there is none. Spark writes all state of a query again, so the
+            operators that are not edited have to fit `unfit`.
+    """
+    properties = {one.id: one.properties for one in operators}
+    if not is_rocksdb(query):
+        raise SavepointError(
+            f"query {query.name!r} cannot be edited: its state store is not RocksDB, and Spark can only write that",
+            "start the query without state under state.backend.type=rocksdb; a query keeps its first state store",
+        )
+    for one in query.operators:
+        if why := unfit(one, properties.get(one.id, ""), query.conf):
+            raise SavepointError(
+                f"query {query.name!r} cannot be edited: operator {one.id} ({one.name}) {why}",
+                "edit another query by --query",
+            )
+    chosen = [one for one in query.operators if operator in (None, one.id)]
+    if not chosen:
+        there = ", ".join(f"{one.id} ({one.name})" for one in query.operators)
+        raise SavepointError(f"query {query.name!r} has no operator {operator} with state", f"there is: {there}")
+    found = [
+        part for one in chosen for part in _parts_of_operator(query.name, one, properties.get(one.id, ""), variable)
+    ]
+    if not found:
+        raise SavepointError(f"query {query.name!r} has no state variable {variable!r}", "see `savepoint info`")
+    for part in found:
+        try:
+            RowEncoder(part.family.key, is_key=True)
+            RowEncoder(part.family.value)
+        except UnsupportedTypeError as error:
+            raise _refused(part, f"{error}, which Understudy cannot write") from error
+    return tuple(found)
+
+
+def _parts_of_operator(
+    query: str, operator: OperatorDescription, properties: str, variable: str | None
+) -> Iterator[StatePart]:
+    kinds = _kinds_of_variables(properties) if operator.name == _PROCESSOR else {}
+    for store in operator.stores:
+        for family in store.families:
+            name = family.name if operator.name == _PROCESSOR else None
+            if variable not in (None, name) or (name is not None and name not in kinds):
+                continue  # another variable, or a family that only Spark uses
+            part = StatePart(query, operator.id, operator.name, store.name, name, family)
+            if operator.name not in OPERATORS:
+                raise _refused(part, "no test edits state of this operator")
+            if name is not None and kinds[name] != _VALUE:
+                raise _refused(part, f"it is a {kinds[name]}, and only a {_VALUE} can be edited", "--variable")
+            yield part
+
+
+def _kinds_of_variables(properties: str) -> dict[str, str]:
+    """Return the kinds of the state variables of a transformWithState by their names; `unfit` has read them before."""
+    return {one["stateName"]: one.get("stateVariableType", "?") for one in json.loads(properties)["stateVariables"]}
+
+
+def _refused(part: StatePart, why: str, option: str = "--operator") -> SavepointError:
+    return SavepointError(f"{part} cannot be edited: {why}", f"edit only the others, by {option}; nothing was written")
+
+
+def plan_edit(
+    path: Path, target: Path, query: str | None = None, operator: int | None = None, variable: str | None = None
+) -> EditPlan:
+    """Verify a savepoint, and choose the parts of its state to edit; needs no Spark, and writes nothing.
+
+    Args:
+        path: of the savepoint.
+        target: directory of the result, which must not exist.
+        query: name of the only query to edit; None for all with state.
+        operator: id of the only operator to edit; None for all.
+        variable: name of the only state variable of a transformWithState to edit; None for all.
+
+    Raises:
+        SavepointError: a chosen part cannot be edited, there is none, or *target* exists.
+    """
+    savepoint = open_savepoint(path)
+    chosen: list[SavepointQuery] = (
+        [one for one in savepoint.queries if one.description.operators]
+        if query is None
+        else [choose_query(savepoint, query)]
+    )
+    if not any(one.description.operators for one in chosen):
+        raise SavepointError(f"{path} has no state to edit" if query is None else f"query {query!r} has no state")
+    if target.exists() or target.is_symlink():
+        raise SavepointError(f"{target} exists already", "name a directory that does not exist")
+    parts = [
+        part
+        for one in chosen
+        for part in parts_of(
+            one.description, check_snapshot(one.snapshot, contents=False).operators, operator, variable
+        )
+    ]
+    return EditPlan(savepoint, tuple(parts), target.absolute())
+
+
+def named_schema(schema: str) -> dict[str, Any]:
+    """Return a struct in Spark's JSON, where each field has a name of its own; see `unique_names`."""
+    named: dict[str, Any] = _named(json.loads(schema))
+    return named
+
+
+def _named(kind: Any) -> Any:
+    if not isinstance(kind, dict):
+        return kind
+    if kind["type"] == "array":
+        return {**kind, "elementType": _named(kind["elementType"])}
+    if kind["type"] == "struct":
+        names = unique_names(field["name"] for field in kind["fields"])
+        fields = [
+            {"name": name, "type": _named(field["type"]), "nullable": field["nullable"], "metadata": {}}
+            for name, field in zip(names, kind["fields"], strict=True)
+        ]
+        return {"type": "struct", "fields": fields}
+    return kind
+
+
+def is_void(field: Any) -> bool:
+    """Return whether a field of a schema is always null. Parquet has no such columns."""
+    return bool(field["type"] == "void")
+
+
+def schema_problem(wanted: Any, found: Any, name: str) -> str:
+    """Return how the schema of an edited DataFrame differs from that of the state; empty if it does not.
+
+    Args:
+        wanted: type of the state, as `named_schema` returns it.
+        found: type of the DataFrame, in Spark's JSON.
+        name: of the column.
+    """
+    if isinstance(wanted, dict) and isinstance(found, dict) and wanted["type"] == found["type"] == "struct":
+        names = [[field["name"] for field in one["fields"]] for one in (wanted, found)]
+        if names[0] != names[1]:
+            return f"{name} has the fields {', '.join(names[1])}; the state has {', '.join(names[0])}"
+        pairs = zip(wanted["fields"], found["fields"], strict=True)
+        return next(filter(None, (schema_problem(a["type"], b["type"], f"{name}.{a['name']}") for a, b in pairs)), "")
+    if isinstance(wanted, dict) and isinstance(found, dict) and wanted["type"] == found["type"] == "array":
+        return schema_problem(wanted["elementType"], found["elementType"], f"{name}.element")
+    return "" if wanted == found else f"{name} is {type_name(found)}; the state has {type_name(wanted)}"
+
+
+def partition_fields(key: str, partition_key: str) -> list[int] | None:
+    """Return the positions of the fields of a key by which Spark chooses the partition; None if they are not known.
+
+    Args:
+        key: schema of the key, in Spark's JSON.
+        partition_key: schema of what is hashed, in the same form.
+    """
+    keys, hashed = (
+        [(field["name"], type_name(field["type"])) for field in json.loads(one)["fields"]]
+        for one in (key, partition_key)
+    )
+    if [kind for _, kind in keys] == [kind for _, kind in hashed]:
+        return list(range(len(keys)))
+    found = []
+    for field in hashed:
+        fitting = [number for number, one in enumerate(keys) if one == field]
+        if len(fitting) != 1:
+            return None
+        found += fitting
+    return found or None
+
+
+def expected(before: Iterable[FamilyState], edited: Sequence[FamilyState]) -> list[FamilyState]:
+    """Return what all stores must hold after an edit: the edited families, and all others as they were."""
+    changed = {(one.operator, one.store, one.family) for one in edited}
+    kept = [one for one in before if (one.operator, one.store, one.family) not in changed]
+    return [*kept, *edited]

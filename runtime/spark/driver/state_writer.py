@@ -1,0 +1,160 @@
+"""Writes the state of a stopped streaming query again with Spark's ``StateRewriter``, which also repartitions state.
+
+``StateRewriter`` reads all rows of a store in their encoded form, and applies a function of Scala to them. It writes
+the result as the state of another batch. Partition i of the result becomes partition i of the store.
+
+- It applies the same function to all operators. So `StateWriter` runs it once for each operator, while the state of the
+  others is out of its sight.
+- The function returns rows that were prepared before, whatever it gets. A Scala map with a default value is such a
+  function, so the JVM needs no connection back to Python.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ENCODED = ("key_bytes", "value_bytes")
+"""Columns of a Parquet directory with encoded rows, after those of `partition_column`."""
+
+
+def partition_column(number: int) -> str:
+    """Return the name of a column with a field of the partition key."""
+    return f"partition_{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class NewFamily:
+    """The new rows of a column family.
+
+    Args:
+        operator: id of the operator.
+        store: name of the store.
+        family: name of the column family.
+        directory: of Parquet files with the columns of `ENCODED` and `partition_column`.
+        partition_fields: number of fields of the partition key.
+    """
+
+    operator: int
+    store: str
+    family: str
+    directory: Path
+    partition_fields: int
+
+
+class StateWriter:
+    """Writes the state of one checkpointLocation, as a batch of its own after its last one.
+
+    Args:
+        jvm: the JVM's view.
+        session: a SQL session of Spark, used by this object alone, with the settings under which the state was written.
+        location: the checkpointLocation.
+        batch_id: its last batch, which is committed.
+        partitions: number of partitions of the state.
+    """
+
+    def __init__(self, jvm: Any, session: Any, location: Path, batch_id: int, partitions: int) -> None:
+        self._jvm = jvm
+        self._session = session
+        self._location = location
+        self._uri = f"file:{location}"
+        self._batch_id = batch_id
+        self._partitions = partitions
+        # an adaptive plan leaves out the partitions of a result without rows, and each of the state's has to be written
+        session.conf().set("spark.sql.adaptive.enabled", "false")
+
+    def run(self, families: Sequence[NewFamily]) -> None:
+        """Write the batch: new rows where there are some, and all other state as it was.
+
+        Args:
+            families: the new rows; each of their operators has one store.
+
+        Raises:
+            Py4JError: Spark refuses or fails.
+        """
+        by_operator: dict[int, list[NewFamily]] = defaultdict(list)
+        for family in families:
+            by_operator[family.operator].append(family)
+        streaming = self._jvm.org.apache.spark.sql.execution.streaming
+        log = streaming.runtime.StreamingQueryCheckpointMetadata(self._session, self._uri, False)
+        written = self._batch_id + 1
+        log.offsetLog().add(written, log.offsetLog().get(self._batch_id).get())
+        ids = None
+        state = self._location / "state"
+        operators = sorted(int(path.name) for path in state.iterdir() if path.name.isdigit())
+        aside = self._location.with_name(f"{self._location.name}-aside")
+        aside.mkdir(mode=0o700)
+        for operator in operators:
+            others = [str(one) for one in operators if one != operator]
+            for name in others:
+                (state / name).rename(aside / name)
+            found = self._write_operator(by_operator[operator])
+            for name in others:
+                (aside / name).rename(state / name)
+            if found.isDefined():  # the second format of checkpoints
+                ids = found.get() if ids is None else ids.concat(found.get())
+        commit = log.commitLog().get(self._batch_id).get()
+        if ids is not None:
+            commit = commit.withStateUniqueIds(self._jvm.scala.Option.apply(ids))
+        log.commitLog().add(written, commit)
+
+    def _write_operator(self, families: Sequence[NewFamily]) -> Any:
+        """Write the only operator in sight; return Spark's optional ids of its files."""
+        option = self._jvm.scala.Option
+        function = option.empty()
+        if families:
+            nothing = getattr(getattr(self._jvm, "scala.collection.immutable.Map$"), "MODULE$").empty()
+            function = option.apply(nothing.withDefaultValue(self._rows(families)))
+        hadoop = self._session.sessionState().newHadoopConf()
+        rewriter = self._jvm.org.apache.spark.sql.execution.streaming.state.StateRewriter(
+            self._session,
+            self._batch_id,
+            self._batch_id + 1,
+            self._uri,
+            hadoop,
+            option.empty(),
+            function,
+            option.empty(),
+        )
+        return rewriter.run()
+
+    def _rows(self, families: Sequence[NewFamily]) -> Any:
+        """Return all rows of a store: the new ones, and those of its other column families."""
+        column = self._jvm.org.apache.spark.sql.functions
+        options: Mapping[str, str] = {
+            "batchId": str(self._batch_id),
+            "operatorId": str(families[0].operator),
+            "storeName": families[0].store,
+            "_readAllColumnFamilies": "true",
+        }
+        reader = self._session.read().format("statestore")
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        before = reader.load(self._uri)
+        schema = before.schema()
+        rows = before
+        for family in families:
+            rows = rows.where(column.col("column_family_name").notEqual(family.family))
+        for family in families:
+            new = self._session.read().format("parquet").load(f"file:{family.directory}")
+            fields = ", ".join(partition_column(number) for number in range(family.partition_fields))
+            hashed = column.expr(f"struct({fields})").cast(schema.apply("partition_key").dataType())
+            new = new.withColumn("partition_key", hashed).withColumn("column_family_name", column.lit(family.family))
+            rows = rows.unionByName(new.selectExpr(self._texts(before.columns())))
+        keys = self._jvm.java.util.ArrayList()
+        keys.add(column.col("partition_key"))
+        placed = rows.repartition(self._partitions, self._seq(keys))
+        return self._session.createDataFrame(placed.toJavaRDD(), schema)  # Spark compares the schema as a whole
+
+    def _texts(self, names: Sequence[str]) -> Any:
+        texts = self._jvm.java.util.ArrayList()
+        for name in names:
+            texts.add(name)
+        return self._seq(texts)
+
+    def _seq(self, values: Any) -> Any:
+        """Return a list of Java as a sequence of Scala."""
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(values)

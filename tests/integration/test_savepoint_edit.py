@@ -1,0 +1,253 @@
+"""Edited savepoints on real Spark: a query that goes on from one is as if it had another history.
+
+Each edit drops the state of a key, changes that of another, and adds a third. A second query has the history that
+leads to this state. Afterwards both get the same rows, and their file sinks have to get the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from runtime.checkpoint.edit import StatePart, plan_edit
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.manifest import EditedFrom
+from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint
+from runtime.checkpoint.snapshot import restore_snapshot
+from runtime.spark.driver.local import LocalDriver
+from runtime.spark.driver.state_writer import NewFamily
+from runtime.spark.state_edit import edit_with, load_function
+from tests.integration.test_savepoint_rescale import OPERATORS, Build, Read, Rows, Stream, contents
+from tests.integration.test_savepoint_rescale import driver as driver
+from tests.integration.test_savepoint_rescale import spark as spark
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Row = tuple[int, int, int]
+Edit = Callable[[DataFrame, StatePart], DataFrame]
+
+FIRST = [(n % 23, n % 30, n) for n in range(60)]
+"""Rows before the savepoint: key, second and value. The watermark is then 24 s, and the window from 20 s on is open."""
+LATER = [[(5, 28, 1), (6, 29, 1), (20, 28, 1), (21, 28, 1), (98, 28, 1), (97, 28, 1)], [(0, 900, 0)]]
+"""Rows after it, by batch. The last one closes all windows."""
+
+
+def _types(read: Read) -> DataFrame:
+    """Aggregate keys and values of many types; the other operator with state is not edited."""
+    keys = (
+        sf.window("at", "10 seconds"),
+        "k",
+        sf.concat(sf.lit("a name of the key "), "k").alias("name"),
+        (sf.col("k") / 4).cast("decimal(24, 2)").alias("exact"),
+        (sf.col("k") / 2).alias("half"),
+        (sf.col("k") > 9).alias("is_big"),
+    )
+    text = sf.when(sf.col("v") % 2 == 0, sf.concat(sf.lit("text "), "v"))
+    values = (
+        sf.count("*").alias("n"),
+        sf.sum("v").alias("v"),
+        sf.avg("v").alias("mean"),
+        sf.sum(sf.col("v").cast("decimal(25, 3)")).alias("exactly"),
+        sf.max(text).alias("text"),
+        sf.max(sf.to_date("at")).alias("day"),
+        sf.min("at").alias("first"),
+        sf.max(sf.col("v").cast("float")).alias("single"),
+        sf.max(sf.array("v", sf.lit(None))).alias("many"),
+        sf.max(sf.struct(sf.col("v").cast("short").alias("short"), text.alias("text"))).alias("both"),
+    )
+    return read().dropDuplicates(["k", "at"]).groupBy(*keys).agg(*values)
+
+
+def _edit(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop key 20, give the state of key 22 to key 21, and to a new key 98."""
+    model = state.where("key.k = 22").selectExpr("value AS model")
+    assert model.count() == 1
+    kept = state.where("key.k <> 20").crossJoin(model)
+    value = sf.when(sf.col("key.k") == 21, sf.col("model")).otherwise(sf.col("value"))
+    changed = kept.select("key", value.alias("value"))
+    key = sf.col("key").withField("k", sf.lit(98))
+    if "_groupingexpression_2" in state.select("key.*").columns:  # keys that are computed have no other name
+        key = key.withField("_groupingexpression", sf.lit("a name of the key 98"))
+        key = key.withField("_groupingexpression_2", sf.lit(24.5).cast("decimal(24, 2)"))
+        key = key.withField("_groupingexpression_3", sf.lit(49.0))
+    return changed.unionByName(state.where("key.k = 22").select(key.alias("key"), "value"))
+
+
+EDITED = [(21, 22, 22), (98, 22, 22)] + [row for row in FIRST if row not in ((20, 20, 20), (21, 21, 21))]
+"""The history that leads to this state: in the open window each key has one row, and the first row of a key counts."""
+
+
+def _edit_counts(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop key 20, give the state of key 5 to key 21, and to a new key 98."""
+    model = state.where("key.k = 5").selectExpr("value AS model")
+    kept = state.where("key.k <> 20").crossJoin(model)
+    value = sf.when(sf.col("key.k") == 21, sf.col("model")).otherwise(sf.col("value"))
+    new = state.where("key.k = 5").select(sf.col("key").withField("k", sf.lit(98)).alias("key"), "value")
+    return kept.select("key", value.alias("value")).unionByName(new)
+
+
+COUNTS = [row for row in FIRST if row[0] != 20] + [(21, 25, 0)] + [(98, 25, 0)] * 3
+"""Of key 5 there are three rows, of key 21 two."""
+
+
+def _edit_pairs(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop the pair of key 5, and add one of key 98: the state has no values."""
+    kept = state.where("key.k <> 5").select("key")
+    return kept.unionByName(kept.where("key.k = 12").withColumn("key", sf.col("key").withField("k", sf.lit(98))))
+
+
+PAIRS = [row for row in FIRST if row != (5, 28, 28)] + [(98, 28, 28)]
+
+_FILE = """
+from pyspark.sql import functions as sf
+
+plus_five = sf.udf(lambda n: n + 5, "bigint")
+
+def edit(state, part):
+    assert (part.operator, part.variable) == (0, "total"), part
+    more = sf.col("value").withField("n", plus_five("value.n"))
+    value = sf.when(sf.col("key.k") == 21, more).otherwise(sf.col("value")).alias("value")
+    new = state.sparkSession.sql("SELECT struct(98 AS k) AS key, struct(3L AS n) AS value")
+    return state.where("key.k <> 20").select("key", value).unionByName(new)
+"""
+"""A user's file, with a function that Spark's Python workers run."""
+
+TOTALS = [row for row in FIRST if row[0] != 20] + [(21, 25, 0)] * 5 + [(98, 25, 0)] * 3
+
+CASES: dict[str, tuple[Build, Mapping[str, str], Edit | str, Sequence[Row], int | None]] = {
+    "types": (_types, {}, _edit, EDITED, 0),
+    "transformWithState": (*OPERATORS["transformWithState"], _FILE, TOTALS, None),
+    "aggregation": (*OPERATORS["aggregation"], _edit, EDITED, None),
+    "aggregation-second-format": (*OPERATORS["aggregation-second-format"], _edit, EDITED, None),
+    "applyInPandasWithState": (*OPERATORS["applyInPandasWithState"], _edit_counts, COUNTS, None),
+    "dropDuplicates": (*OPERATORS["dropDuplicates"], _edit_pairs, PAIRS, None),
+    "dropDuplicatesWithinWatermark": (*OPERATORS["dropDuplicatesWithinWatermark"], _edit, EDITED, None),
+}
+"""Query, settings, edit, history that leads to the same state, and id of the only edited operator."""
+SHORT_CASES = ("types",)
+
+
+def put(directory: Path, number: int, rows: Sequence[Row]) -> None:
+    directory.mkdir(exist_ok=True)
+    made = [{"k": k, "at": f"2024-01-01T00:{at // 60:02}:{at % 60:02}", "v": v} for k, at, v in rows]
+    part = directory / f".{number}.json"
+    part.write_text("\n".join(map(json.dumps, made)))
+    os.utime(part, (1_700_000_000 + number,) * 2)
+    part.rename(directory / f"{number}.json")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT_CASES else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+async def test_a_query_goes_on_as_with_another_history(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    build, settings, function, history, operator = CASES[name]
+    if isinstance(function, str):
+        file = tmp_path / "change.py"
+        file.write_text(function)
+        function = load_function(file)
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", build, settings)
+    other = Stream(spark, tmp_path / "other", tmp_path / "other-in", build, settings)
+
+    def begin() -> tuple[Rows, Rows]:
+        for one, rows in ((stream, FIRST), (other, history)):
+            put(one.input, 0, rows)
+            one.run()
+        return stream.rows(), other.rows()
+
+    sent, sent_by_other = await asyncio.to_thread(begin)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    before = contents(Path(saved.path))
+    plan = plan_edit(Path(saved.path), tmp_path / "edited", operator=operator)
+    edited = await edit_with(driver, plan, function)
+    assert edited.edited == EditedFrom(saved.path, saved.created_ms, ("counts",))
+    assert contents(Path(saved.path)) == before
+    assert verify_savepoint(Path(edited.path)) == []
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+    [query] = open_savepoint(Path(edited.path)).queries
+
+    def go_on() -> tuple[Rows, Rows]:
+        restore_snapshot(query.snapshot, stream.location, stream.sink)
+        for number, rows in enumerate(LATER, start=1):
+            for one in (stream, other):
+                put(one.input, number, rows)
+                one.run()
+        return stream.rows() - sent, other.rows() - sent_by_other
+
+    found, expected = await asyncio.to_thread(go_on)
+    assert expected.total() > 0
+    assert found == expected
+
+
+def _fails(state: DataFrame, part: StatePart) -> DataFrame:
+    raise ValueError("the function's own error")
+
+
+WRONG: dict[str, tuple[Callable[[DataFrame, StatePart], Any], str]] = {
+    "nothing": (lambda state, part: None, "returned NoneType, and not a DataFrame"),
+    "unchanged": (lambda state, part: state, "changes nothing"),
+    "raises": (_fails, r"the function fails in line \d+: ValueError: the function's own error"),
+    "no key": (lambda state, part: state.select("value"), "it has no column key"),
+    "type": (
+        lambda state, part: state.withColumn("value", sf.col("value").withField("count", sf.lit(1))),
+        "value.count is integer; the state has long",
+    ),
+    "twice": (
+        lambda state, part: state.select("key", "value").unionByName(state.select("key", "value").limit(3)),
+        "3 keys more than once",
+    ),
+    "null": (
+        lambda state, part: state.withColumn("key", sf.when(sf.col("key.k") != 21, sf.col("key"))),
+        "a key is null",
+    ),
+    "fails later": (
+        lambda state, part: state.where(sf.raise_error(sf.lit("not now")).cast("boolean")),
+        "the DataFrame of the function fails",
+    ),
+}
+
+
+async def test_what_cannot_be_the_state_is_refused_and_nothing_is_left(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", *OPERATORS["aggregation"])
+    put(stream.input, 0, FIRST)
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    there = set(tmp_path.iterdir())
+    plan = plan_edit(Path(saved.path), tmp_path / "edited")
+    for name, (function, why) in WRONG.items():
+        with pytest.raises(SavepointError, match=why):
+            await edit_with(driver, plan, function)
+        assert set(tmp_path.iterdir()) == there, name
+    write = driver.write_state
+
+    async def misplace(*arguments: Any) -> None:
+        await write(*arguments)
+        state = arguments[0] / "state" / "0"
+        for old, new in (("0", "x"), ("1", "0"), ("x", "1")):
+            (state / old).rename(state / new)
+        (state / "1" / "_metadata").rename(state / "0" / "_metadata")
+
+    async def lose(
+        location: Path, batch: int, partitions: int, settings: Mapping[str, str], families: Sequence[NewFamily]
+    ) -> None:
+        await write(location, batch, partitions, settings, ())
+
+    for damage, expected in ((misplace, "in another partition than their keys"), (lose, r"it had \d+ rows and has")):
+        monkeypatch.setattr(driver, "write_state", damage)
+        with pytest.raises(SavepointError, match=f"operator 0, store default, column family default: .*{expected}"):
+            await edit_with(driver, plan, lambda state, part: state.where("key.k <> 20"))
+        assert set(tmp_path.iterdir()) == there
+    monkeypatch.setattr(driver, "write_state", write)
+    emptied = await edit_with(driver, plan, lambda state, part: state.limit(0))  # deletes an operator's state
+    assert verify_savepoint(Path(emptied.path)) == []
