@@ -108,7 +108,7 @@ from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.queues.admission import Admission, OverLimitError
-from runtime.queues.configuration import Member, QueueRefusedError, Queues, QueuesError, QueuesFile
+from runtime.queues.configuration import Asked, Member, QueueRefusedError, Queues, QueuesError, QueuesFile
 from runtime.retry import retry
 from runtime.users.identities import ApiToken, Change, Identities, IdentityError, User
 
@@ -468,7 +468,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
         Raises:
             SubmissionLimitError: it is over a limit.
-            QueueRejectedError: it names a queue that it may not use.
+            QueueRejectedError: it names a queue that it may not use, or one of its tasks takes more than a limit.
             JobSubmissionError: the file of queues is missing or wrong.
             JobNotReachableError: the ResourceManager does not answer which jobs run.
         """
@@ -477,6 +477,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             member = Member(graph.owner, queues.queue_of(graph.owner, _queue_of(graph)).name)
             if not queues.is_set:
                 return
+            queues.check_demand(member, queues.demand(Asked.of(graph.configuration, graph.largest_memory)))
             live, running = self._members(queues), list[JobID]()
             if self._admission.needs_running(queues, member, live):
                 running = await self._running_jobs()

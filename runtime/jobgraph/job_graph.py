@@ -223,6 +223,11 @@ class JobGraph:
             created_ms=created_ms,
         )
 
+    @property
+    def largest_memory(self) -> int:
+        """Bytes of memory of the vertex that may take most; 0 if none has a limit."""
+        return max((vertex.memory_bytes for vertex in self.vertices), default=0)
+
     def with_artifacts(self, *artifacts: Artifact) -> JobGraph:
         """Return a copy with *artifacts* instead of its own."""
         return replace(self, artifacts=artifacts)

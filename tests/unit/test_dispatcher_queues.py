@@ -35,11 +35,13 @@ from tests.waiting import PATIENCE_S
 TERM = LeaderTerm(DISPATCHER, 7, "s")
 
 
-def graph(number: int, owner: str = "ada", queue: str = "") -> JobGraph:
+def graph(number: int, owner: str = "ada", queue: str = "", **settings: str) -> JobGraph:
     made = JobGraph.for_script(f"job {number}", job_id=JobID(f"{number:032x}"))
     main = Artifact("main.py", ArtifactRole.MAIN, "p-" + "0" * 64 + "-" + "0" * 32)
-    settings = {"job.queue": queue} if queue else {}
-    return replace(made.with_artifacts(main), owner=owner, configuration=settings)
+    configuration = {f"job.task.{name}": text for name, text in settings.items()}
+    if queue:
+        configuration["job.queue"] = queue
+    return replace(made.with_artifacts(main), owner=owner, configuration=configuration)
 
 
 class Storing(Dispatcher):
@@ -162,6 +164,22 @@ async def test_a_queue_that_the_job_may_not_use_is_refused(dispatcher: Storing, 
         await submit(dispatcher, graph(1, "bob", "etl"))
     assert (status_of(no.value), retry_after(no.value)) == (400, {})
     await submit(dispatcher, graph(1, "ada", "default"))
+
+
+async def test_a_task_that_takes_more_than_a_limit_can_ever_give_is_refused(dispatcher: Storing, file: Path) -> None:
+    file.write_text("each-task: {memory-mb: 512}\nusers: {ada: {memory-mb: 1024}}")
+    with pytest.raises(QueueRejectedError) as no:
+        await submit(dispatcher, graph(1, memory="2 gb"))
+    assert str(no.value) == (
+        "job 'job 1' was not accepted: each of its tasks takes 2048 MB of memory, and user ada may use 1024 MB in "
+        "total; set job.task.memory to less"
+    )
+    assert status_of(no.value) == 400
+    assert not dispatcher._jobs
+    await submit(dispatcher, graph(1, "bob", memory="2 gb"))
+    for number in (2, 3, 4):
+        await submit(dispatcher, graph(number, memory="1 gb"))
+    assert len(dispatcher._jobs) == 4, "they wait for each other"
 
 
 async def test_no_job_is_accepted_while_the_file_has_never_been_right(dispatcher: Storing, file: Path) -> None:
