@@ -35,13 +35,17 @@ def queue_list(configuration: Configuration, as_json: bool) -> None:
     for each in found.queues:
         whole = (each.name, "", f"{each.weight:g}", str(each.priority))
         use = (_of(each.slots, each.slots_limit), _of(each.running_jobs, each.running_jobs_limit))
-        sizes = (_of(each.memory_mb, each.memory_mb_limit), _of(each.cpus, each.cpus_limit))
+        sizes = (
+            _of(each.memory_mb, each.memory_mb_limit),
+            _of(each.cpus, each.cpus_limit),
+            _of(each.blob_mb, each.blob_mb_limit),
+        )
         rows.append((*whole, *use, *sizes, str(each.waiting), f"{each.slot_seconds:.0f}"))
         for user in each.users:
-            own = (str(user.slots), "", _of(user.memory_mb, None), _of(user.cpus, None))
+            own = (str(user.slots), "", _of(user.memory_mb, None), _of(user.cpus, None), "")
             rows.append(("", user.user or "-", "", "", *own, str(user.waiting), f"{user.slot_seconds:.0f}"))
-    heads = ("QUEUE", "USER", "WEIGHT", "PRIORITY", "SLOTS", "JOBS", "MEMORY MB", "CPUS", "WAITING", "SLOT-SECONDS")
-    print_table(heads, rows)
+    used = ("SLOTS", "JOBS", "MEMORY MB", "CPUS", "BLOBS MB")
+    print_table(("QUEUE", "USER", "WEIGHT", "PRIORITY", *used, "WAITING", "SLOT-SECONDS"), rows)
     if found.limits:
         print_line("")
         limits = [
@@ -51,10 +55,11 @@ def queue_list(configuration: Configuration, as_json: bool) -> None:
                 _of(each.running_jobs, each.running_jobs_limit),
                 _of(each.memory_mb, each.memory_mb_limit),
                 _of(each.cpus, each.cpus_limit),
+                _of(each.blob_mb, each.blob_mb_limit),
             )
             for each in found.limits
         ]
-        print_table(("USER OR GROUP", "SLOTS", "JOBS", "MEMORY MB", "CPUS"), limits)
+        print_table(("USER OR GROUP", *used), limits)
     if found.waiting:
         print_line("")
         waits = [(each.job_id, each.job_name, each.user or "-", each.reason) for each in found.waiting]

@@ -37,6 +37,7 @@ class JobMasterRegistration:
         queue: name of the queue that the job asks for; empty for none.
         task_memory_mb: MB of memory that the job asks for each task; None if it does not say.
         task_cpus: processors that it asks for each task, as decimal text; empty if it does not say.
+        blob_bytes: bytes of the blobs with its files.
     """
 
     address: str
@@ -45,6 +46,7 @@ class JobMasterRegistration:
     queue: str = ""
     task_memory_mb: int | None = None
     task_cpus: str = ""
+    blob_bytes: int = 0
 
     @property
     def leader(self) -> LeaderAddress:

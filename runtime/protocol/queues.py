@@ -47,6 +47,8 @@ class QueueStatus:
         memory_mb_limit: most of it; null without a limit.
         cpus: processors of these tasks.
         cpus_limit: most of them; null without a limit.
+        blob_mb: MB of the blobs with the files of its jobs that are not over.
+        blob_mb_limit: most of it; null without a limit.
     """
 
     name: str
@@ -63,6 +65,8 @@ class QueueStatus:
     memory_mb_limit: int | None = None
     cpus: float = 0.0
     cpus_limit: float | None = None
+    blob_mb: int = 0
+    blob_mb_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class LimitedUse:
         memory_mb_limit: most of it; null without a limit.
         cpus: processors of these tasks.
         cpus_limit: most of them; null without a limit.
+        blob_mb: MB of the blobs with the files of its jobs that are not over.
+        blob_mb_limit: most of it; null without a limit.
     """
 
     kind: str
@@ -92,6 +98,8 @@ class LimitedUse:
     memory_mb_limit: int | None = None
     cpus: float = 0.0
     cpus_limit: float | None = None
+    blob_mb: int = 0
+    blob_mb_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,7 @@ class QueuesOverview:
         running: ids of the jobs that hold a slot.
         problem: why the present content of the file of queues is not in use; empty if it is.
         has_file: whether the cluster has a file of queues; without one it has one queue without limits.
-        limits: users and groups that hold slots or have limits of their own, with their use.
+        limits: users and groups with jobs or with limits of their own, with their use.
     """
 
     queues: tuple[QueueStatus, ...]

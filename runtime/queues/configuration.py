@@ -40,7 +40,7 @@ MOST_OF_A_LIMIT = 1_000_000_000
 MB = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}")
-_LIMITS = {"slots": 1, "running-jobs": 1, "waiting-jobs": 0, "submissions-per-minute": 1, "memory-mb": 1}
+_LIMITS = {"slots": 1, "running-jobs": 1, "waiting-jobs": 0, "submissions-per-minute": 1, "memory-mb": 1, "blob-mb": 1}
 """The limits that are whole numbers, each with its lowest value."""
 _KEYS = (*_LIMITS, "cpus")
 _HALF_LIFE = Duration("1 h", minimum=1.0)
@@ -65,6 +65,7 @@ class Limits:
         submissions_per_minute: most jobs that are accepted within 60 seconds.
         memory_mb: most memory of the tasks in the slots that its jobs hold, in MB of 1024 * 1024 bytes.
         cpus: most processors of these tasks.
+        blob_mb: most MB of the blobs with the files of jobs that are not over; a further submission is refused.
     """
 
     slots: int | None = None
@@ -73,6 +74,7 @@ class Limits:
     submissions_per_minute: int | None = None
     memory_mb: int | None = None
     cpus: Decimal | None = None
+    blob_mb: int | None = None
 
     def over(self, base: Limits) -> Limits:
         """Return these limits, and those of *base* where these have none."""
@@ -95,29 +97,32 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Memory and processors that each task of a job asks for; None if the job does not say.
+    """Memory and processors that each task of a job asks for, None if the job does not say; and bytes of its blobs.
 
     Args:
         memory_mb: ``job.task.memory``, or the ``memory`` of the job's largest vertex if that is more.
         cpus: ``job.task.cpus``.
+        blob_bytes: of the blobs with its files.
     """
 
     memory_mb: int | None = None
     cpus: Decimal | None = None
+    blob_bytes: int = 0
 
     @classmethod
-    def of(cls, settings: Mapping[str, str], vertex_bytes: int = 0) -> Asked:
+    def of(cls, settings: Mapping[str, str], vertex_bytes: int = 0, blob_bytes: int = 0) -> Asked:
         """Return what a job asks for.
 
         Args:
             settings: of the job; they are checked already.
             vertex_bytes: ``memory`` of its largest vertex; 0 for none.
+            blob_bytes: of its blobs.
         """
         memory, cpus = JobOptions.TASK_MEMORY, JobOptions.TASK_CPUS
         size = memory.value_type.parse(settings[memory.key]) if memory.key in settings else 0
         number = cpus.value_type.parse(settings[cpus.key]) if cpus.key in settings else None
         memory_mb = math.ceil(max(size, vertex_bytes) / MB) or None
-        return cls(memory_mb, None if number is None else _decimal(number))
+        return cls(memory_mb, None if number is None else _decimal(number), blob_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +294,20 @@ class Queues:
                     f"{cpus_text(limits.cpus)} in total; set {JobOptions.TASK_CPUS.key} to less"
                 )
 
+    def check_blobs(self, member: Member, blob_bytes: int) -> None:
+        """Check that the limits of a job's user, groups and queue can ever give what its blobs take.
+
+        Raises:
+            QueueRefusedError: one of them cannot.
+        """
+        for scope in self.scopes_of(member.user, member.queue):
+            most = self.limits_of(scope).blob_mb
+            if most is not None and blob_bytes > most * MB:
+                raise QueueRefusedError(
+                    f"its files have {mb(blob_bytes)} MB, and {scope} may hold {most} MB of blobs; ship less, or put "
+                    "large files where its tasks can read them"
+                )
+
     def scopes_of(self, user: str, queue: str) -> tuple[Scope, ...]:
         """Return all whose limits a job counts for: its user, their groups, its queue. No user is the empty name."""
         own = [Scope("user", user)] if user else []
@@ -297,6 +316,11 @@ class Queues:
 
 def _decimal(number: float) -> Decimal:
     return Decimal(f"{number:.3f}")
+
+
+def mb(size: int) -> int:
+    """Return bytes as MB, rounded up."""
+    return math.ceil(size / MB)
 
 
 def cpus_text(cpus: Decimal) -> str:

@@ -195,6 +195,14 @@ class FairShare:
         """Return a job's user and queue; for an unknown job no user, and the default queue."""
         return self._members.get(job_id) or Member("", DEFAULT_QUEUE)
 
+    def blob_bytes(self, scope: Scope) -> int:
+        """Return the bytes of the blobs of a user's, group's or queue's jobs that are registered."""
+        return sum(
+            asked.blob_bytes
+            for job_id, asked in self._asked.items()
+            if job_id not in self._ended and scope in self._scopes(self.member(job_id))
+        )
+
     def demand(self, job_id: JobID) -> Demand:
         """Return memory and processors of each task of a job; none for an unknown job."""
         asked = self._asked.get(job_id)
@@ -206,12 +214,13 @@ class FairShare:
 
     @property
     def scopes(self) -> list[Scope]:
-        """Users and groups that hold slots or have limits of their own, by name; users first."""
+        """Users and groups with jobs or with limits of their own, by name; users first."""
         queues = self._queues
         own = [Scope("user", name) for name in queues.users]
         own += [Scope("group", group.name) for group in queues.groups.values() if group.limits != Limits()]
-        held = [scope for scope in self._held if scope.kind != "queue"]
-        return sorted({*own, *held}, key=lambda scope: (scope.kind != "user", scope.name))
+        members = [self.member(job_id) for job_id in (*self._asked, *self._slots)]
+        used = [scope for member in members for scope in self._scopes(member) if scope.kind != "queue"]
+        return sorted({*own, *used}, key=lambda scope: (scope.kind != "user", scope.name))
 
     def used(self, queue: str, now: float) -> float:
         """Return the slot-seconds of a queue, with decay."""

@@ -116,6 +116,7 @@ def _queue_counts(known: QueuesOverview) -> dict[str, Value | None]:
         counts[f"Queue.{queue.name}.numPendingSlotRequests"] = queue.waiting
         counts[f"Queue.{queue.name}.taskMemoryUsedMb"] = queue.memory_mb
         counts[f"Queue.{queue.name}.taskCpusUsed"] = queue.cpus
+        counts[f"Queue.{queue.name}.blobMb"] = queue.blob_mb
     return counts
 
 
@@ -427,7 +428,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             self._slots.unregister_job(job_id)  # the successor requests the slots that it needs
         gateway = self.gateway(job_master.address, JobMasterGateway, job_master.token, term=self.term)
         self._jobs[job_id] = _Job(job_master.leader, gateway)
-        asked = Asked(job_master.task_memory_mb, Decimal(job_master.task_cpus) if job_master.task_cpus else None)
+        cpus = Decimal(job_master.task_cpus) if job_master.task_cpus else None
+        asked = Asked(job_master.task_memory_mb, cpus, job_master.blob_bytes)
         self._carry_out(self._slots.register_job(job_id, job_master.owner, job_master.queue, asked))
         if self._job_heartbeats is not None:
             self._job_heartbeats.monitor(job_id, gateway.heartbeat_from_resource_manager)

@@ -44,7 +44,7 @@ from runtime.protocol.slots import (
     SlotStatus,
     TaskManagerLocation,
 )
-from runtime.queues.configuration import Asked, Member, Queues, Scope
+from runtime.queues.configuration import Asked, Member, Queues, Scope, mb
 from runtime.queues.scheduling import NO_USE, NOTHING_ASKED, Claim, FairShare, Turn, Use
 from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
@@ -439,6 +439,8 @@ class SlotManager:
                     limits.memory_mb,
                     float(use.cpus),
                     None if limits.cpus is None else float(limits.cpus),
+                    mb(share.blob_bytes(Scope("queue", queue.name))),
+                    limits.blob_mb,
                 )
             )
         limited = tuple(self._limited(scope) for scope in share.scopes)
@@ -459,6 +461,8 @@ class SlotManager:
             limits.memory_mb,
             float(use.cpus),
             None if limits.cpus is None else float(limits.cpus),
+            mb(self._share.blob_bytes(scope)),
+            limits.blob_mb,
         )
 
     def _waits(self, turn: Turn) -> WaitingRequest:
@@ -490,7 +494,7 @@ class SlotManager:
             job_id: the job.
             owner: its user.
             queue: the queue that it asks for.
-            asked: memory and processors of each of its tasks.
+            asked: memory and processors of each of its tasks, and its blobs.
         """
         self._share.register(job_id, owner, queue, self._clock(), asked)
         return self._match()

@@ -293,7 +293,12 @@ OVERVIEW = {
     "flink-commit": str,
 }
 
-SIZES = {"memory_mb": int, "memory_mb_limit": (int, type(None)), "cpus": float, "cpus_limit": (float, type(None))}
+SIZES = {
+    **dict.fromkeys(("memory_mb", "blob_mb"), int),
+    **dict.fromkeys(("memory_mb_limit", "blob_mb_limit"), (int, type(None))),
+    "cpus": float,
+    "cpus_limit": (float, type(None)),
+}
 JOB_LIMITS = {
     "slots": int,
     "slots_limit": (int, type(None)),

@@ -195,7 +195,7 @@ def _queues() -> QueuesOverview:
     )
     return QueuesOverview(
         (
-            QueueStatus("etl", 2.5, 0, 3, 4, 2, 8, 3, 125.6, users, 6144, 8192, 3.0),
+            QueueStatus("etl", 2.5, 0, 3, 4, 2, 8, 3, 125.6, users, 6144, 8192, 3.0, blob_mb=2, blob_mb_limit=5),
             QueueStatus(LONG, 1.0, 10, 0, 2, 0, None, 0, 0.0),
             QueueStatus("default", 1.0, 0, 0, None, 0, None, 0, 0.0),
         ),

@@ -119,6 +119,7 @@ def test_an_empty_file_and_json_are_right_too() -> None:
         ("users: {ada: {weight: 1}}", "q: users.ada.weight: there is no such key here; there are slots"),
         ("users: {ada: {memory-mb: 1}}", "q: each-task.memory-mb: there are limits of memory-mb; set here what a task"),
         ("queues: {a: {cpus: 1}}\neach-task: {memory-mb: 1}", "q: each-task.cpus: there are limits of cpus; set here"),
+        ("each-task: {blob-mb: 1}", "q: each-task.blob-mb: there is no such key here; there are memory-mb, cpus"),
         ("each-task: {slots: 1}", "q: each-task.slots: there is no such key here; there are memory-mb, cpus"),
         ("each-user: {cpus: 0}", "q: each-user.cpus: '0' must be a number from 0.001"),
         ("groups: {g: {memory-mb: 2 gb}}", "q: groups.g.memory-mb: '2 gb' must be a whole number from 1"),

@@ -201,6 +201,20 @@ def test_a_large_request_is_not_passed_by_smaller_ones_of_the_same_limit() -> No
     assert order(made, 2, 3, now=10.0) == [2]
 
 
+def test_blobs_of_registered_jobs_are_summed_until_their_jobs_end() -> None:
+    made = share("groups: {g: {members: [ada, bob], blob-mb: 9}}")
+    for number, user, size in ((1, "ada", 5), (2, "ada", 7), (3, "bob", 11), (4, "zoe", 13)):
+        made.register(job(number), user, "", 0.0, Asked(blob_bytes=size))
+    scopes = [Scope("user", "ada"), Scope("group", "g"), Scope("queue", DEFAULT_QUEUE), Scope("user", "eve")]
+    assert [made.blob_bytes(scope) for scope in scopes] == [12, 23, 36, 0]
+    assert [scope.name for scope in made.scopes] == ["ada", "bob", "zoe", "g"]
+    made.take(job(1), 0.0)
+    made.unregister(job(1))
+    made.unregister(job(3))
+    assert [scope.name for scope in made.scopes] == ["ada", "zoe", "g"]
+    assert [made.blob_bytes(scope) for scope in scopes] == [7, 7, 20, 0], "a slot that is not free yet holds no blob"
+
+
 def test_a_request_that_a_limit_can_never_give_holds_nobody_back() -> None:
     """The limit was lowered after its job had been accepted."""
     made = share(SIZED + "users: {ada: {memory-mb: 2048, cpus: 2}}", ada=(3,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from unittest.mock import AsyncMock, MagicMock
@@ -65,8 +66,9 @@ async def test_what_tasks_take_is_registered_with_their_job(service: RpcService,
     clock = Clock(service, **{"queues.file": str(file)})
     await reported(clock)
     address, token = "akka.tcp://understudy@127.0.0.1:9/user/job", FencingToken(1, "s")
-    for job_id, *asked in (("a" * 32, 2048, "0.5"), ("b" * 32,)):
+    for job_id, *asked in (("a" * 32, 2048, "0.5", 5 << 20), ("b" * 32,)):
         clock.manager.register_job_manager(JobID(job_id), JobMasterRegistration(address, token, "ada", "", *asked))
+    assert [queue.blob_mb for queue in (await reported(clock)).queues] == [5]
     share = clock.manager._slots._share
     assert share.demand(JobID("a" * 32)) == Demand(2048, Decimal("0.5"))
     assert share.demand(JobID("b" * 32)) == Demand(100, Decimal(1)), "as a JobMaster of an earlier release registers"
@@ -105,13 +107,15 @@ async def test_a_job_master_registers_what_the_settings_of_its_job_say(service: 
 
     gateway.register_job_manager = register
 
-    for job in (graph(1, queue="etl", memory="1500 mb", cpus="0.25"), graph(1, "")):
+    (main,) = graph(1).artifacts
+    large = graph(1, queue="etl", memory="1500 mb", cpus="0.25").with_artifacts(replace(main, size=77))
+    for job in (large, graph(1, "")):
         connection.register(job)
         with pytest.raises(UnknownJobManagerError):
             await connection._register(gateway)
-    assert [(each.owner, each.queue, each.task_memory_mb, each.task_cpus) for each in sent] == [
-        ("ada", "etl", 1500, "0.250"),
-        ("", "", None, ""),
+    assert [(each.owner, each.queue, each.task_memory_mb, each.task_cpus, each.blob_bytes) for each in sent] == [
+        ("ada", "etl", 1500, "0.250", 77),
+        ("", "", None, "", 0),
     ]
 
 

@@ -117,6 +117,8 @@ QUEUES = QueuesOverview(
             8192,
             1.5,
             4.0,
+            7,
+            100,
         ),
         QueueStatus("default", 1.0, 10, 0, None, 0, 8, 0, 0.0),
     ),
@@ -127,7 +129,7 @@ QUEUES = QueuesOverview(
     ),
     (ID,),
     "queues.yaml: weights is no key",
-    limits=(LimitedUse("user", "ada", 1, 6, 1, None, 2048, None, 1.5, 2.0),),
+    limits=(LimitedUse("user", "ada", 1, 6, 1, None, 2048, None, 1.5, 2.0, 7),),
 )
 """The file of queues of its cluster has become wrong."""
 STAGE = StageProgress(3, "collect at a.py:7", 8, 2, 1, "ACTIVE", (2,))

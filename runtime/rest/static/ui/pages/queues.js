@@ -37,6 +37,7 @@ function queueTable(queues, waiting, running) {
       { title: "Running jobs", cell: (queue) => ofLimit(queue.running_jobs, queue.running_jobs_limit) },
       { title: "Memory (MB)", cell: (queue) => ofLimit(queue.memory_mb, queue.memory_mb_limit) },
       { title: "CPUs", cell: (queue) => ofLimit(queue.cpus, queue.cpus_limit) },
+      { title: "Blobs (MB)", cell: (queue) => ofLimit(queue.blob_mb, queue.blob_mb_limit) },
       { title: "Waiting jobs", kind: "number", cell: (queue) => count(waits(queue)) },
       { title: "Waiting requests", kind: "number", cell: (queue) => count(queue.waiting) },
     ],
@@ -81,9 +82,10 @@ function limitTable(limits) {
       { title: "Running jobs", cell: (limited) => ofLimit(limited.running_jobs, limited.running_jobs_limit) },
       { title: "Memory (MB)", cell: (limited) => ofLimit(limited.memory_mb, limited.memory_mb_limit) },
       { title: "CPUs", cell: (limited) => ofLimit(limited.cpus, limited.cpus_limit) },
+      { title: "Blobs (MB)", cell: (limited) => ofLimit(limited.blob_mb, limited.blob_mb_limit) },
     ],
     limits,
-    { key: (limited) => `${limited.kind} ${limited.name}`, none: "No user holds a slot or has limits of their own." },
+    { key: (limited) => `${limited.kind} ${limited.name}`, none: "No user has jobs or limits of their own." },
   );
 }
 
