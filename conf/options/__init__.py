@@ -144,6 +144,8 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
         *Area("", RestartStrategyOptions),
         JobOptions.SPARK_DRIVER,
         JobOptions.QUEUE,
+        JobOptions.TASK_MEMORY,
+        JobOptions.TASK_CPUS,
         SparkOptions.MASTER,
         SparkOptions.DRIVER_MEMORY,
         SparkOptions.PACKAGES,

@@ -53,6 +53,21 @@ class JobOptions:
         "The queue of the job (`docs/queues.md`). Unset: the first queue that names the job's user or one of their "
         "groups, or else the queue `default`.",
     )
+    TASK_MEMORY = option(
+        "job.task.memory",
+        MemorySize("2 gb", minimum=1 << 20),
+        None,
+        "Memory that each task of the job takes, as it counts for the limits `memory-mb` of `queues.file`; rounded up "
+        "to whole MB. It reserves no memory and limits none: `taskmanager.task.cgroup.memory` does. Unset: what "
+        "`each-task` of that file says.",
+    )
+    TASK_CPUS = option(
+        "job.task.cpus",
+        Number(0.001, 1024.0, "1.5"),
+        None,
+        "Processors that each task of the job takes, as they count for the limits `cpus` of `queues.file`. It reserves "
+        "and limits none: `taskmanager.task.cgroup.cpus` does. Unset: what `each-task` of that file says.",
+    )
     SLOT_REQUEST_TIMEOUT = option(
         "slot.request.timeout",
         Duration("5 min"),

@@ -218,7 +218,7 @@ def job_run(
     The exit status is the script's. Ctrl-C, SIGTERM and SIGHUP cancel the job; a second Ctrl-C returns and leaves the
     job to the cluster.
 
-    The following options of -D are passed to the job: restart-strategy.*, task.spark-driver, job.queue,
+    The following options of -D are passed to the job: restart-strategy.*, task.spark-driver, job.queue, job.task.*,
     execution.checkpointing.* and Spark's settings (spark.*).
     """
     import tempfile

@@ -35,20 +35,39 @@ def queue_list(configuration: Configuration, as_json: bool) -> None:
     for each in found.queues:
         whole = (each.name, "", f"{each.weight:g}", str(each.priority))
         use = (_of(each.slots, each.slots_limit), _of(each.running_jobs, each.running_jobs_limit))
-        rows.append((*whole, *use, str(each.waiting), f"{each.slot_seconds:.0f}"))
-        rows += [
-            ("", user.user or "-", "", "", str(user.slots), "", str(user.waiting), f"{user.slot_seconds:.0f}")
-            for user in each.users
+        sizes = (
+            _of(each.memory_mb, each.memory_mb_limit),
+            _of(each.cpus, each.cpus_limit),
+            _of(each.blob_mb, each.blob_mb_limit),
+        )
+        rows.append((*whole, *use, *sizes, str(each.waiting), f"{each.slot_seconds:.0f}"))
+        for user in each.users:
+            own = (str(user.slots), "", _of(user.memory_mb, None), _of(user.cpus, None), "")
+            rows.append(("", user.user or "-", "", "", *own, str(user.waiting), f"{user.slot_seconds:.0f}"))
+    used = ("SLOTS", "JOBS", "MEMORY MB", "CPUS", "BLOBS MB")
+    print_table(("QUEUE", "USER", "WEIGHT", "PRIORITY", *used, "WAITING", "SLOT-SECONDS"), rows)
+    if found.limits:
+        print_line("")
+        limits = [
+            (
+                f"{each.kind} {each.name}",
+                _of(each.slots, each.slots_limit),
+                _of(each.running_jobs, each.running_jobs_limit),
+                _of(each.memory_mb, each.memory_mb_limit),
+                _of(each.cpus, each.cpus_limit),
+                _of(each.blob_mb, each.blob_mb_limit),
+            )
+            for each in found.limits
         ]
-    print_table(("QUEUE", "USER", "WEIGHT", "PRIORITY", "SLOTS", "JOBS", "WAITING", "SLOT-SECONDS"), rows)
+        print_table(("USER OR GROUP", *used), limits)
     if found.waiting:
         print_line("")
         waits = [(each.job_id, each.job_name, each.user or "-", each.reason) for each in found.waiting]
         print_table(("JOB", "NAME", "USER", "WAITS FOR"), waits)
 
 
-def _of(used: int, limit: int | None) -> str:
-    return str(used) if limit is None else f"{used} of {limit}"
+def _of(used: float, limit: float | None) -> str:
+    return f"{used:.12g}" if limit is None else f"{used:.12g} of {limit:.12g}"
 
 
 @queue.command(name="check", epilog=examples("understudy queue check /etc/understudy/queues.yaml"))

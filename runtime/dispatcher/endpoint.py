@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -18,7 +19,7 @@ from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.client import BlobClient
-from blob.errors import BlobError
+from blob.errors import BlobConnectionError, BlobError, BlobServerError
 from blob.gateway import PATH as BLOB_SERVER_PATH
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
@@ -125,7 +126,7 @@ from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.queues.admission import Admission, OverLimitError
-from runtime.queues.configuration import Member, QueueRefusedError, Queues, QueuesError, QueuesFile
+from runtime.queues.configuration import Asked, Member, QueueRefusedError, Queues, QueuesError, QueuesFile
 from runtime.retry import retry
 from runtime.users.identities import ApiToken, Change, Identities, IdentityError, User
 
@@ -202,6 +203,7 @@ class RunningJob:
         leader: follows its JobMaster.
         ended: returns how the job has ended once it is archived; None before.
         queue: name of the queue that it asks for; empty for none.
+        blob_bytes: bytes of the blobs with its files.
     """
 
     def __init__(
@@ -210,11 +212,13 @@ class RunningJob:
         leader: LeaderFollower[JobMasterGateway],
         ended: Callable[[JobID], JobDetails | None],
         queue: str = "",
+        blob_bytes: int = 0,
     ) -> None:
         self.job_id = first.job_id
         self.owner = first.owner
         self.queue = queue
         self.autoscaling: Autoscaling | None = None
+        self.blob_bytes = blob_bytes
         self.leader = leader
         self.over = asyncio.Event()
         self._last_known = first
@@ -473,6 +477,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             return job_id
         done = self._submitting[job_id] = asyncio.Event()
         try:
+            graph = await self._with_sizes(graph)
             await self._admit(graph)
             await self._keep_blobs(job_id)
             await self._store(graph, term)
@@ -492,7 +497,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
         Raises:
             SubmissionLimitError: it is over a limit.
-            QueueRejectedError: it names a queue that it may not use.
+            QueueRejectedError: it may not use its queue, or takes more memory, processors or blobs than a limit can
+                ever give.
             JobSubmissionError: the file of queues is missing or wrong.
             JobNotReachableError: the ResourceManager does not answer which jobs run.
         """
@@ -501,11 +507,22 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             member = Member(graph.owner, queues.queue_of(graph.owner, _queue_of(graph)).name)
             if not queues.is_set:
                 return
+            queues.check_blobs(member, graph.blob_bytes)
+            queues.check_demand(member, queues.demand(Asked.of(graph.configuration, graph.largest_memory)))
             live, running = self._members(queues), list[JobID]()
             if self._admission.needs_running(queues, member, live):
                 running = await self._running_jobs()
                 live = self._members(queues)
-            self._admission.admit(queues, graph.job_id, member, live, running, time.monotonic())
+            self._admission.admit(
+                queues,
+                graph.job_id,
+                member,
+                live,
+                running,
+                time.monotonic(),
+                blob_bytes=graph.blob_bytes,
+                held_bytes={job_id: job.blob_bytes for job_id, job in self._jobs.items()},
+            )
         except OverLimitError as error:
             problem = f"job {graph.name!r} was not accepted: {error}"
             raise SubmissionLimitError.of(problem, error.retry_after_s) from None
@@ -513,6 +530,49 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             raise QueueRejectedError(f"job {graph.name!r} was not accepted: {error}") from None
         except QueuesError as error:
             raise JobSubmissionError(f"no job is accepted before the file of queues is right: {error}") from None
+
+    async def _with_sizes(self, graph: JobGraph) -> JobGraph:
+        """Return a job with the sizes of its blobs. Without a file of queues none are needed, and none are believed.
+
+        They are stored with the job, so that the next leader counts the same.
+
+        Raises:
+            JobSubmissionError: a blob is missing.
+            JobNotReachableError: the BlobServer does not answer.
+        """
+        artifacts = [replace(artifact, size=0) for artifact in graph.artifacts]
+        if self._queues.is_set:
+            try:
+                artifacts = [
+                    replace(each, size=await self._size_of(graph.job_id, each.blob_key)) if each.blob_key else each
+                    for each in artifacts
+                ]
+            except (ActorError, BlobConnectionError) as error:
+                problem = f"job {graph.job_id} is not accepted without the sizes of its files: {error}"
+                raise JobNotReachableError(problem) from error
+            except BlobError as error:
+                raise JobSubmissionError(f"job {graph.name!r} was not accepted: {error}") from error
+        return graph.with_artifacts(*artifacts)
+
+    async def _size_of(self, job_id: JobID, text: str) -> int:
+        """Return the size of a blob; have the BlobServer fetch one from the store that another master's has received.
+
+        Raises:
+            BlobError: it is missing.
+            ActorError: the BlobServer does not answer.
+        """
+        key = BlobKey.parse(text)
+        size = await self._job_blobs.size_of(job_id, text)
+        if size is None:
+            await self.run_blocking(self._fetch_to_server, key, job_id)
+            size = await self._job_blobs.size_of(job_id, text)
+        if size is None:
+            raise BlobServerError(f"the BlobServer has lost {text}; submit again")
+        return size
+
+    def _fetch_to_server(self, key: BlobKey, job_id: JobID) -> None:
+        with Path(os.devnull).open("wb") as sink:
+            self._blobs.get_to_stream(key, sink, job_id)
 
     def _members(self, queues: Queues) -> dict[JobID, Member]:
         """Return user and queue of each job that is not over; a job whose queue is gone is in the default one."""
@@ -603,8 +663,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             owner=graph.owner,
         )
         leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
-        self._jobs[job_id] = running = RunningJob(details, leader, self._archive.find, _queue_of(graph))
+        running = RunningJob(details, leader, self._archive.find, _queue_of(graph), graph.blob_bytes)
         running.autoscaling = self._autoscaling_of(graph)
+        self._jobs[job_id] = running
         await leader.start()
         if graph.client_heartbeat_timeout_s is not None:
             self._attach(job_id, graph.client_heartbeat_timeout_s)

@@ -29,8 +29,15 @@ from understudy.runtime.cluster.rescale_task import main
 
 main()
 """
-_KEPT_SETTINGS = ("job.queue", "spark.sql.streaming.fileSink.log.compactInterval")
-"""Settings of the other job that hold for its rescale: whose slots it takes, and how its file sinks write."""
+_KEPT_SETTINGS = (
+    "job.queue",
+    "job.task.memory",
+    "job.task.cpus",
+    "spark.sql.streaming.fileSink.log.compactInterval",
+)
+"""Settings of the other job that hold for its rescale: whose slots it takes, what they count, and how its file sinks
+write.
+"""
 
 
 def rescale_graph(

@@ -71,6 +71,10 @@ class JobBlobs:
         listing = await self._receptionist.find(BLOB_SERVER_PATH)
         return self._owner.gateway(listing.address, BlobServerGateway)
 
+    async def size_of(self, job_id: str, key: str) -> int | None:
+        """Return the size of a blob in bytes; None if the BlobServer does not have it (it may be in the store)."""
+        return await (await self._server()).lookup(job_id, key)
+
     async def use(self, *job_ids: str) -> None:
         """Spare these jobs' blobs from a sweep that does not know of them yet."""
         if not job_ids:

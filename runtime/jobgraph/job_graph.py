@@ -76,12 +76,14 @@ class Artifact:
         role: its purpose.
         blob_key: the text of the blob's key; empty if there is none.
         content: the file's bytes; None if they are in the blob.
+        size: bytes of the blob, as the Dispatcher found it when it accepted the job; 0 if it did not look.
     """
 
     name: str
     role: ArtifactRole
     blob_key: str = ""
     content: bytes | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,16 @@ class JobGraph:
             restart_strategy=restart_strategy,
             created_ms=created_ms,
         )
+
+    @property
+    def largest_memory(self) -> int:
+        """Bytes of memory of the vertex that may take most; 0 if none has a limit."""
+        return max((vertex.memory_bytes for vertex in self.vertices), default=0)
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of the job's blobs, as far as they are known."""
+        return sum(artifact.size for artifact in self.artifacts)
 
     def with_artifacts(self, *artifacts: Artifact) -> JobGraph:
         """Return a copy with *artifacts* instead of its own."""

@@ -19,6 +19,7 @@ from runtime.protocol.leader import RESOURCE_MANAGER
 from runtime.protocol.messages import JobMasterRegistration
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.slots import SlotRequest
+from runtime.queues.configuration import Asked
 from runtime.retry import retry
 
 
@@ -113,7 +114,10 @@ class ResourceManagerConnection:
             return
         job = self._job
         owner, queue = ("", "") if job is None else (job.owner, job.configuration.get(JobOptions.QUEUE.key, ""))
-        registration = JobMasterRegistration(str(self._endpoint.address), token, owner, queue)
+        asked = Asked() if job is None else Asked.of(job.configuration, job.largest_memory, job.blob_bytes)
+        cpus = "" if asked.cpus is None else str(asked.cpus)
+        address = str(self._endpoint.address)
+        registration = JobMasterRegistration(address, token, owner, queue, asked.memory_mb, cpus, asked.blob_bytes)
         registered = gateway.register_job_manager(self._job_id, registration)
         # Requests from now on arrive after the registration, on the same connection, and are rejected without it.
         self._gateway = gateway

@@ -35,12 +35,18 @@ class JobMasterRegistration:
         token: the leadership under which it may be called.
         owner: name of the user who owns the job; empty if it has none.
         queue: name of the queue that the job asks for; empty for none.
+        task_memory_mb: MB of memory that the job asks for each task; None if it does not say.
+        task_cpus: processors that it asks for each task, as decimal text; empty if it does not say.
+        blob_bytes: bytes of the blobs with its files.
     """
 
     address: str
     token: FencingToken
     owner: str = ""
     queue: str = ""
+    task_memory_mb: int | None = None
+    task_cpus: str = ""
+    blob_bytes: int = 0
 
     @property
     def leader(self) -> LeaderAddress:

@@ -16,12 +16,16 @@ class UserInQueue:
         slots: that the user's jobs hold.
         slot_seconds: that they have used; those of a half-life ago count half.
         waiting: requests for slots that wait.
+        memory_mb: memory of the tasks in these slots, as their jobs ask for it.
+        cpus: processors of these tasks.
     """
 
     user: str
     slots: int
     slot_seconds: float
     waiting: int
+    memory_mb: int = 0
+    cpus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,12 @@ class QueueStatus:
         waiting: requests for slots that wait.
         slot_seconds: that its jobs have used; those of a half-life ago count half.
         users: users with slots or waiting requests, by name.
+        memory_mb: memory of the tasks in the slots, as their jobs ask for it.
+        memory_mb_limit: most of it; null without a limit.
+        cpus: processors of these tasks.
+        cpus_limit: most of them; null without a limit.
+        blob_mb: MB of the blobs with the files of its jobs that are not over.
+        blob_mb_limit: most of it; null without a limit.
     """
 
     name: str
@@ -51,6 +61,45 @@ class QueueStatus:
     waiting: int
     slot_seconds: float
     users: tuple[UserInQueue, ...] = ()
+    memory_mb: int = 0
+    memory_mb_limit: int | None = None
+    cpus: float = 0.0
+    cpus_limit: float | None = None
+    blob_mb: int = 0
+    blob_mb_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedUse:
+    """Use of the whole cluster by a user or a group, with their limits.
+
+    Args:
+        kind: ``user`` or ``group``.
+        name: of it.
+        slots: that its jobs hold.
+        slots_limit: most slots; null without a limit.
+        running_jobs: jobs that hold a slot.
+        running_jobs_limit: most of them; null without a limit.
+        memory_mb: memory of the tasks in these slots, as their jobs ask for it.
+        memory_mb_limit: most of it; null without a limit.
+        cpus: processors of these tasks.
+        cpus_limit: most of them; null without a limit.
+        blob_mb: MB of the blobs with the files of its jobs that are not over.
+        blob_mb_limit: most of it; null without a limit.
+    """
+
+    kind: str
+    name: str
+    slots: int
+    slots_limit: int | None
+    running_jobs: int
+    running_jobs_limit: int | None
+    memory_mb: int = 0
+    memory_mb_limit: int | None = None
+    cpus: float = 0.0
+    cpus_limit: float | None = None
+    blob_mb: int = 0
+    blob_mb_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +137,7 @@ class QueuesOverview:
         running: ids of the jobs that hold a slot.
         problem: why the present content of the file of queues is not in use; empty if it is.
         has_file: whether the cluster has a file of queues; without one it has one queue without limits.
+        limits: users and groups with jobs or with limits of their own, with their use.
     """
 
     queues: tuple[QueueStatus, ...]
@@ -95,3 +145,4 @@ class QueuesOverview:
     running: tuple[JobID, ...] = ()
     problem: str = ""
     has_file: bool = True
+    limits: tuple[LimitedUse, ...] = ()

@@ -7,9 +7,10 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping
 
 from runtime.ids import JobID
-from runtime.queues.configuration import Member, Queues, Scope
+from runtime.queues.configuration import MB, Member, Queues, Scope, mb
 
 WINDOW_S = 60.0
+NO_BYTES: Mapping[JobID, int] = {}
 WAITING_RETRY_S = 10
 """Seconds after which to submit again if too many jobs wait; when one of them gets a slot is unknown."""
 
@@ -36,6 +37,7 @@ class Admission:
     def __init__(self) -> None:
         self._accepted: deque[tuple[float, JobID, Member]] = deque()
         self._under_way: dict[JobID, Member] = {}
+        self._under_way_bytes: dict[JobID, int] = {}
 
     def needs_running(self, queues: Queues, member: Member, live: Mapping[JobID, Member]) -> bool:
         """Return whether `admit` needs to know which jobs run: a limit of waiting jobs may be reached."""
@@ -51,6 +53,9 @@ class Admission:
         live: Mapping[JobID, Member],
         running: Collection[JobID],
         now: float,
+        *,
+        blob_bytes: int = 0,
+        held_bytes: Mapping[JobID, int] = NO_BYTES,
     ) -> None:
         """Accept a job, and count it at once, so that others that come while it is stored find it counted.
 
@@ -63,6 +68,8 @@ class Admission:
             live: the jobs that are not over.
             running: those of them that hold a slot.
             now: seconds.
+            blob_bytes: of the blobs with its files.
+            held_bytes: those of the jobs in *live*.
 
         Raises:
             OverLimitError: it would exceed a limit. Nothing is counted.
@@ -76,20 +83,45 @@ class Admission:
             most = queues.limits_of(scope).waiting_jobs
             if most is not None and waiting[scope] >= most:
                 raise OverLimitError(f"{scope} has {waiting[scope]} of {most} waiting jobs", WAITING_RETRY_S)
+        self._check_blobs(queues, scopes, job_id, others, blob_bytes, {**held_bytes, **self._under_way_bytes})
         if all(known != job_id for _, known, _ in self._accepted):
             for scope in scopes:
                 self._check_rate(queues, scope, now)
             self._accepted.append((now, job_id, member))
-        self._under_way[job_id] = member
+        self._under_way[job_id], self._under_way_bytes[job_id] = member, blob_bytes
 
     def settle(self, job_id: JobID) -> None:
         """Note that a job is stored, and in the list of live jobs, or that storing it has failed."""
         self._under_way.pop(job_id, None)
+        self._under_way_bytes.pop(job_id, None)
 
     def clear(self) -> None:
         """Forget everything: another Dispatcher leads."""
         self._accepted.clear()
         self._under_way.clear()
+        self._under_way_bytes.clear()
+
+    @staticmethod
+    def _check_blobs(
+        queues: Queues,
+        scopes: tuple[Scope, ...],
+        job_id: JobID,
+        others: Mapping[JobID, Member],
+        blob_bytes: int,
+        held_bytes: Mapping[JobID, int],
+    ) -> None:
+        for scope in scopes:
+            most = queues.limits_of(scope).blob_mb
+            if most is None or not blob_bytes:
+                continue
+            counted = (each for each, of in others.items() if each != job_id and scope in _scopes(queues, of))
+            held = sum(held_bytes.get(each, 0) for each in counted)
+            if held + blob_bytes > most * MB:
+                raise OverLimitError(
+                    f"blobs of {scope}: {mb(held)} of {most} MB held by jobs that are not over, {mb(blob_bytes)} MB "
+                    "more asked for; cancel one of these jobs or wait for its end",
+                    WAITING_RETRY_S,
+                )
 
     def _check_rate(self, queues: Queues, scope: Scope, now: float) -> None:
         most = queues.limits_of(scope).submissions_per_minute

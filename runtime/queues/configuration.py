@@ -7,24 +7,28 @@
       etl: {weight: 3, groups: [data], slots: 6}
       urgent: {priority: 10, users: [ada], waiting-jobs: 5}
     groups:
-      data: {members: [ada, bob], running-jobs: 8}
+      data: {members: [ada, bob], running-jobs: 8, memory-mb: 16384}
     users:
-      ada: {slots: 4}
+      ada: {slots: 4, cpus: 6}
     each-user: {slots: 2, submissions-per-minute: 30}
+    each-task: {memory-mb: 2048, cpus: 1}    # of a job that does not say what its tasks take
 
 JSON is YAML too. There is always a queue ``default``, for everybody.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from conf.options import JobOptions
 from conf.values import Duration
 
 DEFAULT_QUEUE = "default"
@@ -33,10 +37,12 @@ MOST_BYTES = 1024 * 1024
 MOST_PRIORITY = 1_000_000
 MOST_WEIGHT = 1_000_000
 MOST_OF_A_LIMIT = 1_000_000_000
+MB = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}")
-_LIMITS = {"slots": 1, "running-jobs": 1, "waiting-jobs": 0, "submissions-per-minute": 1}
-"""The limits, each with its lowest value."""
+_LIMITS = {"slots": 1, "running-jobs": 1, "waiting-jobs": 0, "submissions-per-minute": 1, "memory-mb": 1, "blob-mb": 1}
+"""The limits that are whole numbers, each with its lowest value."""
+_KEYS = (*_LIMITS, "cpus")
 _HALF_LIFE = Duration("1 h", minimum=1.0)
 
 
@@ -57,17 +63,66 @@ class Limits:
         running_jobs: most jobs that hold a slot at a time.
         waiting_jobs: most jobs that hold no slot; a further submission is refused.
         submissions_per_minute: most jobs that are accepted within 60 seconds.
+        memory_mb: most memory of the tasks in the slots that its jobs hold, in MB of 1024 * 1024 bytes.
+        cpus: most processors of these tasks.
+        blob_mb: most MB of the blobs with the files of jobs that are not over; a further submission is refused.
     """
 
     slots: int | None = None
     running_jobs: int | None = None
     waiting_jobs: int | None = None
     submissions_per_minute: int | None = None
+    memory_mb: int | None = None
+    cpus: Decimal | None = None
+    blob_mb: int | None = None
 
     def over(self, base: Limits) -> Limits:
         """Return these limits, and those of *base* where these have none."""
         mine = {each.name: getattr(self, each.name) for each in fields(self)}
         return Limits(**{name: getattr(base, name) if value is None else value for name, value in mine.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Memory and processors that each task of a job takes while it holds a slot.
+
+    Args:
+        memory_mb: MB of 1024 * 1024 bytes.
+        cpus: processors; decimal, so that sums are exact.
+    """
+
+    memory_mb: int = 0
+    cpus: Decimal = Decimal()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Memory and processors that each task of a job asks for, None if the job does not say; and bytes of its blobs.
+
+    Args:
+        memory_mb: ``job.task.memory``, or the ``memory`` of the job's largest vertex if that is more.
+        cpus: ``job.task.cpus``.
+        blob_bytes: of the blobs with its files.
+    """
+
+    memory_mb: int | None = None
+    cpus: Decimal | None = None
+    blob_bytes: int = 0
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str], vertex_bytes: int = 0, blob_bytes: int = 0) -> Asked:
+        """Return what a job asks for.
+
+        Args:
+            settings: of the job; they are checked already.
+            vertex_bytes: ``memory`` of its largest vertex; 0 for none.
+            blob_bytes: of its blobs.
+        """
+        memory, cpus = JobOptions.TASK_MEMORY, JobOptions.TASK_CPUS
+        size = memory.value_type.parse(settings[memory.key]) if memory.key in settings else 0
+        number = cpus.value_type.parse(settings[cpus.key]) if cpus.key in settings else None
+        memory_mb = math.ceil(max(size, vertex_bytes) / MB) or None
+        return cls(memory_mb, None if number is None else _decimal(number), blob_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +194,7 @@ class Queues:
         users: limits of single users, by name.
         each_user: limits of each user, where *users* sets none.
         half_life_s: seconds after which a slot-second counts half.
+        each_task: what a task takes whose job does not say it.
         is_set: whether a file sets them; else requests are served in the order of their jobs' priorities alone.
     """
 
@@ -147,7 +203,16 @@ class Queues:
     users: Mapping[str, Limits] = field(default_factory=dict)
     each_user: Limits = Limits()
     half_life_s: float = DEFAULT_HALF_LIFE_S
+    each_task: Demand = Demand()
     is_set: bool = False
+
+    @property
+    def limits_sizes(self) -> bool:
+        """Return whether any memory or processors are limited."""
+        every = [self.each_user, *self.users.values()]
+        every += [group.limits for group in self.groups.values()]
+        every += [queue.limits for queue in self.queues]
+        return any(limits.memory_mb is not None or limits.cpus is not None for limits in every)
 
     def queue(self, name: str) -> Queue:
         """Return the queue of that name, or else the default one."""
@@ -205,10 +270,62 @@ class Queues:
             return self.groups[scope.name].limits if scope.name in self.groups else Limits()
         return self.queue(scope.name).limits
 
+    def demand(self, asked: Asked) -> Demand:
+        """Return what each task of a job takes."""
+        memory_mb = self.each_task.memory_mb if asked.memory_mb is None else asked.memory_mb
+        return Demand(memory_mb, self.each_task.cpus if asked.cpus is None else asked.cpus)
+
+    def check_demand(self, member: Member, demand: Demand) -> None:
+        """Check that the limits of a job's user, groups and queue can ever give what one task of it takes.
+
+        Raises:
+            QueueRefusedError: one of them cannot.
+        """
+        for scope in self.scopes_of(member.user, member.queue):
+            limits = self.limits_of(scope)
+            if limits.memory_mb is not None and demand.memory_mb > limits.memory_mb:
+                raise QueueRefusedError(
+                    f"each of its tasks takes {demand.memory_mb} MB of memory, and {scope} may use {limits.memory_mb} "
+                    f"MB in total; set {JobOptions.TASK_MEMORY.key} to less"
+                )
+            if limits.cpus is not None and demand.cpus > limits.cpus:
+                raise QueueRefusedError(
+                    f"each of its tasks takes {cpus_text(demand.cpus)} CPUs, and {scope} may use "
+                    f"{cpus_text(limits.cpus)} in total; set {JobOptions.TASK_CPUS.key} to less"
+                )
+
+    def check_blobs(self, member: Member, blob_bytes: int) -> None:
+        """Check that the limits of a job's user, groups and queue can ever give what its blobs take.
+
+        Raises:
+            QueueRefusedError: one of them cannot.
+        """
+        for scope in self.scopes_of(member.user, member.queue):
+            most = self.limits_of(scope).blob_mb
+            if most is not None and blob_bytes > most * MB:
+                raise QueueRefusedError(
+                    f"its files have {mb(blob_bytes)} MB, and {scope} may hold {most} MB of blobs; ship less, or put "
+                    "large files where its tasks can read them"
+                )
+
     def scopes_of(self, user: str, queue: str) -> tuple[Scope, ...]:
         """Return all whose limits a job counts for: its user, their groups, its queue. No user is the empty name."""
         own = [Scope("user", user)] if user else []
         return (*own, *(Scope("group", group.name) for group in self.groups_of(user)), Scope("queue", queue))
+
+
+def _decimal(number: float) -> Decimal:
+    return Decimal(f"{number:.3f}")
+
+
+def mb(size: int) -> int:
+    """Return bytes as MB, rounded up."""
+    return math.ceil(size / MB)
+
+
+def cpus_text(cpus: Decimal) -> str:
+    """Return a number of processors as a text without needless zeros."""
+    return f"{cpus.normalize():f}"
 
 
 def parse_queues(text: str, name: str) -> Queues:
@@ -222,9 +339,9 @@ def parse_queues(text: str, name: str) -> Queues:
         QueuesError: it is no YAML, or has an unknown key or a wrong value.
     """
     root = _Part(_load(text, name), name, "")
-    root.only("queues", "groups", "users", "each-user", "half-life")
+    root.only("queues", "groups", "users", "each-user", "each-task", "half-life")
     groups = {
-        group: Group(group, part.names("members"), part.only("members", *_LIMITS).limits())
+        group: Group(group, part.names("members"), part.only("members", *_KEYS).limits())
         for group, part in root.parts("groups").items()
     }
     queues = [_queue(queue, part, groups) for queue, part in root.parts("queues").items()]
@@ -236,18 +353,27 @@ def parse_queues(text: str, name: str) -> Queues:
                 f"{name}: queues.{DEFAULT_QUEUE}: this queue is for everybody; remove users and groups from it, or "
                 "limit it with slots"
             )
-    users = {user: part.only(*_LIMITS).limits() for user, part in root.parts("users").items()}
-    each = root.part("each-user").only(*_LIMITS).limits()
+    users = {user: part.only(*_KEYS).limits() for user, part in root.parts("users").items()}
+    each = root.part("each-user").only(*_KEYS).limits()
+    of_task = root.part("each-task").only("memory-mb", "cpus").limits()
+    every = [each, *users.values(), *(group.limits for group in groups.values()), *(queue.limits for queue in queues)]
+    for key, name_of in (("memory-mb", "memory_mb"), ("cpus", "cpus")):
+        if getattr(of_task, name_of) is None and any(getattr(limits, name_of) is not None for limits in every):
+            raise root.error(
+                f"each-task.{key}",
+                f"there are limits of {key}; set here what a task takes whose job does not ask for any",
+            )
     half_life = root.given("half-life")
     try:
         half_life_s = DEFAULT_HALF_LIFE_S if half_life is None else _HALF_LIFE.parse(str(half_life))
     except ValueError:
         raise root.error("half-life", f"{half_life!r} is no time; write {_HALF_LIFE.expected}") from None
-    return Queues(tuple(queues), groups, users, each, half_life_s, True)
+    each_task = Demand(of_task.memory_mb or 0, of_task.cpus or Decimal())
+    return Queues(tuple(queues), groups, users, each, half_life_s, each_task, True)
 
 
 def _queue(name: str, part: _Part, groups: Collection[str]) -> Queue:
-    part.only("weight", "priority", "users", "groups", *_LIMITS)
+    part.only("weight", "priority", "users", "groups", *_KEYS)
     weight = part.number("weight", 1.0)
     priority = part.whole("priority", -MOST_PRIORITY, MOST_PRIORITY)
     of_groups = part.names("groups")
@@ -353,7 +479,9 @@ class _Part:
         return float(found)
 
     def limits(self) -> Limits:
-        return Limits(**{key.replace("-", "_"): self.whole(key, low, MOST_OF_A_LIMIT) for key, low in _LIMITS.items()})
+        whole = {key.replace("-", "_"): self.whole(key, low, MOST_OF_A_LIMIT) for key, low in _LIMITS.items()}
+        cpus = _decimal(self.number("cpus", 1.0)) if "cpus" in self.map() else None
+        return Limits(**whole, cpus=cpus)
 
 
 class QueuesFile:

@@ -23,13 +23,15 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from decimal import Decimal
 
 from runtime.ids import AllocationID, JobID
-from runtime.queues.configuration import DEFAULT_QUEUE, Member, Queues, Scope
+from runtime.queues.configuration import DEFAULT_QUEUE, Asked, Demand, Limits, Member, Queues, Scope, cpus_text
 
 GRANT_S = 1.0
 """Slot-seconds that each slot costs when it is given, besides those for which it is held."""
+NOTHING_ASKED = Asked()
 FORGOTTEN_S = 0.001
 """Slot-seconds below which an account without slots is dropped."""
 
@@ -74,12 +76,22 @@ class Account:
         self.at, self.slots = max(now, self.at), self.slots + slots
 
 
-@dataclass(slots=True)
-class Held:
-    """Slots and running jobs of each user, group and queue."""
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Use by a user, group or queue: slots, running jobs, and memory and processors of the tasks in these slots."""
 
-    slots: Counter[Scope] = field(default_factory=Counter)
-    jobs: Counter[Scope] = field(default_factory=Counter)
+    slots: int = 0
+    jobs: int = 0
+    memory_mb: int = 0
+    cpus: Decimal = Decimal()
+
+    def plus(self, slots: int, jobs: int, demand: Demand) -> Use:
+        """Return the use with more slots, of a demand each, and more running jobs."""
+        memory_mb = self.memory_mb + slots * demand.memory_mb
+        return Use(self.slots + slots, self.jobs + jobs, memory_mb, self.cpus + slots * demand.cpus)
+
+
+NO_USE = Use()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +123,10 @@ class FairShare:
         self._wanted: dict[JobID, Member] = {}
         """Users and queues as the jobs ask for them; the queue may not exist (any more)."""
         self._members: dict[JobID, Member] = {}
+        self._asked: dict[JobID, Asked] = {}
         self._ended: set[JobID] = set()
         self._slots: Counter[JobID] = Counter()
-        self._held = Held()
+        self._held: dict[Scope, Use] = {}
         self._of_queues: dict[str, Account] = {}
         self._of_users: dict[Member, Account] = {}
 
@@ -135,15 +148,24 @@ class FairShare:
         for job_id, slots in held.items():
             self._add(job_id, slots, now, is_new=False)
 
-    def register(self, job_id: JobID, user: str, queue: str, now: float) -> None:
-        """Note a job with its user, and the queue that it asks for; both may be empty. Idempotent."""
+    def register(self, job_id: JobID, user: str, queue: str, now: float, asked: Asked = NOTHING_ASKED) -> None:
+        """Note a job. Idempotent.
+
+        Args:
+            job_id: the job.
+            user: its user; empty for none.
+            queue: the queue that it asks for; empty for none.
+            now: seconds.
+            asked: memory and processors of each of its tasks.
+        """
         self._ended.discard(job_id)
         wanted = Member(user, queue)
-        if self._wanted.get(job_id) == wanted:
+        if self._wanted.get(job_id) == wanted and self._asked[job_id] == asked:
             return
         slots = self._slots[job_id]
         self._add(job_id, -slots, now)
         self._wanted[job_id], self._members[job_id] = wanted, self._queues.member(user, queue)
+        self._asked[job_id] = asked
         self._add(job_id, slots, now, is_new=False)
 
     def unregister(self, job_id: JobID) -> None:
@@ -173,9 +195,32 @@ class FairShare:
         """Return a job's user and queue; for an unknown job no user, and the default queue."""
         return self._members.get(job_id) or Member("", DEFAULT_QUEUE)
 
-    def held(self, scope: Scope) -> tuple[int, int]:
-        """Return the slots that a user, group or queue holds, and the number of its running jobs."""
-        return self._held.slots[scope], self._held.jobs[scope]
+    def blob_bytes(self, scope: Scope) -> int:
+        """Return the bytes of the blobs of a user's, group's or queue's jobs that are registered."""
+        return sum(
+            asked.blob_bytes
+            for job_id, asked in self._asked.items()
+            if job_id not in self._ended and scope in self._scopes(self.member(job_id))
+        )
+
+    def demand(self, job_id: JobID) -> Demand:
+        """Return memory and processors of each task of a job; none for an unknown job."""
+        asked = self._asked.get(job_id)
+        return Demand() if asked is None else self._queues.demand(asked)
+
+    def held(self, scope: Scope) -> Use:
+        """Return what a user, group or queue uses."""
+        return self._held.get(scope, NO_USE)
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """Users and groups with jobs or with limits of their own, by name; users first."""
+        queues = self._queues
+        own = [Scope("user", name) for name in queues.users]
+        own += [Scope("group", group.name) for group in queues.groups.values() if group.limits != Limits()]
+        members = [self.member(job_id) for job_id in (*self._asked, *self._slots)]
+        used = [scope for member in members for scope in self._scopes(member) if scope.kind != "queue"]
+        return sorted({*own, *used}, key=lambda scope: (scope.kind != "user", scope.name))
 
     def used(self, queue: str, now: float) -> float:
         """Return the slot-seconds of a queue, with decay."""
@@ -192,18 +237,23 @@ class FairShare:
     def order(self, claims: Iterable[Claim], now: float) -> Iterator[Claim]:
         """Yield the requests that no limit holds back, as they are served if slots become free one after another.
 
-        Each one counts as served for those after it: also for the limits.
+        Each one counts as served for those after it: also for the limits. If a request waits for memory or processors
+        of a limit, later ones that count for this limit wait too. Otherwise small ones could hold it back for ever.
         """
+        yield from self._order(claims, now, set())
+
+    def _order(self, claims: Iterable[Claim], now: float, kept: set[Scope]) -> Iterator[Claim]:
+        """Yield as `order`, and add to *kept* whose memory and processors are kept for an earlier request."""
         lines: dict[str, dict[Member, list[Claim]]] = {}
         for claim in claims:
             member = self.member(claim.job_id)
             lines.setdefault(member.queue, {}).setdefault(member, []).append(claim)
-        held = Held(self._held.slots.copy(), self._held.jobs.copy())
+        held = dict(self._held)
         slots = Counter[JobID]()
         heap = []
         for number, queue in enumerate(self._queues.queues):
             if queue.name in lines:
-                line = self._line(lines[queue.name], held, slots, now)
+                line = self._line(lines[queue.name], held, slots, kept, now)
                 heap.append((-queue.priority, self.used(queue.name, now) / queue.weight, number, line, queue.weight))
         heapq.heapify(heap)
         while heap:
@@ -216,31 +266,39 @@ class FairShare:
             yield served
 
     def _line(
-        self, users: Mapping[Member, list[Claim]], held: Held, slots: Counter[JobID], now: float
+        self,
+        users: Mapping[Member, list[Claim]],
+        held: dict[Scope, Use],
+        slots: Counter[JobID],
+        kept: set[Scope],
+        now: float,
     ) -> Iterator[Claim]:
-        """Yield the requests of one queue in order, and count them in *held* and *slots*."""
+        """Yield the requests of one queue in order, and count them in *held* and *slots*; see `_order`."""
         waiting = {member: iter(sorted(own, key=lambda claim: claim.rank)) for member, own in users.items()}
         heads = [(self.used_by(member, now), next(own), member) for member, own in waiting.items()]
         heap = [(used, claim.rank, number, claim, member) for number, (used, claim, member) in enumerate(heads)]
         heapq.heapify(heap)
         while heap:
             used, _, number, claim, member = heapq.heappop(heap)
-            allowed = not self._exceeded(claim.job_id, held, slots)
+            allowed = kept.isdisjoint(self._scopes(member)) and not self._exceeded(claim.job_id, held, slots)
             if (following := next(waiting[member], None)) is not None:
                 cost = GRANT_S if allowed else 0.0
                 heapq.heappush(heap, (used + cost, following.rank, number, following, member))
             if allowed:
                 begins = not self._slots[claim.job_id] and not slots[claim.job_id]
                 slots[claim.job_id] += 1
+                demand = self.demand(claim.job_id)
                 for scope in self._scopes(member):
-                    held.slots[scope] += 1
-                    held.jobs[scope] += begins
+                    held[scope] = held.get(scope, NO_USE).plus(1, int(begins), demand)
                 yield claim
+            else:
+                kept.update(self._too_full(claim.job_id, held))
 
     def turns(self, claims: Iterable[Claim], now: float) -> list[Turn]:
         """Return the place of each waiting request in its queue: first those that no limit holds back."""
         known = list(claims)
-        free = list(self.order(known, now))
+        kept = set[Scope]()
+        free = list(self._order(known, now, kept))
         found = {claim.allocation_id for claim in free}
         others = sorted((claim for claim in known if claim.allocation_id not in found), key=lambda claim: claim.rank)
         places = Counter[str]()
@@ -248,23 +306,44 @@ class FairShare:
         for claim in (*free, *others):
             member = self.member(claim.job_id)
             places[member.queue] += 1
-            turns.append(Turn(claim, member, places[member.queue], self.blocked_by(claim.job_id)))
+            blocked = self.blocked_by(claim.job_id)
+            if not blocked and claim.allocation_id not in found:
+                scopes = (scope for scope in self._scopes(member) if scope in kept)
+                blocked = tuple(f"an earlier request waits for memory or CPUs of {scope}" for scope in scopes)
+            turns.append(Turn(claim, member, places[member.queue], blocked))
         return turns
 
     def blocked_by(self, job_id: JobID) -> tuple[str, ...]:
         """Return the limits that hold back a further slot of a job now, as texts."""
         return self._exceeded(job_id, self._held, Counter())
 
-    def _exceeded(self, job_id: JobID, held: Held, further: Mapping[JobID, int]) -> tuple[str, ...]:
+    def _exceeded(self, job_id: JobID, held: Mapping[Scope, Use], further: Mapping[JobID, int]) -> tuple[str, ...]:
         begins = not self._slots[job_id] and not further.get(job_id)
-        found = []
+        demand, found = self.demand(job_id), list[str]()
         for scope in self._scopes(self.member(job_id)):
-            limits = self._queues.limits_of(scope)
-            if limits.slots is not None and held.slots[scope] >= limits.slots:
-                found.append(f"{scope} uses {held.slots[scope]} of {limits.slots} slots")
-            if begins and limits.running_jobs is not None and held.jobs[scope] >= limits.running_jobs:
-                found.append(f"{scope} runs {held.jobs[scope]} of {limits.running_jobs} jobs")
+            limits, use = self._queues.limits_of(scope), held.get(scope, NO_USE)
+            if limits.slots is not None and use.slots >= limits.slots:
+                found.append(f"{scope} uses {use.slots} of {limits.slots} slots")
+            if begins and limits.running_jobs is not None and use.jobs >= limits.running_jobs:
+                found.append(f"{scope} runs {use.jobs} of {limits.running_jobs} jobs")
+            if limits.memory_mb is not None and use.memory_mb + demand.memory_mb > limits.memory_mb:
+                used = f"{use.memory_mb} of {limits.memory_mb} MB used"
+                found.append(f"memory of {scope}: {used}, {demand.memory_mb} asked for")
+            if limits.cpus is not None and use.cpus + demand.cpus > limits.cpus:
+                used = f"{cpus_text(use.cpus)} of {cpus_text(limits.cpus)} used"
+                found.append(f"CPUs of {scope}: {used}, {cpus_text(demand.cpus)} asked for")
         return tuple(found)
+
+    def _too_full(self, job_id: JobID, held: Mapping[Scope, Use]) -> Iterator[Scope]:
+        """Yield whose limit of memory or processors holds back a further slot of a job, and could give it later."""
+        demand = self.demand(job_id)
+        for scope in self._scopes(self.member(job_id)):
+            limits, use = self._queues.limits_of(scope), held.get(scope, NO_USE)
+            memory, cpus = limits.memory_mb, limits.cpus
+            waits_for_memory = memory is not None and demand.memory_mb <= memory < use.memory_mb + demand.memory_mb
+            waits_for_cpus = cpus is not None and demand.cpus <= cpus < use.cpus + demand.cpus
+            if waits_for_memory or waits_for_cpus:
+                yield scope
 
     # --------------------------------------------------------------- internals
 
@@ -275,13 +354,14 @@ class FairShare:
         """Change the number of a job's slots; slots that are not new cost nothing at once."""
         if not slots:
             return
-        member, half_life_s = self.member(job_id), self._queues.half_life_s
+        member, demand, half_life_s = self.member(job_id), self.demand(job_id), self._queues.half_life_s
         before = self._slots[job_id]
         self._slots[job_id] += slots
         begun = (self._slots[job_id] > 0) - (before > 0)
         for scope in self._scopes(member):
-            self._held.slots[scope] += slots
-            self._held.jobs[scope] += begun
+            self._held[scope] = self.held(scope).plus(slots, begun, demand)
+            if self._held[scope] == NO_USE:
+                del self._held[scope]
         for account in (
             self._of_queues.setdefault(member.queue, Account(now)),
             self._of_users.setdefault(member, Account(now)),
@@ -306,3 +386,4 @@ class FairShare:
             del self._slots[job_id]
             self._wanted.pop(job_id, None)
             self._members.pop(job_id, None)
+            self._asked.pop(job_id, None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import runtime
 from actors.address import ActorAddress
@@ -50,7 +51,7 @@ from runtime.protocol.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
-from runtime.protocol.queues import QueuesOverview, QueueStatus
+from runtime.protocol.queues import QueuesOverview
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.resource_manager_driver import ResourceManagerDriver
 from runtime.protocol.slots import (
@@ -63,7 +64,7 @@ from runtime.protocol.slots import (
     SlotRequest,
 )
 from runtime.protocol.task_executor import TaskExecutorGateway
-from runtime.queues.configuration import QueuesError, QueuesFile
+from runtime.queues.configuration import Asked, QueuesError, QueuesFile
 from runtime.resourcemanager.active import ActiveResourceManager
 from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
@@ -79,14 +80,14 @@ SOON_S = 0.5
 def resource_manager_metrics(
     service: RpcService,
     overview: Callable[[], ResourceOverview | None],
-    queues: Callable[[], Iterable[QueueStatus]] = tuple,
+    queues: Callable[[], QueuesOverview | None] = lambda: None,
 ) -> MetricRegistry:
     """Return the metrics of a ResourceManager's process.
 
     Args:
         service: its RPC service.
         overview: returns the counts of the cluster; None while the ResourceManager does not lead.
-        queues: returns the queues; none without a file of queues.
+        queues: returns the queues; None without a file of queues.
     """
     registry = MetricRegistry()
 
@@ -94,19 +95,29 @@ def resource_manager_metrics(
         found = overview()
         if found is None:
             return {}
-        known = list(queues())
+        known = queues()
         return {
             "numRegisteredTaskManagers": found.task_managers,
             "taskSlotsTotal": found.slots,
             "taskSlotsAvailable": found.free_slots,
             "numPendingSlotRequests": found.pending_requests,
-            **{f"Queue.{queue.name}.taskSlotsUsed": queue.slots for queue in known},
-            **{f"Queue.{queue.name}.numPendingSlotRequests": queue.waiting for queue in known},
+            **({} if known is None else _queue_counts(known)),
         }
 
     registry.group(MetricScope(ScopeCategory.JOB_MANAGER)).gauges("", counts)
     add_process_metrics(registry.group(MetricScope(ScopeCategory.JOB_MANAGER, component="resourcemanager")), service)
     return registry
+
+
+def _queue_counts(known: QueuesOverview) -> dict[str, Value | None]:
+    counts: dict[str, Value | None] = {}
+    for queue in known.queues:
+        counts[f"Queue.{queue.name}.taskSlotsUsed"] = queue.slots
+        counts[f"Queue.{queue.name}.numPendingSlotRequests"] = queue.waiting
+        counts[f"Queue.{queue.name}.taskMemoryUsedMb"] = queue.memory_mb
+        counts[f"Queue.{queue.name}.taskCpusUsed"] = queue.cpus
+        counts[f"Queue.{queue.name}.blobMb"] = queue.blob_mb
+    return counts
 
 
 class Admission:
@@ -203,7 +214,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self.metrics = resource_manager_metrics(
             service,
             lambda: None if self._term is None else self._overview(),
-            lambda: self._slots.queues().queues if self._queues.is_set else (),
+            lambda: self._slots.queues() if self._queues.is_set else None,
         )
         self._worker_heartbeats: HeartbeatManager | None = None
         self._job_heartbeats: HeartbeatManager | None = None
@@ -417,7 +428,9 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             self._slots.unregister_job(job_id)  # the successor requests the slots that it needs
         gateway = self.gateway(job_master.address, JobMasterGateway, job_master.token, term=self.term)
         self._jobs[job_id] = _Job(job_master.leader, gateway)
-        self._carry_out(self._slots.register_job(job_id, job_master.owner, job_master.queue))
+        cpus = Decimal(job_master.task_cpus) if job_master.task_cpus else None
+        asked = Asked(job_master.task_memory_mb, cpus, job_master.blob_bytes)
+        self._carry_out(self._slots.register_job(job_id, job_master.owner, job_master.queue, asked))
         if self._job_heartbeats is not None:
             self._job_heartbeats.monitor(job_id, gateway.heartbeat_from_resource_manager)
 

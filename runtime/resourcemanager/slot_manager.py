@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
-from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
+from runtime.protocol.queues import LimitedUse, QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
 from runtime.protocol.slots import (
     AllocateSlot,
     FailRequest,
@@ -44,8 +44,8 @@ from runtime.protocol.slots import (
     SlotStatus,
     TaskManagerLocation,
 )
-from runtime.queues.configuration import Member, Queues, Scope
-from runtime.queues.scheduling import Claim, FairShare, Turn
+from runtime.queues.configuration import Asked, Member, Queues, Scope, mb
+from runtime.queues.scheduling import NO_USE, NOTHING_ASKED, Claim, FairShare, Turn, Use
 from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
 NO_SLOTS = SlotCounts()
@@ -378,7 +378,11 @@ class SlotManager:
         entry = self._requests.get(allocation_id)
         if entry is None or entry.slot_id is not None:
             return None
-        return self._reason(entry.request, self._share.blocked_by(entry.request.job_id))
+        blocked = self._share.blocked_by(entry.request.job_id)
+        if not blocked and self._share.queues.limits_sizes:
+            turns = self._share.turns(self._claims(), self._clock())
+            blocked = next((turn.blocked for turn in turns if turn.claim.allocation_id == allocation_id), ())
+        return self._reason(entry.request, blocked)
 
     def _reason(self, request: SlotRequest, blocked: tuple[str, ...], place: int | None = None) -> str:
         """Return what a request waits for: its place in its queue, and the limits or the lack of slots."""
@@ -400,14 +404,22 @@ class SlotManager:
         turns = share.turns(self._claims(), now)
         waiting = Counter(turn.member for turn in turns)
         members = sorted({*waiting, *map(share.member, share.running)}, key=lambda member: member.user)
-        slots = Counter[Member]()
+        uses: dict[Member, Use] = {}
         for job_id in share.running:
-            slots[share.member(job_id)] += share.slots_of(job_id)
+            member = share.member(job_id)
+            uses[member] = uses.get(member, NO_USE).plus(share.slots_of(job_id), 1, share.demand(job_id))
         statuses = []
         for queue in share.queues.queues:
-            held, running = share.held(Scope("queue", queue.name))
+            use, limits = share.held(Scope("queue", queue.name)), queue.limits
             users = tuple(
-                UserInQueue(member.user, slots[member], share.used_by(member, now), waiting[member])
+                UserInQueue(
+                    member.user,
+                    (own := uses.get(member, NO_USE)).slots,
+                    share.used_by(member, now),
+                    waiting[member],
+                    own.memory_mb,
+                    float(own.cpus),
+                )
                 for member in members
                 if member.queue == queue.name
             )
@@ -416,16 +428,42 @@ class SlotManager:
                     queue.name,
                     queue.weight,
                     queue.priority,
-                    held,
-                    queue.limits.slots,
-                    running,
-                    queue.limits.running_jobs,
+                    use.slots,
+                    limits.slots,
+                    use.jobs,
+                    limits.running_jobs,
                     sum(user.waiting for user in users),
                     share.used(queue.name, now),
                     users,
+                    use.memory_mb,
+                    limits.memory_mb,
+                    float(use.cpus),
+                    None if limits.cpus is None else float(limits.cpus),
+                    mb(share.blob_bytes(Scope("queue", queue.name))),
+                    limits.blob_mb,
                 )
             )
-        return QueuesOverview(tuple(statuses), tuple(map(self._waits, turns)), share.running, problem, has_file)
+        limited = tuple(self._limited(scope) for scope in share.scopes)
+        return QueuesOverview(
+            tuple(statuses), tuple(map(self._waits, turns)), share.running, problem, has_file, limited
+        )
+
+    def _limited(self, scope: Scope) -> LimitedUse:
+        use, limits = self._share.held(scope), self._share.queues.limits_of(scope)
+        return LimitedUse(
+            scope.kind,
+            scope.name,
+            use.slots,
+            limits.slots,
+            use.jobs,
+            limits.running_jobs,
+            use.memory_mb,
+            limits.memory_mb,
+            float(use.cpus),
+            None if limits.cpus is None else float(limits.cpus),
+            mb(self._share.blob_bytes(scope)),
+            limits.blob_mb,
+        )
 
     def _waits(self, turn: Turn) -> WaitingRequest:
         request, member = self._requests[turn.claim.allocation_id].request, turn.member
@@ -447,9 +485,18 @@ class SlotManager:
         self._share.configure(queues, self._clock())
         return self._match()
 
-    def register_job(self, job_id: JobID, owner: str, queue: str) -> list[SlotManagerInstruction]:
-        """Note the user of a job, and the queue that it asks for; both may be empty. Idempotent."""
-        self._share.register(job_id, owner, queue, self._clock())
+    def register_job(
+        self, job_id: JobID, owner: str, queue: str, asked: Asked = NOTHING_ASKED
+    ) -> list[SlotManagerInstruction]:
+        """Note the user of a job, and the queue that it asks for; both may be empty. Idempotent.
+
+        Args:
+            job_id: the job.
+            owner: its user.
+            queue: the queue that it asks for.
+            asked: memory and processors of each of its tasks, and its blobs.
+        """
+        self._share.register(job_id, owner, queue, self._clock(), asked)
         return self._match()
 
     def forget_job(self, job_id: JobID) -> None:

@@ -294,19 +294,31 @@ OVERVIEW = {
     "flink-commit": str,
 }
 
+SIZES = {
+    **dict.fromkeys(("memory_mb", "blob_mb"), int),
+    **dict.fromkeys(("memory_mb_limit", "blob_mb_limit"), (int, type(None))),
+    "cpus": float,
+    "cpus_limit": (float, type(None)),
+}
+JOB_LIMITS = {
+    "slots": int,
+    "slots_limit": (int, type(None)),
+    "running_jobs": int,
+    "running_jobs_limit": (int, type(None)),
+}
 QUEUES = {
     "queues": [
         {
             "name": str,
             "weight": float,
             "priority": int,
-            "slots": int,
-            "slots_limit": (int, type(None)),
-            "running_jobs": int,
-            "running_jobs_limit": (int, type(None)),
+            **JOB_LIMITS,
             "waiting": int,
             "slot_seconds": float,
-            "users": [{"user": str, "slots": int, "slot_seconds": float, "waiting": int}],
+            "users": [
+                {"user": str, "slots": int, "slot_seconds": float, "waiting": int, "memory_mb": int, "cpus": float}
+            ],
+            **SIZES,
         }
     ],
     "waiting": [
@@ -318,6 +330,7 @@ QUEUES = {
     "running": [str],
     "problem": str,
     "has_file": bool,
+    "limits": [{"kind": str, "name": str, **JOB_LIMITS, **SIZES}],
 }
 
 QUERY_HISTORY = {

@@ -51,7 +51,7 @@ from runtime.protocol.messages import (
     TaskManagerView,
 )
 from runtime.protocol.processes import LogLevelChange
-from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
+from runtime.protocol.queues import LimitedUse, QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
 from runtime.protocol.rescales import Rescale, RescaleCause
 from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
@@ -208,10 +208,14 @@ def _queues() -> QueuesOverview:
     def request(number: int, job_id: JobID, name: str, user: str, place: int, why: str) -> WaitingRequest:
         return WaitingRequest(job_id, name, "main", AllocationID(f"{number:032x}"), user, "etl", place, why)
 
-    users = (UserInQueue("", 0, 25.0, 1), UserInQueue("ada", 2, 75.4, 0), UserInQueue(HOSTILE, 1, 0.0, 2))
+    users = (
+        UserInQueue("", 0, 25.0, 1),
+        UserInQueue("ada", 2, 75.4, 0, 4096, 1.5),
+        UserInQueue(HOSTILE, 1, 0.0, 2, 2048, 1.5),
+    )
     return QueuesOverview(
         (
-            QueueStatus("etl", 2.5, 0, 3, 4, 2, 8, 3, 125.6, users),
+            QueueStatus("etl", 2.5, 0, 3, 4, 2, 8, 3, 125.6, users, 6144, 8192, 3.0, blob_mb=2, blob_mb_limit=5),
             QueueStatus(LONG, 1.0, 10, 0, 2, 0, None, 0, 0.0),
             QueueStatus("default", 1.0, 0, 0, None, 0, None, 0, 0.0),
         ),
@@ -221,6 +225,7 @@ def _queues() -> QueuesOverview:
             request(3, STREAMING, HOSTILE, HOSTILE, 3, "1 slot for task 'main', 3rd in queue etl"),
         ),
         (RUNNING, STREAMING),
+        limits=(LimitedUse("user", HOSTILE, 1, 1, 1, None, 2048, 4096, 1.5, 2.5), LimitedUse("group", "g", 0, 9, 0, 1)),
     )
 
 

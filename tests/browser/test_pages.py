@@ -376,15 +376,20 @@ def test_queues_their_users_and_waiting_requests_are_shown_in_their_order(visito
     queues = page.get_by_role("region", name="Queues").locator("tbody tr")
     expect(queues).to_have_count(3)
     assert [texts_of(row) for row in queues.all()] == [
-        ["etl", "2.5", "0", "3 of 4", "2 of 8", "1", "3"],
-        [LONG, "1", "10", "0 of 2", "0", "0", "0"],
-        ["default", "1", "0", "0", "0", "0", "0"],
+        ["etl", "2.5", "0", "3 of 4", "2 of 8", "6,144 of 8,192", "3", "2 of 5", "1", "3"],
+        [LONG, "1", "10", "0 of 2", "0", "0", "0", "0", "0", "0"],
+        ["default", "1", "0", "0", "0", "0", "0", "0", "0", "0"],
     ]
     users = page.get_by_role("region", name="Users").locator("tbody tr")
     assert [texts_of(row) for row in users.all()] == [
-        ["no user", "etl", "0", "1", "25", "20 %"],
-        ["ada", "etl", "2", "0", "75", "60 %"],
-        [HOSTILE, "etl", "1", "2", "0", "0 %"],
+        ["no user", "etl", "0", "0", "0", "1", "25", "20 %"],
+        ["ada", "etl", "2", "4,096", "1.5", "0", "75", "60 %"],
+        [HOSTILE, "etl", "1", "2,048", "1.5", "2", "0", "0 %"],
+    ]
+    limits = page.get_by_role("region", name="Limits").locator("tbody tr")
+    assert [texts_of(row) for row in limits.all()] == [
+        [f"user {HOSTILE}", "1 of 1", "1", "2,048 of 4,096", "1.5 of 2.5", "0"],
+        ["group g", "0 of 9", "0 of 1", "0", "0", "0"],
     ]
     waiting = page.get_by_role("region", name="Waiting requests").locator("tbody tr")
     reasons = [f"1 slot for task 'main', 1st in queue etl; {HOSTILE} uses 1 of 1"]

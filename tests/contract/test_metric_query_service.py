@@ -25,7 +25,7 @@ from runtime.metrics.registry import MetricRegistry, beside, serve_metrics
 from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.messages import ResourceOverview
-from runtime.protocol.queues import QueueStatus
+from runtime.protocol.queues import QueuesOverview, QueueStatus
 from runtime.protocol.slots import SlotReport, SlotStatus
 from runtime.resourcemanager.endpoint import resource_manager_metrics
 from runtime.taskexecutor.diagnostics import task_executor_metrics
@@ -93,10 +93,14 @@ async def test_the_resource_manager_tells_of_slots(services: tuple[RpcService, R
 
 
 async def test_the_resource_manager_tells_of_queues(services: tuple[RpcService, RpcService]) -> None:
-    etl = QueueStatus("etl", 1.0, 0, 3, None, 2, None, 7, 0.0)
-    registry = resource_manager_metrics(services[0], lambda: ResourceOverview(3, 12, 5, 2), lambda: [etl])
+    etl = QueueStatus("etl", 1.0, 0, 3, None, 2, None, 7, 0.0, memory_mb=3072, cpus=1.5, blob_mb=9)
+    registry = resource_manager_metrics(
+        services[0], lambda: ResourceOverview(3, 12, 5, 2), lambda: QueuesOverview((etl,))
+    )
     found = (await ask(services, registry))[MetricScope(ScopeCategory.JOB_MANAGER)]
     assert (found["Queue.etl.taskSlotsUsed"], found["Queue.etl.numPendingSlotRequests"]) == (3, 7)
+    assert (found["Queue.etl.taskMemoryUsedMb"], found["Queue.etl.taskCpusUsed"]) == (3072, 1.5)
+    assert found["Queue.etl.blobMb"] == 9
 
 
 async def test_a_task_executor_tells_of_slots_pool_and_driver(services: tuple[RpcService, RpcService]) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from actors.rpc.codec import decode_error, encode_error
+from blob.errors import BlobNotFound
 from blob.offload import Inline
 from runtime.dispatcher.endpoint import Dispatcher, RunningJob
 from runtime.ids import AllocationID, JobID
-from runtime.jobgraph.codec import encode
+from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.protocol.archived_execution_graph import JobDetails
 from runtime.protocol.errors import (
@@ -35,11 +36,13 @@ from tests.waiting import PATIENCE_S
 TERM = LeaderTerm(DISPATCHER, 7, "s")
 
 
-def graph(number: int, owner: str = "ada", queue: str = "") -> JobGraph:
+def graph(number: int, owner: str = "ada", queue: str = "", **settings: str) -> JobGraph:
     made = JobGraph.for_script(f"job {number}", job_id=JobID(f"{number:032x}"))
     main = Artifact("main.py", ArtifactRole.MAIN, "p-" + "0" * 64 + "-" + "0" * 32)
-    settings = {"job.queue": queue} if queue else {}
-    return replace(made.with_artifacts(main), owner=owner, configuration=settings)
+    configuration = {f"job.task.{name}": text for name, text in settings.items()}
+    if queue:
+        configuration["job.queue"] = queue
+    return replace(made.with_artifacts(main), owner=owner, configuration=configuration)
 
 
 class Storing(Dispatcher):
@@ -51,6 +54,10 @@ class Storing(Dispatcher):
         self.stored.set()
         self.storing: list[JobID] = []
         self.failure: Exception | None = None
+        self.graphs: dict[JobID, JobGraph] = {}
+        self.sizes: dict[JobID, int] = {}
+        self._job_blobs = MagicMock()
+        self._job_blobs.size_of = AsyncMock(side_effect=lambda job_id, key: self.sizes.get(job_id, 1))
 
     async def _keep_blobs(self, job_id: JobID) -> None:
         await asyncio.sleep(0)
@@ -60,13 +67,14 @@ class Storing(Dispatcher):
         await self.stored.wait()
         if self.failure is not None:
             raise self.failure
+        self.graphs[graph.job_id] = graph
 
     async def _run(self, graph: JobGraph, status: JobStatus) -> None:
         details = JobDetails(graph.job_id, graph.name, graph.kind, status, 1, None, {}, 0, "", owner=graph.owner)
         leader = MagicMock()
         leader.gateway = None
         self._jobs[graph.job_id] = RunningJob(
-            details, leader, lambda job_id: None, graph.configuration.get("job.queue", "")
+            details, leader, lambda job_id: None, graph.configuration.get("job.queue", ""), graph.blob_bytes
         )
 
 
@@ -162,6 +170,100 @@ async def test_a_queue_that_the_job_may_not_use_is_refused(dispatcher: Storing, 
         await submit(dispatcher, graph(1, "bob", "etl"))
     assert (status_of(no.value), retry_after(no.value)) == (400, {})
     await submit(dispatcher, graph(1, "ada", "default"))
+
+
+async def test_a_task_that_takes_more_than_a_limit_can_ever_give_is_refused(dispatcher: Storing, file: Path) -> None:
+    file.write_text("each-task: {memory-mb: 512}\nusers: {ada: {memory-mb: 1024}}")
+    with pytest.raises(QueueRejectedError) as no:
+        await submit(dispatcher, graph(1, memory="2 gb"))
+    assert str(no.value) == (
+        "job 'job 1' was not accepted: each of its tasks takes 2048 MB of memory, and user ada may use 1024 MB in "
+        "total; set job.task.memory to less"
+    )
+    assert status_of(no.value) == 400
+    assert not dispatcher._jobs
+    await submit(dispatcher, graph(1, "bob", memory="2 gb"))
+    for number in (2, 3, 4):
+        await submit(dispatcher, graph(number, memory="1 gb"))
+    assert len(dispatcher._jobs) == 4, "they wait for each other"
+
+
+async def test_a_job_whose_files_are_over_the_limit_of_blobs_is_refused(dispatcher: Storing, file: Path) -> None:
+    file.write_text("users: {ada: {blob-mb: 10}}")
+    mb = 1 << 20
+    dispatcher.sizes = {graph(number).job_id: size for number, size in ((1, 6 * mb), (2, 5 * mb), (3, 4 * mb))}
+    dispatcher.sizes[graph(4).job_id] = 10 * mb + 1
+    await submit(dispatcher, graph(1))
+    with pytest.raises(SubmissionLimitError) as refused:
+        await submit(dispatcher, graph(2))
+    assert str(refused.value) == (
+        "job 'job 2' was not accepted: blobs of user ada: 6 of 10 MB held by jobs that are not over, 5 MB more asked "
+        "for; cancel one of these jobs or wait for its end; submit again in 10 s"
+    )
+    await submit(dispatcher, graph(3))
+    with pytest.raises(QueueRejectedError, match=r"its files have 11 MB, and user ada may hold 10 MB of blobs; ship"):
+        await submit(dispatcher, graph(4))
+    await submit(dispatcher, graph(2, "bob"))
+    del dispatcher._jobs[graph(1).job_id]
+    await submit(dispatcher, graph(5))
+
+
+async def test_blobs_are_counted_as_the_blob_server_has_them_also_by_the_next_leader(
+    dispatcher: Storing, file: Path
+) -> None:
+    file.write_text("each-user: {blob-mb: 10}")
+    dispatcher.sizes = {graph(number).job_id: 6 << 20 for number in (1, 2)}
+    (main,) = graph(1).artifacts
+    await submit(dispatcher, graph(1).with_artifacts(replace(main, size=-(9 << 20))))
+    assert dispatcher.graphs[graph(1).job_id].blob_bytes == 6 << 20, "the size that the client names is not believed"
+    dispatcher._jobs.clear()
+    dispatcher._admission.clear()
+    await dispatcher._run(decode_job_graph(encode(dispatcher.graphs[graph(1).job_id])), JobStatus.RECONCILING)
+    with pytest.raises(SubmissionLimitError, match="6 of 10 MB held"):
+        await submit(dispatcher, graph(2))
+
+
+async def test_two_submissions_at_once_do_not_exceed_a_limit_of_blobs(dispatcher: Storing, file: Path) -> None:
+    file.write_text("each-user: {blob-mb: 10}")
+    dispatcher.sizes = {graph(number).job_id: 6 << 20 for number in (1, 2)}
+    dispatcher.stored.clear()
+    calls = [asyncio.create_task(submit(dispatcher, graph(number))) for number in (1, 2)]
+    (refused,), _ = await asyncio.wait(calls, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+    assert isinstance(refused.exception(), SubmissionLimitError)
+    dispatcher.stored.set()
+    await asyncio.gather(*(call for call in calls if call is not refused))
+    assert len(dispatcher._jobs) == 1
+
+
+async def test_a_blob_that_another_server_has_received_is_fetched_before_it_is_counted(
+    dispatcher: Storing, file: Path
+) -> None:
+    file.write_text("each-user: {blob-mb: 1}")
+    found: list[int | None] = [None, 7, None, None, None]
+    dispatcher._job_blobs.size_of = AsyncMock(side_effect=lambda job_id, key: found.pop(0))  # type: ignore[method-assign]
+    fetch = MagicMock()
+    dispatcher._blobs.get_to_stream = fetch  # type: ignore[method-assign]
+    await submit(dispatcher, graph(1))
+    assert (dispatcher.graphs[graph(1).job_id].blob_bytes, fetch.call_count) == (7, 1)
+    with pytest.raises(JobSubmissionError, match=r"job 'job 2' was not accepted: the BlobServer has lost p-0"):
+        await submit(dispatcher, graph(2))
+    fetch.side_effect = BlobNotFound("no blob")
+    with pytest.raises(JobSubmissionError, match=r"job 'job 2' was not accepted: no blob"):
+        await submit(dispatcher, graph(2))
+    dispatcher._job_blobs.size_of = AsyncMock(side_effect=RecipientUnreachable("gone"))  # type: ignore[method-assign]
+    with pytest.raises(JobNotReachableError, match="without the sizes of its files: gone"):
+        await submit(dispatcher, graph(2))
+
+
+async def test_without_a_file_of_queues_no_size_is_asked_for_or_believed(tmp_path: Path) -> None:
+    given = dispatcher_arguments(tmp_path)
+    made = Storing(**given)
+    made._term = TERM
+    (main,) = graph(1).artifacts
+    await submit(made, graph(1).with_artifacts(replace(main, size=5)))
+    assert made.graphs[graph(1).job_id].blob_bytes == 0
+    made._job_blobs.size_of.assert_not_called()  # type: ignore[attr-defined]
+    await given["service"].close()
 
 
 async def test_no_job_is_accepted_while_the_file_has_never_been_right(dispatcher: Storing, file: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from runtime.queues.configuration import (
+    Asked,
+    Demand,
     Limits,
+    Member,
     Queue,
     QueueRefusedError,
     Queues,
@@ -45,6 +49,31 @@ def test_a_whole_file_is_read() -> None:
     ada = [Scope("user", "ada"), Scope("group", "data"), Scope("queue", "etl")]
     assert list(queues.scopes_of("ada", "etl")) == ada
     assert list(queues.scopes_of("", "default")) == [Scope("queue", "default")], "nobody's jobs have no user's limits"
+
+
+def test_limits_of_memory_and_cpus_are_read_with_what_a_task_takes_whose_job_does_not_say() -> None:
+    text = "each-task: {memory-mb: 512, cpus: 0.25}\nusers: {ada: {memory-mb: 4096, cpus: 1.5}}\neach-user: {cpus: 1}"
+    queues = parse_queues(text, "q")
+    assert queues.limits_of(Scope("user", "ada")) == Limits(memory_mb=4096, cpus=Decimal("1.5"))
+    assert queues.limits_of(Scope("user", "eve")) == Limits(cpus=Decimal(1))
+    assert queues.demand(Asked()) == Demand(512, Decimal("0.25"))
+    assert queues.demand(Asked.of({"job.task.memory": "1025 kb"})) == Demand(2, Decimal("0.25")), "rounded up"
+    asked = Asked.of({"job.task.memory": "1 gb", "job.task.cpus": "0.1", "job.queue": "etl"}, 2 << 30)
+    assert queues.demand(asked) == Demand(2048, Decimal("0.1")), "a vertex that may take more counts"
+    assert (queues.limits_sizes, parse_queues(WHOLE, "q").limits_sizes) == (True, False)
+
+
+def test_a_task_that_takes_more_than_a_limit_can_ever_give_is_refused() -> None:
+    text = "each-task: {memory-mb: 512, cpus: 1}\ngroups: {g: {members: [ada], memory-mb: 1024}}\neach-user: {cpus: 2}"
+    queues, ada = parse_queues(text, "q"), Member("ada", "default")
+    queues.check_demand(ada, Demand(1024, Decimal(2)))
+    queues.check_demand(Member("", "default"), Demand(4096, Decimal(9)))
+    words = "takes 1025 MB of memory, and group g may use 1024 MB in total; set job.task.memory to less"
+    with pytest.raises(QueueRefusedError, match=words):
+        queues.check_demand(ada, Demand(1025))
+    words = r"takes 2.5 CPUs, and user bob may use 2 in total; set job.task.cpus to less"
+    with pytest.raises(QueueRefusedError, match=words):
+        queues.check_demand(Member("bob", "default"), Demand(4096, Decimal("2.5")))
 
 
 def test_a_job_is_in_the_queue_that_it_names_or_that_names_its_user_or_in_the_default_one() -> None:
@@ -88,6 +117,12 @@ def test_an_empty_file_and_json_are_right_too() -> None:
         ("queues: {1: {}}", "q: queues: the key '1' is no text; put it in quotation marks"),
         ("groups: {g: {members: [1]}}", r"q: groups.g.members: '\[1\]' is no list of names"),
         ("users: {ada: {weight: 1}}", "q: users.ada.weight: there is no such key here; there are slots"),
+        ("users: {ada: {memory-mb: 1}}", "q: each-task.memory-mb: there are limits of memory-mb; set here what a task"),
+        ("queues: {a: {cpus: 1}}\neach-task: {memory-mb: 1}", "q: each-task.cpus: there are limits of cpus; set here"),
+        ("each-task: {blob-mb: 1}", "q: each-task.blob-mb: there is no such key here; there are memory-mb, cpus"),
+        ("each-task: {slots: 1}", "q: each-task.slots: there is no such key here; there are memory-mb, cpus"),
+        ("each-user: {cpus: 0}", "q: each-user.cpus: '0' must be a number from 0.001"),
+        ("groups: {g: {memory-mb: 2 gb}}", "q: groups.g.memory-mb: '2 gb' must be a whole number from 1"),
         ("half-life: 5", "q: half-life: 5 is no time; write a number with its unit"),
         ("each-user: {waiting-jobs: -1}", "q: each-user.waiting-jobs: '-1' must be a whole number from 0"),
         ("users: {ada: {slots: 1}}\nusers: {}", "q:2: the key 'users' is given twice; fix this line"),

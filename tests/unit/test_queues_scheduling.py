@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
+from dataclasses import astuple
+from decimal import Decimal
 from itertools import islice
 
 import pytest
@@ -12,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.ids import AllocationID, JobID
-from runtime.queues.configuration import DEFAULT_QUEUE, Member, Queues, Scope, parse_queues
-from runtime.queues.scheduling import GRANT_S, Account, Claim, FairShare
+from runtime.queues.configuration import DEFAULT_QUEUE, Asked, Demand, Member, Queues, Scope, parse_queues
+from runtime.queues.scheduling import GRANT_S, Account, Claim, FairShare, Use
 
 CALM = "half-life: 1000 d\n"
 """Hardly any decay: figures can be foretold."""
@@ -139,11 +141,86 @@ def test_other_queues_and_limits_are_in_use_at_once() -> None:
     assert made.used("a", 10.0) == pytest.approx(10.0 + GRANT_S, rel=1e-3), "and what was used stays used"
     made.configure(Queues(), 10.0)
     assert made.member(job(1)) == Member("ada", DEFAULT_QUEUE), "its queue is gone"
-    assert made.held(Queues().scopes_of("ada", DEFAULT_QUEUE)[0]) == (1, 1)
+    assert made.held(Queues().scopes_of("ada", DEFAULT_QUEUE)[0]) == Use(1, 1)
     made.configure(parse_queues(CALM + "queues: {a: {slots: 1}}", "q"), 11.0)
     assert made.member(job(1)) == Member("ada", "a")
     made.give_back(job(1), 12.0)
-    assert made.held(Queues().scopes_of("ada", "a")[0]) == (0, 0)
+    assert made.held(Queues().scopes_of("ada", "a")[0]) == Use()
+
+
+SIZED = "each-task: {memory-mb: 1024, cpus: 1}\n"
+
+
+def test_memory_and_cpus_of_tasks_count_as_slots_do_and_the_reason_says_how_much() -> None:
+    made = share(SIZED + "users: {ann: {memory-mb: 8192}}\nqueues: {default: {cpus: 2.5}}")
+    for number, gb in ((1, 4), (2, 2), (3, 4)):
+        made.register(job(number), "ann", "", 0.0, Asked(gb * 1024, Decimal("0.5")))
+    made.register(job(4), "bob", "", 0.0)
+    made.register(job(5), "bob", "", 0.0)
+    assert order(made, 1, 2, 3) == [1, 2], "each one counts for those after it"
+    for number in (1, 2):
+        made.take(job(number), 0.0)
+    assert made.blocked_by(job(3)) == ("memory of user ann: 6144 of 8192 MB used, 4096 asked for",)
+    made.take(job(4), 0.0)
+    assert made.blocked_by(job(5)) == ("CPUs of queue default: 2 of 2.5 used, 1 asked for",)
+    assert made.held(Scope("user", "ann")) == Use(2, 2, 6144, Decimal(1))
+    assert made.held(Scope("queue", DEFAULT_QUEUE)) == Use(3, 3, 7168, Decimal(2))
+    made.give_back(job(2), 1.0)
+    assert made.blocked_by(job(3)) == ()
+
+
+def test_a_job_that_does_not_say_what_its_tasks_take_counts_as_the_file_says() -> None:
+    made = share(SIZED + "each-user: {memory-mb: 2048}", ada=(1,))
+    made.register(job(2), "bob", "", 0.0, Asked(2048))
+    assert made.demand(job(1)) == Demand(1024, Decimal(1))
+    assert made.demand(job(2)) == Demand(2048, Decimal(1))
+    made.take(job(1), 0.0)
+    made.configure(parse_queues("each-task: {memory-mb: 1500}\neach-user: {memory-mb: 2048}", "q"), 1.0)
+    assert made.held(Scope("user", "ada")) == Use(1, 1, 1500), "what runs counts by the present file"
+    made.register(job(1), "ada", "", 2.0, Asked(7))
+    assert made.held(Scope("user", "ada")) == Use(1, 1, 7), "and by what its job says now"
+
+
+def test_a_large_request_is_not_passed_by_smaller_ones_of_the_same_limit() -> None:
+    """Small jobs without end would take every piece of memory as it becomes free."""
+    made = share(SIZED + "groups: {g: {members: [ada, bob], memory-mb: 4096}}", ada=(1, 3), bob=(4,), zoe=(5,))
+    made.register(job(2), "ada", "", 0.0, Asked(4096))
+    made.take(job(1), 0.0)
+    made.give_back(job(1), 9.0)
+    made.take(job(1), 9.0)
+    made.take(job(9), 9.0)
+    claims = [claim(2), claim(3), claim(5)]
+    assert [found.job_id for found in made.order(claims, 9.0)] == [job(5)], "others are not held back"
+    reasons = {turn.claim.job_id: turn.blocked for turn in made.turns(claims, 9.0)}
+    assert reasons == {
+        job(5): (),
+        job(2): ("memory of group g: 1024 of 4096 MB used, 4096 asked for",),
+        job(3): ("an earlier request waits for memory or CPUs of group g",),
+    }
+    made.give_back(job(1), 10.0)
+    assert order(made, 2, 3, now=10.0) == [2]
+
+
+def test_blobs_of_registered_jobs_are_summed_until_their_jobs_end() -> None:
+    made = share("groups: {g: {members: [ada, bob], blob-mb: 9}}")
+    for number, user, size in ((1, "ada", 5), (2, "ada", 7), (3, "bob", 11), (4, "zoe", 13)):
+        made.register(job(number), user, "", 0.0, Asked(blob_bytes=size))
+    scopes = [Scope("user", "ada"), Scope("group", "g"), Scope("queue", DEFAULT_QUEUE), Scope("user", "eve")]
+    assert [made.blob_bytes(scope) for scope in scopes] == [12, 23, 36, 0]
+    assert [scope.name for scope in made.scopes] == ["ada", "bob", "zoe", "g"]
+    made.take(job(1), 0.0)
+    made.unregister(job(1))
+    made.unregister(job(3))
+    assert [scope.name for scope in made.scopes] == ["ada", "zoe", "g"]
+    assert [made.blob_bytes(scope) for scope in scopes] == [7, 7, 20, 0], "a slot that is not free yet holds no blob"
+
+
+def test_a_request_that_a_limit_can_never_give_holds_nobody_back() -> None:
+    """The limit was lowered after its job had been accepted."""
+    made = share(SIZED + "users: {ada: {memory-mb: 2048, cpus: 2}}", ada=(3,))
+    made.register(job(1), "ada", "", 0.0, Asked(4096))
+    made.register(job(2), "ada", "", 0.0, Asked(1, Decimal(3)))
+    assert order(made, 1, 2, 3) == [3]
 
 
 # ----------------------------------------------------------------------- model
@@ -154,9 +231,14 @@ CONFIGURATIONS = (
     "each-user: {running-jobs: 1}\nusers: {u0: {slots: 2}}",
     "queues: {q0: {weight: 2, slots: 2}, q1: {running-jobs: 1}}",
     "queues: {q0: {priority: 1, slots: 1}, q1: {weight: 5}}\ngroups: {g: {members: [u0, u1], slots: 2}}",
+    SIZED + "each-user: {memory-mb: 3072}",
+    SIZED + "each-user: {cpus: 2}\nqueues: {q0: {memory-mb: 4096, weight: 3}}",
+    SIZED + "groups: {g: {members: [u0, u1], memory-mb: 3072, cpus: 3, slots: 2}}\nqueues: {q1: {cpus: 2.5}}",
     "queues: {q0: {users: [u0]}}\ngroups: {g: {members: [u0, u1], running-jobs: 1}, h: {members: [u1, u2], slots: 1}}",
 )
 USERS, QUEUES = ("u0", "u1", "u2", ""), ("", "q0", "q1")
+ASKED = (Asked(), Asked(512), Asked(3072), Asked(None, Decimal("0.7")), Asked(2048, Decimal(2)))
+"""What tasks ask for; each limit above can give it."""
 
 
 class SharingMachine(RuleBasedStateMachine):
@@ -169,19 +251,22 @@ class SharingMachine(RuleBasedStateMachine):
         self.jobs: list[JobID] = []
         self.waiting: dict[AllocationID, Claim] = {}
         self.held: Counter[JobID] = Counter()
-        self.wanted: dict[JobID, tuple[str, str]] = {}
         self.before = self.counts()
 
     def number(self) -> int:
         self.numbers += 1
         return self.numbers
 
-    @rule(user=st.sampled_from(USERS), queue=st.sampled_from(QUEUES), requests=st.integers(1, 3))
-    def job_comes(self, user: str, queue: str, requests: int) -> None:
+    @rule(
+        user=st.sampled_from(USERS),
+        queue=st.sampled_from(QUEUES),
+        requests=st.integers(1, 3),
+        asked=st.sampled_from(ASKED),
+    )
+    def job_comes(self, user: str, queue: str, requests: int, asked: Asked) -> None:
         made = job(self.number())
-        self.wanted[made] = user, queue
         self.jobs.append(made)
-        self.share.register(made, user, queue, self.now)
+        self.share.register(made, user, queue, self.now, asked)
         for _ in range(requests):
             found = claim(self.number())
             self.waiting[found.allocation_id] = Claim(made, found.allocation_id, found.rank)
@@ -228,32 +313,41 @@ class SharingMachine(RuleBasedStateMachine):
             self.share.take(found.job_id, self.now)
         return served
 
-    def counts(self) -> tuple[Counter[Scope], Counter[Scope]]:
-        """Slots and running jobs of all, counted anew from the slots of each job."""
-        slots, running = Counter[Scope](), Counter[Scope]()
+    def counts(self) -> dict[Scope, Use]:
+        """What all use, counted anew from the slots of each job."""
+        found = dict[Scope, Use]()
         for made, count in self.held.items():
-            member = self.share.member(made)
+            member, demand = self.share.member(made), self.share.demand(made)
             for scope in self.share.queues.scopes_of(member.user, member.queue):
-                slots[scope] += count
-                running[scope] += count > 0
-        return slots, running
+                if count:
+                    found[scope] = found.get(scope, Use()).plus(count, 1, demand)
+        return found
 
     @invariant()
     def no_limit_is_exceeded(self) -> None:
         """More than a limit allows is held only if it was held before the file changed, and it never grows."""
-        slots, running = self.counts()
-        before = self.before
-        for scope in {*slots, *running}:
-            assert self.share.held(scope) == (slots[scope], running[scope])
+        found = self.counts()
+        for scope in {*found, *self.before}:
+            use, before = found.get(scope, Use()), self.before.get(scope, Use())
+            assert self.share.held(scope) == use
             limits = self.share.queues.limits_of(scope)
-            assert limits.slots is None or slots[scope] <= max(limits.slots, before[0][scope])
-            assert limits.running_jobs is None or running[scope] <= max(limits.running_jobs, before[1][scope])
-        self.before = slots, running
+            assert limits.slots is None or use.slots <= max(limits.slots, before.slots)
+            assert limits.running_jobs is None or use.jobs <= max(limits.running_jobs, before.jobs)
+            assert limits.memory_mb is None or use.memory_mb <= max(limits.memory_mb, before.memory_mb)
+            assert limits.cpus is None or use.cpus <= max(limits.cpus, before.cpus)
+        self.before = found
 
     @invariant()
     def no_slot_is_free_that_a_request_may_have(self) -> None:
+        """A limit holds each request back, or an earlier one that waits for memory or processors of that limit."""
         if self.free:
-            assert all(self.share.blocked_by(found.job_id) for found in self.waiting.values())
+            turns = self.share.turns(self.waiting.values(), self.now)
+            assert all(turn.blocked for turn in turns)
+            large = [turn for turn in turns if self.share.blocked_by(turn.claim.job_id)]
+            waited_for = {scope for turn in large for scope in self.share.queues.scopes_of(*astuple(turn.member))}
+            for turn in turns:
+                if turn not in large:
+                    assert waited_for.intersection(self.share.queues.scopes_of(*astuple(turn.member)))
 
     @invariant()
     def each_request_has_one_place(self) -> None:

@@ -77,6 +77,8 @@ JOB = replace(
     environment={"SECRET": "of-the-job"},
     configuration={
         "job.queue": "etl",
+        "job.task.memory": "2 gb",
+        "job.task.cpus": "1.5",
         "spark.sql.streaming.fileSink.log.compactInterval": "5",
         "task.spark-driver": "own",
         "spark.driver.memory": "9g",
@@ -96,7 +98,12 @@ def test_a_rescale_is_a_job_of_the_owner_of_the_other_job_and_is_never_restarted
     assert (made.owner, made.submitter, made.priority) == ("ada", "ada-on-laptop", 3)
     assert made.restart_strategy == RestartStrategyConfig.none()
     assert made.environment == {}
-    assert made.configuration == {"job.queue": "etl", "spark.sql.streaming.fileSink.log.compactInterval": "5"}
+    assert made.configuration == {
+        "job.queue": "etl",
+        "job.task.memory": "2 gb",
+        "job.task.cpus": "1.5",
+        "spark.sql.streaming.fileSink.log.compactInterval": "5",
+    }
 
 
 @pytest.mark.parametrize("query", ["", "counts", "--undo", "a b"])

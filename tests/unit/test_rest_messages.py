@@ -22,7 +22,7 @@ from runtime.protocol.descriptor import StageProgress, VertexProgress
 from runtime.protocol.diagnostics import TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
 from runtime.protocol.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
-from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
+from runtime.protocol.queues import LimitedUse, QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
 from runtime.protocol.rescales import Rescale, RescaleCause
 from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
@@ -131,7 +131,22 @@ FIGURES = _figures()
 QUEUES = QueuesOverview(
     (
         QueueStatus(
-            "etl", 3.0, 0, 1, 4, 1, None, 1, 12.5, (UserInQueue("ada", 1, 12.5, 1), UserInQueue("", 0, 0.0, 0))
+            "etl",
+            3.0,
+            0,
+            1,
+            4,
+            1,
+            None,
+            1,
+            12.5,
+            (UserInQueue("ada", 1, 12.5, 1, 2048, 1.5), UserInQueue("", 0, 0.0, 0)),
+            2048,
+            8192,
+            1.5,
+            4.0,
+            7,
+            100,
         ),
         QueueStatus("default", 1.0, 10, 0, None, 0, 8, 0, 0.0),
     ),
@@ -142,6 +157,7 @@ QUEUES = QueuesOverview(
     ),
     (ID,),
     "queues.yaml: weights is no key",
+    limits=(LimitedUse("user", "ada", 1, 6, 1, None, 2048, None, 1.5, 2.0, 7),),
 )
 """The file of queues of its cluster has become wrong."""
 STAGE = StageProgress(3, "collect at a.py:7", 8, 2, 1, "ACTIVE", (2,))

@@ -11,7 +11,7 @@ import pytest
 from actors.rpc.codec import from_plain, to_plain
 from runtime.client import NoAnswerError
 from runtime.cluster.output import SCHEMA, print_document
-from runtime.protocol.queues import QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
+from runtime.protocol.queues import LimitedUse, QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
 from runtime.rest.forms import QUEUES as FORM
 from tests.unit.test_rest_app import Site
 from tests.unit.test_rest_app import site as site  # the fixture
@@ -29,12 +29,13 @@ async def test_it_is_what_the_command_prints(site: Site, capsys: pytest.CaptureF
 async def test_each_field_is_described(site: Site) -> None:
     told = (await site.ask("GET", "/queues")).json
     fits(told, FORM)
-    (queue,), (request,) = FORM["queues"], FORM["waiting"]
+    (queue,), (request,), (limited,) = FORM["queues"], FORM["waiting"], FORM["limits"]
     described: list[tuple[Any, dict[str, Any]]] = [
         (QueuesOverview, FORM),
         (QueueStatus, queue),
         (UserInQueue, queue["users"][0]),
         (WaitingRequest, request),
+        (LimitedUse, limited),
     ]
     for model, form in described:
         assert {field.name for field in fields(model)} == set(form)

@@ -16,7 +16,7 @@ from runtime.protocol.slots import (
     SlotRequest,
     SlotStatus,
 )
-from runtime.queues.configuration import Queues, parse_queues
+from runtime.queues.configuration import Asked, Queues, parse_queues
 from runtime.resourcemanager.slot_manager import SlotManager, ordinal
 from tests.unit.test_slot_manager import JOB, SlotManagerMachine, instance, register
 
@@ -86,6 +86,30 @@ def test_a_user_gets_no_slot_beyond_the_limit_and_others_get_the_free_ones() -> 
     assert cluster.manager.waiting == 0, "no worker is started for a request that may not have its slot"
     assert cluster.free(3) == []
     assert cluster.free(1) == [2]
+
+
+def test_memory_of_tasks_is_counted_and_shown_and_a_smaller_request_does_not_pass_a_larger_one() -> None:
+    cluster = Cluster(
+        "each-task: {memory-mb: 1024, cpus: 0.5}\nusers: {ada: {memory-mb: 4096}}\nqueues: {default: {cpus: 9}}"
+    )
+    for number, memory_mb in ((1, 2048), (2, 3072), (3, None)):
+        cluster.manager.register_job(job(number), "ada", "", Asked(memory_mb))
+    cluster.manager.register_job(job(4), "bob", "")
+    cluster.add(4)
+    assert cluster.request(1, 2, 3, 4) == [1, 4]
+    large, small = "memory of user ada: 2048 of 4096 MB used, 3072 asked for", "an earlier request waits for memory or"
+    assert cluster.reasons()[2].endswith(large)
+    assert small in cluster.reasons()[3]
+    assert small in (cluster.manager.waiting_reason(request(3).allocation_id) or "")
+    assert cluster.manager.waiting == 0, "no worker is started for a request that may not have its slot"
+    found = cluster.manager.queues()
+    (queue,) = found.queues
+    assert (queue.memory_mb, queue.memory_mb_limit, queue.cpus, queue.cpus_limit) == (3072, None, 1.0, 9.0)
+    assert [(user.user, user.memory_mb, user.cpus) for user in queue.users] == [("ada", 2048, 0.5), ("bob", 1024, 0.5)]
+    ada, bob = found.limits
+    assert (ada.kind, ada.name, ada.memory_mb, ada.memory_mb_limit, ada.cpus_limit) == ("user", "ada", 2048, 4096, None)
+    assert (bob.name, bob.slots, bob.slots_limit, bob.running_jobs, bob.memory_mb) == ("bob", 1, None, 1, 1024)
+    assert cluster.free(1) == [2, 3]
 
 
 def test_slots_that_become_free_go_to_users_in_turn() -> None:

@@ -35,6 +35,9 @@ function queueTable(queues, waiting, running) {
       { title: "Priority", kind: "number", cell: (queue) => queue.priority },
       { title: "Slots in use", cell: (queue) => ofLimit(queue.slots, queue.slots_limit) },
       { title: "Running jobs", cell: (queue) => ofLimit(queue.running_jobs, queue.running_jobs_limit) },
+      { title: "Memory (MB)", cell: (queue) => ofLimit(queue.memory_mb, queue.memory_mb_limit) },
+      { title: "CPUs", cell: (queue) => ofLimit(queue.cpus, queue.cpus_limit) },
+      { title: "Blobs (MB)", cell: (queue) => ofLimit(queue.blob_mb, queue.blob_mb_limit) },
       { title: "Waiting jobs", kind: "number", cell: (queue) => count(waits(queue)) },
       { title: "Waiting requests", kind: "number", cell: (queue) => count(queue.waiting) },
     ],
@@ -59,12 +62,30 @@ function userTable(queues) {
       { title: "User", kind: "name", cell: (user) => user.user || h("span", { class: "muted" }, NO_USER) },
       { title: "Queue", kind: "name", cell: (user) => user.queue },
       { title: "Slots", kind: "number", cell: (user) => count(user.slots) },
+      { title: "Memory (MB)", kind: "number", cell: (user) => count(user.memory_mb) },
+      { title: "CPUs", kind: "number", cell: (user) => count(user.cpus) },
       { title: "Waiting requests", kind: "number", cell: (user) => count(user.waiting) },
       { title: "Slot-seconds", kind: "number", cell: (user) => count(Math.round(user.slot_seconds)) },
       { title: "Share of the queue", cell: share },
     ],
     users,
     { key: (user) => `${user.queue} ${user.user}`, none: "No user holds a slot or waits for one." },
+  );
+}
+
+function limitTable(limits) {
+  return table(
+    "Limits",
+    [
+      { title: "User or group", kind: "name", cell: (limited) => `${limited.kind} ${limited.name}` },
+      { title: "Slots in use", cell: (limited) => ofLimit(limited.slots, limited.slots_limit) },
+      { title: "Running jobs", cell: (limited) => ofLimit(limited.running_jobs, limited.running_jobs_limit) },
+      { title: "Memory (MB)", cell: (limited) => ofLimit(limited.memory_mb, limited.memory_mb_limit) },
+      { title: "CPUs", cell: (limited) => ofLimit(limited.cpus, limited.cpus_limit) },
+      { title: "Blobs (MB)", cell: (limited) => ofLimit(limited.blob_mb, limited.blob_mb_limit) },
+    ],
+    limits,
+    { key: (limited) => `${limited.kind} ${limited.name}`, none: "No user has jobs or limits of their own." },
   );
 }
 
@@ -84,7 +105,7 @@ function requestTable(waiting) {
   );
 }
 
-export function view({ queues, waiting, running, problem, has_file: hasFile }, _parameters, shell) {
+export function view({ queues, waiting, running, problem, has_file: hasFile, limits }, _parameters, shell) {
   if (!hasFile) {
     return [
       heading("Queues"),
@@ -106,6 +127,7 @@ export function view({ queues, waiting, running, problem, has_file: hasFile }, _
       ),
     card("Queues", queueTable(queues, waiting, running)),
     card("Users", userTable(queues)),
+    limits.length > 0 && card("Limits", limitTable(limits)),
     h(
       "section",
       { class: "card", key: "waiting" },
