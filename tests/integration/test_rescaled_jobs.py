@@ -98,10 +98,10 @@ def test_a_job_goes_on_from_a_savepoint_with_other_partitions(rocksdb: Cluster, 
 
 
 def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: Cluster, tmp_path: Path) -> None:
+    """By the command and from Python; batches between a savepoint and the rescale are done once more."""
     cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
     source.write(3)
-    script = write_job(tmp_path, STREAM, "stream.py")
-    job_id = cluster.submit(script, str(source.directory), str(sink), str(live))
+    job_id = cluster.submit(write_job(tmp_path, STREAM, "stream.py"), str(source.directory), str(sink), str(live))
     await_value(lambda: committed(live) >= 2)
 
     def begun(name: str) -> tuple[subprocess.Popen[str], Path]:
@@ -110,10 +110,20 @@ def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: 
         process = subprocess.Popen(cluster.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         return process, await_value(lambda: next((tmp_path / name).glob("savepoint-*"), None))
 
+    def goes_on_with(done: RescaledJob, partitions: int, repeated: int = 0) -> None:
+        """The tasks restart from a savepoint, repeat batches, and further ones have so many partitions."""
+        await_value(lambda: restored_from(cluster, job_id) == done.savepoint)
+        before = read_savepoint(Path(done.savepoint)).queries[0].snapshot.batch_id
+        source.write(2)
+        await_value(lambda: committed(live) > before + repeated + 2)
+        await_value(lambda: partitions_of(live, committed(live) + 1) == list(range(partitions)))
+
     words = "job", "rescale", "--savepoint", str(tmp_path / "refused"), "--partitions", "2"
     refused = cluster.run(*words, job_id, check=False)
     assert (refused.returncode, "its state has 2 partitions already" in refused.stderr) == (1, True)
     assert list((tmp_path / "refused").iterdir()) == []
+    refused = cluster.run("job", "rescale", "--undo", job_id, check=False)
+    assert (refused.returncode, f"job {job_id} was not rescaled" in refused.stderr) == (1, True)
 
     killed, _ = begun("killed")
     with killed:
@@ -129,61 +139,28 @@ def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: 
         rescaling.send_signal(signal.SIGCONT)
         output, errors = rescaling.communicate()
     assert rescaling.returncode == 0, errors
-    done = parsed(("job", "rescale"), output)
-    assert (done["job_id"], done["partitions"], done["original"]) == (job_id, 5, str(taken))
-    await_value(lambda: restored_from(cluster, job_id) == done["savepoint"])
-    source.write(2)
-    source.close()
-    await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4])
-    await_value(lambda: rows_so_far(sink) == source.expected)
-    assert partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4]
+    answer = parsed(("job", "rescale"), output)
+    rescaled = RescaledJob(job_id, 5, answer["savepoint"], str(taken))
+    assert (answer["job_id"], answer["partitions"], answer["original"]) == (job_id, 5, str(taken))
+    goes_on_with(rescaled, 5, repeated=3)
 
-    cluster.run("job", "rollback", "--to", done["original"], job_id)
-    await_value(lambda: restored_from(cluster, job_id) == done["original"])
-    await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1] and committed(live) > batch)
-    await_value(lambda: rows_so_far(sink) == source.expected)
-    cluster.run("job", "cancel", job_id)
-    assert rows_of(sink) == source.expected
-
-
-def test_a_rescale_from_python_is_undone_by_the_command_and_from_python(rocksdb: Cluster, tmp_path: Path) -> None:
-    cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
-    source.write(3)
-    job_id = cluster.submit(write_job(tmp_path, STREAM, "stream.py"), str(source.directory), str(sink), str(live))
-    await_value(lambda: committed(live) >= 2)
-    refused = cluster.run("job", "rescale", "--undo", job_id, check=False)
-    assert (refused.returncode, f"job {job_id} was not rescaled" in refused.stderr) == (1, True)
+    # Batches were committed since: what they did stays, and only the number of partitions is the former one.
+    words = "job", "rescale", "--undo", "--json", "--savepoint", str(tmp_path / "undone")
+    answer = parsed(words, cluster.run(*words, job_id).stdout)
+    undone = RescaledJob(job_id, 2, answer["savepoint"], answer["original"])
+    assert (answer["partitions"], Path(undone.original).parent) == (2, tmp_path / "undone")
+    before, after = (read_savepoint(Path(one.original)).queries[0].snapshot for one in (rescaled, undone))
+    assert after.batch_id > before.batch_id
+    goes_on_with(undone, 2)
 
     with cluster.client() as client:
         job: Job[Any] = Job(client, JobID(job_id))
-
-        def goes_on_with(done: RescaledJob, partitions: int) -> None:
-            """The tasks restart from a savepoint, and further batches have so many partitions."""
-            await_value(lambda: restored_from(cluster, job_id) == done.savepoint)
-            before = read_savepoint(Path(done.savepoint)).queries[0].snapshot.batch_id
-            source.write(2)
-            await_value(lambda: committed(live) > before + 2)
-            await_value(lambda: partitions_of(live, committed(live) + 1) == list(range(partitions)))
-
-        rescaled = asyncio.run(rescaled_in_a_loop(job, 5, tmp_path / "savepoints"))
-        assert (rescaled.job_id, rescaled.partitions) == (job_id, 5)
-        goes_on_with(rescaled, 5)
-
-        # Batches were committed since: what they did stays, and only the number of partitions is the former one.
-        words = "job", "rescale", "--undo", "--json", "--savepoint", str(tmp_path / "undone"), job_id
-        answer = parsed(words, cluster.run(*words).stdout)
-        undone = RescaledJob(job_id, 2, answer["savepoint"], answer["original"])
-        assert (answer["partitions"], Path(undone.original).parent) == (2, tmp_path / "undone")
-        before, after = (read_savepoint(Path(one.original)).queries[0].snapshot for one in (rescaled, undone))
-        assert after.batch_id > before.batch_id
-        goes_on_with(undone, 2)
-
-        # No batch was committed since: the job goes back to the former savepoint itself.
-        again = job.rescale(3, directory=tmp_path / "savepoints")
+        again = asyncio.run(rescaled_in_a_loop(job, 3, tmp_path / "savepoints"))
+        assert (again.job_id, again.partitions) == (job_id, 3)
         await_value(lambda: restored_from(cluster, job_id) == again.savepoint)
+        # No batch was committed since: the job goes back to the former savepoint itself.
         back = job.undo_rescale()
-        expected = RescaledJob(job_id, 2, again.original, again.savepoint)
-        assert back == expected
+        assert back == RescaledJob(job_id, 2, again.original, again.savepoint)
         goes_on_with(back, 2)
 
     source.close()
