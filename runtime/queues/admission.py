@@ -88,7 +88,8 @@ class Admission:
             for scope in scopes:
                 self._check_rate(queues, scope, now)
             self._accepted.append((now, job_id, member))
-        self._under_way[job_id], self._under_way_bytes[job_id] = member, blob_bytes
+        self._under_way[job_id] = member
+        self._under_way_bytes[job_id] = blob_bytes
 
     def settle(self, job_id: JobID) -> None:
         """Note that a job is stored, and in the list of live jobs, or that storing it has failed."""

@@ -73,3 +73,21 @@ def test_a_refused_submission_counts_for_nothing() -> None:
     admission.admit(queues, job(2), ADA, {}, [], 0.0)
     with pytest.raises(OverLimitError, match="group g has submitted 1 of 1"):
         admission.admit(queues, job(3), ADA, {}, [], 0.0)
+
+
+def test_blobs_count_once_while_their_job_is_stored_and_not_after_that_has_failed() -> None:
+    queues, admission = parse_queues("each-user: {blob-mb: 10}", "q"), Admission()
+    size = 6 << 20
+    for _ in range(2):
+        admission.admit(queues, job(1), ADA, {}, [], 0.0, blob_bytes=size)
+    with pytest.raises(OverLimitError, match="blobs of user ada: 6 of 10 MB held"):
+        admission.admit(queues, job(2), ADA, {}, [], 0.0, blob_bytes=size)
+    admission.admit(queues, job(2), BOB, {job(1): ADA}, [], 0.0, blob_bytes=size)
+    admission.settle(job(1))
+    admission.admit(queues, job(3), ADA, {job(1): ADA}, [], 0.0, blob_bytes=size, held_bytes={job(1): 1})
+    full = {job(4): BOB}
+    admission.admit(queues, job(5), BOB, full, [], 0.0, held_bytes={job(4): 99 << 20})
+    assert not {job(1)} & {*admission._under_way_bytes}
+    admission.clear()
+    assert not admission._under_way_bytes
+    admission.admit(queues, job(6), ADA, {}, [], 0.0, blob_bytes=size)

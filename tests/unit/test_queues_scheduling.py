@@ -130,6 +130,7 @@ def test_a_job_s_slots_count_until_they_are_free_also_after_its_end_and_before_i
     made.give_back(job(1), 7.0)
     assert (made.blocked_by(job(2)), made.running) == ((), ())
     assert made.member(job(1)) == Member("", DEFAULT_QUEUE), "it is forgotten"
+    assert not made._held, "and so is whose limits it counted for"
 
 
 def test_other_queues_and_limits_are_in_use_at_once() -> None:
