@@ -224,8 +224,8 @@ MUTANTS = (
         "thawed-dispatcher-drops-old-jobs",
         "A Dispatcher whose lease is over drops nothing from the archive, which is its successor's, too.",
         _DISPATCHER,
-        "        while self.may_act(term):",
-        "        while self._term == term:",
+        "        while self.may_act(term):  # the archive",
+        "        while self._term == term:  # the archive",
         ("contract/test_dispatcher_revoked.py::test_a_thawed_dispatcher_drops_no_old_jobs",),
     ),
     Mutant(

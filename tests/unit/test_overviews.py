@@ -57,8 +57,8 @@ def test_every_state_of_a_job_has_an_application_status() -> None:
 
 def test_a_cluster_is_counted_from_its_resources_and_its_jobs() -> None:
     states = [JobStatus.FINISHED, JobStatus.FAILED, JobStatus.FINISHED, JobStatus.CANCELED]
-    overview = ClusterOverview.of(ResourceOverview(2, 8, 3, 1), 4, states, 1, 2)
-    assert dataclasses.astuple(overview) == (2, 8, 3, 1, 4, 2, 1, 1, 1, 2)
+    overview = ClusterOverview.of(ResourceOverview(2, 8, 3, 1), 4, states, 1, 2, "/s")
+    assert dataclasses.astuple(overview) == (2, 8, 3, 1, 4, 2, 1, 1, 1, 2, "/s")
 
 
 def test_the_priority_of_a_job_travels_and_is_none_unless_given() -> None:
