@@ -107,7 +107,9 @@ def parts_of(
         part for one in chosen for part in _parts_of_operator(query.name, one, properties.get(one.id, ""), variable)
     ]
     if not found:
-        raise SavepointError(f"query {query.name!r} has no state variable {variable!r}", "see `savepoint info`")
+        raise SavepointError(
+            f"query {query.name!r} has no state variable {variable!r}", "see `understudy savepoint info`"
+        )
     for part in found:
         try:
             RowEncoder(part.family.key, is_key=True)

@@ -382,7 +382,7 @@ class _QueryEditor:
         return found
 
 
-_SAME_TYPES = "return a DataFrame with the columns key and value of the types that `savepoint info` shows"
+_SAME_TYPES = "return a DataFrame with the columns key and value of the types that `understudy savepoint info` shows"
 
 
 def _no_repartition(_location: Path, _partitions: int, _settings: Mapping[str, str]) -> None:
