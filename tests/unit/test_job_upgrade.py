@@ -147,7 +147,7 @@ class Cluster:
             return OperationStatus(trigger_id, OperationState.FAILED, error=self.stop_fails), None
         if trigger_id not in self.stops:
             self._live(job_id)
-            path = self._savepoint(f"stopped-{job_id[:2]}", directory)
+            path = self._savepoint(f"stopped-{job_id}", directory)
             self.stops[trigger_id] = OperationStatus(trigger_id, OperationState.COMPLETED, path=path)
             self.jobs[job_id] = JobStatus.FINISHED
         return self.stops[trigger_id], JobStatus.FINISHED
@@ -345,10 +345,10 @@ def test_the_new_version_takes_over_and_keeps_all_but_the_code(cluster: Cluster)
     blue = cluster.graphs[BLUE]
     cluster.graphs[BLUE] = replace(blue, artifacts=(library, *blue.artifacts), client_heartbeat_timeout_s=5.0)
     done = upgraded(cluster)
-    savepoint = str(cluster.root / "savepoints" / "stopped-b1")
+    savepoint = str(cluster.root / "savepoints" / f"stopped-{BLUE}")
     assert done == UpgradedJob(done.job_id, BLUE, "upgraded", "", savepoint, {BATCH: 1})
     assert (cluster.running, cluster.jobs[BLUE]) == (["# commit green"], JobStatus.FINISHED)
-    assert cluster.savepoints == ["stopped-b1"], "the one of the check is removed"
+    assert cluster.savepoints == [f"stopped-{BLUE}"], "the one of the check is removed"
     graph = cluster.graphs[JobID(done.job_id)]
     assert (graph.name, graph.argv, graph.priority, graph.environment) == (
         "clicks",
