@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
-from weakref import WeakValueDictionary
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, FencingError, UnknownActor, WireError
+from actors.errors import ActorError, FencingError, WireError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
@@ -25,29 +24,18 @@ from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
 from conf.configuration import Configuration
-from conf.errors import ConfigurationError
 from conf.files import sync_names
-from conf.options import AutoscalingOptions, BlobOptions, CheckpointingOptions, JobOptions, QueueOptions
+from conf.options import BlobOptions, CheckpointingOptions, JobOptions, QueueOptions
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.names import change_lock, rescale_job_id, savepoint_name
-from runtime.checkpoint.retained import describe_state
+from runtime.checkpoint.names import rescale_job_id, savepoint_name
 from runtime.checkpoint.savepoint import dispose_savepoint, read_savepoint
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.attached_jobs import AttachedJobs
-from runtime.dispatcher.autoscaling import (
-    Advice,
-    Autoscaling,
-    advise,
-    autoscaling_of,
-    changed_at,
-    next_change,
-    obstacle,
-    present_state,
-)
 from runtime.dispatcher.job_master_starts import JobMasterStarts
-from runtime.dispatcher.rescale_job import rescale_graph, rescale_status, settled
+from runtime.dispatcher.rescale_job import rescale_status
+from runtime.dispatcher.rescales import Rescales
 from runtime.dispatcher.resource_cleaner import JobBlobs, ResourceCleaner
-from runtime.environment.claims import is_claimed
+from runtime.dispatcher.running_job import DETAILS_TIMEOUT_S, RunningJob
 from runtime.environment.context import ComponentContext, blob_client
 from runtime.feature_level import (
     Component,
@@ -74,7 +62,7 @@ from runtime.history.reader import log_keys
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, TriggerID
 from runtime.job_logs import FUNCTION_FILES, logs_owner
 from runtime.jobgraph.codec import decode_job_graph, encode
-from runtime.jobgraph.errors import JobGraphError, JobGraphVersionError
+from runtime.jobgraph.errors import JobGraphVersionError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
 from runtime.leaders import LeaderFollower
@@ -103,7 +91,6 @@ from runtime.protocol.errors import (
     JobSubmissionError,
     JobVertexNotFoundError,
     QueueRejectedError,
-    RescaleInProgressError,
     SubmissionLimitError,
     UnknownOperationError,
 )
@@ -121,7 +108,7 @@ from runtime.protocol.messages import (
     TaskManagerView,
 )
 from runtime.protocol.queues import WaitingRequest
-from runtime.protocol.rescales import Rescale, RescaleCause
+from runtime.protocol.rescales import Rescale
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
@@ -138,9 +125,7 @@ RESULT_WAIT_S = 5.0
 MASTER_TIMEOUT_S = 60.0
 LOGS_TIMEOUT_S = 30.0
 FIND_TIMEOUT_S = 2.0
-DETAILS_TIMEOUT_S = 2.0
 RELEASE_TIMEOUT_S = 5.0
-AUTOSCALE_LOOK_S = 30.0
 
 _ENDED_JOBS = {
     JobStatus.FINISHED: "numFinishedJobs",
@@ -195,114 +180,6 @@ class DispatcherMetrics:
         self._duration.update(took_s * 1000)
 
 
-class RunningJob:
-    """A job that is not over, as its JobMaster reports it, or has reported it last.
-
-    Args:
-        first: its details before its JobMaster has answered.
-        leader: follows its JobMaster.
-        ended: returns how the job has ended once it is archived; None before.
-        queue: name of the queue that it asks for; empty for none.
-        blob_bytes: bytes of the blobs with its files.
-    """
-
-    def __init__(
-        self,
-        first: JobDetails,
-        leader: LeaderFollower[JobMasterGateway],
-        ended: Callable[[JobID], JobDetails | None],
-        queue: str = "",
-        blob_bytes: int = 0,
-    ) -> None:
-        self.job_id = first.job_id
-        self.owner = first.owner
-        self.queue = queue
-        self.autoscaling: Autoscaling | None = None
-        self.blob_bytes = blob_bytes
-        self.leader = leader
-        self.over = asyncio.Event()
-        self._last_known = first
-        self._ended = ended
-
-    @property
-    def gateway(self) -> JobMasterGateway:
-        """Gateway of the present JobMaster; raises `JobNotReachableError`."""
-        if self.leader.gateway is None:
-            raise JobNotReachableError(f"the JobMaster of job {self.job_id} is being started; ask again in a moment")
-        return self.leader.gateway
-
-    def last_known(self) -> ArchivedExecutionGraph:
-        """Return what is known of the job without its JobMaster: no tasks."""
-        known = self._last_known
-        return ArchivedExecutionGraph(
-            job_id=known.job_id,
-            name=known.name,
-            kind=known.kind,
-            status=known.status,
-            timestamps={JobStatus.INITIALIZING.value: known.start_ms},
-            tasks=(),
-            vertices=(),
-            failure=None,
-            failure_history=(),
-            restarts=0,
-            restart_strategy="",
-            submitter=known.submitter,
-            is_function=known.is_function,
-            owner=known.owner,
-        )
-
-    async def details(self) -> JobDetails:
-        """Return the job in one line."""
-        if self.leader.gateway is not None:
-            try:
-                async with asyncio.timeout(DETAILS_TIMEOUT_S):
-                    details = await self.leader.gateway.request_job_details()
-                    if details.status.is_globally_terminal:
-                        # No client sees an end before it is recorded: the JobMaster is about to report it.
-                        await self.over.wait()
-                        return self._ended(self.job_id) or details
-                    self._last_known = details
-            except (ActorError, GatewayError, TimeoutError) as error:
-                logger.info("the JobMaster of job %s does not answer: %s", self.job_id, error)
-            else:
-                return self._last_known
-        return self._unconfirmed()
-
-    def _unconfirmed(self) -> JobDetails:
-        """Return the state to show while a job's JobMaster does not answer: never RUNNING, which is not known then."""
-        known = self._last_known
-        if known.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
-            return known
-        return replace(known, status=JobStatus.RECONCILING, end_ms=None, tasks_per_state={}, tasks_total=0)
-
-    async def request(self) -> ArchivedExecutionGraph:
-        """Return the job with its tasks; wait for an end that is not recorded yet.
-
-        Raises:
-            JobNotReachableError: the job has no JobMaster at present, or its end is still being recorded.
-        """
-        graph = await self.gateway.request_job()
-        self._last_known = replace(self._last_known, status=graph.status)
-        if graph.status.is_globally_terminal:
-            try:
-                async with asyncio.timeout(DETAILS_TIMEOUT_S):
-                    await self.over.wait()
-            except TimeoutError:
-                raise JobNotReachableError(f"the end of job {self.job_id} is being recorded; ask again") from None
-        return graph
-
-    async def try_to_request(self) -> ArchivedExecutionGraph | None:
-        """Return the job with its tasks; None while its JobMaster does not answer."""
-        try:
-            async with asyncio.timeout(DETAILS_TIMEOUT_S):
-                graph = await self.gateway.request_job()
-                self._last_known = replace(self._last_known, status=graph.status)
-                return graph
-        except (ActorError, JobNotReachableError, TimeoutError) as error:
-            logger.info("the JobMaster of job %s does not answer: %s", self.job_id, error)
-            return None
-
-
 class Dispatcher(LeaderEndpoint, DispatcherGateway):
     """Accepts jobs and answers questions about them. Its JobMasters are the master's children, so they outlive it.
 
@@ -352,13 +229,22 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._log_dir = log_dir
         self._savepoint_dir = savepoint_dir
         self._history = history
-        self._configuration = configuration or Configuration()
         self._sweep_interval_s = sweep_interval_s
         self._job_blobs = JobBlobs(self, receptionist)
         self._cleaner = ResourceCleaner(ha, master, self._job_blobs, log_dir, lambda term: self._term == term)
         self._jobs: dict[JobID, RunningJob] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
-        self._rescaling: WeakValueDictionary[JobID, asyncio.Lock] = WeakValueDictionary()
+        self._rescales = Rescales(
+            self,
+            self._jobs,
+            archive.find,
+            savepoint_dir,
+            configuration or Configuration(),
+            running=self._running,
+            show=self._job,
+            submitted=self._graph_of,
+            submit=lambda graph: self.submit_job(Inline(encode(graph))),
+        )
         self.metrics = DispatcherMetrics(service, lambda: len(self._jobs) if self._term else None, archive.details)
         self._attached = AttachedJobs()
         self._queues = QueuesFile(queues)
@@ -443,7 +329,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         """Begin to expire archived jobs, and to sweep the blobs of jobs without a record."""
         if self._term is not None:
             self.spawn(self._expire(self._term), "dropping old jobs")
-            self.spawn(self._autoscale(self._term), "rescaling jobs by itself")
+            self.spawn(self._rescales.autoscale(self._term), "rescaling jobs by itself")
             # At once: from then on the BlobServer rejects a former leader, whose list may be older.
             sweeping = self._cleaner.sweep_blobs(
                 self._term,
@@ -664,7 +550,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         )
         leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         running = RunningJob(details, leader, self._archive.find, _queue_of(graph), graph.blob_bytes)
-        running.autoscaling = self._autoscaling_of(graph)
+        running.autoscaling = self._rescales.autoscaling_of(graph)
         self._jobs[job_id] = running
         await leader.start()
         if graph.client_heartbeat_timeout_s is not None:
@@ -886,7 +772,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         if archived is not None:
             return archived
         running = self._find(job_id)
-        graph = await self._with_ended_rescales(running, await running.request())
+        graph = await self._rescales.with_ended(running, await running.request())
         if all(task.state is not ExecutionState.SCHEDULED for task in graph.tasks):
             return graph
         # The JobMaster knows what each request waited for when it was made; its place has changed since.
@@ -919,6 +805,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         if archived is not None:
             raise JobAlreadyTerminatedError(_ended_already(archived))
         return self._find(job_id)
+
+    async def _graph_of(self, job_id: JobID) -> JobGraph:
+        return decode_job_graph(await self._ha.job_graph_store().get(job_id))
 
     async def _ended(self, job_id: JobID) -> ArchivedExecutionGraph | None:
         """Return a job that is over; None for any other."""
@@ -1007,137 +896,11 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     ) -> JobID:
         rescale_id = rescale_job_id(job_id, trigger_id)
         begun = Rescale(trigger_id, partitions, is_undo=partitions is None, rescale_job=rescale_id)
-        return await self._rescale(job_id, begun, query, target_directory)
-
-    async def _rescale(self, job_id: JobID, begun: Rescale, query: str, target_directory: str) -> JobID:
-        """Submit the job that rescales another one, unless it was submitted; raises as `trigger_rescale`."""
-        trigger_id, rescale_id = begun.trigger_id, JobID(begun.rescale_job)
-        lock = self._rescaling.setdefault(job_id, asyncio.Lock())
-        async with lock:
-            if rescale_id in self._jobs or self._archive.find(rescale_id) is not None:
-                return rescale_id
-            running = self._running(job_id)
-            job = decode_job_graph(await self._ha.job_graph_store().get(job_id))
-            graph = rescale_graph(job, trigger_id, begun.partitions, query, target_directory, _now_ms())
-            await self._refuse_second_rescale(running, trigger_id)
-            # A command locks the file before it reports its rescale, which waits for this: one of the two is refused.
-            if await self.run_blocking(is_claimed, change_lock(self._savepoint_dir, job_id)):
-                raise RescaleInProgressError(
-                    f"a command rescales or upgrades job {job_id} at this moment; try again when it has ended"
-                )
-            await self._record_rescale(running, begun)
-            try:
-                return await self.submit_job(Inline(encode(graph)))
-            except (GatewayError, JobGraphError) as error:
-                await self._record_rescale(running, replace(begun, state=OperationState.FAILED, error=str(error)))
-                raise
-
-    def _autoscaling_of(self, graph: JobGraph) -> Autoscaling | None:
-        own = {key: text for key, text in graph.configuration.items() if key.startswith("autoscaling.")}
-        try:
-            return autoscaling_of(self._configuration.overlaid(own, "the job") if own else self._configuration)
-        except ConfigurationError as error:
-            self.log.warning("job %s is not rescaled by itself: %s", graph.job_id, error)
-            return None
-
-    async def _autoscale(self, term: LeaderTerm) -> None:
-        interval_s = self._configuration.get(AutoscalingOptions.INTERVAL)
-        while self.may_act(term):
-            await asyncio.sleep(interval_s)
-            for job in list(self._jobs.values()):
-                if job.autoscaling is not None and self.may_act(term):
-                    await self._autoscale_job(job, job.autoscaling)
-
-    async def _autoscale_job(self, job: RunningJob, settings: Autoscaling) -> None:
-        """Look at one job, and rescale it if that is to be; a failure is retried at a later look."""
-        try:
-            async with asyncio.timeout(AUTOSCALE_LOOK_S):
-                change = await self._change_of(job, settings)
-            if change is None:
-                return
-            what = f"query {change.query!r} of job {job.job_id} from {change.partitions} to {change.wanted} partitions"
-            if settings.is_dry_run:
-                self.log.info("would rescale %s: %s", what, change.reason)
-                return
-            self.log.info("rescales %s: %s", what, change.reason)
-            trigger_id = TriggerID.random()
-            begun = Rescale(
-                trigger_id,
-                change.wanted,
-                cause=RescaleCause.AUTOSCALER,
-                reason=change.reason,
-                rescale_job=rescale_job_id(job.job_id, trigger_id),
-            )
-            await self._rescale(job.job_id, begun, change.query, "")
-        except (ActorError, GatewayError, JobGraphError, CheckpointError, OSError) as error:
-            self.log.info("job %s is not rescaled by itself now: %s", job.job_id, error or type(error).__name__)
-
-    async def _change_of(self, job: RunningJob, settings: Autoscaling) -> Advice | None:
-        """Return the change that a job needs now; None if it needs none, or none can be made."""
-        graph = await self._job(job.job_id)
-        state = present_state(graph.checkpoints, graph.rescales)
-        if graph.status is not JobStatus.RUNNING or not state:
-            return None
-        histories = await job.gateway.request_query_histories()
-        saved = await self.run_blocking(describe_state, Path(state))
-        restored = graph.checkpoints.latest_restored
-        changed_ms = changed_at(None if restored is None else restored.restore_timestamp, graph.rescales)
-        advice = advise(settings.policy, histories, saved, _now_ms(), changed_ms)
-        for one in advice:
-            self.log.debug("job %s, query %r: %s", job.job_id, one.query, one.reason)
-        change = next_change(advice)
-        why_not = obstacle(settings.policy, graph.rescales, _now_ms())
-        if change is not None and why_not:
-            self.log.debug("job %s would get %s partitions, but %s", job.job_id, change.wanted, why_not)
-        return None if why_not else change
+        return await self._rescales.begin(job_id, begun, query, target_directory)
 
     @rpc
     async def report_rescale(self, job_id: JobID, rescale: Rescale) -> None:
-        lock = self._rescaling.setdefault(job_id, asyncio.Lock())
-        async with lock:
-            running = self._running(job_id)
-            if not rescale.is_over:
-                await self._refuse_second_rescale(running, rescale.trigger_id)
-            await self._record_rescale(running, rescale)
-
-    async def _refuse_second_rescale(self, job: RunningJob, trigger_id: TriggerID) -> None:
-        """Raise `RescaleInProgressError` if another job of the cluster rescales this one."""
-        for other in (await job.gateway.request_job()).rescales:
-            if not other.is_over and other.trigger_id != trigger_id and other.rescale_job in self._jobs:
-                raise RescaleInProgressError(
-                    f"job {other.rescale_job} rescales job {job.job_id} already; wait until it has ended, or cancel it"
-                )
-
-    async def _record_rescale(self, job: RunningJob, rescale: Rescale) -> None:
-        try:
-            await job.gateway.report_rescale(rescale)
-        except UnknownActor as error:  # a JobMaster of release 0.1.0
-            self.log.warning("the history of job %s misses a rescale: %s", job.job_id, error)
-
-    async def _record_ended_rescale(self, job: RunningJob, rescale: Rescale) -> None:
-        try:
-            await self._record_rescale(job, rescale)
-        except (ActorError, GatewayError) as error:
-            self.log.info("a later request records the end of a rescale of job %s: %s", job.job_id, error)
-
-    async def _with_ended_rescales(self, job: RunningJob, graph: ArchivedExecutionGraph) -> ArchivedExecutionGraph:
-        """Return a job whose rescales have failed if nothing does them any more; its history gets to know that."""
-        if all(rescale.is_over for rescale in graph.rescales):
-            return graph
-        is_locked = await self.run_blocking(is_claimed, change_lock(self._savepoint_dir, job.job_id))
-        lock = self._rescaling.get(job.job_id)
-        is_requested = lock is not None and lock.locked()
-        shown = []
-        for known in graph.rescales:
-            if known.rescale_job:
-                does = JobID(known.rescale_job)
-                rescale = settled(known, is_alive=is_requested or does in self._jobs, ended=self._archive.find(does))
-            else:
-                rescale = settled(known, is_alive=is_locked)
-            if rescale is not known:
-                self.spawn(self._record_ended_rescale(job, rescale), f"recording a rescale of job {job.job_id}")
-            shown.append(rescale)
-        return replace(graph, rescales=tuple(shown))
+        await self._rescales.report(job_id, rescale)
 
     @rpc
     async def request_rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:

@@ -14,7 +14,8 @@ from actors.errors import RecipientUnreachable
 from actors.rpc.codec import decode_error, encode_error
 from blob.errors import BlobNotFound
 from blob.offload import Inline
-from runtime.dispatcher.endpoint import Dispatcher, RunningJob
+from runtime.dispatcher.endpoint import Dispatcher
+from runtime.dispatcher.running_job import RunningJob
 from runtime.ids import AllocationID, JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph

@@ -13,7 +13,8 @@ import pytest
 from actors.errors import RecipientUnreachable
 from blob.errors import BlobNotFound
 from blob.key import BlobKey
-from runtime.dispatcher.endpoint import Dispatcher, RunningJob
+from runtime.dispatcher.endpoint import Dispatcher
+from runtime.dispatcher.running_job import RunningJob
 from runtime.history.directory import HistoryDirectory
 from runtime.history.figures import Sample, read_samples
 from runtime.ids import JobID

@@ -30,10 +30,10 @@ from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import RescaledJob
 from runtime.cluster.rescale_task import _arguments
 from runtime.cluster.rescaling import changing
-from runtime.dispatcher import endpoint
+from runtime.dispatcher import rescales
 from runtime.dispatcher.autoscaling import AutoscalePolicy, Autoscaling
-from runtime.dispatcher.endpoint import RunningJob
 from runtime.dispatcher.rescale_job import rescale_graph, rescale_status
+from runtime.dispatcher.running_job import RunningJob
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.errors import ClusterError
 from runtime.ids import JobID, TriggerID
@@ -314,7 +314,7 @@ async def busy(dispatcher: Recording, monkeypatch: pytest.MonkeyPatch) -> Record
         conf = {"spark.sql.shuffle.partitions": "4"}
         return [QueryDescription("counts", operators=(OperatorDescription(0, "dedupe"),), conf=conf)]
 
-    monkeypatch.setattr(endpoint, "describe_state", describe)
+    monkeypatch.setattr(rescales, "describe_state", describe)
     await dispatcher._run(PLAIN, JobStatus.RUNNING)
     return dispatcher
 
@@ -323,9 +323,9 @@ async def look(dispatcher: Recording, **settings: str) -> None:
     """Let it look at the job once, as its loop does."""
     job = dispatcher._jobs[JOB.job_id]
     given = {"autoscaling.partitions": "2..16", **{f"autoscaling.{key}": text for key, text in settings.items()}}
-    found = dispatcher._autoscaling_of(replace(PLAIN, configuration=given))
+    found = dispatcher._rescales.autoscaling_of(replace(PLAIN, configuration=given))
     assert found is not None
-    await dispatcher._autoscale_job(job, found)
+    await dispatcher._rescales.look_at(job, found)
 
 
 async def test_a_busy_job_is_rescaled_by_itself_and_the_history_says_why(busy: Recording) -> None:
@@ -384,13 +384,13 @@ async def test_the_leader_looks_at_the_jobs_that_ask_for_it_until_it_is_revoked(
         if len(looked) == 3:
             busy._term = None
 
-    monkeypatch.setattr(busy, "_autoscale_job", look_at)
+    monkeypatch.setattr(busy._rescales, "look_at", look_at)
     monkeypatch.setattr(busy, "may_act", lambda term: busy._term == term)
-    busy._configuration = SimpleNamespace(get=lambda option: 0.0)  # type: ignore[assignment]
+    busy._rescales._configuration = SimpleNamespace(get=lambda option: 0.0)  # type: ignore[assignment]
     await busy._run(job_of(8), JobStatus.RUNNING)
     policy = AutoscalePolicy()
     busy._jobs[JOB.job_id].autoscaling = Autoscaling(policy, is_dry_run=False)
-    await asyncio.wait_for(busy._autoscale(TERM), PATIENCE_S)
+    await asyncio.wait_for(busy._rescales.autoscale(TERM), PATIENCE_S)
     assert looked == [JOB.job_id] * 3
 
 
@@ -398,9 +398,9 @@ async def test_settings_that_a_release_does_not_know_leave_the_job_alone(
     dispatcher: Recording, caplog: pytest.LogCaptureFixture
 ) -> None:
     later = replace(PLAIN, configuration={"autoscaling.partitions": "2..16", "autoscaling.of-tomorrow": "1"})
-    assert dispatcher._autoscaling_of(later) is None
+    assert dispatcher._rescales.autoscaling_of(later) is None
     assert f"job {JOB.job_id} is not rescaled by itself" in caplog.text
-    assert dispatcher._autoscaling_of(PLAIN) is None
+    assert dispatcher._rescales.autoscaling_of(PLAIN) is None
 
 
 async def test_what_became_of_a_rescale_is_known_by_its_job_and_the_rollback(
