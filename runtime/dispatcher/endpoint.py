@@ -236,7 +236,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._submitting: dict[JobID, asyncio.Event] = {}
         self._rescales = Rescales(
             self,
-            self._jobs,
+            lambda: self._jobs,
             archive.find,
             savepoint_dir,
             configuration or Configuration(),

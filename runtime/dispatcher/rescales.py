@@ -48,7 +48,7 @@ class Rescales:
 
     Args:
         endpoint: the Dispatcher, whose leadership and threads it uses.
-        jobs: the jobs that are not over.
+        jobs: returns the jobs that are not over.
         ended: returns how a job has ended once it is archived; None before.
         savepoint_dir: directory with the locks of jobs that are changed.
         configuration: of the cluster, for jobs that do not set ``autoscaling.*``.
@@ -61,7 +61,7 @@ class Rescales:
     def __init__(
         self,
         endpoint: LeaderEndpoint,
-        jobs: Mapping[JobID, RunningJob],
+        jobs: Callable[[], Mapping[JobID, RunningJob]],
         ended: Callable[[JobID], JobDetails | None],
         savepoint_dir: Path,
         configuration: Configuration,
@@ -87,7 +87,7 @@ class Rescales:
         trigger_id, rescale_id = begun.trigger_id, JobID(begun.rescale_job)
         lock = self._locks.setdefault(job_id, asyncio.Lock())
         async with lock:
-            if rescale_id in self._jobs or self._ended(rescale_id) is not None:
+            if rescale_id in self._jobs() or self._ended(rescale_id) is not None:
                 return rescale_id
             running = self._running(job_id)
             job = await self._submitted(job_id)
@@ -121,7 +121,7 @@ class Rescales:
     async def _refuse_second(self, job: RunningJob, trigger_id: TriggerID) -> None:
         """Raise `RescaleInProgressError` if another job of the cluster rescales this one."""
         for other in (await job.gateway.request_job()).rescales:
-            if not other.is_over and other.trigger_id != trigger_id and other.rescale_job in self._jobs:
+            if not other.is_over and other.trigger_id != trigger_id and other.rescale_job in self._jobs():
                 raise RescaleInProgressError(
                     f"job {other.rescale_job} rescales job {job.job_id} already; wait until it has ended, or cancel it"
                 )
@@ -149,7 +149,7 @@ class Rescales:
         for known in graph.rescales:
             if known.rescale_job:
                 does = JobID(known.rescale_job)
-                rescale = settled(known, is_alive=is_requested or does in self._jobs, ended=self._ended(does))
+                rescale = settled(known, is_alive=is_requested or does in self._jobs(), ended=self._ended(does))
             else:
                 rescale = settled(known, is_alive=is_locked)
             if rescale is not known:
@@ -171,7 +171,7 @@ class Rescales:
         interval_s = self._configuration.get(AutoscalingOptions.INTERVAL)
         while self._endpoint.may_act(term):
             await asyncio.sleep(interval_s)
-            for job in list(self._jobs.values()):
+            for job in list(self._jobs().values()):
                 if job.autoscaling is not None and self._endpoint.may_act(term):
                     await self.look_at(job, job.autoscaling)
 

@@ -250,6 +250,14 @@ async def test_a_second_rescale_is_refused_while_the_first_is_under_way(dispatch
     assert len(dispatcher.accepted) == 2
 
 
+async def test_a_dispatcher_that_leads_again_refuses_a_second_rescale(dispatcher: Recording) -> None:
+    await dispatcher.on_revoked()
+    await dispatcher._run(PLAIN, JobStatus.RUNNING)
+    await dispatcher.trigger_rescale(JOB.job_id, TRIGGER, 8, "", "")
+    with pytest.raises(RescaleInProgressError):
+        await dispatcher.trigger_rescale(JOB.job_id, TriggerID("c" * 32), 8, "", "")
+
+
 async def test_a_rescale_is_refused_while_a_command_changes_the_job(dispatcher: Recording, tmp_path: Path) -> None:
     await dispatcher._run(PLAIN, JobStatus.RUNNING)
     with changing(change_lock(tmp_path, JOB.job_id), JOB.job_id):
