@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+
+import pytest
 
 from runtime.environment.claims import Claim
 from runtime.spark.driver.packages import LOCK
@@ -20,18 +21,19 @@ FIND = (
 
 
 def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
+    make_cluster: Callable[..., Cluster], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Its own driver starts with them, a job with the same ones shares it, and others end their job with one line."""
-    repository = maven_repository(tmp_path / "m2").as_uri()
+    directory = tmp_path_factory.mktemp("p")  # of a short name: the line has to name it whole
+    repository = maven_repository(directory / "m2").as_uri()
     cluster = make_cluster(
         "taskmanager.spark.packages.offline=true",
         "spark.jars.packages=org.example:marker:1.0",
         f"spark.jars.repositories={repository}",
-        f"spark.jars.ivy={tmp_path / 'ivy'}",
+        f"spark.jars.ivy={directory / 'ivy'}",
         "cluster.start-timeout=10 min",
     )
-    script = write_job(tmp_path, FIND)
+    script = write_job(directory, FIND)
     same = ("--packages", "org.example:marker:1.0", "--repositories", repository)
     done = cluster.run("job", "run", *same, str(script))
     assert done.stdout == "True org.example:marker:1.0\n"
@@ -45,7 +47,7 @@ def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
     assert failed.stdout == ""
     # one line: it is not restarted
     (line,) = [line for line in failed.stderr.splitlines() if "org.example:missing:2.0 not found" in line]
-    assert "not found in " + str(tmp_path / "ivy") in line
+    assert "not found in " + str(directory / "ivy") in line
     assert "taskmanager.spark.packages.offline forbids the network" in line
     assert elsewhere not in line, "it was not asked"
     assert "Traceback" not in failed.stderr
@@ -53,7 +55,7 @@ def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
     delta = cluster.run("job", "run", "--table-format", "delta:9.9", str(script), check=False)
     assert "spark.jars.packages: io.delta:delta-spark_4.3_2.13:9.9 not found in " in delta.stderr
 
-    other = Claim(tmp_path / "ivy" / LOCK)
+    other = Claim(directory / "ivy" / LOCK)
     assert other.try_acquire()  # as a driver that fetches into the same cache
     waits = cluster.submit(script, options=asked)
     await_value(lambda: cluster.job(waits)["tasks"][0]["state"] == "INITIALIZING")

@@ -121,6 +121,7 @@ def test_two_users_share_no_driver_at_the_same_time_nor_one_after_the_other(
 
     # Eve is the third of three users: hers waits, and says for what; then she gets a driver of her own.
     people.open("a-2")
+    people.end(victims[1])  # the reason below has the number of free slots
     held = people.start("bob", "victim", "b-3")
     people.await_begun("b-3")
     waits = people.start("eve", "attack", "e-1")
@@ -130,7 +131,7 @@ def test_two_users_share_no_driver_at_the_same_time_nor_one_after_the_other(
         await_value(lambda: reason in people.understudy("eve", *words).stdout)  # noqa: B023  # called at once
     theirs = people.place(victims[0])
     people.open("a-1")
-    people.end(*victims, waits)
+    people.end(victims[0], waits)
     assert people.gate("e-1").read_text() == "None"
     assert people.place(waits) == theirs
     after = await_value(lambda: people.drivers() if len(people.drivers()) == 2 else None)
