@@ -281,6 +281,13 @@ def differences(before: Iterable[FamilyState], after: Iterable[FamilyState]) -> 
     return found
 
 
+def refuse(wrong: Sequence[str], problem: str, remedy: str) -> None:
+    """Raise `SavepointError` if anything is wrong with new state; the error has the first of it."""
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise SavepointError(f"{problem}: {wrong[0]}{more}", f"nothing was written; {remedy}")
+
+
 @dataclass(frozen=True, slots=True)
 class RescalePlan:
     """A rescale that was checked: the savepoint, its queries to rescale, the number, and where the result goes."""
@@ -512,13 +519,11 @@ def _rescaled(query: SavepointQuery, partitions: int, work: Path, tool: StateToo
             rewrite(clone / name, _with_partitions((clone / name).read_bytes(), partitions))
     taken = finish_batch(old, clone, work, interval)
     after = tool.read(work / "verified", taken.batch_id, partitions, description.operators, settings)
-    wrong = differences(before, after)
-    if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise SavepointError(
-            f"the rescaled state of query {old.name!r} is not what it was: {wrong[0]}{more}",
-            "nothing was written; keep the number of partitions, and report this",
-        )
+    refuse(
+        differences(before, after),
+        f"the rescaled state of query {old.name!r} is not what it was",
+        "keep the number of partitions, and report this",
+    )
     return replace(taken, location=old.location, sink=old.sink, is_proven=False)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -253,7 +253,7 @@ def job_autoscale(
     import time
 
     from runtime.checkpoint.retained import describe_state
-    from runtime.dispatcher.autoscaling import AutoscalePolicy, advise
+    from runtime.dispatcher.autoscaling import AutoscalePolicy, advise, changed_at, present_state
 
     if not dry_run:
         raise click.UsageError("Missing option '--dry-run': the command only shows decisions, and changes nothing.")
@@ -267,16 +267,16 @@ def job_autoscale(
                 "the job's checkpoint tells its number of partitions, and this client does not see the cluster's files",
                 "run the command on a machine that sees them",
             )
-        figures, histories = client.checkpoint_statistics(job_id), client.query_histories(job_id)
-        if figures.latest_completed is None or not figures.latest_completed.external_path:
+        job, histories = client.job(job_id), client.query_histories(job_id)
+        state = present_state(job.checkpoints, job.rescales)
+        if not state:
             raise ClusterError(
                 f"job {job_id} has no checkpoint, which would tell its number of partitions",
                 f"take one with `understudy job checkpoint {job_id}`",
             )
-        saved = describe_state(Path(figures.latest_completed.external_path))
-        restored = figures.latest_restored
-        changed_ms = None if restored is None else restored.restore_timestamp
-        advice = advise(policy, histories, saved, round(time.time() * 1000), changed_ms)
+        restored = job.checkpoints.latest_restored
+        changed_ms = changed_at(None if restored is None else restored.restore_timestamp, job.rescales)
+        advice = advise(policy, histories, describe_state(Path(state)), round(time.time() * 1000), changed_ms)
     if as_json:
         print_document(advice)
         return
@@ -667,21 +667,27 @@ def savepoint_rescale(
     """
     from runtime.checkpoint.rescale import plan_rescale
     from runtime.cluster.rescaling import compact_interval_of, java_home_of, run_plan
-    from runtime.spark.errors import SparkError
 
     interval = compact_interval_of(configuration)
+    plan = plan_rescale(path, partitions, target, *(() if query is None else (query,)))
+    _print_made(lambda: run_plan(plan, java_home_of(configuration), interval), as_json)
+
+
+def _print_made(make: Callable[[], Savepoint], as_json: bool) -> None:
+    """Print a savepoint that Spark makes, or why it did not."""
+    from runtime.spark.errors import SparkError
+
     try:
-        plan = plan_rescale(path, partitions, target, *(() if query is None else (query,)))
-        found = run_plan(plan, java_home_of(configuration), interval)
+        made = make()
     except SparkError as error:
         print_error(error)
         sys.exit(ExitStatus.FAILED)
     if as_json:
         from runtime.cluster.documents import SavepointContent
 
-        print_document(SavepointContent.of(found))
+        print_document(SavepointContent.of(made))
     else:
-        print_line(found.path)
+        print_line(made.path)
 
 
 @savepoint.command(
@@ -716,23 +722,12 @@ def savepoint_edit(
     """
     from runtime.checkpoint.edit import plan_edit
     from runtime.cluster.rescaling import compact_interval_of, java_home_of
-    from runtime.spark.errors import SparkError
     from runtime.spark.state_edit import edit, load_function
 
     interval = compact_interval_of(configuration)
     plan = plan_edit(path, target, query, operator, variable)
     function = load_function(file.absolute())
-    try:
-        found = edit(plan, function, java_home_of(configuration), interval)
-    except SparkError as error:
-        print_error(error)
-        sys.exit(ExitStatus.FAILED)
-    if as_json:
-        from runtime.cluster.documents import SavepointContent
-
-        print_document(SavepointContent.of(found))
-    else:
-        print_line(found.path)
+    _print_made(lambda: edit(plan, function, java_home_of(configuration), interval), as_json)
 
 
 @savepoint.command(name="state", epilog=examples(f"understudy savepoint state --limit 5 {_SAVEPOINT}"))

@@ -41,25 +41,15 @@ _MOST_CORES = 4
 Repartition = Callable[[Path, int, Mapping[str, str]], None]
 
 
-class SparkStateTool:
-    """The `StateTool` of a running Spark.
+class SparkStateReader:
+    """Reads the state of stopped queries by a running Spark.
 
     Args:
         spark: a session, used by this object alone: its settings change.
-        repartition: repartitions a checkpointLocation in the same driver (`LocalDriver.repartition_state`).
     """
 
-    def __init__(self, spark: SparkSession, repartition: Repartition) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._repartition = repartition
-
-    def repartition(self, location: Path, partitions: int, settings: Mapping[str, str]) -> None:
-        """Write the state in a checkpointLocation again, with another number of partitions.
-
-        Raises:
-            SparkError: Spark refuses or fails.
-        """
-        self._repartition(location, partitions, settings)
 
     def read(
         self,
@@ -111,6 +101,27 @@ class SparkStateTool:
             )
             for row in sums.collect()
         ]
+
+
+class SparkStateTool(SparkStateReader):
+    """The `StateTool` of a running Spark.
+
+    Args:
+        spark: a session, used by this object alone: its settings change.
+        repartition: repartitions a checkpointLocation in the same driver (`LocalDriver.repartition_state`).
+    """
+
+    def __init__(self, spark: SparkSession, repartition: Repartition) -> None:
+        super().__init__(spark)
+        self._repartition = repartition
+
+    def repartition(self, location: Path, partitions: int, settings: Mapping[str, str]) -> None:
+        """Write the state in a checkpointLocation again, with another number of partitions.
+
+        Raises:
+            SparkError: Spark refuses or fails.
+        """
+        self._repartition(location, partitions, settings)
 
 
 def rescale_savepoint(

@@ -50,6 +50,7 @@ from runtime.checkpoint.rescale import (
     differences,
     finish_batch,
     partitions_of,
+    refuse,
     settings_of,
 )
 from runtime.checkpoint.restore import restore_snapshot
@@ -59,7 +60,7 @@ from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.state_writer import ENCODED, NewFamily, partition_column
 from runtime.spark.errors import DriverCallError
-from runtime.spark.rescale import SparkStateTool, run_with_driver
+from runtime.spark.rescale import SparkStateReader, run_with_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -289,18 +290,13 @@ class _QueryEditor:
             decoded = self._decoded(verified, taken.batch_id, one.part)
             if _digest(decoded, one.part) != _digest(self._spark.read.parquet(f"file:{one.decoded}"), one.part):
                 wrong.append(f"{one.part}: Spark reads other keys or values than the function returned")
-        if wrong:
-            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            raise SavepointError(
-                f"the edited state of query {old.name!r} is not what it should be: {wrong[0]}{more}",
-                "nothing was written; report this",
-            )
+        refuse(wrong, f"the edited state of query {old.name!r} is not what it should be", "report this")
         return replace(taken, location=old.location, sink=old.sink, is_proven=False)
 
     def _read(self, location: Path, batch_id: int) -> list[FamilyState]:
-        tool = SparkStateTool(self._spark, _no_repartition)
+        reader = SparkStateReader(self._spark)
         operators, settings = self.query.description.operators, settings_of(self.query)
-        return tool.read(location, batch_id, partitions_of(self.query), operators, settings)
+        return reader.read(location, batch_id, partitions_of(self.query), operators, settings)
 
     def _decoded(self, location: Path, batch_id: int, part: StatePart) -> DataFrame:
         """Return keys and values of a part; fields that have the same name are numbered."""
@@ -383,10 +379,6 @@ class _QueryEditor:
 
 
 _SAME_TYPES = "return a DataFrame with the columns key and value of the types that `understudy savepoint info` shows"
-
-
-def _no_repartition(_location: Path, _partitions: int, _settings: Mapping[str, str]) -> None:
-    raise NotImplementedError("an edit does not repartition")
 
 
 def _family_of(state: FamilyState) -> tuple[int, str, str]:

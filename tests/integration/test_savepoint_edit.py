@@ -95,7 +95,7 @@ def _edit_counts(state: DataFrame, part: StatePart) -> DataFrame:
 
 
 COUNTS = [row for row in FIRST if row[0] != 20] + [(21, 25, 0)] + [(98, 25, 0)] * 3
-"""Of key 5 there are three rows, of key 21 two."""
+"""Three rows have the key 5, two the key 21."""
 
 
 def _edit_pairs(state: DataFrame, part: StatePart) -> DataFrame:

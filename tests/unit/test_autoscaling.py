@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -198,6 +199,7 @@ class Client:
 
     def __init__(self, figures: CheckpointStatsSnapshot) -> None:
         self.figures = figures
+        self.rescales: tuple[Rescale, ...] = ()
 
     def __enter__(self) -> Client:
         return self
@@ -205,8 +207,8 @@ class Client:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
-        return self.figures
+    def job(self, job_id: JobID) -> object:
+        return SimpleNamespace(checkpoints=self.figures, rescales=self.rescales)
 
     def query_histories(self, job_id: JobID) -> list[QueryHistory]:
         return [replace(history_of("counts", 0.9), at_ms=tuple(round(time.time() * 1000) for _ in range(200)))]
@@ -238,6 +240,13 @@ def test_the_command_shows_the_decision_and_changes_nothing(monkeypatch: pytest.
         "reason": "90% busy, above 80%",
     }
     assert ran("--dry-run").stdout.splitlines()[1].split() == ["counts", "2", "3", "90%", "busy,", "above", "80%"]
+    # The last checkpoint is of another number, and a rescale has changed it since.
+    before = completed(str(tmp_path / "of-other-partitions"), NOW - 1)
+    client.figures = CheckpointStatsSnapshot(latest_completed=before)
+    client.rescales = tuple(replace(done, savepoint=made.path) for done in rescales(DONE))
+    (advice,) = parsed(words, ran("--dry-run", "--json").stdout)
+    assert advice["partitions"] == 2
+
     client.sees_files = False
     assert "does not see the cluster's files" in str(ran("--dry-run").exception)
 

@@ -25,7 +25,7 @@ ARCHIVED = object()
 
 
 async def report(results_dir: Path, job_reached_terminal_state: AsyncMock) -> RescaleHistory:
-    """What a JobMaster does at the end of its job, whose results are below a directory; return its rescales."""
+    """End a job whose results are below a directory, as its JobMaster does; return its rescales."""
     history = RescaleHistory()
     history.report(Rescale(TriggerID.random(), 8), 1)
     dispatcher = SimpleNamespace(job_reached_terminal_state=job_reached_terminal_state)

@@ -1,4 +1,4 @@
-"""What a JobMaster records of the rescales of its job, and when."""
+"""Records that a JobMaster makes of the rescales of its job, and when."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ CONFIGURATIONS = (
 )
 USERS, QUEUES = ("u0", "u1", "u2", ""), ("", "q0", "q1")
 ASKED = (Asked(), Asked(512), Asked(3072), Asked(None, Decimal("0.7")), Asked(2048, Decimal(2)))
-"""What tasks ask for; each limit above can give it."""
+"""Demands of tasks; each limit above can give them."""
 
 
 class SharingMachine(RuleBasedStateMachine):
@@ -315,7 +315,7 @@ class SharingMachine(RuleBasedStateMachine):
         return served
 
     def counts(self) -> dict[Scope, Use]:
-        """What all use, counted anew from the slots of each job."""
+        """Use by everybody, counted anew from the slots of each job."""
         found = dict[Scope, Use]()
         for made, count in self.held.items():
             member, demand = self.share.member(made), self.share.demand(made)

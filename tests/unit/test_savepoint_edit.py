@@ -1,4 +1,4 @@
-"""What an edit of a savepoint decides without Spark: the parts that fit, the schemas, the encoded files."""
+"""Decisions of an edit of a savepoint without Spark: the parts that fit, the schemas, the encoded files."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def random_rounds(choice: random.Random, number: int) -> list[Round]:
 
 @dataclass(frozen=True)
 class Done:
-    """What one upgrade took.
+    """Cost of one upgrade.
 
     Attributes:
         wanted: the upgrade.
