@@ -113,9 +113,9 @@ def test_a_package_that_is_nowhere_is_one_line_with_the_repositories_and_the_rem
     asked = request(Path("/ivy"), repositories="https://me:hunter2@repo.example/maven, file:///m2")
     line = asked.explain(MISSING)
     assert line == (
-        "spark.jars.packages: org.example:missing:1.0 not found: correct the coordinates, or name a repository that the "
-        "machine reaches with --repositories URL; searched: /ivy, ~/.m2/repository, https://******@repo.example/maven, "
-        "file:///m2, Maven Central, repos.spark-packages.org"
+        "spark.jars.packages: org.example:missing:1.0 not found: correct the coordinates, or name a repository that "
+        "the machine reaches with --repositories URL; searched: /ivy, ~/.m2/repository, "
+        "https://******@repo.example/maven, file:///m2, Maven Central, repos.spark-packages.org"
     )
     assert cause_of(f"PackagesError: {line}").endswith(line), "a command shows all of it"
     assert "; searched: ~/.cache/ivy, " in request(Path.home() / ".cache" / "ivy").explain(MISSING)
