@@ -117,7 +117,7 @@ def cancel_job(cluster: Cluster, job_id: JobID, *, is_coming: bool = False) -> b
 
 @dataclass(frozen=True)
 class Work:
-    """What a task submits.
+    """A submission of a task.
 
     Args:
         script: path of a PySpark script or pipeline file, on the worker's machine.

@@ -37,7 +37,7 @@ class UnderstudyJobLink(BaseOperatorLink):
 class UnderstudySubmitOperator(BaseOperator):
     """Runs a job file on a cluster, at most one job of a task instance at a time.
 
-    A worker that takes over a task from a dead one finds the task's job again: it waits for a job that runs, and takes
+    A worker that takes over a task from a dead one finds the task's job again. It waits for a job that runs, and takes
     one that has finished. A try after a job that has failed or was cancelled submits a new one. Clearing the task
     cancels the job of the cleared try if it still runs, and submits a new one. See ``docs/airflow.md``.
 

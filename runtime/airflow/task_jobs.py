@@ -76,8 +76,8 @@ def first_step(key: TaskInstanceKey, try_number: int, states: Mapping[JobID, Job
 
     Args:
         key: the task instance.
-        try_number: of the try, from 1. A task instance has at most this many jobs in a round, so a try that begins a
-            second time, which Airflow does not plan but may happen, reports the failure of its own job.
+        try_number: of the try, from 1. A task instance has at most this many jobs in a round. So a try that begins a
+            second time reports the failure of its own job.
         states: of the jobs that the cluster knows.
     """
     cancels = tuple(_left(key, try_number, states))
@@ -159,7 +159,7 @@ def _shown(source: tuple[str, int, str], line: bytes) -> Iterator[str]:
 
 
 def one_line(text: str) -> str:
-    """Return the first line of a text that has something in it, shortened if it is very long."""
+    """Return the first line of a text that has something in it, shortened if it is long."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= MOST_OF_A_CAUSE else f"{line[:MOST_OF_A_CAUSE]}..."
 
@@ -173,7 +173,7 @@ _EXTRA = ("ca_file", "config", "namespace", "secret_file", "settings")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach a cluster: the arguments of `runtime.notebook.connect`, from an Airflow connection.
+    """Arguments of `runtime.notebook.connect`, from the fields of an Airflow connection.
 
     Args:
         address: of web endpoints or of a master; None: the worker's own configuration names the cluster.

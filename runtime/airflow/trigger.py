@@ -86,7 +86,8 @@ class UnderstudyJobTrigger(BaseTrigger):
             access = await asyncio.to_thread(self._access)
             while True:
                 try:
-                    cluster = cluster or await asyncio.to_thread(open_cluster, access, ANSWER_S)
+                    if cluster is None:
+                        cluster = await asyncio.to_thread(open_cluster, access, ANSWER_S)
                     if await asyncio.to_thread(self._is_over, cluster):
                         return ""
                     patience.answered()

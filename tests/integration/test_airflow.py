@@ -6,7 +6,9 @@ decisions are shown without Airflow by `unit/test_airflow.py`.
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import sys
 import threading
 import time
@@ -14,12 +16,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import pytest
 
 from tests.airflow_harness import Airflow, airflow_python, kill, processes_of, started_airflow
-from tests.cluster_harness import Cluster, await_value
+from tests.cluster_harness import ROOT, Cluster, await_value, paths_below
 from tests.job_files import write_job
 from tests.rest_client import RestClient
 from tests.seeds import printed_seed
@@ -146,3 +149,85 @@ def test_three_workers_are_killed_and_each_job_runs_once(airflow: Airflow, tmp_p
 @pytest.mark.timeout(7200)
 def test_fifty_workers_are_killed_and_each_job_runs_once(airflow: Airflow, tmp_path: Path) -> None:
     run_killed(airflow, tmp_path, tasks=50, kills=50)
+
+
+KINDS = """\
+from datetime import datetime, timedelta
+from airflow.sdk import DAG
+from understudy.airflow import UnderstudySubmitOperator
+
+with DAG("kinds", schedule="@once", start_date=datetime(2026, 1, 1), catchup=False):
+    gated = {{"script": {gated!r}, "retries": 0, "poll_interval": 0.5}}
+    UnderstudySubmitOperator(task_id="deferred", args=[{gate!r} + "-d"], deferrable=True, **gated)
+    UnderstudySubmitOperator(task_id="not_awaited", args=[{gate!r} + "-n"], wait=False, **gated)
+    UnderstudySubmitOperator(task_id="killed", args=["{{{{ ds }}}}"], **gated)
+    UnderstudySubmitOperator(task_id="killed_deferred", args=["never"], deferrable=True, **gated)
+    UnderstudySubmitOperator(
+        task_id="failing", script={failing!r}, retries=1, retry_delay=timedelta(seconds=0), name="fails {{{{ ds }}}}"
+    )
+"""
+FAILING = "print('before the failure')\n1 / 0\n"
+
+
+def test_tasks_that_are_deferred_killed_cleared_or_whose_job_fails(
+    airflow: Airflow, cluster: Cluster, tmp_path: Path
+) -> None:
+    gates = [tmp_path / "gate-d", tmp_path / "gate-n"]
+    gated, failing = write_job(tmp_path, GATED, "gated.py"), write_job(tmp_path, FAILING, "failing.py")
+    airflow.add_dag("kinds", KINDS.format(gated=str(gated), failing=str(failing), gate=str(tmp_path / "gate")))
+
+    def states() -> dict[str, str]:
+        return {row["task_id"]: row["state"] for row in airflow.instances("kinds")}
+
+    def jobs(task_id: str) -> list[tuple[str, str]]:
+        with cluster.client() as client:
+            found = [job for job in client.list_jobs() if job.name in (f"kinds.{task_id}", f"{task_id} 2026-01-01")]
+        return [(str(job.job_id), job.status.value) for job in found]
+
+    def xcoms(task_id: str) -> dict[str, Any]:
+        rows = airflow.rows("SELECT key, value FROM xcom WHERE dag_id = 'kinds' AND task_id = ?", task_id)
+        return {row["key"]: json.loads(row["value"]) for row in rows}
+
+    reached = {"deferred": "deferred", "killed_deferred": "deferred", "not_awaited": "success", "killed": "running"}
+    await_value(lambda: reached.items() <= states().items() and jobs("killed"))
+    run_id = airflow.instances("kinds")[0]["run_id"]
+    for task_id in ("killed", "killed_deferred"):
+        path = f"dags/kinds/dagRuns/{quote(run_id)}/taskInstances/{task_id}"
+        airflow.ask("PATCH", path, {"new_state": "failed"})
+        await_value(lambda: [status for _, status in jobs(task_id)] == ["CANCELED"])  # noqa: B023
+
+    for gate in gates:
+        gate.touch()
+    await_value(lambda: states()["deferred"] == "success" and states()["failing"] == "failed")
+    [(job_id, status)] = jobs("deferred")
+    assert (status, xcoms("deferred")["return_value"]) == ("FINISHED", job_id)
+    assert xcoms("deferred")["_link_UnderstudyJobLink"] == f"{airflow.rest.url}/#/jobs/{job_id}"
+    assert xcoms("not_awaited")["return_value"] == jobs("not_awaited")[0][0]
+    assert [status for _, status in jobs("fails")] == ["FAILED"] * 2
+    logs = airflow.task_logs("kinds")
+    assert "[gated] done: gate-d" in logs
+    assert re.search(
+        r"job \w+ \(fails 2026-01-01\) is FAILED in task 'failing': ZeroDivisionError: division by zero", logs
+    )
+
+    body = {"dry_run": False, "task_ids": ["deferred"], "dag_run_id": run_id, "only_failed": False}
+    airflow.ask("POST", "dags/kinds/clearTaskInstances", body)
+    await_value(lambda: len(jobs("deferred")) == 2 and states()["deferred"] == "success")
+    assert executions(gates[:1]) == [2]
+    files = [path for path in paths_below(airflow.home) if path.is_file()]
+    assert not [path for path in files if airflow.rest.token.encode() in path.read_bytes()]
+
+
+def test_the_example_runs(airflow: Airflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`airflow dags test` runs its tasks, as docs/examples.md has it; the deferred one in its process too."""
+    monkeypatch.setenv("JOBS_OF_EXAMPLE", str(ROOT / "examples"))
+    text = (ROOT / "examples" / "airflow_dag.py").read_text()
+    text = text.replace("UNDERSTUDY_JOBS", "JOBS_OF_EXAMPLE").replace("UNDERSTUDY_OUT", "OUT_OF_EXAMPLE")
+    monkeypatch.setenv("OUT_OF_EXAMPLE", str(tmp_path))
+    file = tmp_path / "dags" / "example.py"
+    file.parent.mkdir()
+    file.write_text(text)
+    said = airflow.run("dags", "test", "understudy_nightly", "2026-03-01", "-f", str(file))
+    assert "state=success" in said
+    assert "4 x and" in said
+    assert (tmp_path / "delays" / "2026-03-01" / "by_carrier").is_dir()

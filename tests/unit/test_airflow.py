@@ -418,6 +418,27 @@ def test_airflow_reads_the_provider_without_loading_it() -> None:
     assert loaded == "[]"
 
 
+def test_the_example_gives_the_operator_arguments_that_it_has() -> None:
+    """It runs in a real Airflow in `integration/test_airflow.py`, which is skipped where there is none."""
+    tree = ast.parse(Path(ROOT, "runtime", "airflow", "operator.py").read_text())
+    [init] = [
+        item
+        for found in tree.body
+        if isinstance(found, ast.ClassDef) and found.name == "UnderstudySubmitOperator"
+        for item in found.body
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__"
+    ]
+    known = {argument.arg for argument in init.args.kwonlyargs} | {"task_id", "execution_timeout"}
+    example = ast.parse((ROOT / "examples" / "airflow_dag.py").read_text())
+    calls = [
+        call
+        for call in ast.walk(example)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "UnderstudySubmitOperator"
+    ]
+    assert len(calls) == 2
+    assert {keyword.arg for call in calls for keyword in call.keywords} <= known
+
+
 def test_what_the_provider_names_exists() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
