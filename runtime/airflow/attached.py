@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from actors.errors import ActorError
 from blob.errors import BlobConnectionError, BlobError
 from conf.errors import ConfigurationError
-from runtime.airflow.task_jobs import Access, OutputLines, Patience, TaskInstanceKey, first_step, one_line
+from runtime.airflow.task_jobs import Access, OutputLines, Patience, TaskInstanceKey, Work, first_step, one_line
 from runtime.client import ClusterStoppedError, NoAnswerError
 from runtime.cluster.logs import LogFollower, OutputPiece
 from runtime.errors import ClusterError
@@ -113,21 +112,6 @@ def cancel_job(cluster: Cluster, job_id: JobID, *, is_coming: bool = False) -> b
             else:
                 return True
         return False
-
-
-@dataclass(frozen=True)
-class Work:
-    """A submission of a task.
-
-    Args:
-        script: path of a PySpark script or pipeline file, on the worker's machine.
-        args: its command line.
-        options: `runtime.notebook.SubmitOptions` without ``job_id``.
-    """
-
-    script: str
-    args: Sequence[str] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AttachedJob:

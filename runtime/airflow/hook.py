@@ -8,10 +8,8 @@ from airflow.exceptions import AirflowException
 from airflow.sdk import BaseHook
 
 from runtime.airflow.attached import TaskFailedError, open_cluster, readable_errors
-from runtime.airflow.task_jobs import Access
+from runtime.airflow.task_jobs import DEFAULT_CONN_ID, Access
 from runtime.notebook import Cluster
-
-DEFAULT_CONN_ID = "understudy_default"
 
 
 class UnderstudyHook(BaseHook):

@@ -1,4 +1,7 @@
-"""Airflow's operator: a task that runs a PySpark script or a pipeline as a job of a cluster."""
+"""Airflow's operator: a task that runs a PySpark script or a pipeline as a job of a cluster.
+
+Airflow parses each DAG file every few seconds, so this module imports the client of the cluster only when a task runs.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.exceptions import AirflowException
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from runtime.airflow.attached import AttachedJob, TaskFailedError, Work, cancel_job, open_cluster
-from runtime.airflow.hook import DEFAULT_CONN_ID, UnderstudyHook
-from runtime.airflow.task_jobs import Access, TaskInstanceKey
-from runtime.airflow.trigger import UnderstudyJobTrigger
+from runtime.airflow.task_jobs import DEFAULT_CONN_ID, Access, TaskInstanceKey, Work
 from runtime.ids import JobID
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from runtime.airflow.attached import AttachedJob
+    from runtime.airflow.trigger import UnderstudyJobTrigger
 
 KILL_ANSWER_S = 10.0
 """Seconds for which a killed task waits for an answer of the cluster. Airflow kills its process by force after some."""
@@ -101,7 +104,7 @@ class UnderstudySubmitOperator(BaseOperator):
         """
         if "job_id" in self.options:
             raise AirflowException("options has a job_id, but a task's job has an id of its own: leave it out")
-        access = UnderstudyHook(self.conn_id).access()
+        access = self._find_access()
         instance = context["ti"]
         key = TaskInstanceKey(
             access.namespace,
@@ -123,13 +126,13 @@ class UnderstudySubmitOperator(BaseOperator):
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> str:
         """Continue after the trigger: show the job's output, and return its id; raises as `execute`."""
-        with self._attached(UnderstudyHook(self.conn_id).access()) as job:
+        with self._attached(self._find_access()) as job:
             job.job_id = job_id = JobID(event["job_id"])
             if event["timed_out"]:
                 job.cancel()
-                raise TaskFailedError(f"job {job_id} was cancelled: execution_timeout {self.execution_timeout}", "")
+                raise AirflowException(f"job {job_id} was cancelled: execution_timeout {self.execution_timeout}")
             if event["error"]:
-                raise TaskFailedError(event["error"], "")
+                raise AirflowException(event["error"])
             self._link(context, job)
             job.follow(job_id)
         return str(job_id)
@@ -138,6 +141,8 @@ class UnderstudySubmitOperator(BaseOperator):
         """Cancel the job: Airflow stops the task. A worker that is killed by force does not get here."""
         if self._job is None or self._job.job_id is None or self._access is None:
             return
+        from runtime.airflow.attached import TaskFailedError, cancel_job, open_cluster
+
         # A connection of its own: Airflow calls this in a signal handler, and the other one may be in use.
         try:
             with open_cluster(self._access, KILL_ANSWER_S) as cluster:
@@ -148,9 +153,16 @@ class UnderstudySubmitOperator(BaseOperator):
         if was_there:
             self.log.info("job %s is cancelled", self._job.job_id)
 
+    def _find_access(self) -> Access:
+        from runtime.airflow.hook import UnderstudyHook
+
+        return UnderstudyHook(self.conn_id).access()
+
     @contextlib.contextmanager
     def _attached(self, access: Access) -> Iterator[AttachedJob]:
         """Provide the task's job on a connection, and turn its errors into Airflow's, without their traceback."""
+        from runtime.airflow.attached import AttachedJob, TaskFailedError, open_cluster
+
         try:
             with open_cluster(access) as cluster:
                 self._access = access
@@ -164,6 +176,8 @@ class UnderstudySubmitOperator(BaseOperator):
         context["ti"].xcom_push(key=UnderstudyJobLink().xcom_key, value=self.job_page)
 
     def _trigger(self, job_id: JobID) -> UnderstudyJobTrigger:
+        from runtime.airflow.trigger import UnderstudyJobTrigger
+
         until_s = None if self.execution_timeout is None else time.time() + self.execution_timeout.total_seconds()
         return UnderstudyJobTrigger(
             self.conn_id, str(job_id), self.poll_interval, self.patience.total_seconds(), until_s

@@ -13,7 +13,7 @@ the first one, which may still run. Both then submit the same id, so two jobs of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ from conf.values import is_loopback
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 from runtime.protocol.execution_state import JobStatus
+
+DEFAULT_CONN_ID = "understudy_default"
 
 MOST_OF_A_LINE = 16 * 1024
 """Most bytes of a job's output that are one line of a task's log."""
@@ -52,6 +54,21 @@ class TaskInstanceKey:
         """Return the id of the job with this *number*, from 0."""
         parts = (self.namespace, self.dag_id, self.run_id, self.task_id, self.map_index, self.round, number)
         return JobID.from_name("airflow", *map(str, parts))
+
+
+@dataclass(frozen=True)
+class Work:
+    """A submission of a task.
+
+    Args:
+        script: path of a PySpark script or pipeline file, on the worker's machine.
+        args: its command line.
+        options: `runtime.notebook.SubmitOptions` without ``job_id``.
+    """
+
+    script: str
+    args: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

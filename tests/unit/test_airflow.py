@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from blob.errors import BlobConnectionError
 from runtime.airflow import attached
-from runtime.airflow.attached import AttachedJob, TaskFailedError, Work, cancel_job, open_cluster
+from runtime.airflow.attached import AttachedJob, TaskFailedError, cancel_job, open_cluster
 from runtime.airflow.task_jobs import (
     MOST_OF_A_CAUSE,
     MOST_OF_A_LINE,
@@ -27,6 +27,7 @@ from runtime.airflow.task_jobs import (
     Patience,
     Step,
     TaskInstanceKey,
+    Work,
     first_step,
     one_line,
 )
@@ -416,6 +417,18 @@ def test_airflow_reads_the_provider_without_loading_it() -> None:
     kinds, loaded = done.stdout.splitlines()
     assert "UnderstudyHook" in kinds
     assert loaded == "[]"
+
+
+def test_a_dag_file_that_is_parsed_loads_no_client() -> None:
+    tree = ast.parse(Path(ROOT, "runtime", "airflow", "operator.py").read_text())
+    modules = {item.module for item in tree.body if isinstance(item, ast.ImportFrom) and item.module}
+    assert {name for name in modules if name.startswith("runtime")} == {"runtime.airflow.task_jobs", "runtime.ids"}
+    code = (
+        "import runtime.airflow.task_jobs, sys; "
+        "print([name for name in sys.modules if name.startswith(('runtime.client', 'actors'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_example_gives_the_operator_arguments_that_it_has() -> None:
