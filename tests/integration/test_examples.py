@@ -9,17 +9,14 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import nbformat
 import pytest
 
-from tests.cluster_harness import ROOT, Cluster, WaitingJob, await_value
+from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.gallery import NOTEBOOKS, executed, stable_outputs
 from tests.integration.test_tutorials import matches
 from tests.job_files import write_job
-from tests.rest_client import RestClient
 from tests.waiting import PATIENCE_S
 
 EXAMPLES = ROOT / "examples"
@@ -109,62 +106,3 @@ def test_a_notebook_shows_what_is_stored_in_it(
     stored = stable_outputs(nbformat.read(notebook, as_version=4))
     assert any(stored)
     assert stable_outputs(executed(notebook, str(tmp_path))) == stored
-
-
-class Operator(SimpleNamespace):
-    """Stands in for Airflow's operators, DAG and order of tasks; see docs/examples.md for what ran in the real one."""
-
-    made: dict[str, Any] = {}  # noqa: RUF012
-
-    def __init__(self, *_: Any, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.made[arguments.get("task_id", "")] = self
-
-    def __enter__(self) -> Operator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __rshift__(self, other: Operator) -> Operator:
-        return other
-
-
-def test_the_commands_of_the_airflow_dag(
-    cluster: Cluster, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("airflow.providers.standard.operators.bash", "airflow.providers.standard.sensors.bash", "airflow.sdk"):
-        module = ModuleType(name)
-        vars(module).update(BashOperator=Operator, BashSensor=Operator, DAG=Operator)
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setenv("PATH", environ["PATH"])
-    monkeypatch.setenv("UNDERSTUDY_JOBS", str(EXAMPLES))
-    monkeypatch.setenv("UNDERSTUDY_OUT", str(tmp_path))
-    exec(compile((EXAMPLES / "airflow_dag.py").read_text(), "airflow_dag.py", "exec"), {})
-    rest = RestClient.of(cluster)
-    scheme, host, port = re.split("://|:", rest.url)
-    filled = {"schema": scheme, "host": host, "port": port, "password": rest.token}
-    filled = {f"conn.understudy.{name}": value for name, value in filled.items()} | {"ds": "2026-03-01"}
-
-    def task(task_id: str, job_id: str = "", status: int = 0) -> str:
-        def render(text: str) -> str:
-            return re.sub(r"{{ (.+?) }}", lambda found: {**filled, "ti.xcom_pull('submit')": job_id}[found[1]], text)
-
-        operator = Operator.made[task_id]
-        own = {name: render(value) for name, value in operator.env.items()}
-        command = ["bash", "-c", render(operator.bash_command)]
-        return run(command, {**own, "PYTHONPATH": str(ROOT)}, status, subprocess.STDOUT)  # as Airflow: its last line
-
-    assert "4 x and" in task("words")
-    holders = [WaitingJob.start(cluster, tmp_path, name) for name in ("one", "two")]  # it has no slot, and cannot end
-    job_id = task("submit").splitlines()[-1]
-    task("wait", job_id, Operator.made["wait"].retry_exit_code)
-    for holder in holders:
-        holder.release()
-    for each in (job_id, *(holder.job_id for holder in holders)):
-        cluster.await_status(each, "FINISHED")
-    task("wait", job_id)
-    assert (tmp_path / "delays" / "2026-03-01" / "by_carrier").is_dir()
-    failed = cluster.submit(EXAMPLES / "failing.py")
-    await_value(lambda: cluster.job(failed)["state"] == "FAILED")
-    assert "ZeroDivisionError" in task("wait", failed, 1)
