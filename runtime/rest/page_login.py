@@ -168,7 +168,7 @@ class PageLogin:
         flow.check(form["state"], self._now_ms())
         asked = flow.token_request(offer.client_id, form.texts, offer.issuer)
         login = await self._login()
-        raw = tokens_of(*await self._ask_issuer(login.token_url, asked), offer.issuer)
+        raw = tokens_of(*await self._ask_for_tokens(login, asked), offer.issuer)
         login = login.with_tokens(raw)
         try:
             await self._issuer.check_login(raw["id_token"], flow.nonce, self._now_ms())
@@ -188,7 +188,14 @@ class PageLogin:
 
     async def _renew(self, form: _Form, audited: Audited) -> dict[str, Any]:
         login = await self._login(form["refresh-token"])
-        return self._told(on_renewal(login, *await self._ask_issuer(login.token_url, refresh_request(login))))
+        return self._told(on_renewal(login, *await self._ask_for_tokens(login, refresh_request(login))))
+
+    async def _ask_for_tokens(self, login: Login, form: Mapping[str, str]) -> tuple[int, Mapping[str, Any]]:
+        """Send a form to the issuer. An error of its server is none of the log-in, which may go on later."""
+        status, raw = await self._ask_issuer(login.token_url, form)
+        if status >= 500:
+            raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")
+        return status, raw
 
     async def _end(self, form: _Form, audited: Audited) -> dict[str, Any]:
         principal = await self._identities.identify_or_refuse(form["token"].encode("utf-8", "replace"))

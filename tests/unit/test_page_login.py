@@ -309,6 +309,8 @@ async def test_a_token_is_renewed_and_the_log_out_revokes_it(tab: Tab, site: Iss
         ("ada", f"POST {END}", "done"),
     ]
     site.provider.away = True
+    answer = await tab.post(RENEW, **{"refresh-token": again["refresh-token"]})
+    refused(answer, f"{URL} answers with HTTP 503", 503)  # no refusal, so the page keeps the refresh token
     answer = await tab.post(END, **{"refresh-token": again["refresh-token"], "token": "nothing"})
     refused(answer, "has not revoked the login", 503)
     logged = site.audit_file.read_text()

@@ -377,7 +377,7 @@ class Site:
         identities: KnownIdentities | None = None,
         audit: AuditLog | None = None,
         offer: LoginOffer | None = None,
-        page_login: Callable[[AccessPolicy], PageLogin] | None = None,
+        page_login: Callable[[AccessPolicy], PageLogin | None] = lambda policy: None,
     ) -> None:
         self.cluster = MadeUpCluster()
         configuration = Configuration.from_dict(
@@ -399,7 +399,7 @@ class Site:
             with_token=True,
             audit=audit,
             offer=offer,
-            page_login=None if page_login is None else page_login(policy),
+            page_login=page_login(policy),
         )
 
     async def ask(

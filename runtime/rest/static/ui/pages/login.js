@@ -47,8 +47,7 @@ export function view(shell, issuer, said) {
     "form",
     { class: "card login", key: "login", on: { submit: go } },
     h("h1", { tabindex: "-1" }, "Log in"),
-    there,
-    there && h("p", { class: "muted" }, "Or with a token:"),
+    issuer && [there, problem, h("p", { class: "muted" }, "Or with a token:")],
     h(
       "p",
       { id: "login-help" },
@@ -60,7 +59,7 @@ export function view(shell, issuer, said) {
     ),
     h("label", { for: "token" }, "Token"),
     field,
-    problem,
+    !issuer && problem,
     button,
   );
 }
