@@ -126,7 +126,7 @@ class PageLogin:
         """Answer a request of the page's log-in.
 
         Args:
-            request: the request; nobody has checked it.
+            request: the request, still unchecked.
             audited: what the audit log will have of it.
 
         Raises:
@@ -191,7 +191,7 @@ class PageLogin:
         return self._told(on_renewal(login, *await self._ask_for_tokens(login, refresh_request(login))))
 
     async def _ask_for_tokens(self, login: Login, form: Mapping[str, str]) -> tuple[int, Mapping[str, Any]]:
-        """Send a form to the issuer. An error of its server is none of the log-in, which may go on later."""
+        """Send a form to the issuer. An error of its server is no refusal: the client may repeat the request."""
         status, raw = await self._ask_issuer(login.token_url, form)
         if status >= 500:
             raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")

@@ -110,7 +110,7 @@ class CodeFlow:
         """
         begun = _VERIFIER.fullmatch(self.verifier)
         if begun is None or not hmac.compare_digest(state.encode("utf-8", "replace"), self.state.encode()):
-            raise LoginError("this log-in was not begun in this tab", _AGAIN)
+            raise LoginError("this log-in was not started in this tab", _AGAIN)
         if not -CLOCKS_MS <= now_ms - int(begun[1], 16) <= MOST_AGE_MS + CLOCKS_MS:
             raise LoginError(f"the log-in took longer than {MOST_AGE_MS // 60_000} minutes", _AGAIN)
 

@@ -123,7 +123,7 @@ def test_what_the_tab_has_not_begun_or_has_used_logs_nobody_in(
     code = provider.authorize({"client_id": "understudy", "response_type": "code", "redirect_uri": url, "state": "x"})
     for link in (code, f"{url}?error=x&error_description=Call+555-evil&state=x"):
         page.goto(str(link))
-        expect(page.get_by_role("alert").filter(has_text="this log-in was not begun in this tab")).to_be_visible()
+        expect(page.get_by_role("alert").filter(has_text="this log-in was not started in this tab")).to_be_visible()
         expect(page.get_by_text("evil")).to_have_count(0)
         assert page.url == url
     log_in(page, provider)

@@ -107,9 +107,9 @@ async def test_a_return_that_this_tab_has_not_begun_is_refused(tab: Tab, site: I
     attacker = Tab(site)
     brought = (await attacker.begin()).visit()
     await tab.begin()
-    refused(await tab.finish(brought), "this log-in was not begun in this tab")
+    refused(await tab.finish(brought), "this log-in was not started in this tab")
     for state in ("", "\ud800", brought["state"][:-1]):
-        refused(await tab.finish({**brought, "state": state}), "this log-in was not begun in this tab")
+        refused(await tab.finish({**brought, "state": state}), "this log-in was not started in this tab")
     assert site.provider.forms == [], "nothing is asked of the issuer"
     assert (await attacker.finish(brought)).status == 200
 
@@ -157,7 +157,7 @@ def test_state_and_nonce_do_not_tell_the_verifier() -> None:
     other = CodeFlow.begin(PAGE, b"\1" * 32, 1_700_000_000_000)
     assert {flow.state, flow.nonce, flow.challenge}.isdisjoint({other.state, other.nonce, other.challenge})
     weak = CodeFlow("18bcfe56800-", PAGE)  # no random part, so anyone could derive its state
-    with pytest.raises(LoginError, match="not begun in this tab"):
+    with pytest.raises(LoginError, match="not started in this tab"):
         weak.check(weak.state, 1_700_000_000_000)
 
 
@@ -268,7 +268,7 @@ async def test_an_error_of_the_issuer_is_one_line_of_this_log_in(tab: Tab, site:
     assert len(answer.error) < 400
     phishing = {"error": "call", "error_description": "Call 555-evil", "state": "x"}
     answer = await tab.finish(phishing)
-    refused(answer, "not begun in this tab")
+    refused(answer, "not started in this tab")
     assert "evil" not in answer.error
     refused(await tab.finish({"state": returned["state"]}), "without a code")
     refused(await tab.finish({"state": returned["state"], "code": "a b"}), "without a code")
@@ -338,7 +338,7 @@ async def test_requests_are_limited_by_address_and_in_all(tab: Tab, site: Issued
 
     assert [await status("10.0.0.7") for _ in range(PER_ADDRESS + 1)] == [*[200] * PER_ADDRESS, 429]
     assert await status("10.0.0.8") == 200, "others are served"
-    refused(await tab.post(FINISH, verifier="", state=""), "not begun in this tab")
+    refused(await tab.post(FINISH, verifier="", state=""), "not started in this tab")
     statuses = [await status(f"10.1.{number // 250}.{number % 250}") for number in range(PER_MINUTE + MOST_ADDRESSES)]
     assert statuses.count(200) == PER_MINUTE - PER_ADDRESS - 2
     assert len(page_login._by_address) <= MOST_ADDRESSES

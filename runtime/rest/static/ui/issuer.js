@@ -39,6 +39,6 @@ export function arrived() {
 
 /** Log in with what has arrived. Throws ApiError, Unreachable. */
 export async function finish(arrival) {
-  if (!arrival.verifier) throw new ApiError(403, ["this log-in was not begun in this tab; begin the log-in again"]);
+  if (!arrival.verifier) throw new ApiError(403, ["this log-in was not started in this tab; begin the log-in again"]);
   setLogin(await post("login/finish", arrival));
 }
