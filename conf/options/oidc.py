@@ -26,8 +26,8 @@ class OidcOptions:
         Text("https://id.example.org/realms/data", r"https?://[!-~]+", "a URL that starts with https://"),
         None,
         "URL of the OpenID Connect provider, exactly as its tokens have it in `iss`. Web endpoints accept its tokens "
-        "as those of users; `understudy login` and the web page log in there. It must be `https://`, except on loopback. It needs the "
-        "extra `oidc`. Unset: only the cluster's own tokens are accepted.",
+        "as those of users; `understudy login` and the web page log in there. It must be `https://`, except on "
+        "loopback. It needs the extra `oidc`. Unset: only the cluster's own tokens are accepted.",
     )
     CLIENT_ID = option(
         "security.oidc.client-id",
@@ -48,8 +48,8 @@ class OidcOptions:
         "security.oidc.scopes",
         TextList("openid; profile; groups; offline_access"),
         "openid; profile; email",
-        "Scopes that `understudy login` and the web page ask for. The page needs `openid`. Some issuers send groups only with a scope such as `groups`, and a "
-        "refresh token only with `offline_access`.",
+        "Scopes that `understudy login` and the web page ask for. The page needs `openid`. Some issuers send groups "
+        "only with a scope such as `groups`, and a refresh token only with `offline_access`.",
     )
     USER_CLAIM = option(
         "security.oidc.user-claim",
