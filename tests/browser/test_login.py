@@ -69,6 +69,17 @@ def stage(tmp_path: Path, provider: Provider) -> Iterator[IssuerStage]:
     stage.stop()
 
 
+LOG_OUT_WHILE_RENEWING = """async () => {
+    const api = await import("./ui/api.js");
+    const login = JSON.parse(sessionStorage.getItem("understudy-login"));
+    sessionStorage.setItem("understudy-login", JSON.stringify({ ...login, renewAt: 0 }));
+    const asked = api.getJson("whoami").catch(() => null);
+    await api.logOut();
+    await asked;
+    return Object.keys(sessionStorage);
+}"""
+
+
 def log_in(page: Page, provider: Provider) -> None:
     page.get_by_role("button", name=f"Log in with {provider.issuer.removeprefix('http://')}").click()
 
@@ -156,6 +167,10 @@ def test_a_token_is_renewed_once_and_what_the_issuer_does_not_end_is_said(
     page.wait_for_function("first => sessionStorage.getItem('understudy-token') !== first", arg=first)
     assert grants(provider) == ["authorization_code", "refresh_token"]
     assert user_of(page) == "ada"
+    assert page.evaluate(LOG_OUT_WHILE_RENEWING) == [], "the renewed token does not come back"
+    page.goto(visitor.stage.url)
+    log_in(page, provider)
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     provider.away = True
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("alert").filter(has_text="is logged out, and the issuer was not told")).to_be_visible()

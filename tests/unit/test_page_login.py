@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from runtime.ha.errors import HaUnreachableError
 from runtime.rest.access import AccessPolicy, Refusal
 from runtime.rest.page_login import BEGIN, END, FINISH, MOST_ADDRESSES, MOST_BYTES, PER_ADDRESS, PER_MINUTE, RENEW
 from runtime.users.code_flow import CLOCKS_MS, MOST_AGE_MS, CodeFlow
@@ -258,6 +259,9 @@ async def test_a_user_whom_the_cluster_does_not_accept_is_told_in_one_line(
     site.add("ada", Role.VIEWER)
     site.clock += 2
     refused(await tab.log_in(), "the cluster does not accept you")
+    site.clock += 2
+    site.store_failure = HaUnreachableError("Redis is gone", "gone")
+    refused(await tab.log_in(), "users cannot be identified at present", 503)
 
 
 async def test_an_error_of_the_issuer_is_one_line_of_this_log_in(tab: Tab, site: IssuedSite) -> None:
