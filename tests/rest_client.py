@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from tests.cluster_harness import Cluster
 from tests.waiting import PATIENCE_S
@@ -61,6 +61,19 @@ class RestClient:
         reply = self.ask("GET", target)
         assert reply.status == 200, f"{target}: {reply.status} {reply.body!r}"
         return reply.json
+
+    def page_login(self, step: str, **form: str) -> Reply:
+        """Send a request of the web page's log-in, as the page does."""
+        body = json.dumps({"address": f"{self.url}/", **form}).encode()
+        return self.ask("POST", f"/v1/login/{step}", body, Content_Type="application/json", Origin=self.url)
+
+    def log_in_on_the_page(self) -> Reply:
+        """Log in as the web page does, with a visit to the issuer in between."""
+        begun = self.page_login("begin").json
+        parts = urlsplit(begun["url"])
+        issuer = RestClient(f"http://{parts.netloc}", "")
+        back = urlsplit(issuer.ask("GET", f"{parts.path}?{parts.query}").headers["location"])
+        return self.page_login("finish", verifier=begun["verifier"], **dict(parse_qsl(back.query)))
 
     def submit(self, script: bytes, file_name: str, *args: str) -> str:
         """Submit a script; returns the job's id."""

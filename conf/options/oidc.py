@@ -26,14 +26,15 @@ class OidcOptions:
         Text("https://id.example.org/realms/data", r"https?://[!-~]+", "a URL that starts with https://"),
         None,
         "URL of the OpenID Connect provider, exactly as its tokens have it in `iss`. Web endpoints accept its tokens "
-        "as those of users, and `understudy login` uses it. It must be `https://`, except on loopback. It needs the "
-        "extra `oidc`. Unset: only the cluster's own tokens are accepted.",
+        "as those of users; `understudy login` and the web page log in there. It must be `https://`, except on "
+        "loopback. It needs the extra `oidc`. Unset: only the cluster's own tokens are accepted.",
     )
     CLIENT_ID = option(
         "security.oidc.client-id",
         Text("understudy", r"[!-~]+", "a text without blanks"),
         None,
-        "Id of the client that stands for the cluster at the issuer: a public client that may use the device flow. "
+        "Id of the client that stands for the cluster at the issuer: a public client that may use the device flow. The "
+        "web page needs the authorization code flow, with the page's address as a redirect URI. "
         "Required with `security.oidc.issuer`. A token whose `azp` names another client is refused.",
     )
     AUDIENCE = option(
@@ -41,14 +42,14 @@ class OidcOptions:
         Text("understudy-api", r"[!-~]+", "a text without blanks"),
         None,
         "The audience that `aud` of a token must contain. Unset: `security.oidc.client-id`, which ID tokens contain. "
-        "If it is set, `understudy login` uses the access token, which must be a JWT then.",
+        "If it is set, `understudy login` and the web page use the access token, which must be a JWT then.",
     )
     SCOPES = option(
         "security.oidc.scopes",
         TextList("openid; profile; groups; offline_access"),
         "openid; profile; email",
-        "Scopes that `understudy login` asks for. Some issuers send groups only with a scope such as `groups`, and a "
-        "refresh token only with `offline_access`.",
+        "Scopes that `understudy login` and the web page ask for. The page needs `openid`. Some issuers send groups "
+        "only with a scope such as `groups`, and a refresh token only with `offline_access`.",
     )
     USER_CLAIM = option(
         "security.oidc.user-claim",

@@ -26,6 +26,7 @@ UNAUTHENTICATED = 256
 """How many unauthenticated connections may be open."""
 
 _AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
+_PAGE = re.compile(r"([a-z]+://[a-zA-Z0-9.:_\[\]-]+)/[A-Za-z0-9._~/-]*")
 _DEFAULT_PORTS = {b"http": 80, b"https": 443}
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -100,13 +101,9 @@ class AccessPolicy:
                 fetched_from = value
             elif name == CSRF_HEADER:
                 asked_for = True
-        asked = _authority(self._scheme, host)
-        if hosts != 1 or asked is None or asked[0] not in self._hosts:
-            return Refusal(
-                403, "this name is not one of the endpoint's (header Host); add it to rest.allowed-hosts if it is"
-            )
-        if origins and (len(origins) > 1 or _origin(origins[0]) != (self._scheme, *asked)):
-            return Refusal(403, "requests of pages from other sites are refused (header Origin)")
+        foreign = self._of_another_site(host if hosts == 1 else b"", origins)
+        if foreign is not None:
+            return foreign
         verdict = self.identify(authorization if authorizations == 1 else b"")
         if isinstance(verdict, Refusal):
             return verdict
@@ -119,6 +116,35 @@ class AccessPolicy:
         if length and (not length.isdigit() or int(length[:20]) > self._max_content):
             return Refusal(413, f"at most {self._max_content} bytes are taken (rest.server.max-content-length)")
         return verdict
+
+    def check_page(self, headers: Headers, address: str) -> Refusal | None:
+        """Return why a request that needs no token is refused: it is of another site, or in the name of another page.
+
+        Args:
+            headers: names in lower case.
+            address: of the page that sends it; it must have the name, port and scheme by which the endpoint is asked.
+        """
+        shown = list(headers)
+        hosts = [value for name, value in shown if name == b"host"]
+        host = hosts[0] if len(hosts) == 1 else b""
+        foreign = self._of_another_site(host, [value for name, value in shown if name == b"origin"])
+        if foreign is not None:
+            return foreign
+        page = _PAGE.fullmatch(address)
+        if page is None or _origin(page[1].encode()) != _origin(self._scheme + b"://" + host):
+            return Refusal(400, "the address is not that of this endpoint's page")
+        return None
+
+    def _of_another_site(self, host: bytes, origins: list[bytes]) -> Refusal | None:
+        """Return why a request is refused by its headers Host (empty if it is not there once) and Origin."""
+        asked = _authority(self._scheme, host)
+        if asked is None or asked[0] not in self._hosts:
+            return Refusal(
+                403, "this name is not one of the endpoint's (header Host); add it to rest.allowed-hosts if it is"
+            )
+        if origins and (len(origins) > 1 or _origin(origins[0]) != (self._scheme, *asked)):
+            return Refusal(403, "requests of pages from other sites are refused (header Origin)")
+        return None
 
     def identify(self, authorization: bytes) -> Refusal | Principal | Shown:
         """Return whom a header Authorization identifies, as `check` does; *authorization* is empty if there is none."""

@@ -26,6 +26,7 @@ from runtime.rest.authorization import PRINCIPAL, check_route, rule_of_route
 from runtime.rest.context import Rest
 from runtime.rest.errors import RestError, error_body, retry_after, status_of
 from runtime.rest.handlers import ROUTES, cluster, events, jobs
+from runtime.rest.page_login import LOGIN, PageLogin
 from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, now_ms, openapi, to_json
 from runtime.users.audit import AuditLog, Flood
 from runtime.users.identities import Principal
@@ -41,8 +42,6 @@ SAFETY = [
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 ]
-LOGIN = "/login"
-"""The path that says how to log in. It needs no token, and it is there only if an issuer is configured."""
 _OFFER_HEADERS = {name.decode(): value.decode() for name, value in SAFETY}
 _JSON_HEADERS = [(b"content-type", b"application/json"), *SAFETY]
 
@@ -130,6 +129,7 @@ class RestApplication:
         audit: gets a line for each request that changes something; None for no log.
         routes: the served ones, besides the stream of events and the document of these routes; None for all.
         offer: how clients log in at an OpenID Connect provider; None if none is configured.
+        page_login: the log-in of the page there; None if none is configured.
 
     Raises:
         LookupError: a route has no rule in the table of roles.
@@ -145,6 +145,7 @@ class RestApplication:
         audit: AuditLog | None = None,
         routes: Sequence[RestRoute] | None = None,
         offer: LoginOffer | None = None,
+        page_login: PageLogin | None = None,
     ) -> None:
         self._rest = rest
         self._policy = policy
@@ -155,6 +156,7 @@ class RestApplication:
         self._offer = None if offer is None else to_json(offer.to_json())
         own = RestRoute("GET", "/openapi.json", "This document", result={"openapi": str, "paths": dict})
         self.routes = (*(ROUTES if routes is None else routes), replace(own, handler=self._openapi))
+        self._page_login = page_login
         self._document = openapi(self.routes, with_token=with_token)
         rows = dict[str, list[RestRoute]]()
         for route in (*self.routes, *events.ROUTES):  # the endless stream of events is not in the document
@@ -177,8 +179,12 @@ class RestApplication:
             await Response(self._offer, headers=_OFFER_HEADERS, media_type=JSON)(scope, receive, send)
             return
         audited = Audited.of(scope)
+        page_login = self._page_login
         try:
-            await self._answer(scope, receive, audited.watching(send), audited)
+            if page_login is not None and page_login.serves(scope["method"], scope["path"]):
+                await self._log_in(page_login, scope, receive, audited.watching(send), audited)
+            else:
+                await self._answer(scope, receive, audited.watching(send), audited)
         finally:
             self._record(audited)
 
@@ -242,6 +248,21 @@ class RestApplication:
                 raise
             audited.reason = str(error)
             await self._tell(send, error, method, path)
+
+    async def _log_in(
+        self, page_login: PageLogin, scope: Scope, receive: Receive, send: Send, audited: Audited
+    ) -> None:
+        """Answer a request of the page's log-in, which shows no token yet."""
+        try:
+            response = await page_login.answer(Request(scope, receive), audited)
+        except ClientDisconnect:
+            logger.debug("the client of %r has disconnected", scope["path"])
+        except Exception as error:  # the client gets one line, and the log the rest
+            audited.reason = audited.reason or str(error)
+            await self._tell(send, error, "POST", scope["path"])
+        else:
+            response.headers.update(_OFFER_HEADERS)
+            await response(scope, receive, send)
 
     async def _tell(self, send: Send, error: Exception, method: str, path: str) -> None:
         if isinstance(error, _TooLarge):

@@ -38,6 +38,7 @@ from runtime.rest.listening import (
     ports,
     ports_key,
 )
+from runtime.rest.page_login import PageLogin
 from runtime.rest.server import RestServer, tls_context
 from runtime.rest.snapshots import Snapshots
 from runtime.users.audit import AuditLog
@@ -98,9 +99,11 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         url = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}"
         self._where = RestAddress(url, port)
         policy = self._access_policy(configuration, scheme)
-        identities = KnownIdentities(self._ha.user_store().read, issuer=Issuer.of(configuration))
+        issuer = Issuer.of(configuration)
+        identities = KnownIdentities(self._ha.user_store().read, issuer=issuer)
         audit = AuditLog(self._context.directory.audit_log)
-        app = self._application(configuration, url, policy, identities, audit)
+        page_login = PageLogin.of(configuration, issuer, identities, policy)
+        app = self._application(configuration, url, policy, identities, audit, page_login)
         certificate, private = configuration.get(RestOptions.SSL_CERTIFICATE), configuration.get(RestOptions.SSL_KEY)
         files = (certificate, private) if secured and certificate and private else None
         tls = None if files is None else tls_context(*files)
@@ -147,6 +150,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         policy: AccessPolicy,
         identities: KnownIdentities,
         audit: AuditLog,
+        page_login: PageLogin | None,
     ) -> RestApplication:
         get = configuration.get
         snapshots = Snapshots(get(RestOptions.REFRESH_INTERVAL), asyncio.get_running_loop().time)
@@ -163,8 +167,15 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
             histories=(history,),
         )
         max_content, with_token = get(RestOptions.MAX_CONTENT_LENGTH), get(RestOptions.TOKEN_ENABLED)
-        offer = offer_of(configuration)
-        return RestApplication(rest, policy, max_content, with_token=with_token, audit=audit, offer=offer)
+        return RestApplication(
+            rest,
+            policy,
+            max_content,
+            with_token=with_token,
+            audit=audit,
+            offer=offer_of(configuration),
+            page_login=page_login,
+        )
 
     async def on_stop(self) -> None:
         self._closing.set()

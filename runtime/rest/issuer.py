@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from conf.configuration import Configuration
 from conf.option import ConfigOption
@@ -24,11 +26,14 @@ from runtime.users.oidc import (
     OidcRules,
     UnknownKeyError,
     VerificationKey,
+    check_login,
     identify,
     keys_of,
 )
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PATIENCE_S = 2.0
 """Seconds that a request waits for newer keys than those that it could use."""
@@ -98,6 +103,14 @@ def offer_of(configuration: Configuration) -> LoginOffer | None:
     return LoginOffer(rules.issuer, rules.client_id, wants_access_token, configuration.get(OidcOptions.SCOPES))
 
 
+def tls_of(configuration: Configuration) -> ssl.SSLContext:
+    """Return the TLS settings for requests to the issuer. Raises PreflightError if the file of authorities is wrong."""
+    try:
+        return trusted(configuration.get(OidcOptions.CA_FILE))
+    except IssuerAnswerError as error:
+        raise PreflightError(str(error), "it must be a PEM file with certificates") from error
+
+
 class Issuer:
     """Identifies users by tokens of an issuer.
 
@@ -125,10 +138,7 @@ class Issuer:
         rules = rules_of(configuration)
         if rules is None:
             return None
-        try:
-            tls = trusted(configuration.get(OidcOptions.CA_FILE))
-        except IssuerAnswerError as error:
-            raise PreflightError(str(error), "it must be a PEM file with certificates") from error
+        tls = tls_of(configuration)
 
         def blocking() -> Sequence[VerificationKey]:
             provider = Provider.of(fetch(discovery_url(rules.issuer), tls), rules.issuer)
@@ -154,12 +164,20 @@ class Issuer:
             TokenRefusedError: it identifies nobody; the message is for the log.
             IssuerAnswerError: the issuer's keys are not known at present.
         """
+        return await self._with_keys(lambda keys: identify(token, keys, self._rules, now_ms))
+
+    async def check_login(self, id_token: str, nonce: str, now_ms: int) -> None:
+        """Check that an ID token is the answer to the log-in that has the nonce. Raises as `identify`."""
+        await self._with_keys(lambda keys: check_login(id_token, nonce, keys, self._rules, now_ms))
+
+    async def _with_keys(self, check: Callable[[Sequence[VerificationKey]], T]) -> T:
+        """Return the result of a check with the present keys; with newer ones, if it needs one that is unknown."""
         await self._refresh()
         try:
-            return identify(token, self._keys(), self._rules, now_ms)
+            return check(self._keys())
         except UnknownKeyError:
             await self._refresh(unknown=True)
-            return identify(token, self._keys(), self._rules, now_ms)
+            return check(self._keys())
 
     def _keys(self) -> Sequence[VerificationKey]:
         keys = self._ring.keys(self._clock())

@@ -1,5 +1,7 @@
 """Logging in at an OpenID Connect provider by device flow (RFC 8628), and the stored login. Pure.
 
+`runtime.users.code_flow` is the log-in on the web page.
+
 The cluster tells its clients which issuer to use (`LoginOffer`). The issuer's discovery document names its addresses
 (`Provider`). `DeviceFlow` decides when to ask for the tokens, and what each answer means. A `Login` is what a client
 stores. `runtime.cluster.logins` sends the requests and keeps the file.
@@ -108,12 +110,14 @@ class Provider:
         token_url: for tokens.
         device_url: at which a device flow begins; empty if it has none.
         revocation_url: for tokens that are not needed any more; empty if it has none.
+        authorization_url: at which a user of the web page logs in; empty if it has none.
     """
 
     keys_url: str
     token_url: str
     device_url: str
     revocation_url: str
+    authorization_url: str = ""
 
     @classmethod
     def of(cls, document: Mapping[str, Any], issuer: str) -> Provider:
@@ -138,6 +142,7 @@ class Provider:
             url("token_endpoint", required=True),
             url("device_authorization_endpoint"),
             url("revocation_endpoint"),
+            url("authorization_endpoint"),
         )
 
 
@@ -171,7 +176,7 @@ class DeviceAuthorization:
         """Return the answer. Raises LoginError if it is an error, or not such an answer."""
         if status != 200:
             raise LoginError(
-                f"{issuer} does not begin a device flow: {_reason(status, raw)}",
+                f"{issuer} does not begin a device flow: {reason_of(status, raw)}",
                 "have the device flow allowed for the client (security.oidc.client-id) at the issuer",
             )
         device_code, user_code = raw.get("device_code"), raw.get("user_code")
@@ -199,7 +204,7 @@ def _number(raw: Mapping[str, Any], key: str, default: float) -> float:
     return float(value) if is_number and value is not None else default
 
 
-def _reason(status: int, raw: Mapping[str, Any]) -> str:
+def reason_of(status: int, raw: Mapping[str, Any]) -> str:
     """Return the error that an answer names, as one line without control characters."""
     told = [raw.get(key) for key in ("error", "error_description")]
     texts = [ascii(text)[1:-1][:200] for text in told if isinstance(text, str) and text]
@@ -249,7 +254,7 @@ class DeviceFlow:
         if status >= 500:
             self.on_silence()
             return False
-        raise LoginError(f"the issuer rejects it: {_reason(status, raw)}")
+        raise LoginError(f"the issuer rejects it: {reason_of(status, raw)}")
 
     def on_silence(self) -> None:
         """Take note that a request got no answer: the next one comes later (RFC 8628, 3.5)."""
@@ -355,7 +360,7 @@ def on_renewal(login: Login, status: int, raw: Mapping[str, Any]) -> Login:
     """Return the renewed login. Raises LoginError if the issuer does not renew it."""
     if status != 200:
         raise LoginError(
-            f"{login.issuer} does not renew the login: {_reason(status, raw)}", "`understudy login` begins another"
+            f"{login.issuer} does not renew the login: {reason_of(status, raw)}", "`understudy login` begins another"
         )
     return login.with_tokens(raw)
 

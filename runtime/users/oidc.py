@@ -12,10 +12,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import hmac
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runtime.users.identities import Principal, Role, TokenRefusedError, is_user_name
@@ -120,6 +121,31 @@ def identify(token: bytes, keys: Sequence[VerificationKey], rules: OidcRules, no
     name = _name(claims, rules)
     role = _role(claims, rules, name)
     return Principal(name, role, _token_id(claims, token), rules.issuer, expires_ms + LEEWAY_MS)
+
+
+def check_login(id_token: str, nonce: str, keys: Sequence[VerificationKey], rules: OidcRules, now_ms: int) -> None:
+    """Check that an ID token is the answer to a log-in: signed, for this client, valid now, and with its nonce.
+
+    Args:
+        id_token: as the issuer gave it.
+        nonce: of the log-in.
+        keys: of the issuer.
+        rules: of the cluster.
+        now_ms: now, in milliseconds since the epoch.
+
+    Raises:
+        UnknownKeyError: it names a key that is not among *keys*.
+        TokenRefusedError: it is not.
+    """
+    token = id_token.encode("utf-8", "replace")
+    if not looks_like_a_jwt(token):
+        raise TokenRefusedError("this is no signed JWT")
+    claims = _verified(token, _object(token.partition(b".")[0], "header"), keys)
+    _check_source(claims, replace(rules, audience=rules.client_id))
+    _check_times(claims, now_ms)
+    shown = claims.get("nonce")
+    if not isinstance(shown, str) or not hmac.compare_digest(shown.encode("utf-8", "replace"), nonce.encode()):
+        raise TokenRefusedError("its nonce is that of another log-in")
 
 
 def unverified_expiry_ms(token: str) -> int | None:

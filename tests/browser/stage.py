@@ -72,10 +72,13 @@ class Stage:
         self._port = listener.getsockname()[1]
         snapshots = Snapshots(REFRESH_MS / 1000, self._loop.time)
         rest = Rest(self.cluster, snapshots, configuration, self._log_dir, self.url.rstrip("/"))
-        policy = AccessPolicy(TOKEN.encode(), [], "http", MAX_CONTENT)
-        server = RestServer(RestApplication(rest, policy, MAX_CONTENT, with_token=True), listener, None, 256)
+        server = RestServer(self._application(rest), listener, None, 256)
         await server.start()
         ready.set()
         await self._stopped.wait()
         rest.closing.set()
         await server.stop()
+
+    def _application(self, rest: Rest) -> RestApplication:
+        policy = AccessPolicy(TOKEN.encode(), [], "http", MAX_CONTENT)
+        return RestApplication(rest, policy, MAX_CONTENT, with_token=True)

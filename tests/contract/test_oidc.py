@@ -30,6 +30,7 @@ from runtime.http_client import WebAddress
 from runtime.issuer_client import IssuerUnreachableError, ask, fetch, trusted
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.issuer import Issuer, offer_of
+from runtime.rest.page_login import PageLogin
 from runtime.rest.server import tls_context
 from runtime.users.audit import AuditLog
 from runtime.users.identities import Identities, TokenRefusedError
@@ -38,6 +39,7 @@ from runtime.users.oidc import IssuerAnswerError
 from tests.contract.test_http_client import Served, served
 from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.oidc_provider import Provider, SigningKey, running_provider
+from tests.rest_client import RestClient
 from tests.unit.test_rest_app import Site
 from tests.waiting import PATIENCE_S
 
@@ -196,10 +198,15 @@ class LoginSite(Site):
         async def read() -> Identities:
             return Identities({})
 
-        identities = KnownIdentities(read, issuer=Issuer.of(configuration))
+        issuer = Issuer.of(configuration)
+        identities = KnownIdentities(read, issuer=issuer)
         self.audit_file = directory / "audit.jsonl"
         super().__init__(
-            directory, identities=identities, audit=AuditLog(self.audit_file), offer=offer_of(configuration)
+            directory,
+            identities=identities,
+            audit=AuditLog(self.audit_file),
+            offer=offer_of(configuration),
+            page_login=lambda policy: PageLogin.of(configuration, issuer, identities, policy),
         )
 
 
@@ -430,3 +437,23 @@ async def test_a_refused_token_is_no_error_of_the_issuer(provider: Provider) -> 
     with pytest.raises(TokenRefusedError):
         await issuer.identify(provider.token(aud="other").encode(), now_ms())
     assert provider.asked.count("/keys") == 1
+
+
+# ------------------------------------------------------------------------ the web page
+
+
+def test_the_page_logs_in_by_http(desk: Desk) -> None:
+    page = RestClient(desk.cluster.url, "")
+    done = page.log_in_on_the_page()
+    assert done.status == 200, done.body
+    assert RestClient(desk.cluster.url, done.json["token"]).get("/v1/whoami")["user"] == "ada"
+    assert [form["grant_type"] for form in desk.provider.forms] == ["authorization_code"]
+
+
+def test_an_issuer_that_is_not_there_is_one_line_on_the_page(tmp_path: Path, provider: Provider) -> None:
+    provider.document["token_endpoint"] = "http://127.0.0.1:1/token"
+    with served(tmp_path, site=LoginSite(tmp_path, settings(provider))) as cluster:
+        answer = RestClient(cluster.url, "").log_in_on_the_page()
+    (line,) = answer.json["errors"]
+    assert answer.status == 503
+    assert line.startswith("the issuer cannot be used at present: 127.0.0.1:1 cannot be reached: ")

@@ -1,8 +1,10 @@
-"""An OpenID Connect provider on loopback, with real keys: discovery, keys, device flow, renewal, revocation."""
+"""An OpenID Connect provider on loopback, with real keys: discovery, keys, both log-ins, renewal, revocation."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import secrets
 import ssl
@@ -11,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -74,9 +76,19 @@ class Provider:
             "jwks_uri": f"{issuer}/keys",
             "token_endpoint": f"{issuer}/token",
             "device_authorization_endpoint": f"{issuer}/device",
+            "authorization_endpoint": f"{issuer}/authorize",
             "revocation_endpoint": f"{issuer}/revoke",
         }
         self.device_code = ""
+        self.redirect_uris: list[str] | None = None
+        """Registered addresses of the client; None for any."""
+        self.denial: dict[str, str] = {}
+        """Parameters of an error with which the browser is sent back, instead of a code."""
+        self.codes: dict[str, dict[str, str]] = {}
+        """The query that each unused code was given for."""
+        self.checks_pkce = True
+        self.id_claims: dict[str, Any] = {}
+        """Further claims of ID tokens; None as the value leaves one out."""
         self.refresh_tokens: list[str] = []
         self.forms: list[dict[str, str]] = []
         self.away = False
@@ -132,22 +144,52 @@ class Provider:
                 return 200, {}
         return 404, {}
 
+    def authorize(self, query: Mapping[str, str]) -> str | None:
+        """Return where the browser of a user who has logged in is sent; None if the address is not registered."""
+        address = query.get("redirect_uri", "")
+        if query.get("client_id") != CLIENT_ID or query.get("response_type") != "code":
+            return None
+        if self.redirect_uris is not None and address not in self.redirect_uris:
+            return None
+        back = dict(self.denial)
+        if not back:
+            back["code"] = secrets.token_urlsafe(16)
+            self.codes[back["code"]] = dict(query)
+        return f"{address}?{urlencode({**back, 'state': query.get('state', '')})}"
+
+    def _of_code(self, form: Mapping[str, str]) -> dict[str, Any] | None:
+        """Return the claims that a code adds to the ID token; None if it is not valid."""
+        begun = self.codes.pop(form.get("code", ""), None)  # works once
+        if begun is None or begun["redirect_uri"] != form.get("redirect_uri"):
+            return None
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(form.get("code_verifier", "").encode()).digest())
+        has_challenge = self.checks_pkce and begun.get("code_challenge_method") == "S256"
+        if has_challenge and challenge.rstrip(b"=").decode() != begun.get("code_challenge"):
+            return None
+        return {"nonce": begun.get("nonce"), **self.id_claims}
+
     def _tokens(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
         if self.answers:
             return self.answers.pop(0)
         if form.get("client_id") != CLIENT_ID:
             return 401, {"error": "invalid_client"}
+        claims: dict[str, Any] = {}
         if form["grant_type"] == "refresh_token":
             if form["refresh_token"] not in self.refresh_tokens:
                 return 400, {"error": "invalid_grant", "error_description": "Token is not active"}
             self.refresh_tokens.remove(form["refresh_token"])  # works once
+        elif form["grant_type"] == "authorization_code":
+            found = self._of_code(form)
+            if found is None:
+                return 400, {"error": "invalid_grant", "error_description": "Code not valid"}
+            claims = found
         elif not self.device_code or form["device_code"] != self.device_code:
             return 400, {"error": "expired_token"}
         self.device_code = ""
         self.refresh_tokens.append(secrets.token_urlsafe(16))
         return 200, {
             "access_token": self.token(aud="understudy-api", azp=CLIENT_ID),
-            "id_token": self.token(),
+            "id_token": self.token(**claims),
             "refresh_token": self.refresh_tokens[-1],
             "expires_in": self.lifetime_s,
             "token_type": "Bearer",
@@ -161,12 +203,25 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.provider.override(self):
             return
+        path, _, query = self.path.partition("?")
+        if path == "/authorize":
+            self._redirect(self.provider.authorize({name: values[0] for name, values in parse_qs(query).items()}))
+            return
         self._send(*self.provider.answer(self.path, {}))
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", "0"))).decode()
         form = {name: values[0] for name, values in parse_qs(body).items()}
         self._send(*self.provider.answer(self.path, form))
+
+    def _redirect(self, target: str | None) -> None:
+        if target is None:
+            self._send(400, {"error": "invalid_redirect_uri"})
+            return
+        self.send_response(302)
+        self.send_header("location", target)
+        self.send_header("content-length", "0")
+        self.end_headers()
 
     def _send(self, status: int, document: dict[str, Any]) -> None:
         data = json.dumps(document).encode()

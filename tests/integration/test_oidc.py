@@ -1,4 +1,4 @@
-"""A whole cluster whose users a provider identifies: the log-in, a job of one's own, and the audit log."""
+"""A whole cluster whose users a provider identifies: both log-ins, a job of one's own, and the audit log."""
 
 from __future__ import annotations
 
@@ -48,14 +48,25 @@ def test_a_user_logs_in_runs_a_job_and_is_named(make_cluster: Callable[..., Clus
         understudy("job", "cancel", job_id)
         assert "has the role user" in understudy("user", "list", status=1)
 
+        login = rest.log_in_on_the_page()
+        assert login.status == 200, login.body
+        page = RestClient(rest.url, login.json["token"])
+        assert page.get("/v1/whoami")["user"] == "ada"
+
         log = cluster.directory / "audit" / "audit.jsonl"
 
         def said() -> set[tuple[str, str, str]]:
             lines = [json.loads(line) for line in log.read_text().splitlines()]
             return {(line["user"], line["action"].rpartition("/")[2], line["outcome"]) for line in lines}
 
-        expected = {("ada", "submit_job", "done"), ("ada", "cancel_job", "done"), ("ada", "list_users", "refused")}
+        expected = {
+            ("ada", "submit_job", "done"),
+            ("ada", "cancel_job", "done"),
+            ("ada", "list_users", "refused"),
+            ("ada", "finish", "done"),
+        }
         await_value(lambda: expected <= said())
         stored = next((tmp_path / ".config" / "understudy" / "logins").glob("*.json"))
         bearer = json.loads(stored.read_text())["bearer"]
-        assert bearer not in cluster.logs() + log.read_text()
+        logged = cluster.logs() + log.read_text()
+        assert [secret for secret in (bearer, page.token, login.json["refresh-token"]) if secret in logged] == []

@@ -11,6 +11,8 @@ _APP = "runtime/rest/app.py"
 _CALLS = "runtime/rest/handlers/gateways.py"
 _OIDC = "runtime/users/oidc.py"
 _LOGIN = "runtime/users/login.py"
+_CODE_FLOW = "runtime/users/code_flow.py"
+_PAGE_LOGIN = "runtime/rest/page_login.py"
 _ISSUER_CLIENT = "runtime/issuer_client.py"
 
 _ROUTES = "unit/test_rest_roles.py::test_each_route_allows_each_role_what_the_table_says"
@@ -563,5 +565,81 @@ MUTANTS = (
         "isinstance(user_code, str) and _CODE.fullmatch(user_code)",
         "isinstance(user_code, str)",
         ("unit/test_oidc_login.py::test_nothing_is_printed_that_could_trick_a_terminal_or_its_user",),
+    ),
+    Mutant(
+        "page-login-of-another-tab",
+        "A return logs in only the tab that has begun the log-in.",
+        _CODE_FLOW,
+        'if begun is None or not hmac.compare_digest(state.encode("utf-8", "replace"), self.state.encode()):',
+        "if begun is None:",
+        (
+            "unit/test_page_login.py::test_a_return_that_this_tab_has_not_begun_is_refused",
+            "unit/test_page_login.py::test_an_error_of_the_issuer_is_one_line_of_this_log_in",
+        ),
+    ),
+    Mutant(
+        "page-login-without-pkce",
+        "A code is redeemed with the verifier of its log-in only.",
+        _CODE_FLOW,
+        ('            "code_challenge": self.challenge,\n            "code_challenge_method": "S256",\n'),
+        "",
+        ("unit/test_page_login.py::test_a_code_of_another_log_in_is_refused",),
+    ),
+    Mutant(
+        "page-login-with-any-nonce",
+        "An ID token is that of this log-in.",
+        _OIDC,
+        'if not isinstance(shown, str) or not hmac.compare_digest(shown.encode("utf-8", "replace"), nonce.encode()):',
+        "if False:",
+        (
+            "unit/test_page_login.py::test_an_id_token_of_another_log_in_is_refused",
+            "unit/test_page_login.py::test_the_access_token_is_used_where_the_cluster_has_an_audience",
+        ),
+    ),
+    Mutant(
+        "page-login-without-end",
+        "A log-in ends in time.",
+        _CODE_FLOW,
+        "if not -CLOCKS_MS <= now_ms - int(begun[1], 16) <= MOST_AGE_MS + CLOCKS_MS:",
+        "if False:",
+        ("unit/test_page_login.py::test_a_log_in_ends_in_time",),
+    ),
+    Mutant(
+        "page-login-returns-anywhere",
+        "The issuer sends the browser back to this endpoint's page.",
+        "runtime/rest/access.py",
+        'if page is None or _origin(page[1].encode()) != _origin(self._scheme + b"://" + host):',
+        "if False:",
+        (
+            "unit/test_page_login.py::test_the_issuer_sends_the_browser_back_to_this_page_alone",
+            "unit/test_page_login.py::test_a_page_is_of_an_allowed_name",
+        ),
+    ),
+    Mutant(
+        "page-login-for-other-sites",
+        "Pages of other sites, and other names, begin no log-in.",
+        "runtime/rest/access.py",
+        ("        if foreign is not None:\n            return foreign\n        page ="),
+        "        page =",
+        (
+            "unit/test_page_login.py::test_a_page_is_of_an_allowed_name",
+            "unit/test_page_login.py::test_pages_of_other_sites_begin_nothing_and_use_nothing_up",
+        ),
+    ),
+    Mutant(
+        "page-login-without-limit",
+        "Requests to the issuer are limited by address and in all.",
+        _PAGE_LOGIN,
+        "if flood.admit(at_ms) is None or self._all.admit(at_ms) is None:",
+        "if False:",
+        ("unit/test_page_login.py::test_requests_are_limited_by_address_and_in_all",),
+    ),
+    Mutant(
+        "page-login-of-nobody",
+        "A user whom the cluster does not accept gets no token.",
+        _PAGE_LOGIN,
+        "if isinstance(principal, Refusal):",
+        "if False:",
+        ("unit/test_page_login.py::test_a_user_whom_the_cluster_does_not_accept_is_told_in_one_line",),
     ),
 )

@@ -64,6 +64,7 @@ from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.authorization import KnownIdentities, nobody
 from runtime.rest.context import Rest
+from runtime.rest.page_login import PageLogin
 from runtime.rest.snapshots import Snapshots
 from runtime.stack_samples import FoldedStack, StackProfile
 from runtime.users.audit import AuditLog
@@ -376,6 +377,7 @@ class Site:
         identities: KnownIdentities | None = None,
         audit: AuditLog | None = None,
         offer: LoginOffer | None = None,
+        page_login: Callable[[AccessPolicy], PageLogin | None] = lambda policy: None,
     ) -> None:
         self.cluster = MadeUpCluster()
         configuration = Configuration.from_dict(
@@ -390,10 +392,24 @@ class Site:
             identities=identities or KnownIdentities(nobody),
         )
         policy = AccessPolicy(TOKEN, [], "http", MAX_CONTENT, has_issuer=offer is not None)
-        self.app = RestApplication(rest, policy, MAX_CONTENT, with_token=True, audit=audit, offer=offer)
+        self.app = RestApplication(
+            rest,
+            policy,
+            MAX_CONTENT,
+            with_token=True,
+            audit=audit,
+            offer=offer,
+            page_login=page_login(policy),
+        )
 
     async def ask(
-        self, method: str, target: str, body: Iterable[bytes] = (), *headers: tuple[bytes, bytes], token: bytes = TOKEN
+        self,
+        method: str,
+        target: str,
+        body: Iterable[bytes] = (),
+        *headers: tuple[bytes, bytes],
+        token: bytes = TOKEN,
+        client: str = "127.0.0.1",
     ) -> Answer:
         path, _, query = target.partition("?")
         answer, pieces = Answer(), iter([*body, b""])
@@ -421,7 +437,7 @@ class Site:
             "query_string": query.encode(),
             "root_path": "",
             "headers": shown,
-            "client": ("127.0.0.1", 5),
+            "client": (client, 5),
             "state": {"admit": lambda: True},
         }
         await self.app(scope, receive, send)  # type: ignore[arg-type]

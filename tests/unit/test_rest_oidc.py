@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from runtime.rest.access import AccessPolicy, Refusal, Shown
 from runtime.rest.authorization import NOT_ACCEPTED, KnownIdentities
 from runtime.rest.handlers import events
 from runtime.rest.issuer import Issuer, offer_of, rules_of
+from runtime.rest.page_login import PageLogin
 from runtime.users.audit import REFUSALS_PER_MINUTE, AuditLog
 from runtime.users.identities import CLUSTER, RANDOM_SIZE, Identities, Principal, Role, User, make_token
 from runtime.users.oidc import FETCH_EVERY_S, MOST_AGE_S, REFRESH_S, IssuerAnswerError, VerificationKey, keys_of
@@ -57,10 +58,21 @@ class IssuedSite(Site):
         configuration = Configuration.from_dict({**SETTINGS, **(settings or {})})
         rules, offer = rules_of(configuration), offer_of(configuration)
         assert rules is not None
+        assert offer is not None
         self.issuer = Issuer(rules, self._fetch, lambda: self.clock)
         self.identities = KnownIdentities(self._read, lambda: self.clock, self.now_ms, self.issuer)
         self.audit_file = directory / "audit.jsonl"
-        super().__init__(directory, identities=self.identities, audit=AuditLog(self.audit_file), offer=offer)
+
+        def page_login(policy: AccessPolicy) -> PageLogin:
+            return PageLogin(
+                offer, self.issuer, self.identities, policy, self._ask_issuer, lambda: self.clock, self.now_ms
+            )
+
+        audit = AuditLog(self.audit_file)
+        super().__init__(directory, identities=self.identities, audit=audit, offer=offer, page_login=page_login)
+
+    async def _ask_issuer(self, url: str, form: Mapping[str, str] | None) -> tuple[int, Mapping[str, Any]]:
+        return self.provider.answer(url.removeprefix(URL), dict(form or {}))
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.later_ms

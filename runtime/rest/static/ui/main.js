@@ -1,8 +1,9 @@
 // Which page is shown, when it is asked for anew, and what is said of the server.
 
-import { ApiError, Unreachable, getJson, hasToken, setToken } from "./api.js";
+import { ApiError, Unreachable, getJson, hasToken, logOut, setToken } from "./api.js";
 import { h, render } from "./dom.js";
 import { duration, time } from "./format.js";
+import { arrived, finish, issuerOf } from "./issuer.js";
 import { Connection } from "./live.js";
 import { mode, setMode } from "./mode.js";
 import { announce, notice } from "./parts.js";
@@ -59,6 +60,7 @@ let asking = false;
 let askedAt = 0;
 let config = null;
 let waitsForToken = false;
+let refusedLogin = ""; // why the log-in from which the browser has come back was refused
 const states = new Map(); // of the jobs that were seen, to tell what changed
 
 const connection = new Connection(() => {
@@ -116,7 +118,7 @@ async function navigate() {
   await refresh();
   if (current.route !== route) return;
   scrollTo(0, 0);
-  (main.querySelector("#token") ?? main.querySelector("h1"))?.focus({ preventScroll: true });
+  (main.querySelector("#issuer") ?? main.querySelector("#token") ?? main.querySelector("h1"))?.focus({ preventScroll: true });
 }
 
 async function refresh() {
@@ -228,12 +230,15 @@ function showConnection() {
   showStale();
 }
 
-function askForToken() {
+async function askForToken(problem = refusedLogin || (hasToken() ? "The token is not good any more." : "")) {
   config = null;
   waitsForToken = true;
   connection.stop();
   current.data = null;
-  show(login.view(shell, hasToken()));
+  const issuer = await issuerOf();
+  if (!waitsForToken) return;
+  show(login.view(shell, issuer, problem));
+  refusedLogin = "";
   main.classList.remove("stale");
 }
 
@@ -252,9 +257,14 @@ async function submitToken(token) {
   return true;
 }
 
-document.getElementById("logout").addEventListener("click", () => {
-  setToken(null);
-  location.reload();
+document.getElementById("logout").addEventListener("click", async (event) => {
+  event.currentTarget.hidden = true;
+  try {
+    await logOut();
+    location.reload();
+  } catch (error) {
+    askForToken(`This tab is logged out, and the issuer was not told: ${error.message}`);
+  }
 });
 // An anchor to #main would be taken for a page.
 document.getElementById("skip").addEventListener("click", (event) => {
@@ -279,4 +289,12 @@ document.addEventListener("visibilitychange", () => {
     refresh();
   }
 });
+const arrival = arrived();
+if (arrival) {
+  try {
+    await finish(arrival);
+  } catch (error) {
+    if (!hasToken()) refusedLogin = error.message;
+  }
+}
 navigate();

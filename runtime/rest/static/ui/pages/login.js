@@ -1,10 +1,13 @@
-// Asking for the token.
+// Logging in: at the issuer, where the cluster has one, or with a token.
 
 import { h } from "../dom.js";
+import { leave } from "../issuer.js";
 
-/** @param refused whether a token was shown that is no longer good. */
-export function view(shell, refused) {
-  const said = refused ? "The token is not good any more." : "";
+/**
+ * @param issuer URL of the cluster's OpenID Connect provider; null if it has none.
+ * @param said what went wrong before.
+ */
+export function view(shell, issuer, said) {
   const problem = h("p", { class: "problem", role: "alert", id: "login-problem" }, said);
   const field = h("input", {
     id: "token",
@@ -14,25 +17,37 @@ export function view(shell, refused) {
     spellcheck: "false",
     "aria-describedby": "login-help login-problem",
   });
-  const button = h("button", { type: "submit", class: "primary" }, "Log in");
-  const go = async (event) => {
-    event.preventDefault();
-    button.disabled = true;
+  const button = h("button", { type: "submit", class: issuer ? undefined : "primary" }, issuer ? "Use the token" : "Log in");
+  const busyWhile = async (pressed, work) => {
+    pressed.disabled = true;
     try {
-      if (!(await shell.submitToken(field.value.trim()))) {
-        problem.textContent = "The server refuses this token.";
-        field.select();
-      }
+      await work();
     } catch (error) {
       problem.textContent = error.message;
     } finally {
-      button.disabled = false;
+      pressed.disabled = false;
     }
   };
+  const go = (event) => {
+    event.preventDefault();
+    return busyWhile(button, async () => {
+      if (await shell.submitToken(field.value.trim())) return;
+      problem.textContent = "The server refuses this token.";
+      field.select();
+    });
+  };
+  const there =
+    issuer &&
+    h(
+      "button",
+      { type: "button", class: "primary", id: "issuer", title: issuer, on: { click: (event) => busyWhile(event.currentTarget, leave) } },
+      `Log in with ${new URL(issuer).host}`,
+    );
   return h(
     "form",
     { class: "card login", key: "login", on: { submit: go } },
     h("h1", { tabindex: "-1" }, "Log in"),
+    issuer && [there, problem, h("p", { class: "muted" }, "Or with a token:")],
     h(
       "p",
       { id: "login-help" },
@@ -44,7 +59,7 @@ export function view(shell, refused) {
     ),
     h("label", { for: "token" }, "Token"),
     field,
-    problem,
+    !issuer && problem,
     button,
   );
 }

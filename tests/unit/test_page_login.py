@@ -1,0 +1,369 @@
+"""The log-in of the web page by authorization code: who is logged in, and what is refused to whom."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from runtime.ha.errors import HaUnreachableError
+from runtime.rest.access import AccessPolicy, Refusal
+from runtime.rest.page_login import BEGIN, END, FINISH, MOST_ADDRESSES, MOST_BYTES, PER_ADDRESS, PER_MINUTE, RENEW
+from runtime.users.code_flow import CLOCKS_MS, MOST_AGE_MS, CodeFlow
+from runtime.users.identities import Role
+from runtime.users.login import LoginError
+from tests.fakes.oidc_provider import SigningKey
+from tests.unit.test_rest_app import Answer, Site
+from tests.unit.test_rest_oidc import URL, IssuedSite
+
+PAGE = "http://localhost/"
+MEDIA = (b"content-type", b"application/json")
+
+
+class Tab:
+    """A tab of the page: its requests, and the issuer's pages that it visits."""
+
+    def __init__(self, site: IssuedSite) -> None:
+        self.site = site
+        self.verifier = ""
+        self.url = ""
+
+    async def post(self, path: str, **form: Any) -> Answer:
+        return await self.site.ask("POST", path, [json.dumps({"address": PAGE, **form}).encode()], MEDIA, token=b"")
+
+    async def begin(self) -> Tab:
+        answer = await self.post(f"/v1{BEGIN}")
+        assert answer.status == 200, answer.body
+        assert answer.headers["cache-control"] == "no-store"
+        self.verifier, self.url = answer.json["verifier"], answer.json["url"]
+        return self
+
+    def visit(self) -> dict[str, str]:
+        """Log in at the issuer; return the parameters with which it sends the browser back."""
+        query = dict(parse_qsl(urlsplit(self.url).query))
+        target = self.site.provider.authorize(query)
+        assert target is not None
+        assert target.startswith(f"{PAGE}?")
+        return dict(parse_qsl(urlsplit(target).query))
+
+    async def finish(self, returned: dict[str, str]) -> Answer:
+        return await self.post(FINISH, verifier=self.verifier, **returned)
+
+    async def log_in(self) -> Answer:
+        await self.begin()
+        return await self.finish(self.visit())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> IssuedSite:
+    return IssuedSite(tmp_path)
+
+
+@pytest.fixture
+def tab(site: IssuedSite) -> Tab:
+    return Tab(site)
+
+
+def refused(answer: Answer, said: str, status: int = 403) -> None:
+    """Check that an answer is one printable line, and has no token."""
+    assert (answer.status, "token" in answer.json) == (status, False), answer.body
+    assert said in answer.error
+    assert answer.error.isprintable()
+
+
+async def test_a_user_logs_in_on_the_page(tab: Tab, site: IssuedSite, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    returned = (await tab.begin()).visit()
+    assert urlsplit(tab.url)._replace(query="").geturl() == f"{URL}/authorize"
+    asked = dict(parse_qsl(urlsplit(tab.url).query))
+    assert (asked["client_id"], asked["scope"]) == ("understudy", "openid profile email")
+    assert tab.verifier not in tab.url, "the issuer and the history of the browser have only its digest"
+    answer = await tab.finish(returned)
+    assert answer.status == 200, answer.body
+    told = answer.json
+    assert 3_000_000 < told["expires-in"] <= 3_600_000
+    assert answer.headers["cache-control"] == "no-store"
+    assert (await site.get(told["token"])).json["user"] == "ada"
+    (line,) = site.lines
+    assert (line["user"], line["role"], line["action"], line["outcome"]) == ("ada", "user", f"POST {FINISH}", "done")
+    logged = caplog.text + site.audit_file.read_text()
+    secrets = (told["token"], told["refresh-token"], tab.verifier, returned["code"], returned["state"])
+    assert [secret for secret in secrets if secret in logged] == []
+
+
+async def test_any_master_serves_the_return(tab: Tab, tmp_path: Path) -> None:
+    returned = (await tab.begin()).visit()
+    (tmp_path / "other").mkdir()
+    other = IssuedSite(tmp_path / "other")
+    other.provider.codes.update(tab.site.provider.codes)
+    tab.site = other
+    assert (await tab.finish(returned)).status == 200
+
+
+async def test_a_return_that_this_tab_has_not_begun_is_refused(tab: Tab, site: IssuedSite) -> None:
+    """Log-in CSRF: a link brings the code and the state of the attacker into the tab of another user."""
+    attacker = Tab(site)
+    brought = (await attacker.begin()).visit()
+    await tab.begin()
+    refused(await tab.finish(brought), "this log-in was not started in this tab")
+    for state in ("", "\ud800", brought["state"][:-1]):
+        refused(await tab.finish({**brought, "state": state}), "this log-in was not started in this tab")
+    assert site.provider.forms == [], "nothing is asked of the issuer"
+    assert (await attacker.finish(brought)).status == 200
+
+
+async def test_a_code_of_another_log_in_is_refused(tab: Tab, site: IssuedSite) -> None:
+    """Code injection: the attacker also knows the state of the tab, and leaves his own code with it."""
+    his = (await Tab(site).begin()).visit()
+    own = (await tab.begin()).visit()
+    refused(await tab.finish({**own, "code": his["code"]}), f"{URL} rejects the code: invalid_grant")
+    stolen = Tab(site)  # the other way round: the code of the tab, without its verifier
+    his = (await stolen.begin()).visit()
+    refused(await stolen.finish({**his, "code": own["code"]}), "rejects the code")
+
+
+@pytest.mark.parametrize("claims", [{}, {"nonce": None}, {"nonce": "another"}, {"nonce": 7}, {"nonce": "\ud800"}])
+async def test_an_id_token_of_another_log_in_is_refused(tab: Tab, site: IssuedSite, claims: dict[str, Any]) -> None:
+    """As above, at an issuer that does not check PKCE."""
+    site.provider.checks_pkce = False
+    site.provider.id_claims = claims
+    his = (await Tab(site).begin()).visit()
+    own = (await tab.begin()).visit()
+    refused(await tab.finish({**own, "code": his["code"]}), "its nonce is that of another log-in")
+
+
+async def test_a_code_works_once(tab: Tab) -> None:
+    returned = (await tab.begin()).visit()
+    assert (await tab.finish(returned)).status == 200
+    refused(await tab.finish(returned), "rejects the code: invalid_grant: Code not valid")
+
+
+async def test_a_log_in_ends_in_time(tab: Tab, site: IssuedSite) -> None:
+    returned = (await tab.begin()).visit()
+    site.later_ms = MOST_AGE_MS + 2 * CLOCKS_MS
+    refused(await tab.finish(returned), "took longer than 10 minutes")
+    site.later_ms = -2 * CLOCKS_MS
+    refused(await tab.finish(returned), "took longer than 10 minutes")
+    site.later_ms = 0
+    assert (await tab.finish(returned)).status == 200
+
+
+def test_state_and_nonce_do_not_tell_the_verifier() -> None:
+    flow = CodeFlow.begin(PAGE, bytes(32), 1_700_000_000_000)
+    assert 43 <= len(flow.verifier) <= 128
+    assert len({flow.state, flow.nonce, flow.challenge, flow.verifier}) == 4
+    other = CodeFlow.begin(PAGE, b"\1" * 32, 1_700_000_000_000)
+    assert {flow.state, flow.nonce, flow.challenge}.isdisjoint({other.state, other.nonce, other.challenge})
+    weak = CodeFlow("18bcfe56800-", PAGE)  # no random part, so anyone could derive its state
+    with pytest.raises(LoginError, match="not started in this tab"):
+        weak.check(weak.state, 1_700_000_000_000)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://evil.example/",
+        "http://evil.example/",
+        "https://localhost/",
+        "http://localhost:81/",
+        "http://localhost",
+        "http://localhost.evil.example/",
+        "http://localhost@evil.example/",
+        "http://evil.example\\@localhost/",
+        "http://evil.example#@localhost/",
+        "http://localhost/?next=https://evil.example",
+        "http://localhost/#x",
+        "//localhost/",
+        "javascript://localhost/%0aalert(1)",
+        "http://localhost/\r\nx",
+        "http://localhos\u212a/",
+        "",
+    ],
+)
+async def test_the_issuer_sends_the_browser_back_to_this_page_alone(tab: Tab, site: IssuedSite, address: str) -> None:
+    for path in (BEGIN, FINISH):
+        answer = await tab.post(path, address=address, verifier="", state="", code="x")
+        refused(answer, "the address is not that of this endpoint's page", 400)
+    assert site.provider.asked == []
+
+
+async def test_a_code_is_redeemed_for_the_address_that_it_was_given_for(tab: Tab) -> None:
+    returned = (await tab.begin()).visit()
+    refused(await tab.post(FINISH, verifier=tab.verifier, **returned, address=f"{PAGE}other/"), "rejects the code")
+
+
+def test_a_page_is_of_an_allowed_name() -> None:
+    policy = AccessPolicy(b"t" * 64, ["spark.example.org", "[fd00::1]"], "https", 100, has_issuer=True)
+
+    def status(address: str, *hosts: bytes, origin: bytes | None = None) -> int:
+        headers = [(b"host", host) for host in hosts] + ([] if origin is None else [(b"origin", origin)])
+        found = policy.check_page(headers, address)
+        return found.status if isinstance(found, Refusal) else 200
+
+    assert status("https://spark.example.org:8081/", b"spark.example.org:8081") == 200
+    assert status("https://spark.example.org/a/b.html", b"Spark.example.org:443") == 200
+    assert status("https://[fd00::1]:8081/", b"[fd00::1]:8081", origin=b"https://[fd00::1]:8081") == 200
+    assert status("https://evil.example:8081/", b"evil.example:8081") == 403, "DNS rebinding"
+    assert status("https://spark.example.org:8081/", b"spark.example.org:8081", b"spark.example.org:8081") == 403
+    assert status("https://spark.example.org:8081/") == 403
+    assert status("https://spark.example.org/", b"spark.example.org", origin=b"https://evil.example") == 403
+    assert status("https://spark.example.org/", b"spark.example.org", origin=b"null") == 403
+    assert status("https://localhost/", b"spark.example.org") == 400
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"aud": "other"}, "it is for 'other', not for understudy"),
+        ({"azp": "other"}, "it was issued to 'other'"),
+        ({"iss": "https://evil.example"}, "its issuer is"),
+        ({"exp": 1}, "has expired"),
+    ],
+)
+async def test_a_token_for_others_logs_nobody_in(tab: Tab, site: IssuedSite, claims: dict[str, Any], said: str) -> None:
+    site.provider.id_claims = claims
+    refused(await tab.log_in(), said)
+    assert site.lines[-1]["user"] == ""
+
+
+async def test_a_token_of_another_key_logs_nobody_in(tab: Tab, site: IssuedSite) -> None:
+    returned = (await tab.begin()).visit()
+    site.provider.key = SigningKey("first")
+    refused(await tab.finish(returned), "its signature is wrong")
+
+
+async def test_the_access_token_is_used_where_the_cluster_has_an_audience(tmp_path: Path) -> None:
+    (tmp_path / "api").mkdir()
+    tab = Tab(IssuedSite(tmp_path / "api", {"security.oidc.audience": "understudy-api"}))
+    token = (await tab.log_in()).json["token"]
+    assert (await tab.site.get(token)).json["user"] == "ada"
+    tab.site.provider.checks_pkce = False  # the nonce is that of the ID token
+    his, own = (await Tab(tab.site).begin()).visit(), (await tab.begin()).visit()
+    refused(await tab.finish({**own, "code": his["code"]}), "its nonce is that of another log-in")
+    other = Tab(IssuedSite(tmp_path, {"security.oidc.audience": "another-api"}))
+    refused(await other.log_in(), "the cluster does not accept you")
+    assert "it is for 'understudy-api'" in other.site.lines[-1]["reason"]
+
+
+async def test_a_user_whom_the_cluster_does_not_accept_is_told_in_one_line(
+    tab: Tab, site: IssuedSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.provider.user["groups"] = ["left"]
+    refused(await tab.log_in(), f"{URL} knows you, and the cluster does not accept you; ask an admin: rest.log has")
+    assert "ada is in no group that has a role" in caplog.text
+    assert "ada is in no group that has a role" in site.lines[-1]["reason"]
+    site.provider.user["groups"] = ["staff"]
+    site.add("ada", Role.VIEWER)
+    site.clock += 2
+    refused(await tab.log_in(), "the cluster does not accept you")
+    site.clock += 2
+    site.store_failure = HaUnreachableError("Redis is gone", "gone")
+    refused(await tab.log_in(), "users cannot be identified at present", 503)
+
+
+async def test_an_error_of_the_issuer_is_one_line_of_this_log_in(tab: Tab, site: IssuedSite) -> None:
+    site.provider.denial = {"error": "access_denied", "error_description": "you\r\n\x1b[2Jmay not" + "x" * 999}
+    returned = (await tab.begin()).visit()
+    answer = await tab.finish(returned)
+    refused(answer, f"{URL} refuses the log-in: access_denied: you\\r\\n\\x1b[2Jmay notxxx")
+    assert len(answer.error) < 400
+    phishing = {"error": "call", "error_description": "Call 555-evil", "state": "x"}
+    answer = await tab.finish(phishing)
+    refused(answer, "not started in this tab")
+    assert "evil" not in answer.error
+    refused(await tab.finish({"state": returned["state"]}), "without a code")
+    refused(await tab.finish({"state": returned["state"], "code": "a b"}), "without a code")
+    assert site.provider.forms == []
+
+
+async def test_an_issuer_that_cannot_be_used_is_told_in_one_line(tab: Tab, site: IssuedSite) -> None:
+    site.provider.away = True
+    refused(await tab.post(BEGIN), f"the issuer cannot be used at present: {URL} answers with HTTP 503", 503)
+    site.provider.away = False
+    for wrong in ("javascript:alert(1)", "http://id.example.org/authorize", "https://x/#y"):
+        site.provider.document["authorization_endpoint"] = wrong
+        refused(await tab.post(BEGIN), "has no private address authorization_endpoint", 503)
+    site.provider.document["authorization_endpoint"] = ""
+    refused(await tab.post(BEGIN), "has no log-in for web pages; paste a token")
+    site.clock += 600
+    site.provider.document["authorization_endpoint"] = f"{URL}/authorize?tenant=1"
+    assert (await tab.begin()).url.startswith(f"{URL}/authorize?tenant=1&response_type=code&")
+    asked = len(site.provider.asked)
+    await tab.begin()
+    assert len(site.provider.asked) == asked, "the document is kept for a while"
+    returned = tab.visit()
+    site.provider.answers = [(200, {"access_token": "a.b.c"})]
+    refused(await tab.finish(returned), "has given no ID token")
+
+
+async def test_a_token_is_renewed_and_the_log_out_revokes_it(tab: Tab, site: IssuedSite) -> None:
+    first = (await tab.log_in()).json
+    again = (await tab.post(RENEW, **{"refresh-token": first["refresh-token"]})).json
+    assert (await site.get(again["token"])).json["user"] == "ada"
+    assert len({first["token"], again["token"], first["refresh-token"], again["refresh-token"]}) == 4
+    refused(await tab.post(RENEW, **{"refresh-token": first["refresh-token"]}), "does not renew the login")
+    ended = await tab.post(END, **{"refresh-token": again["refresh-token"], "token": again["token"]})
+    assert (ended.status, ended.json) == (200, {})
+    assert site.provider.refresh_tokens == []
+    assert [(line["user"], line["action"], line["outcome"]) for line in site.lines] == [
+        ("ada", f"POST {FINISH}", "done"),
+        ("ada", f"POST {END}", "done"),
+    ]
+    site.provider.away = True
+    answer = await tab.post(RENEW, **{"refresh-token": again["refresh-token"]})
+    refused(answer, f"{URL} answers with HTTP 503", 503)  # no refusal, so the page keeps the refresh token
+    answer = await tab.post(END, **{"refresh-token": again["refresh-token"], "token": "nothing"})
+    refused(answer, "has not revoked the login", 503)
+    logged = site.audit_file.read_text()
+    assert [text for text in (*first.values(), *again.values()) if isinstance(text, str) and text in logged] == []
+
+
+async def test_pages_of_other_sites_begin_nothing_and_use_nothing_up(tab: Tab, site: IssuedSite) -> None:
+    body = [json.dumps({"address": PAGE}).encode()]
+    for _ in range(PER_ADDRESS + 1):
+        foreign = await site.ask("POST", BEGIN, body, MEDIA, (b"origin", b"https://evil.example"), token=b"")
+        refused(foreign, "header Origin")
+    plain = await site.ask("POST", BEGIN, body, (b"content-type", b"text/plain"), token=b"")
+    refused(plain, "the body must be application/json", 415)
+    await tab.begin()
+
+
+async def test_requests_are_limited_by_address_and_in_all(tab: Tab, site: IssuedSite) -> None:
+    page_login = site.app._page_login
+    assert page_login is not None
+    page_login._now_ms = lambda: 1_700_000_000_000
+    body = [json.dumps({"address": PAGE}).encode()]
+
+    async def status(client: str) -> int:
+        return (await site.ask("POST", BEGIN, body, MEDIA, token=b"", client=client)).status
+
+    assert [await status("10.0.0.7") for _ in range(PER_ADDRESS + 1)] == [*[200] * PER_ADDRESS, 429]
+    assert await status("10.0.0.8") == 200, "others are served"
+    refused(await tab.post(FINISH, verifier="", state=""), "not started in this tab")
+    statuses = [await status(f"10.1.{number // 250}.{number % 250}") for number in range(PER_MINUTE + MOST_ADDRESSES)]
+    assert statuses.count(200) == PER_MINUTE - PER_ADDRESS - 2
+    assert len(page_login._by_address) <= MOST_ADDRESSES
+    refused(await tab.post(RENEW), "too many log-ins", 429)
+    page_login._now_ms = lambda: 1_700_000_060_000
+    assert await status("10.0.0.7") == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"address": 1}', b"{" * 9999, b"\xff", b"{}"])
+async def test_a_body_of_another_form_is_refused(site: IssuedSite, body: bytes) -> None:
+    answer = await site.ask("POST", BEGIN, [body], MEDIA, token=b"")
+    refused(answer, "the body", 400)
+    assert (await site.ask("POST", BEGIN, [b"x" * (MOST_BYTES + 1)], MEDIA, token=b"")).status == 413
+
+
+async def test_without_an_issuer_there_is_no_log_in(tmp_path: Path) -> None:
+    plain = Site(tmp_path)
+    for path in (BEGIN, FINISH, RENEW, END):
+        assert (await plain.ask("POST", path, [b"{}"], MEDIA, token=b"")).status == 401
+
+
+async def test_no_other_path_is_reached_without_a_token(site: IssuedSite) -> None:
+    for method, path in (("GET", BEGIN), ("POST", f"{BEGIN}/"), ("POST", "/v1/login"), ("POST", "/v1/v1/login/begin")):
+        assert (await site.ask(method, path, [b"{}"], MEDIA, token=b"")).status == 401
