@@ -313,6 +313,7 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
         "understudy cluster upgrade --dry-run",
         "understudy cluster upgrade --drain-timeout 2h",
         "understudy cluster upgrade --to /opt/understudy-0.2.0",
+        "understudy cluster upgrade --to understudy_spark-0.2.0-py3-none-any.whl",
         "understudy cluster upgrade --rollback",
     )
 )
@@ -320,10 +321,10 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option("--dry-run", is_flag=True, help="Show what would be done to which process and job, and do nothing.")
 @click.option(
     "--to",
-    "venv",
     type=click.Path(path_type=Path),
-    metavar="VENV",
-    help="Virtual environment with the release to run.  [default: the one of this command]",
+    metavar="VENV|WHEEL",
+    help="Virtual environment with the release to run, or a wheel, for which one is made.  [default: the environment "
+    "of this command]",
 )
 @click.option("--rollback", is_flag=True, help="Return to the environment that ran before the last upgrade.")
 @click.option(
@@ -345,7 +346,7 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
 def upgrade(
     configuration: Configuration,
     dry_run: bool,
-    venv: Path | None,
+    to: Path | None,
     rollback: bool,
     yes: bool,
     masters_only: bool,
@@ -364,7 +365,7 @@ def upgrade(
     from runtime.cluster.upgrade import upgrade as upgrade_processes
     from runtime.cluster.upgrade_plan import UpgradeChoices
 
-    if rollback and venv is not None:
+    if rollback and to is not None:
         raise click.UsageError(
             "--rollback returns to the earlier environment, and --to names another: give one of them"
         )
@@ -372,11 +373,11 @@ def upgrade(
     left = "a master may have been ended and not started again; run the command again"
     with readable_errors():
         if dry_run:
-            target, plan = preview(configuration, venv, choices)
+            target, plan = preview(configuration, to, say, choices)
             steps = plan.steps
         else:
             with waiting("", left):
-                target, done, plan = upgrade_processes(configuration, venv, say, is_accepted=yes, choices=choices)
+                target, done, plan = upgrade_processes(configuration, to, say, is_accepted=yes, choices=choices)
             steps = tuple(done)
     if as_json:
         cluster_id, version = configuration.get(ClusterOptions.ID), target.release.version
