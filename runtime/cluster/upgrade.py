@@ -110,7 +110,7 @@ def preview(
             say(f"would make {made.path} with pip install {shlex.join(contents.requirements)}")
             warning, remedy = contents.warning()
     else:
-        _, target = _target(directory, to, choices)
+        _, target = choose_target(directory, to, choices)
     with connect_locally(configuration) as client:
         state = observe(client, directory)
     check_upgrade(state, target)
@@ -148,10 +148,10 @@ def upgrade(
     """
     directory = _directory_of(configuration)
     done: list[PlannedProcess] = []
-    with _exclusive(directory) as claim:
+    with exclusive(directory.claim(CLAIM), directory) as claim:
         if to is not None and _is_wheel(to):
             to = install_wheel(configuration, directory, Wheel.read(to), say, choices, is_accepted=is_accepted)
-        environment, target = _target(directory, to, choices)
+        environment, target = choose_target(directory, to, choices)
         masters = Masters(directory, environment, claim, Configuration.read(directory.configuration_file))
         masters.await_started()
         if _ended_master(directory, claim) and not directory.heads():  # the only one: no other can be asked
@@ -175,14 +175,14 @@ def upgrade(
                     if step.pid:
                         FormerEnvironment.keep(directory, step, state)
                     masters.exchange(step.process if step.pid else "")
-                    before, state = state, _settled(client, directory, state, masters.start_timeout_s)
+                    before, state = state, settled(client, directory, state, masters.start_timeout_s)
                 elif workers.exchange(step, drains=target.drains):
-                    before, state = state, _settled(client, directory, state, masters.start_timeout_s, step)
+                    before, state = state, settled(client, directory, state, masters.start_timeout_s, step)
                 else:
                     time.sleep(POLL_S)  # it registers again
                     state, has_all = observe(client, directory), False
                     continue
-                _check_exchanged(step, before, state, target, choices)
+                check_exchanged(step, before, state, target, choices)
                 done.append(step)
         if choices.rollback and not choices.masters_only:
             directory.upgraded_from.unlink(missing_ok=True)
@@ -231,7 +231,14 @@ def install_wheel(
     return made.path
 
 
-def _target(directory: ClusterDirectory, venv: Path | None, choices: UpgradeChoices) -> tuple[Environment, Target]:
+def choose_target(
+    directory: ClusterDirectory, venv: Path | None, choices: UpgradeChoices
+) -> tuple[Environment, Target]:
+    """Return the environment whose release is to run, and the release.
+
+    Raises:
+        UpgradeRefusedError: there is none.
+    """
     if choices.rollback:
         return FormerEnvironment.required(directory)
     environment = Environment.of(venv)
@@ -248,7 +255,7 @@ def _progress(step: PlannedProcess, number: int, total: int) -> str:
     return f"{number} of {total}: {verb} {step.process}{was}; {step.effect}"
 
 
-def _check_exchanged(
+def check_exchanged(
     step: PlannedProcess, before: ClusterState, state: ClusterState, target: Target, choices: UpgradeChoices
 ) -> None:
     """Raise ClusterError unless fewer processes are left to be exchanged: otherwise the upgrade would not end."""
@@ -271,8 +278,8 @@ def _directory_of(configuration: Configuration) -> ClusterDirectory:
 
 
 @contextlib.contextmanager
-def _exclusive(directory: ClusterDirectory) -> Iterator[Claim]:
-    claim = directory.claim(CLAIM)
+def exclusive(claim: Claim, directory: ClusterDirectory) -> Iterator[Claim]:
+    """Hold the claim of an upgrade in the block. Raises ClusterError: another upgrade holds it."""
     if not claim.try_acquire():
         raise ClusterError(
             f"another upgrade of the cluster in {directory.root} runs", "wait for its end, or interrupt it with Ctrl-C"
@@ -388,12 +395,12 @@ def _ended_master(directory: ClusterDirectory, claim: Claim) -> str:
     return found[0].role
 
 
-def _settled(
+def settled(
     client: ClusterClient,
     directory: ClusterDirectory,
     before: ClusterState,
     timeout_s: float,
-    exchanged: PlannedProcess | None = None,
+    *exchanged: PlannedProcess,
 ) -> ClusterState:
     """Wait until a leader serves, all TaskExecutors are registered with it, and jobs that ran before run again.
 
@@ -402,7 +409,7 @@ def _settled(
         directory: of the cluster.
         before: its state before the exchange.
         timeout_s: how long to wait.
-        exchanged: the TaskExecutor that was exchanged, if it was one.
+        exchanged: the TaskExecutors that were exchanged.
 
     Raises:
         ClusterError: that takes longer than *timeout_s* seconds.
@@ -411,7 +418,7 @@ def _settled(
     ran = {job.job_id: job.name for job in before.jobs if job.state == JobStatus.RUNNING.value}
     while True:
         state = observe(client, directory)
-        missing = missing_workers(before, state, exchanged)
+        missing = missing_workers(before, state, *exchanged)
         missing += [f"job {job.name!r}" for job in state.jobs if job.job_id in ran and job.state != "RUNNING"]
         if not missing:
             return state
@@ -584,50 +591,86 @@ class Workers:
 
     def _drain(self, step: PlannedProcess) -> bool:
         """Wait until no job uses a TaskExecutor; return False if another process has its name by then."""
-        begun, moved, told = time.monotonic(), 0.0, frozenset[JobID]()
-        checkpoints = _Checkpoints(self._client, self._say)
-        while True:
-            try:
-                info = self._ask_to_drain(step, moves_tasks=moved > 0)
-            except UnknownTaskExecutorError:
+        drain = Drain(self._client, step, self._masters.start_timeout_s, self._choices, self._say)
+        while not (is_idle := drain.advance()):
+            if is_idle is None:
                 return False
-            if info.registration.pid != step.pid:
-                return False
-            there = _jobs_of(info)
-            streaming = self._streaming() & frozenset(there) if there else frozenset()
-            drained = DrainedTaskExecutor(
-                info.slots.free == info.slots.registered,
-                frozenset(there) - streaming,
-                streaming,
-                checkpoints.done,
-            )
-            now = time.monotonic()
-            match next_drain_step(drained, now - begun, self._choices.drain_timeout_s):
-                case DrainStep.END:
-                    return True
-                case DrainStep.WAIT if drained.batch - told:
-                    told |= drained.batch
-                    limit = Duration().render(self._choices.drain_timeout_s)
-                    self._say(f"{step.process}: tasks of {', '.join(sorted(drained.batch))} may finish for {limit}")
-                case DrainStep.CHECKPOINT:
-                    checkpoints.advance(streaming)
-                case DrainStep.MOVE:
-                    moved = moved or now
-                    if now - moved > self._masters.start_timeout_s:
-                        raise ClusterError(
-                            f"tasks of {', '.join(sorted(there))} did not leave {step.process} within "
-                            "cluster.start-timeout",
-                            f"see {self._directory.log}/{step.process}.log; cancel the job or end its tasks, and run "
-                            "the upgrade again",
-                        )
             time.sleep(POLL_S)
+        return True
 
-    def _ask_to_drain(self, step: PlannedProcess, *, moves_tasks: bool) -> TaskManagerInfo:
+
+class Drain:
+    """Keeps a TaskExecutor from getting tasks, and moves those that it has.
+
+    Args:
+        client: of the cluster.
+        step: names the TaskExecutor.
+        patience_s: seconds for which tasks that move may take to leave it.
+        choices: of the operator.
+        say: called with what it waits for.
+    """
+
+    def __init__(
+        self, client: ClusterClient, step: PlannedProcess, patience_s: float, choices: UpgradeChoices, say: Say
+    ) -> None:
+        self._client = client
+        self._step = step
+        self._patience_s = patience_s
+        self._choices = choices
+        self._say = say
+        self._begun = time.monotonic()
+        self._moved = 0.0
+        self._told: frozenset[JobID] = frozenset()
+        self._checkpoints = _Checkpoints(client, say)
+
+    def advance(self) -> bool | None:
+        """Do what is next; return whether no job uses it, or None if another process has its name.
+
+        To be repeated within `DRAIN_LIFETIME_S`, until the TaskExecutor has ended.
+
+        Raises:
+            ClusterError: tasks do not leave it.
+        """
+        name = self._step.process
+        try:
+            info = self._ask(moves_tasks=self._moved > 0)
+        except UnknownTaskExecutorError:
+            return None
+        if info.registration.pid != self._step.pid:
+            return None
+        there = _jobs_of(info)
+        streaming = self._streaming() & frozenset(there) if there else frozenset()
+        drained = DrainedTaskExecutor(
+            info.slots.free == info.slots.registered,
+            frozenset(there) - streaming,
+            streaming,
+            self._checkpoints.done,
+        )
+        now = time.monotonic()
+        match next_drain_step(drained, now - self._begun, self._choices.drain_timeout_s):
+            case DrainStep.END:
+                return True
+            case DrainStep.WAIT if drained.batch - self._told:
+                self._told |= drained.batch
+                limit = Duration().render(self._choices.drain_timeout_s)
+                self._say(f"{name}: tasks of {', '.join(sorted(drained.batch))} may finish for {limit}")
+            case DrainStep.CHECKPOINT:
+                self._checkpoints.advance(streaming)
+            case DrainStep.MOVE:
+                self._moved = self._moved or now
+                if now - self._moved > self._patience_s:
+                    raise ClusterError(
+                        f"tasks of {', '.join(sorted(there))} did not leave {name} within cluster.start-timeout",
+                        f"see {name}.log on its host; cancel the job or end its tasks, and run the upgrade again",
+                    )
+        return False
+
+    def _ask(self, *, moves_tasks: bool) -> TaskManagerInfo:
         return self._client.call(
             RESOURCE_MANAGER,
             ResourceManagerGateway,
             lambda manager: manager.drain_task_manager(
-                ResourceID(step.process), DRAIN_LIFETIME_S, moves_tasks
+                ResourceID(self._step.process), DRAIN_LIFETIME_S, moves_tasks
             ).result(),
         )
 

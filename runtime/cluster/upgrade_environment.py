@@ -2,7 +2,7 @@
 
 `cluster upgrade --to WHEEL` makes a virtual environment in a directory beside the runtime directory
 (`ClusterDirectory.environments`). It is named after the version and the digest of the wheel. Its last file says that it
-is complete; without that file it is remade. Its packages follow from those of the cluster's environment (`contents_for`).
+is complete; without that file it is remade. Its packages follow from those of the cluster (`contents_for`).
 """
 
 from __future__ import annotations
