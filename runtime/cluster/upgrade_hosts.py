@@ -129,6 +129,24 @@ class Part:
         return replace(choices, masters_only=self.role is Role.MASTER)
 
 
+def check_part(role: Role, whole: ClusterState, target: Target) -> None:
+    """Check that one host's part of a cluster can be upgraded to a release while the cluster runs.
+
+    Args:
+        role: of the host.
+        whole: the state of the cluster, with the masters of the host.
+        target: the other installation.
+
+    Raises:
+        UpgradeRefusedError: it cannot be.
+    """
+    if role is Role.MASTER and not whole.is_member:
+        raise UpgradeRefusedError(
+            "the masters here belong to a cluster on one host", "leave out --role: all of it is upgraded then"
+        )
+    check_upgrade(replace(whole, is_part=True), target)
+
+
 def check_order(role: Role, leading_version: str, target: Target) -> None:
     """Check that TaskExecutors follow the masters, whose ResourceManager has to drain and to accept them.
 
@@ -156,9 +174,9 @@ def preview_part(part: Part, to: Path | None, choices: UpgradeChoices) -> tuple[
     """
     _, target = choose_target(part.directory, to, choices)
     with connect_by_redis(part.configuration) as client:
-        state = part.state_of(observe(client, part.directory))
-    check_upgrade(state, target)
-    return target, plan_upgrade(state, target, part.choices(choices))
+        whole = observe(client, part.directory)
+    check_part(part.role, whole, target)
+    return target, plan_upgrade(part.state_of(whole), target, part.choices(choices))
 
 
 def upgrade_part(
@@ -185,8 +203,8 @@ def upgrade_part(
         own = part.choices(choices)
         with connect_by_redis(part.configuration) as client:
             whole = observe(client, part.directory)
+            check_part(part.role, whole, target)
             state = part.state_of(whole)
-            check_upgrade(state, target)
             plan = plan_upgrade(state, target, own)
             steps = plan.steps
             if steps:
@@ -198,7 +216,7 @@ def upgrade_part(
                 running = part.running()
                 patience_s = running.get(ClusterOptions.START_TIMEOUT)
                 if part.role is Role.TASK_EXECUTOR and target.drains:
-                    _drain(client, steps, patience_s, choices, say)
+                    drain_all(client, steps, patience_s, choices, say)
                 _restart(part, environment, running, say)
                 moved = steps if part.role is Role.TASK_EXECUTOR else ()
                 after = part.state_of(settled(client, part.directory, whole, patience_s, *moved))
@@ -209,7 +227,7 @@ def upgrade_part(
     return target, steps, plan
 
 
-def _drain(
+def drain_all(
     client: ClusterClient, steps: Sequence[PlannedProcess], patience_s: float, choices: UpgradeChoices, say: Say
 ) -> None:
     """Wait until no job uses the TaskExecutors. Raises ClusterError: tasks do not leave, or one was replaced."""

@@ -12,6 +12,7 @@ import pytest
 
 from conf.configuration import Configuration
 from conf.options import ClusterOptions
+from runtime.cluster import upgrade_hosts
 from runtime.cluster.documents import ClusterUpgrade
 from runtime.cluster.output import to_plain
 from runtime.cluster.roles import Role
@@ -25,7 +26,9 @@ from runtime.cluster.upgrade_hosts import (
     carry_out,
     check_hosts,
     check_order,
+    check_part,
     order_hosts,
+    upgrade_part,
 )
 from runtime.cluster.upgrade_plan import (
     ClusterState,
@@ -34,10 +37,12 @@ from runtime.cluster.upgrade_plan import (
     RunningMaster,
     RunningTaskExecutor,
     Target,
+    UpgradeChoices,
     UpgradeRefusedError,
     check_upgrade,
     plan_upgrade,
 )
+from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
 from runtime.feature_level import FeatureLevels, Release
 from runtime.ids import JobID
@@ -166,8 +171,13 @@ def test_a_part_is_upgraded_where_the_whole_is_refused() -> None:
     with pytest.raises(UpgradeRefusedError, match="several hosts") as refused:
         check_upgrade(whole, TARGET)
     assert "--hosts" in refused.value.remedy
+    for role in Role:
+        check_part(role, whole, TARGET)
+    with pytest.raises(UpgradeRefusedError, match="belong to a cluster on one host"):
+        check_part(Role.MASTER, replace(whole, is_member=False), TARGET)
+    with pytest.raises(UpgradeRefusedError, match=r"runs Spark 4\.3\.0"):
+        check_part(Role.MASTER, whole, replace(TARGET, spark_version="4.4.0"))
     part = replace(whole, is_part=True)
-    check_upgrade(part, TARGET)
     plan = plan_upgrade(part, TARGET)
     assert plan.warning == "", "masters of other hosts take over"
     assert [each.leads for each in plan.steps] == [True, False]
@@ -183,8 +193,6 @@ def test_a_part_has_the_task_executors_of_its_host(tmp_path: Path) -> None:
     whole = ClusterState(1, (RunningMaster("master", 10, OLD),), executors)
 
     def part(role: Role) -> Part:
-        from runtime.environment.directory import ClusterDirectory
-
         return Part(role, configuration, ClusterDirectory(tmp_path))
 
     found = part(Role.TASK_EXECUTOR).state_of(whole)
@@ -198,6 +206,43 @@ def test_a_part_that_does_not_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterNotRunning, match=r"no task-executor of this host runs in .*/task-executor") as refused:
         Part.of(configuration, Role.TASK_EXECUTOR)
     assert "start --role task-executor" in refused.value.remedy
+
+
+def test_a_second_upgrade_of_a_part_is_refused(tmp_path: Path) -> None:
+    part = Part(Role.MASTER, Configuration(), ClusterDirectory(tmp_path))
+    other = part.claim()
+    assert other.try_acquire()
+    with pytest.raises(ClusterError, match="another upgrade of the cluster"):
+        upgrade_part(part, None, lambda line: None, is_accepted=True, choices=UpgradeChoices())
+    other.release()
+
+
+@pytest.mark.parametrize("second", [True, None])
+def test_all_task_executors_of_a_host_stay_drained_until_the_last_one_is(
+    monkeypatch: pytest.MonkeyPatch, second: bool | None
+) -> None:
+    answers = {"tm-0": [True, True], "tm-1": [False, second]}
+
+    class Planned:
+        def __init__(self, client: object, step: PlannedProcess, *others: object) -> None:
+            self._answers = answers[step.process]
+
+        def advance(self) -> bool | None:
+            return self._answers.pop(0)
+
+    monkeypatch.setattr(upgrade_hosts, "Drain", Planned)
+    steps = (step("tm-0"), step("tm-1"))
+    client: Any = None
+
+    def drain() -> None:
+        upgrade_hosts.drain_all(client, steps, 1.0, UpgradeChoices(), lambda line: None)
+
+    if second:
+        drain()
+    else:
+        with pytest.raises(ClusterError, match="tm-1 has ended meanwhile"):
+            drain()
+    assert answers == {"tm-0": [], "tm-1": []}
 
 
 @pytest.fixture
