@@ -57,6 +57,7 @@ from runtime.environment.claims import Claim
 from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
+from runtime.protocol.leader import DISPATCHER
 
 ANSWER_S = 180.0
 ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
@@ -288,9 +289,9 @@ class HostPlan:
         return self.target.role is Role.MASTER
 
     @property
-    def leads(self) -> bool:
-        """True if a component of its master leads."""
-        return any(each.leads for each in (*self.steps, *self.kept))
+    def leads(self) -> tuple[str, ...]:
+        """Names of the elected components that lead in its master."""
+        return tuple(name for each in (*self.steps, *self.kept) for name in each.leads)
 
     @classmethod
     def decode(cls, target: HostRole, document: Any) -> HostPlan:
@@ -308,22 +309,31 @@ def _process(values: Any) -> PlannedProcess:
         str(values["version"]),
         str(values["target_version"]),
         str(values["effect"]),
-        leads=bool(values["leads"]),
+        leads=tuple(map(str, values["leads"])),
     )
 
 
 def order_hosts(plans: Sequence[HostPlan], *, masters_only: bool = False) -> list[HostPlan]:
     """Return the plans in the order in which the hosts are upgraded.
 
-    Standby masters come first, then the leading one, then TaskExecutors, those with fewest jobs first. Hosts that do
-    not answer keep their place in the files, at the end of their role.
+    Standby masters come first, and the leading Dispatcher last. Then come TaskExecutors, those with fewest jobs first.
+    Hosts that do not answer keep their place in the files, at the end of their role.
 
     Args:
         plans: of all hosts, in the order of the files.
         masters_only: whether the TaskExecutors stay.
     """
     wanted = [plan for plan in plans if plan.is_master or not masters_only]
-    return sorted(wanted, key=lambda plan: (not plan.is_master, bool(plan.problem), plan.leads, plan.jobs))
+    return sorted(
+        wanted,
+        key=lambda plan: (
+            not plan.is_master,
+            bool(plan.problem),
+            DISPATCHER in plan.leads,
+            bool(plan.leads),
+            plan.jobs,
+        ),
+    )
 
 
 def check_hosts(plans: Sequence[HostPlan], *, is_accepted: bool) -> None:

@@ -161,7 +161,7 @@ class PlannedProcess:
         version: of Understudy that it runs; empty if it has ended.
         target_version: of Understudy that it runs after the upgrade.
         effect: what the exchange does to the cluster, or why the process is not exchanged.
-        leads: whether it is a master with an elected component that leads.
+        leads: names of the elected components that lead in it.
     """
 
     process: str
@@ -169,7 +169,7 @@ class PlannedProcess:
     version: str
     target_version: str
     effect: str
-    leads: bool = False
+    leads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def plan_upgrade(state: ClusterState, target: Target, choices: UpgradeChoices = 
             master.release.version,
             target.release.version,
             "runs it already",
-            leads=bool(master.leads),
+            leads=master.leads,
         )
         for master in state.masters
         if master not in old
@@ -421,7 +421,7 @@ def _exchange(target: Target, master: RunningMaster, *, is_alone: bool) -> Plann
     else:
         effect = "standby: the leader is not affected"
     version, wanted = master.release.version, target.release.version
-    return PlannedProcess(master.name, master.pid, version, wanted, effect, leads=bool(master.leads))
+    return PlannedProcess(master.name, master.pid, version, wanted, effect, leads=master.leads)
 
 
 def _exchange_worker(

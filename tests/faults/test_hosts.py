@@ -129,13 +129,13 @@ def test_masters_and_task_executors_are_upgraded_host_by_host_while_a_query_runs
     early = hosts.run("three", "cluster", "upgrade", "--role", "task-executor", to, check=False)
     assert "TaskExecutors follow the masters" in early.stderr
 
-    def leads(host: str) -> bool:
+    def is_dispatcher(host: str) -> bool:
         [step] = hosts.json(host, "cluster", "upgrade", "--role", "master", "--dry-run", to)["steps"]
-        return bool(step["leads"])
+        return "dispatcher" in step["leads"]
 
-    standby, leader = sorted(("one", "two"), key=leads)
-    assert (leads(standby), leads(leader)) == (False, True)
-    for host in (standby, leader):  # neither needs --yes
+    masters = sorted(("one", "two"), key=is_dispatcher)
+    assert [is_dispatcher(host) for host in masters] == [False, True]
+    for host in masters:  # neither needs --yes
         done = hosts.json(host, "cluster", "upgrade", "--role", "master", to)
         assert [step["process"] for step in done["steps"]] == ["master"]
     job = hosts.json("three", "job", "info", stream.job_id)

@@ -51,12 +51,12 @@ OLD, NEW = Release("0.1.0", FeatureLevels(1, 1)), Release("0.2.0", FeatureLevels
 TARGET = Target(NEW, "4.3.0", "/new/bin/python")
 
 
-def step(process: str = "master", *, leads: bool = False) -> PlannedProcess:
-    return PlannedProcess(process, 7, "0.1.0", "0.2.0", "", leads=leads)
+def step(process: str = "master", *leads: str) -> PlannedProcess:
+    return PlannedProcess(process, 7, "0.1.0", "0.2.0", "", leads)
 
 
-def master(host: str, *, leads: bool = False) -> HostPlan:
-    return HostPlan(HostRole(host, Role.MASTER), "", "0.2.0", (step(leads=leads),))
+def master(host: str, *leads: str) -> HostPlan:
+    return HostPlan(HostRole(host, Role.MASTER), "", "0.2.0", (step("master", *leads),))
 
 
 def workers(host: str, jobs: int = 0) -> HostPlan:
@@ -83,22 +83,23 @@ def results(plans: list[HostPlan], problems: dict[str, str] | None = None) -> tu
 
 def test_standbys_come_first_then_the_leader_then_the_hosts_with_fewest_jobs() -> None:
     plans = [
-        master("a", leads=True),
+        master("a", "dispatcher", "rest"),
         absent("b", Role.MASTER),
+        master("b2", "resourcemanager"),
         master("c"),
         workers("d", jobs=2),
         absent("e", Role.TASK_EXECUTOR),
         workers("f", jobs=1),
     ]
-    order = ["c master", "a master", "b master", "f task-executor", "d task-executor", "e task-executor"]
+    order = ["c master", "b2 master", "a master", "b master", "f task-executor", "d task-executor", "e task-executor"]
     assert names(order_hosts(plans)) == order
-    assert names(order_hosts(plans, masters_only=True)) == order[:3]
-    done = replace(master("g"), steps=(), kept=(step(leads=True),))
+    assert names(order_hosts(plans, masters_only=True)) == order[:4]
+    done = replace(master("g"), steps=(), kept=(step("master", "dispatcher"),))
     assert names(order_hosts([done, master("h")])) == ["h master", "g master"], "a leader that stays still leads"
 
 
 def test_the_only_master_is_exchanged_only_if_that_is_accepted() -> None:
-    alone = [master("a", leads=True), absent("b", Role.MASTER), workers("d")]
+    alone = [master("a", "dispatcher", "rest"), absent("b", Role.MASTER), workers("d")]
     with pytest.raises(UpgradeRefusedError, match="the master of a is the only one that answers") as refused:
         check_hosts(alone, is_accepted=False)
     assert "--yes" in refused.value.remedy
@@ -143,7 +144,7 @@ def test_a_host_of_task_executors_that_does_not_answer_is_left_out() -> None:
 
 
 def test_the_plan_of_a_host_is_read_from_the_document_that_it_prints() -> None:
-    steps, kept = (step("taskmanager-a-0"),), (step("taskmanager-a-1", leads=True),)
+    steps, kept = (step("taskmanager-a-0"),), (step("taskmanager-a-1", "dispatcher"),)
     jobs = [
         PlannedJob(JobID(digit * 32), "j", "RUNNING", executors, "")
         for digit, executors in (("1", ("taskmanager-a-0", "other")), ("2", ("other",)), ("3", ("taskmanager-a-1",)))
@@ -180,7 +181,7 @@ def test_a_part_is_upgraded_where_the_whole_is_refused() -> None:
     part = replace(whole, is_part=True)
     plan = plan_upgrade(part, TARGET)
     assert plan.warning == "", "masters of other hosts take over"
-    assert [each.leads for each in plan.steps] == [True, False]
+    assert [each.leads for each in plan.steps] == [("dispatcher",), ()]
     assert "a standby takes over" in plan.steps[0].effect
 
 
