@@ -7,6 +7,8 @@ Its commands and processes are real. It differs from this release in its version
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -28,6 +30,35 @@ def make_next_release(directory: Path) -> Path:
         shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
     _replace(directory / "runtime" / "__init__.py", f'"{__version__}"', f'"{VERSION}"')
     _replace(directory / "runtime" / "feature_level.py", _TABLE_ENDS, _SECOND_LEVEL + _TABLE_ENDS)
+    return directory
+
+
+def make_wheel(tree: Path, directory: Path) -> Path:
+    """Build a wheel of the next release in *tree*, without the examples, and return it."""
+    source = directory / "source"
+    shutil.copytree(tree, source, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    settings, _, rest = (ROOT / "setup.cfg").read_text().partition("[options.data_files]")
+    (source / "setup.cfg").write_text(
+        f"{settings}[options.extras_require]{rest.partition('[options.extras_require]')[2]}"
+    )
+    _replace(source / "setup.cfg", f"version = {__version__}", f"version = {VERSION}")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", str(directory), str(source)], check=True, capture_output=True)
+    [wheel] = directory.glob("*.whl")
+    return wheel
+
+
+def packages_of_this_environment(directory: Path) -> Path:
+    """Make a directory of links to all packages of this environment except Understudy, for ``PYTHONPATH``.
+
+    pip finds them there, and installs them nowhere else.
+    """
+    directory.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if "understudy" not in entry.name:
+            (directory / entry.name).symlink_to(entry)
     return directory
 
 

@@ -40,7 +40,7 @@ from runtime.checkpoint.savepoint import MANIFEST
 from runtime.checkpoint.stored_snapshot import DESCRIPTION, FILES, load_snapshot
 from runtime.cluster.job_upgrade import decode_upgrade, encode_upgrade
 from runtime.cluster.job_upgrade_plan import Upgrade
-from runtime.cluster.upgrade import FormerEnvironment
+from runtime.cluster.upgrade_environment import FormerEnvironment
 from runtime.environment.descriptor import ClusterDescriptor
 from runtime.feature_level import VERSIONS, FeatureLevel, Format, newest_version, supported_levels
 from runtime.ha.feature_level import decode_level, encode_level

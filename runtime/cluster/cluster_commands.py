@@ -28,7 +28,7 @@ from runtime.errors import ClusterError
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
-    from runtime.cluster.upgrade_plan import UpgradePlan
+    from runtime.cluster.upgrade_plan import UpgradeChoices, UpgradePlan
     from runtime.protocol.diagnostics import TaskPoolReport
     from runtime.protocol.messages import ClusterOverview, ClusterStatus
 
@@ -313,17 +313,20 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
         "understudy cluster upgrade --dry-run",
         "understudy cluster upgrade --drain-timeout 2h",
         "understudy cluster upgrade --to /opt/understudy-0.2.0",
+        "understudy cluster upgrade --to understudy_spark-0.2.0-py3-none-any.whl",
         "understudy cluster upgrade --rollback",
+        "understudy cluster upgrade --hosts --to /opt/understudy-0.2.0 --dry-run",
     )
 )
 @configured
+@role_options
 @click.option("--dry-run", is_flag=True, help="Show what would be done to which process and job, and do nothing.")
 @click.option(
     "--to",
-    "venv",
     type=click.Path(path_type=Path),
-    metavar="VENV",
-    help="Virtual environment with the release to run.  [default: the one of this command]",
+    metavar="VENV|WHEEL",
+    help="Virtual environment with the release to run, or a wheel, for which one is made.  [default: the environment "
+    "of this command]",
 )
 @click.option("--rollback", is_flag=True, help="Return to the environment that ran before the last upgrade.")
 @click.option(
@@ -344,8 +347,10 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @json_option
 def upgrade(
     configuration: Configuration,
+    role: str | None,
+    hosts: bool,
     dry_run: bool,
-    venv: Path | None,
+    to: Path | None,
     rollback: bool,
     yes: bool,
     masters_only: bool,
@@ -358,25 +363,48 @@ def upgrade(
     submitted. Then each TaskExecutor is drained and exchanged: its batch tasks may finish, and its streaming queries
     move to another one after a checkpoint. No job fails. An interrupted upgrade continues when the command is run
     again. --rollback returns to the earlier release, also after half an upgrade.
+
+    --hosts upgrades a cluster on several hosts, one host after the other over ssh.
     """
     from runtime.cluster.documents import ClusterUpgrade
     from runtime.cluster.upgrade import preview
     from runtime.cluster.upgrade import upgrade as upgrade_processes
     from runtime.cluster.upgrade_plan import UpgradeChoices
 
-    if rollback and venv is not None:
+    if hosts and role is not None:
+        raise click.UsageError("--hosts upgrades every role on its host: leave out --role")
+    if (hosts or role is not None) and to is not None and not to.is_dir():
+        raise ClusterError(
+            f"{to} is no directory, and --hosts and --role take no wheel",
+            "install the release into a virtual environment at the same path on each host, and name that with --to",
+        )
+    if rollback and to is not None:
         raise click.UsageError(
             "--rollback returns to the earlier environment, and --to names another: give one of them"
         )
     choices = UpgradeChoices(masters_only, drain_timeout_s, rollback)
+    if hosts:
+        _upgrade_hosts(configuration, to, choices, dry_run=dry_run, is_accepted=yes, as_json=as_json)
+        return
     left = "a master may have been ended and not started again; run the command again"
     with readable_errors():
-        if dry_run:
-            target, plan = preview(configuration, venv, choices)
+        if role is not None:
+            from runtime.cluster.roles import Role
+            from runtime.cluster.upgrade_hosts import Part, preview_part, upgrade_part
+
+            part = Part.of(configuration, Role(role), _given_options())
+            if dry_run:
+                target, plan = preview_part(part, to, choices)
+                steps = plan.steps
+            else:
+                with waiting("", f"this host's {role} may be starting; `understudy start --role {role}` starts it"):
+                    target, steps, plan = upgrade_part(part, to, say, is_accepted=yes, choices=choices)
+        elif dry_run:
+            target, plan = preview(configuration, to, say, choices)
             steps = plan.steps
         else:
             with waiting("", left):
-                target, done, plan = upgrade_processes(configuration, venv, say, is_accepted=yes, choices=choices)
+                target, done, plan = upgrade_processes(configuration, to, say, is_accepted=yes, choices=choices)
             steps = tuple(done)
     if as_json:
         cluster_id, version = configuration.get(ClusterOptions.ID), target.release.version
@@ -386,9 +414,66 @@ def upgrade(
     if dry_run:
         _print_plan(plan)
     if not dry_run or not steps:
-        print_line(f"all masters{'' if masters_only else ' and TaskExecutors'} run {target.release}")
+        which = f"this host's {role}" if role else f"all masters{'' if masters_only else ' and TaskExecutors'}"
+        print_line(f"{which} run{'s' if role else ''} {target.release}")
     for number, what in enumerate(plan.to_do, 1):
         print_line(f"left to do, {number}: {what}")
+
+
+def _given_options() -> list[str]:
+    """Return ``--config`` and ``-D`` as this command was given them."""
+    parameters = click.get_current_context().params
+    config_file: Path | None = parameters["config_file"]
+    words = [] if config_file is None else ["--config", str(Path(config_file).absolute())]
+    return words + [word for override in parameters["overrides"] for word in ("-D", override)]
+
+
+def _upgrade_hosts(
+    configuration: Configuration,
+    to: Path | None,
+    choices: UpgradeChoices,
+    *,
+    dry_run: bool,
+    is_accepted: bool,
+    as_json: bool,
+) -> None:
+    """Upgrade every role on its host, over ssh."""
+    from runtime.cluster.documents import HostUpgrades
+    from runtime.cluster.upgrade_hosts import HostResult, RemoteHosts, carry_out, check_hosts, order_hosts
+
+    options = ["--to", str(to.absolute())] if to is not None else []
+    options += ["--rollback"] if choices.rollback else []
+    options += ["--yes"] if is_accepted else []
+    options += ["--drain-timeout", f"{choices.drain_timeout_s:g} s"]
+    parameters = click.get_current_context().params
+    left = "hosts that have been exchanged stay so; run the command again for the rest"
+    with readable_errors(), waiting("", left):
+        remote = RemoteHosts(configuration, parameters["config_file"], parameters["overrides"], options)
+        plans = order_hosts(remote.plans(), masters_only=choices.masters_only)
+        if dry_run:
+            results = [HostResult(plan, not plan.problem, plan.problem or "would be exchanged") for plan in plans]
+        else:
+            check_hosts(plans, is_accepted=is_accepted)
+            results = list(carry_out(plans, lambda plan: remote.exchange(plan, say), say))
+    document = HostUpgrades.of(results, is_dry_run=dry_run)
+    if as_json:
+        print_document(document)
+    else:
+        rows = []
+        for number, result in enumerate(results, 1):
+            plan = result.plan
+            where = (str(number), plan.target.host, plan.target.role.value)
+            if not dry_run or not plan.steps:
+                detail = "runs it already" if dry_run and result.ok else result.detail
+                rows.append((*where, "", "", "", "", f"{'' if result.ok else 'FAILED: '}{detail}"))
+                continue
+            rows += [
+                (*where, each.process, str(each.pid), each.version, each.target_version, each.effect)
+                for each in plan.steps
+            ]
+        print_table(("ORDER", "HOST", "ROLE", "PROCESS", "PID", "RUNS", "WILL RUN", "OUTCOME"), rows)
+    if not document.ok:
+        sys.exit(ExitStatus.FAILED)
 
 
 def _print_plan(plan: UpgradePlan) -> None:

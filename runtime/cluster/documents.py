@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # only some commands need these modules
     from runtime.cluster.preflight import CheckResult
     from runtime.cluster.roles import StartedRole
     from runtime.cluster.ssh import Outcome
+    from runtime.cluster.upgrade_hosts import HostResult
 
 T = TypeVar("T")
 
@@ -809,6 +810,49 @@ class ClusterUpgrade:
 
 
 @dataclass(frozen=True, slots=True)
+class HostUpgrade:
+    """The upgrade of one role of a host.
+
+    Attributes:
+        host: as ssh takes it.
+        role: `master` or `task-executor`.
+        ok: whether it runs the other release, or with `is_dry_run` whether the host answers.
+        detail: the outcome, or why it failed.
+        steps: the processes that were or would be exchanged.
+    """
+
+    host: str
+    role: str
+    ok: bool
+    detail: str
+    steps: tuple[PlannedProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostUpgrades:
+    """The upgrade of all hosts, with `--hosts`.
+
+    Attributes:
+        ok: whether all are.
+        is_dry_run: whether nothing was changed.
+        hosts: one for each role of a host, in the order of the upgrade.
+    """
+
+    ok: bool
+    is_dry_run: bool
+    hosts: tuple[HostUpgrade, ...]
+
+    @classmethod
+    def of(cls, results: Sequence[HostResult], *, is_dry_run: bool) -> HostUpgrades:
+        """Return the document of all hosts."""
+        hosts = tuple(
+            HostUpgrade(each.plan.target.host, each.plan.target.role.value, each.ok, each.detail, each.plan.steps)
+            for each in results
+        )
+        return cls(all(each.ok for each in hosts), is_dry_run, hosts)
+
+
+@dataclass(frozen=True, slots=True)
 class TaskExecutor:
     """A registered TaskExecutor.
 
@@ -1260,7 +1304,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "stop": (StoppedCluster, StoppedHost, HostOutcomes),
     "status": (Status,),
     "cluster finalize": (FinalizedLevel,),
-    "cluster upgrade": (ClusterUpgrade,),
+    "cluster upgrade": (ClusterUpgrade, HostUpgrades),
     "doctor": (Examination,),
     "log-level": (list[LogLevel], list[LogLevelChange]),
     "job run": (Job, SubmittedJob, Application, SubmittedApplication),

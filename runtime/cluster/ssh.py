@@ -117,12 +117,14 @@ class HostRole:
     Args:
         host: as ssh takes it.
         role: its role in the cluster.
-        arguments: arguments of its `start`, in addition to the role.
+        arguments: arguments of its `start`, in addition to the role and the settings.
+        settings: ``-D`` and the setting that holds for this host only.
     """
 
     host: str
     role: Role
     arguments: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def roles_of_hosts(config_file: Path | None) -> tuple[Path, list[list[HostRole]]
     for master in masters:
         port = () if master.rest_port is None else ("-D", f"rest.port={master.rest_port}")
         address = master.host.rpartition("@")[2].strip("[]")
-        leading.append(HostRole(master.host, Role.MASTER, ("--host", address, *port)))
+        leading.append(HostRole(master.host, Role.MASTER, ("--host", address), port))
     return used, [leading, [HostRole(host, Role.TASK_EXECUTOR) for host in workers]]
 
 
@@ -183,7 +185,7 @@ def remote_command(
     """
     get = configuration.get
     words = [get(EnvironmentOptions.SSH_PYTHON) or sys.executable, "-m", "runtime.cluster", verb]
-    words += ["--role", target.role.value, *(target.arguments if verb == "start" else ())]
+    words += ["--role", target.role.value, *((*target.arguments, *target.settings) if verb == "start" else ())]
     words += ["--config", config_file] if config_file else []
     words += [word for override in overrides for word in ("-D", override)]
     directory = get(EnvironmentOptions.SSH_DIRECTORY)

@@ -15,28 +15,31 @@ master starts another one, or the ResourceManager requests one when a job needs 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import json
 import os
-import shutil
+import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import runtime
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from conf.configuration import Configuration
-from conf.files import write_private
 from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget, ResourceManagerOptions
 from conf.values import Duration
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_locally
 from runtime.cluster.host_processes import MEMBER, ClusterStartError, await_condition, fixed_workers
+from runtime.cluster.upgrade_environment import (
+    PROBE_S,
+    Environment,
+    FormerEnvironment,
+    Wheel,
+    WheelEnvironment,
+    remove_unused,
+)
 from runtime.cluster.upgrade_plan import (
     DEFAULT_CHOICES,
     ClusterState,
@@ -55,14 +58,12 @@ from runtime.cluster.upgrade_plan import (
     missing_workers,
     next_drain_step,
     plan_upgrade,
-    runs_from,
 )
 from runtime.environment.claims import Claim
 from runtime.environment.context import has_redis
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
-from runtime.feature_level import FeatureLevels, Release, supported_levels
 from runtime.ids import JobID, ResourceID, TriggerID
 from runtime.process_signals import signal_process
 from runtime.protocol.checkpoints import OperationState
@@ -77,200 +78,20 @@ from runtime.protocol.resource_manager import ResourceManagerGateway
 Say = Callable[[str], None]
 
 CLAIM = "upgrade"
-PROBE_S = 60.0
 DRAIN_LIFETIME_S = 10.0
 """Seconds after which jobs get slots of a drained TaskExecutor again if this command does not repeat its call."""
 POLL_S = 0.25
-_PROBE = """
-import importlib.metadata, json, runtime
-from runtime.feature_level import supported_levels
-from runtime.protocol.resource_manager import ResourceManagerGateway
-try:
-    spark = importlib.metadata.version("pyspark")
-except importlib.metadata.PackageNotFoundError:
-    spark = ""
-levels = supported_levels()
-drains = hasattr(ResourceManagerGateway, "drain_task_manager")
-print(json.dumps([runtime.__version__, levels.oldest, levels.newest, spark, drains]))
-"""
-"""Program that prints the release of an environment; its packages may be of any release since 0.1.0."""
-_ROOT = str(Path(__file__).resolve().parents[2])
-
-
-def _pyspark() -> str:
-    """Return the version of this environment's PySpark; empty if there is none."""
-    try:
-        return importlib.metadata.version("pyspark")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """A Python environment with Understudy: this process's own, or another one.
-
-    Args:
-        python: its interpreter.
-        path: directories of packages, as in ``PYTHONPATH``.
-        is_own: whether this process runs in it.
-    """
-
-    python: Path
-    path: str = ""
-    is_own: bool = False
-
-    @classmethod
-    def of(cls, venv: Path | None) -> Environment:
-        """Return the environment in a directory; None: that of this process.
-
-        The packages of this process are on the path only in its own environment.
-
-        Raises:
-            UpgradeRefusedError: the directory is no virtual environment.
-        """
-        path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != _ROOT]
-        if venv is None:
-            return cls(Path(sys.executable), os.pathsep.join([_ROOT, *path]), is_own=True)
-        python = venv.absolute() / "bin" / "python"
-        if not os.access(python, os.X_OK):
-            raise UpgradeRefusedError(
-                f"{venv} is no virtual environment: it has no program bin/python",
-                "name the directory that `python -m venv` has made",
-            )
-        return cls(python, os.pathsep.join(path))
-
-    @classmethod
-    def of_process(cls, pid: int) -> Environment:
-        """Return the environment of a running master. Raises OSError if it has ended."""
-        process = Path(f"/proc/{pid}")
-        program = os.fsdecode((process / "cmdline").read_bytes().split(b"\0")[0])
-        lines = os.fsdecode((process / "environ").read_bytes()).split("\0")
-        variables = dict(line.split("=", 1) for line in lines if "=" in line)
-        if os.sep not in program:
-            program = shutil.which(program, path=variables.get("PATH")) or program
-        return cls((process / "cwd").readlink() / program, variables.get("PYTHONPATH", ""))
-
-    def run(self, arguments: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run its Python with arguments, and return what that has printed.
-
-        Raises:
-            OSError, subprocess.TimeoutExpired: it cannot be run, or does not end.
-        """
-        return subprocess.run(
-            [str(self.python), "-P", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={**os.environ, "PYTHONPATH": self.path},
-            timeout=timeout_s,
-            check=False,
-        )
-
-    def target(self) -> Target:
-        """Return the release that is installed there.
-
-        Raises:
-            UpgradeRefusedError: there is none, or it cannot be imported.
-        """
-        if self.is_own:
-            return Target(Release(runtime.__version__, supported_levels()), _pyspark(), str(self.python))
-        try:
-            done = self.run(["-c", _PROBE], PROBE_S)
-            if done.returncode != 0:
-                raise ValueError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
-            version, oldest, newest, spark, drains = json.loads(done.stdout)
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            raise UpgradeRefusedError(
-                f"{self.python} has no Understudy that a cluster could run: {error}",
-                f"install it there: {self.python} -m pip install understudy-spark",
-            ) from error
-        return Target(Release(version, FeatureLevels(oldest, newest)), spark, str(self.python), drains)
-
-
-@dataclass(frozen=True, slots=True)
-class FormerEnvironment:
-    """The environment to which `--rollback` returns, as a file in the runtime directory names it.
-
-    Args:
-        version: of Understudy that the cluster ran there.
-        python: its interpreter.
-        path: directories of packages, as in ``PYTHONPATH``.
-    """
-
-    version: str
-    python: str
-    path: str
-
-    @classmethod
-    def read(cls, directory: ClusterDirectory) -> FormerEnvironment | None:
-        """Return the environment before the last upgrade; None if there was no upgrade since the cluster's start."""
-        try:
-            return cls.decode(directory.upgraded_from.read_bytes())
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
-
-    @classmethod
-    def decode(cls, data: bytes) -> FormerEnvironment:
-        """Return an environment from its stored form; raises ValueError, KeyError or TypeError."""
-        values = json.loads(data)
-        return cls(*(str(values[name]) for name in ("version", "python", "path")))
-
-    def encode(self) -> bytes:
-        """Return the stored form."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def keep(cls, directory: ClusterDirectory, step: PlannedProcess, state: ClusterState) -> None:
-        """Write the environment of a master that is about to be exchanged.
-
-        The file stays as it is if a process still runs its release: then an upgrade was interrupted. It also stays if
-        the cluster returns to its release. A master that has just ended tells nothing; the next one does.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
-        former = cls.read(directory)
-        if former is not None and (former.version == step.target_version or runs_from(former.version, state)):
-            return
-        try:
-            environment = Environment.of_process(step.pid)
-        except OSError:
-            return
-        noted = cls(step.version, str(environment.python), environment.path)
-        write_private(directory.upgraded_from, noted.encode())
-
-    @classmethod
-    def required(cls, directory: ClusterDirectory) -> tuple[Environment, Target]:
-        """Return the environment before the last upgrade, and its release.
-
-        Raises:
-            UpgradeRefusedError: no upgrade is known, or the environment has another release by now.
-        """
-        former = cls.read(directory)
-        if former is None:
-            raise UpgradeRefusedError(
-                "no upgrade is known that could be undone: none was made since the cluster's start, or it was undone",
-                "name the environment of the earlier release with --to",
-            )
-        environment = Environment(Path(former.python), former.path)
-        target = environment.target()
-        if target.release.version != former.version:
-            raise UpgradeRefusedError(
-                f"the cluster ran Understudy {former.version} before, and {former.python} has {target.release} now",
-                f"install {former.version} into a virtual environment, and name that with --to",
-            )
-        return environment, target
 
 
 def preview(
-    configuration: Configuration, venv: Path | None, choices: UpgradeChoices = DEFAULT_CHOICES
+    configuration: Configuration, to: Path | None, say: Say, choices: UpgradeChoices = DEFAULT_CHOICES
 ) -> tuple[Target, UpgradePlan]:
     """Return what `upgrade` would do now, and with which release; change nothing.
 
     Args:
         configuration: of the command.
-        venv: directory of the other environment; None: that of this process.
+        to: virtual environment or wheel with the other release; None: the environment of this process.
+        say: called with what would be installed.
         choices: of the operator.
 
     Raises:
@@ -278,16 +99,28 @@ def preview(
         ClusterNotRunning: no master of a cluster runs on this host.
     """
     directory = _directory_of(configuration)
-    _, target = _target(directory, venv, choices)
+    warning = remedy = ""
+    if to is not None and _is_wheel(to):
+        made = WheelEnvironment.of(Wheel.read(to), directory)
+        contents = made.contents()
+        target = made.target(contents)
+        if made.is_complete(contents):
+            say(f"{made.path} has that wheel already")
+        else:
+            say(f"would make {made.path} with pip install {shlex.join(contents.requirements)}")
+            warning, remedy = contents.warning()
+    else:
+        _, target = choose_target(directory, to, choices)
     with connect_locally(configuration) as client:
         state = observe(client, directory)
     check_upgrade(state, target)
-    return target, plan_upgrade(state, target, choices)
+    plan = plan_upgrade(state, target, choices)
+    return target, replace(plan, warning=warning, remedy=remedy) if warning else plan
 
 
 def upgrade(
     configuration: Configuration,
-    venv: Path | None,
+    to: Path | None,
     say: Say,
     *,
     is_accepted: bool = False,
@@ -299,7 +132,8 @@ def upgrade(
 
     Args:
         configuration: of the command.
-        venv: directory of the other environment; None: that of this process.
+        to: virtual environment with the other release, or a wheel of it, for which one is made; None: the environment
+            of this process.
         say: called with each step.
         is_accepted: whether the operator accepts the warning of the plan.
         choices: of the operator.
@@ -313,9 +147,11 @@ def upgrade(
         ClusterNotRunning: no cluster was started on this host.
     """
     directory = _directory_of(configuration)
-    environment, target = _target(directory, venv, choices)
     done: list[PlannedProcess] = []
-    with _exclusive(directory) as claim:
+    with exclusive(directory.claim(CLAIM), directory) as claim:
+        if to is not None and _is_wheel(to):
+            to = install_wheel(configuration, directory, Wheel.read(to), say, choices, is_accepted=is_accepted)
+        environment, target = choose_target(directory, to, choices)
         masters = Masters(directory, environment, claim, Configuration.read(directory.configuration_file))
         masters.await_started()
         if _ended_master(directory, claim) and not directory.heads():  # the only one: no other can be asked
@@ -339,22 +175,70 @@ def upgrade(
                     if step.pid:
                         FormerEnvironment.keep(directory, step, state)
                     masters.exchange(step.process if step.pid else "")
-                    before, state = state, _settled(client, directory, state, masters.start_timeout_s)
+                    before, state = state, settled(client, directory, state, masters.start_timeout_s)
                 elif workers.exchange(step, drains=target.drains):
-                    before, state = state, _settled(client, directory, state, masters.start_timeout_s, step)
+                    before, state = state, settled(client, directory, state, masters.start_timeout_s, step)
                 else:
                     time.sleep(POLL_S)  # it registers again
                     state, has_all = observe(client, directory), False
                     continue
-                _check_exchanged(step, before, state, target, choices)
+                check_exchanged(step, before, state, target, choices)
                 done.append(step)
         if choices.rollback and not choices.masters_only:
             directory.upgraded_from.unlink(missing_ok=True)
+        remove_unused(directory, say)
         claim.forget()
     return target, done, plan
 
 
-def _target(directory: ClusterDirectory, venv: Path | None, choices: UpgradeChoices) -> tuple[Environment, Target]:
+def _is_wheel(to: Path) -> bool:
+    return to.suffix == ".whl" or to.is_file()
+
+
+def install_wheel(
+    configuration: Configuration,
+    directory: ClusterDirectory,
+    wheel: Wheel,
+    say: Say,
+    choices: UpgradeChoices,
+    *,
+    is_accepted: bool,
+) -> Path:
+    """Return the virtual environment of a wheel, which is made unless it is complete.
+
+    Raises:
+        UpgradeRefusedError: the cluster cannot be upgraded to it, or the environment would lack packages.
+        ClusterError: the environment cannot be made.
+    """
+    made = WheelEnvironment.of(wheel, directory)
+    contents = made.contents()
+    if made.is_complete(contents):
+        return made.path
+    warning, remedy = contents.warning()
+    if warning and not is_accepted:
+        raise UpgradeRefusedError(warning, remedy)
+    try:
+        target = made.target(contents)
+    except UpgradeRefusedError as error:
+        say(f"the plan is checked after the installation: {error}")
+    else:
+        if directory.masters():  # refuse before minutes are spent on the installation
+            with connect_locally(configuration) as client:
+                state = observe(client, directory)
+            check_upgrade(state, target)
+            check_interruption(plan_upgrade(state, target, choices), is_accepted=is_accepted)
+    made.make(directory, contents, say)
+    return made.path
+
+
+def choose_target(
+    directory: ClusterDirectory, venv: Path | None, choices: UpgradeChoices
+) -> tuple[Environment, Target]:
+    """Return the environment whose release is to run, and the release.
+
+    Raises:
+        UpgradeRefusedError: there is none.
+    """
     if choices.rollback:
         return FormerEnvironment.required(directory)
     environment = Environment.of(venv)
@@ -371,7 +255,7 @@ def _progress(step: PlannedProcess, number: int, total: int) -> str:
     return f"{number} of {total}: {verb} {step.process}{was}; {step.effect}"
 
 
-def _check_exchanged(
+def check_exchanged(
     step: PlannedProcess, before: ClusterState, state: ClusterState, target: Target, choices: UpgradeChoices
 ) -> None:
     """Raise ClusterError unless fewer processes are left to be exchanged: otherwise the upgrade would not end."""
@@ -394,8 +278,8 @@ def _directory_of(configuration: Configuration) -> ClusterDirectory:
 
 
 @contextlib.contextmanager
-def _exclusive(directory: ClusterDirectory) -> Iterator[Claim]:
-    claim = directory.claim(CLAIM)
+def exclusive(claim: Claim, directory: ClusterDirectory) -> Iterator[Claim]:
+    """Hold the claim of an upgrade in the block. Raises ClusterError: another upgrade holds it."""
     if not claim.try_acquire():
         raise ClusterError(
             f"another upgrade of the cluster in {directory.root} runs", "wait for its end, or interrupt it with Ctrl-C"
@@ -511,12 +395,12 @@ def _ended_master(directory: ClusterDirectory, claim: Claim) -> str:
     return found[0].role
 
 
-def _settled(
+def settled(
     client: ClusterClient,
     directory: ClusterDirectory,
     before: ClusterState,
     timeout_s: float,
-    exchanged: PlannedProcess | None = None,
+    *exchanged: PlannedProcess,
 ) -> ClusterState:
     """Wait until a leader serves, all TaskExecutors are registered with it, and jobs that ran before run again.
 
@@ -525,7 +409,7 @@ def _settled(
         directory: of the cluster.
         before: its state before the exchange.
         timeout_s: how long to wait.
-        exchanged: the TaskExecutor that was exchanged, if it was one.
+        exchanged: the TaskExecutors that were exchanged.
 
     Raises:
         ClusterError: that takes longer than *timeout_s* seconds.
@@ -534,7 +418,7 @@ def _settled(
     ran = {job.job_id: job.name for job in before.jobs if job.state == JobStatus.RUNNING.value}
     while True:
         state = observe(client, directory)
-        missing = missing_workers(before, state, exchanged)
+        missing = missing_workers(before, state, *exchanged)
         missing += [f"job {job.name!r}" for job in state.jobs if job.job_id in ran and job.state != "RUNNING"]
         if not missing:
             return state
@@ -707,50 +591,86 @@ class Workers:
 
     def _drain(self, step: PlannedProcess) -> bool:
         """Wait until no job uses a TaskExecutor; return False if another process has its name by then."""
-        begun, moved, told = time.monotonic(), 0.0, frozenset[JobID]()
-        checkpoints = _Checkpoints(self._client, self._say)
-        while True:
-            try:
-                info = self._ask_to_drain(step, moves_tasks=moved > 0)
-            except UnknownTaskExecutorError:
+        drain = Drain(self._client, step, self._masters.start_timeout_s, self._choices, self._say)
+        while not (is_idle := drain.advance()):
+            if is_idle is None:
                 return False
-            if info.registration.pid != step.pid:
-                return False
-            there = _jobs_of(info)
-            streaming = self._streaming() & frozenset(there) if there else frozenset()
-            drained = DrainedTaskExecutor(
-                info.slots.free == info.slots.registered,
-                frozenset(there) - streaming,
-                streaming,
-                checkpoints.done,
-            )
-            now = time.monotonic()
-            match next_drain_step(drained, now - begun, self._choices.drain_timeout_s):
-                case DrainStep.END:
-                    return True
-                case DrainStep.WAIT if drained.batch - told:
-                    told |= drained.batch
-                    limit = Duration().render(self._choices.drain_timeout_s)
-                    self._say(f"{step.process}: tasks of {', '.join(sorted(drained.batch))} may finish for {limit}")
-                case DrainStep.CHECKPOINT:
-                    checkpoints.advance(streaming)
-                case DrainStep.MOVE:
-                    moved = moved or now
-                    if now - moved > self._masters.start_timeout_s:
-                        raise ClusterError(
-                            f"tasks of {', '.join(sorted(there))} did not leave {step.process} within "
-                            "cluster.start-timeout",
-                            f"see {self._directory.log}/{step.process}.log; cancel the job or end its tasks, and run "
-                            "the upgrade again",
-                        )
             time.sleep(POLL_S)
+        return True
 
-    def _ask_to_drain(self, step: PlannedProcess, *, moves_tasks: bool) -> TaskManagerInfo:
+
+class Drain:
+    """Keeps a TaskExecutor from getting tasks, and moves those that it has.
+
+    Args:
+        client: of the cluster.
+        step: names the TaskExecutor.
+        patience_s: seconds for which tasks that move may take to leave it.
+        choices: of the operator.
+        say: called with what it waits for.
+    """
+
+    def __init__(
+        self, client: ClusterClient, step: PlannedProcess, patience_s: float, choices: UpgradeChoices, say: Say
+    ) -> None:
+        self._client = client
+        self._step = step
+        self._patience_s = patience_s
+        self._choices = choices
+        self._say = say
+        self._begun = time.monotonic()
+        self._moved = 0.0
+        self._told: frozenset[JobID] = frozenset()
+        self._checkpoints = _Checkpoints(client, say)
+
+    def advance(self) -> bool | None:
+        """Do what is next; return whether no job uses it, or None if another process has its name.
+
+        To be repeated within `DRAIN_LIFETIME_S`, until the TaskExecutor has ended.
+
+        Raises:
+            ClusterError: tasks do not leave it.
+        """
+        name = self._step.process
+        try:
+            info = self._ask(moves_tasks=self._moved > 0)
+        except UnknownTaskExecutorError:
+            return None
+        if info.registration.pid != self._step.pid:
+            return None
+        there = _jobs_of(info)
+        streaming = self._streaming() & frozenset(there) if there else frozenset()
+        drained = DrainedTaskExecutor(
+            info.slots.free == info.slots.registered,
+            frozenset(there) - streaming,
+            streaming,
+            self._checkpoints.done,
+        )
+        now = time.monotonic()
+        match next_drain_step(drained, now - self._begun, self._choices.drain_timeout_s):
+            case DrainStep.END:
+                return True
+            case DrainStep.WAIT if drained.batch - self._told:
+                self._told |= drained.batch
+                limit = Duration().render(self._choices.drain_timeout_s)
+                self._say(f"{name}: tasks of {', '.join(sorted(drained.batch))} may finish for {limit}")
+            case DrainStep.CHECKPOINT:
+                self._checkpoints.advance(streaming)
+            case DrainStep.MOVE:
+                self._moved = self._moved or now
+                if now - self._moved > self._patience_s:
+                    raise ClusterError(
+                        f"tasks of {', '.join(sorted(there))} did not leave {name} within cluster.start-timeout",
+                        f"see {name}.log on its host; cancel the job or end its tasks, and run the upgrade again",
+                    )
+        return False
+
+    def _ask(self, *, moves_tasks: bool) -> TaskManagerInfo:
         return self._client.call(
             RESOURCE_MANAGER,
             ResourceManagerGateway,
             lambda manager: manager.drain_task_manager(
-                ResourceID(step.process), DRAIN_LIFETIME_S, moves_tasks
+                ResourceID(self._step.process), DRAIN_LIFETIME_S, moves_tasks
             ).result(),
         )
 

@@ -96,6 +96,7 @@ class ClusterState:
         has_redis: whether Redis keeps its leaders and jobs, and not the one master.
         has_fixed_workers: whether a TaskExecutor that ends is started again. Otherwise one is started when a job needs
             it.
+        is_part: whether the masters and TaskExecutors are one host's of a cluster on several hosts.
     """
 
     feature_level: int
@@ -107,6 +108,7 @@ class ClusterState:
     is_member: bool = False
     has_redis: bool = True
     has_fixed_workers: bool = True
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ class PlannedProcess:
         version: of Understudy that it runs; empty if it has ended.
         target_version: of Understudy that it runs after the upgrade.
         effect: what the exchange does to the cluster, or why the process is not exchanged.
+        leads: names of the elected components that lead in it.
     """
 
     process: str
@@ -166,6 +169,7 @@ class PlannedProcess:
     version: str
     target_version: str
     effect: str
+    leads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +223,10 @@ def check_upgrade(state: ClusterState, target: Target) -> None:
             "only session clusters are upgraded while they run: a per-job or application cluster ends with its work",
             "start the next one with the other release",
         )
-    if state.is_member:
+    if state.is_member and not state.is_part:
         raise UpgradeRefusedError(
             "the masters here belong to a cluster on several hosts, and this command upgrades a cluster on one host",
-            "on one host after the other run `understudy stop --role master`, then with the other release "
-            "`understudy start --role master`",
+            "upgrade all hosts with --hosts, or this host's part with --role",
         )
     if not state.has_redis:
         raise UpgradeRefusedError(
@@ -269,13 +272,20 @@ def plan_upgrade(state: ClusterState, target: Target, choices: UpgradeChoices = 
         (master for master in state.masters if not _runs(target, master.release)),
         key=lambda master: (DISPATCHER in master.leads, bool(master.leads)),
     )
-    is_alone = len(state.masters) == 1 and not state.ended_master
+    is_alone = len(state.masters) == 1 and not state.ended_master and not state.is_part
     steps = [_exchange(target, master, is_alone=is_alone) for master in old]
     if state.ended_master:
         effect = "an interrupted upgrade has ended it: it is started"
         steps.insert(0, PlannedProcess(state.ended_master, 0, "", target.release.version, effect))
     kept = [
-        PlannedProcess(master.name, master.pid, master.release.version, target.release.version, "runs it already")
+        PlannedProcess(
+            master.name,
+            master.pid,
+            master.release.version,
+            target.release.version,
+            "runs it already",
+            leads=master.leads,
+        )
         for master in state.masters
         if master not in old
     ]
@@ -328,21 +338,22 @@ def _interruption(alone: list[RunningMaster], workers: list[RunningTaskExecutor]
     return "", ""
 
 
-def missing_workers(before: ClusterState, state: ClusterState, exchanged: PlannedProcess | None = None) -> list[str]:
+def missing_workers(before: ClusterState, state: ClusterState, *exchanged: PlannedProcess) -> list[str]:
     """Return the TaskExecutors that do not serve (again), in words.
 
     Args:
-        before: the state before the exchange of a process.
+        before: the state before the exchange.
         state: the present one.
-        exchanged: the TaskExecutor that was exchanged, if it was one.
+        exchanged: the TaskExecutors that were exchanged.
     """
     here = {worker.name: worker for worker in state.task_executors}
+    former = {step.process: step.pid for step in exchanged}
     missing = []
     for name in (worker.name for worker in before.task_executors):
-        if exchanged is None or name != exchanged.process:
+        if name not in former:
             is_missing = name not in here
         else:  # its former process may still be listed, and one that is started on demand need not come back
-            is_missing = here[name].pid == exchanged.pid if name in here else state.has_fixed_workers
+            is_missing = here[name].pid == former[name] if name in here else state.has_fixed_workers
         if is_missing:
             missing.append(f"TaskExecutor {name}")
     return missing
@@ -409,7 +420,8 @@ def _exchange(target: Target, master: RunningMaster, *, is_alone: bool) -> Plann
         effect = f"leads as {' and '.join(master.leads)}: a standby takes over"
     else:
         effect = "standby: the leader is not affected"
-    return PlannedProcess(master.name, master.pid, master.release.version, target.release.version, effect)
+    version, wanted = master.release.version, target.release.version
+    return PlannedProcess(master.name, master.pid, version, wanted, effect, leads=master.leads)
 
 
 def _exchange_worker(

@@ -18,6 +18,8 @@ It contains:
     history-server  address of `understudy history-server`, and its lock (0600)
     hive/           metastore and warehouse of jobs with Hive's catalog
     tm-<n>/         files of a TaskManager               application/  the program of an application cluster
+
+``.NAME.environments`` beside it has the virtual environments of `cluster upgrade --to WHEEL`.
 """
 
 from __future__ import annotations
@@ -80,6 +82,7 @@ class ClusterDirectory:
         self.event_logs = root / EVENT_LOGS
         self.tables = (root / "warehouse", root / "tables", root / "hive")
         self.application = root / "application"
+        self.environments = root.with_name(f".{root.name}.environments")
 
     def taskmanager(self, index: int) -> Path:
         """Return the directory of a TaskManager of this machine, counted from 0."""
@@ -93,6 +96,16 @@ class ClusterDirectory:
         """
         parts = (self.run, self.log, self.blob, self.ha, self.redis, self.archive, self.jobs, self.claims)
         self._make(self.root, *parts, *self.tables)
+
+    def make_environments(self) -> None:
+        """Create the directory of `cluster upgrade --to WHEEL`, with mode 0700; it stays when the cluster is stopped.
+
+        It is beside the runtime directory. No cluster has that name: an id begins with a letter or digit.
+
+        Raises:
+            RuntimeDirectoryError: see `create`.
+        """
+        self._make(self.environments)
 
     def _make(self, *directories: Path) -> None:
         try:

@@ -57,6 +57,9 @@ def main() -> int:
         if name == "simulation":
             one.add_argument("--minutes", type=float, default=60.0, help="minutes of planted faults (default 60)")
             one.add_argument("--trials", metavar="FILE", help="planted faults of an earlier run, which is continued")
+        if name == "upgrade":
+            more = "upgrades, there and back in turn: --rounds by another name"
+            one.add_argument("--orders", dest="rounds", type=int, default=argparse.SUPPRESS, help=more)
         if name == "scale":
             one.add_argument("--size", type=float, default=1.0, help="a part of the whole (default 1)")
     everything = commands.add_parser("all", help="all of them, beside their floors and peers")

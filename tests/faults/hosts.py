@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.ha.redis_process import find_redis_server
-from tests.cluster_harness import ROOT, await_value
+from tests.cluster_harness import GROUPS, ROOT, await_value
 from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.network import Network
 from tests.json_output import parsed
@@ -70,7 +70,7 @@ class Hosts:
 
     def command(self, host: str, *arguments: str) -> list[str]:
         """The command line of one command on a host; options follow the command's words."""
-        words = [word for word in arguments if not word.startswith("-")][: 2 if arguments[0] == "job" else 1]
+        words = [word for word in arguments if not word.startswith("-")][: 1 + (arguments[0] in GROUPS)]
         rest = list(arguments[len(words) :])
         given = ["--config", str(self.config), "-D", f"cluster.runtime-dir={self.directory(host)}"]
         return self.network.command(host, sys.executable, "-m", "runtime.cluster", *words, *given, *rest)

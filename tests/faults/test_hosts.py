@@ -17,6 +17,7 @@ from tests.fakes.network import Network, why_not
 from tests.faults.exactly_once import STREAM, WINDOW_MINUTES
 from tests.faults.hosts import Hosts
 from tests.job_files import TRIVIAL, write_job
+from tests.next_release import VERSION, make_environment, make_next_release
 from tests.processes import lives
 from tests.streaming_rows import Source, rows_of, rows_so_far
 from tests.waiting import PATIENCE_S
@@ -114,6 +115,41 @@ def test_a_host_that_is_cut_off_loses_its_tasks_to_another_and_comes_back(networ
     for host, role in (("two", "task-executor"), ("three", "task-executor"), ("one", "master")):
         hosts.run(host, "stop", "--role", role)
     await_value(lambda: not network.processes("two") | network.processes("three"))
+
+
+@pytest.mark.slow
+def test_masters_and_task_executors_are_upgraded_host_by_host_while_a_query_runs(
+    network: Network, tmp_path: Path
+) -> None:
+    hosts = Hosts(network, tmp_path, "one", SETTINGS)
+    hosts.start(one="master", two="master", three="task-executor")
+    stream = _Stream(hosts, tmp_path)
+    stream.await_commits(2)
+    to = f"--to={make_environment(tmp_path / 'venv', make_next_release(tmp_path / 'next'))}"
+    early = hosts.run("three", "cluster", "upgrade", "--role", "task-executor", to, check=False)
+    assert "TaskExecutors follow the masters" in early.stderr
+
+    def is_dispatcher(host: str) -> bool:
+        [step] = hosts.json(host, "cluster", "upgrade", "--role", "master", "--dry-run", to)["steps"]
+        return "dispatcher" in step["leads"]
+
+    masters = sorted(("one", "two"), key=is_dispatcher)
+    assert [is_dispatcher(host) for host in masters] == [False, True]
+    for host in masters:  # neither needs --yes
+        done = hosts.json(host, "cluster", "upgrade", "--role", "master", to)
+        assert [step["process"] for step in done["steps"]] == ["master"]
+    job = hosts.json("three", "job", "info", stream.job_id)
+    assert (job["state"], job["restarts"]) == ("RUNNING", 0), "its task kept running"
+    stream.source.write(5)
+    done = hosts.json("three", "cluster", "upgrade", "--role", "task-executor", to)
+    assert [step["version"] == VERSION for step in done["steps"]] == [False]
+    [executor] = hosts.task_managers("three").values()
+    assert executor["version"] == VERSION
+    job = hosts.json("three", "job", "info", stream.job_id)
+    assert (job["state"], job["restarts"], job["failure_history"]) == ("RUNNING", 1, [])
+    stream.finish("three")
+    for host, role in (("three", "task-executor"), ("two", "master"), ("one", "master")):
+        hosts.run(host, "stop", "--role", role)
 
 
 class _Program:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -16,14 +17,24 @@ from typing import Any
 import pytest
 
 from runtime import __version__
-from runtime.cluster.upgrade import CLAIM, Environment
+from runtime.cluster.upgrade import CLAIM
+from runtime.cluster.upgrade_environment import COMPLETE, Contents, Environment, Wheel, WheelEnvironment
 from runtime.cluster.upgrade_plan import UpgradeRefusedError
 from runtime.environment.directory import ClusterDirectory
+from runtime.errors import ClusterError
 from tests import release
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
 from tests.fakes.sshd import unused_port
 from tests.job_files import PAUSED, TRIVIAL, write_job
-from tests.next_release import LEVEL, VERSION, make_environment, make_next_release
+from tests.next_release import (
+    LEVEL,
+    VERSION,
+    make_environment,
+    make_next_release,
+    make_wheel,
+    packages_of_this_environment,
+)
+from tests.unit.test_upgrade_wheel import write_wheel
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not release.is_clone(), reason="the previous release comes from git, which is not here")
@@ -195,6 +206,45 @@ def test_masters_are_exchanged_there_and_back_while_a_job_runs_and_others_are_su
     assert "sum 499500" in pair.run("job", "run", str(file)).stdout
 
 
+def upgrade_from_wheel(cluster: Cluster, wheel: Path, scratch: Path) -> None:
+    """Exchange the only master for one of an environment that is made of a wheel, without any index."""
+    (scratch / "pip.conf").write_text("[install]\nno-index = true\n")
+    shared = packages_of_this_environment(scratch / "shared")
+    surroundings = {"PYTHONPATH": f"{cluster.tree}:{shared}", "PIP_CONFIG_FILE": str(scratch / "pip.conf")}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        words = ("cluster", "upgrade", "--masters-only", f"--to={wheel}", *words)
+        return subprocess.run(
+            cluster.command(*words),
+            cwd=cluster.tree,
+            env={**os.environ, **surroundings},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    directory = ClusterDirectory(cluster.directory)
+    planned = run("--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert f"would make {directory.environments}/{VERSION}-" in planned.stderr
+    assert "understudy-spark[" in planned.stderr
+    assert VERSION in planned.stdout
+    refused = run()
+    assert "error: master is the only master" in refused.stderr
+    assert not directory.environments.exists(), "nothing is installed for an upgrade that is refused"
+    done = run("--yes")
+    assert done.returncode == 0, done.stderr
+    assert [line.split(" (")[0].split(" into ")[0] for line in done.stderr.splitlines()] == [
+        f"installing understudy-spark {VERSION}",
+        "1 of 1: exchanging master",
+    ]
+    [made] = directory.environments.iterdir()
+    assert Path(f"/proc/{cluster.pid_of('master')}/cmdline").read_bytes().startswith(bytes(made / "bin" / "python"))
+    again = run()
+    assert (again.returncode, again.stderr) == (0, ""), "nothing is installed again"
+
+
 def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_without_any_master_left(
     single: Cluster, new_tree: Path, tmp_path: Path
 ) -> None:
@@ -226,11 +276,12 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
     upgraded.await_status(job.job_id, "RUNNING")
     assert what_must_stay(upgraded, job) == kept
 
-    # Back to what ran before, which was a directory of packages, and to the next release again.
-    for words, python in ((("--rollback",), sys.executable), ((f"--to={environment}",), f"{environment}/bin/python")):
-        done = upgraded.json("cluster", "upgrade", "--masters-only", "--yes", *words)
-        assert ([step["process"] for step in done["steps"]], done["python"]) == (["master"], python)
-        assert (versions(upgraded) == {"master": VERSION}) == ("--rollback" not in words)
+    # Back to what ran before, which was a directory of packages, and to the next release again, from its wheel.
+    done = upgraded.json("cluster", "upgrade", "--masters-only", "--yes", "--rollback")
+    assert ([step["process"] for step in done["steps"]], done["python"]) == (["master"], sys.executable)
+    assert versions(upgraded) != {"master": VERSION}
+    upgrade_from_wheel(upgraded, make_wheel(new_tree, tmp_path / "wheel"), tmp_path)
+    assert versions(upgraded) == {"master": VERSION}
     upgraded.await_status(job.job_id, "RUNNING")
     assert what_must_stay(upgraded, job) == kept
 
@@ -266,6 +317,32 @@ def test_an_environment_without_a_release_is_named(tmp_path: Path) -> None:
     with pytest.raises(UpgradeRefusedError, match=r"has no Understudy that a cluster could run: .*'runtime'") as e:
         Environment.of(empty).target()
     assert f"{empty}/bin/python -m pip install" in e.value.remedy
+
+
+def test_an_installation_that_fails_is_one_line_and_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages that it needs are only metadata: pip looks at nothing else."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    directory = ClusterDirectory(tmp_path / "c")
+    wheel = Wheel.read(write_wheel(tmp_path, requires="pyspark"))
+    made = WheelEnvironment.of(wheel, directory)
+    contents = Contents(f"understudy-spark @ {wheel.path.as_uri()}", "pyspark==4.3.0")
+    said: list[str] = []
+    with pytest.raises(ClusterError, match="pip ended with No matching distribution found for pyspark") as failed:
+        made.make(directory, contents, said.append)
+    assert "\n" not in str(failed.value)
+    assert not made.is_complete(contents)
+    left = made.path / "left"
+    left.touch()
+    (tmp_path / "packages" / "pyspark-4.3.0.dist-info").mkdir(parents=True)
+    (tmp_path / "packages" / "pyspark-4.3.0.dist-info" / "METADATA").write_text("Name: pyspark\nVersion: 4.3.0\n")
+    made.make(directory, contents, said.append)
+    assert made.is_complete(contents)
+    assert not left.exists()
+    assert (made.path / COMPLETE).exists()
+    assert said == [f"installing understudy-spark 0.2.0 into {made.path}"] * 2
 
 
 def test_the_release_of_an_environment_is_the_one_that_is_installed_there(new_tree: Path, tmp_path: Path) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from runtime import __version__
 from tests.cluster_harness import GROUPS, ROOT, Cluster
+from tests.fakes.redis_server import RedisServer, redis_server  # noqa: F401  # a fixture
 from tests.fakes.sshd import find_sshd, running_sshd, unused_port
 from tests.job_files import TRIVIAL, write_job
 from tests.json_output import parsed
+from tests.next_release import VERSION, make_environment, make_next_release
 from tests.waiting import PATIENCE_S
 
 ABSENT = "127.0.0.2"
@@ -35,7 +38,62 @@ def outcomes(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], di
     return {(each["host"], each["role"]): each for each in parsed(("start",), done.stdout)["hosts"]}
 
 
-def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(tmp_path: Path) -> None:
+def upgrade(conf: Path, *arguments: str) -> dict[tuple[str, str], tuple[bool, str, list[str]]]:
+    """Upgrade all hosts; returns what became of each host's roles, and the processes that were to be exchanged."""
+    done = command(conf, "cluster", "upgrade", "--hosts", "--json", *arguments)
+    assert done.returncode == 1, done.stderr  # for that of the absent one
+    found = parsed(("cluster", "upgrade"), done.stdout)["hosts"]
+    return {
+        (each["host"], each["role"]): (each["ok"], each["detail"], [step["process"] for step in each["steps"]])
+        for each in found
+    }
+
+
+def upgrade_there_and_back(conf: Path, scratch: Path) -> None:
+    """Upgrade the hosts to another release, and the master back; a job runs on each mixture."""
+    environment = make_environment(scratch / "venv", make_next_release(scratch / "next"))
+    to = f"--to={environment}"
+    job = write_job(scratch, TRIVIAL)
+
+    def versions() -> tuple[str, str]:
+        assert command(conf, "job", "run", str(job)).stdout == "sum 499500\n"
+        status = parsed(("status",), command(conf, "status", "--json").stdout)
+        [executor] = status["task_executors"]
+        return status["cluster"]["version"], executor["version"]
+
+    plan = upgrade(conf, "--dry-run", to)
+    assert list(plan) == [("127.0.0.1", "master"), ("127.0.0.1", "task-executor"), (ABSENT, "task-executor")]
+    master, executor = ["master"], ["taskmanager-127.0.0.1-0"]
+    assert [steps for _, _, steps in plan.values()] == [master, executor, []]
+    assert [ok for ok, _, _ in plan.values()] == [True, True, False]
+    assert "onnection refused" in plan[ABSENT, "task-executor"][1]
+
+    for words, says in (
+        (("--hosts", to), "the master of 127.0.0.1 is the only one that answers"),
+        (("--role", "task-executor", to), "TaskExecutors follow the masters"),
+        (("--role", "master", "--rollback"), "no upgrade is known that could be undone"),
+        (("--hosts", f"--to={job}"), "take no wheel"),
+        ((), "the masters here belong to a cluster on several hosts"),
+    ):
+        refused = command(conf, "cluster", "upgrade", *words)
+        assert (refused.returncode, says in refused.stderr) == (1, True), refused.stderr
+    assert versions() == (__version__, __version__)
+
+    done = upgrade(conf, "--yes", to)
+    assert [detail for _, detail, _ in done.values()][:2] == ["exchanged", "exchanged"], done
+    assert versions() == (VERSION, VERSION)
+    again = upgrade(conf, to)
+    assert [detail for _, detail, _ in again.values()][:2] == ["runs it already", "runs it already"]
+
+    back = command(conf, "cluster", "upgrade", "--hosts", "--rollback", "--masters-only", "--yes")
+    assert back.returncode == 0, back.stderr
+    assert versions() == (__version__, VERSION)
+
+
+def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(
+    tmp_path: Path,
+    redis_server: RedisServer,  # noqa: F811
+) -> None:
     program = find_sshd()
     if program is None:
         pytest.skip("there is no sshd (openssh-server)")
@@ -44,13 +102,14 @@ def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(tmp
         settings = {
             "cluster.runtime-dir": str(run),
             "cluster.start-timeout": "5 min",
-            "high-availability.type": "none",
+            "high-availability.redis.url": redis_server.url,
             "jobmanager.rpc.port": str(unused_port()),
             "rest.port": "0",
             "spark.driver.memory": "1g",
             "env.ssh.opts": shlex.join(sshd.options),
             "env.ssh.directory": str(ROOT),
         }
+        conf.touch(mode=0o600)
         conf.write_text("\n".join(f"{key}: {json.dumps(value)}" for key, value in settings.items()))
         (tmp_path / "masters").write_text("127.0.0.1\n")
         (tmp_path / "workers").write_text(f"127.0.0.1\n{ABSENT}\n")
@@ -68,16 +127,13 @@ def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(tmp
             again = outcomes(command(conf, "start", "--hosts", "--json"))
             assert "already runs" in again["127.0.0.1", "master"]["detail"]
 
-            whole = command(conf, "cluster", "upgrade", "--dry-run")
-            assert whole.returncode == 1
-            assert "the masters here belong to a cluster on several hosts" in whole.stderr
-            assert "stop --role master" in whole.stderr
+            upgrade_there_and_back(conf, tmp_path)
 
             wrong = tmp_path / "wrong"
             wrong.touch(mode=0o600)
             wrong.write_text("another secret, of another cluster")
             own = ("-D", f"cluster.runtime-dir={tmp_path / 'stranger'}", "-D", f"security.secret-file={wrong}")
-            refused = command(conf, "start", "--role", "task-executor", *own)
+            refused = command(conf, "start", "--role", "task-executor", "-D", "high-availability.type=none", *own)
             assert refused.returncode == 1
             assert "does not hold this cluster's secret" in refused.stderr
             assert "Traceback" not in refused.stderr

@@ -28,6 +28,7 @@ from runtime.cluster.documents import (
     ClusterUpgrade,
     FinalizedLevel,
     HostOutcomes,
+    HostUpgrades,
     Job,
     JobFailures,
     JobLine,
@@ -45,7 +46,8 @@ from runtime.cluster.documents import (
 )
 from runtime.cluster.output import SCHEMA, print_document, to_plain
 from runtime.cluster.roles import Role, StartedRole
-from runtime.cluster.ssh import Outcome
+from runtime.cluster.ssh import HostRole, Outcome
+from runtime.cluster.upgrade_hosts import HostPlan, HostResult
 from runtime.cluster.upgrade_plan import PlannedJob, PlannedProcess
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.job_logs import KeptLog, LogPiece
@@ -195,6 +197,21 @@ SAMPLES: list[tuple[str, Any]] = [
             jobs=(PlannedJob(JOB, "flights", "RUNNING", ("tm-0",), "its tasks keep running"),),
             warning="",
             to_do=("finalize",),
+        ),
+    ),
+    (
+        "cluster upgrade",
+        HostUpgrades.of(
+            [
+                HostResult(
+                    HostPlan(
+                        HostRole("h", Role.MASTER), "", "0.2.0", (PlannedProcess("master", 7, "0.1.0", "0.2.0", ""),)
+                    ),
+                    ok=True,
+                    detail="exchanged",
+                )
+            ],
+            is_dry_run=False,
         ),
     ),
     ("log-level", [LogLevel("master", "root", "INFO")]),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cluster.upgrade import Environment, FormerEnvironment
+from runtime.cluster.upgrade_environment import Environment, FormerEnvironment
 from runtime.cluster.upgrade_plan import ClusterState, PlannedProcess, RunningMaster, UpgradeRefusedError
 from runtime.environment.directory import ClusterDirectory
 from runtime.feature_level import FeatureLevels, Release

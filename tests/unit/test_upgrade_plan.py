@@ -264,7 +264,7 @@ def test_the_only_master_is_exchanged_only_if_the_interruption_is_accepted() -> 
         ),
         (STATE, replace(TARGET, spark_version=""), "has no PySpark", "pyspark==4.1.0"),
         (replace(STATE, is_session=False), TARGET, "only session clusters", "start the next one"),
-        (replace(STATE, is_member=True), TARGET, "several hosts", "stop --role master"),
+        (replace(STATE, is_member=True), TARGET, "several hosts", "--hosts"),
         (replace(STATE, has_redis=False), TARGET, "high-availability.type is none", "docs/upgrading.md"),
     ],
 )
