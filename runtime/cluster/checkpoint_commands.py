@@ -340,8 +340,8 @@ def job_upgrade(
 
     Without FILE, finishes an upgrade that was interrupted. --undo goes back to the former version.
 
-    --shadow replaces nothing. Both versions run the job's next batches once more, from private copies of its state and
-    without writing to their sinks, and the command shows where their rows differ. That needs a free slot.
+    --shadow replaces nothing. In a free slot, both versions run the job's next batches once more, from private copies
+    of its state. They write to no sink, and the command shows where their rows differ.
 
     Exit status: 0 the upgrade, or the undo, is done, or the rehearsed versions are equal; 1 it is refused, the former
     version works again, or the rehearsed versions differ.

@@ -281,7 +281,7 @@ class JobRehearser:
                 return self._results(job_id, plan)
 
     def _results(self, job_id: JobID, plan: Plan) -> tuple[dict[str, RehearsedQuery | None], str]:
-        """Wait for the results of a job; end it if its code goes on after the last one."""
+        """Wait for the results of a job; end it if its code still runs after the last one."""
         all_since: float | None = None
         while True:
             job = self._client.job(job_id)

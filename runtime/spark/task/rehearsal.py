@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCRIPT = """\
-# Made by `understudy job upgrade --shadow`: runs the job's code, whose streaming queries write to no sink of theirs.
+# Made by `understudy job upgrade --shadow`: runs the job's code without the sinks of its queries.
 exec(__import__("understudy.runtime.spark.task.rehearsal", fromlist=["begin"]).begin({plan!r}, __file__), globals())
 """
 """The job file of a rehearsal. A release that cannot rehearse has no such module, so it runs nothing of the job."""
