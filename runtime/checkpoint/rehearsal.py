@@ -150,12 +150,14 @@ class RehearsedQuery:
         columns: of its output, with their types, as Spark's DDL text.
         batches: in their order.
         state: of its stateful operators after the last batch.
+        unread: why the state of other operators is not in `state`.
     """
 
     name: str
     columns: str
     batches: tuple[RehearsedBatch, ...]
     state: tuple[RehearsedState, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 def encode(value: Plan | RehearsedQuery) -> bytes:
@@ -321,12 +323,14 @@ class ComparedQuery:
         is_equal: whether output, columns and state are the same.
         problems: other differences than those of rows, such as those of columns or state.
         batches: in their order.
+        notes: what was not compared, and why.
     """
 
     query: str
     is_equal: bool
     problems: tuple[str, ...]
     batches: tuple[ComparedBatch, ...]
+    notes: tuple[str, ...] = ()
 
 
 def compare(blue: RehearsedQuery, green: RehearsedQuery | None) -> ComparedQuery:
@@ -342,6 +346,7 @@ def compare(blue: RehearsedQuery, green: RehearsedQuery | None) -> ComparedQuery
     problems = []
     if blue.columns != green.columns:
         problems.append(f"its columns were {blue.columns} and are {green.columns}")
+    notes = tuple(sorted({*blue.unread, *green.unread}))
     before = {(state.operator, state.store): state for state in blue.state}
     after = {(state.operator, state.store): state for state in green.state}
     for key in sorted(before.keys() | after.keys()):
@@ -351,7 +356,7 @@ def compare(blue: RehearsedQuery, green: RehearsedQuery | None) -> ComparedQuery
     found = {batch.batch_id: batch for batch in green.batches}
     batches = tuple(_compared(batch, found.get(batch.batch_id)) for batch in blue.batches)
     is_equal = not problems and all(batch.is_equal for batch in batches)
-    return ComparedQuery(blue.name, is_equal, tuple(problems), batches)
+    return ComparedQuery(blue.name, is_equal, tuple(problems), batches, notes)
 
 
 def _state_problem(key: tuple[int, str], old: RehearsedState | None, new: RehearsedState | None) -> str:

@@ -459,8 +459,8 @@ def _differences(done: RehearsedJob) -> Iterator[str]:
     if done.failure:
         yield f"the new version has not run all batches: {done.failure}"
     for query in done.queries:
-        for problem in query.problems:
-            yield f"{query.query}: {problem}"
+        for line in (*query.problems, *query.notes):
+            yield f"{query.query}: {line}"
         for batch in query.batches:
             for which, samples in (("before", batch.present_samples), ("in the new version", batch.new_samples)):
                 for row in samples:

@@ -92,6 +92,11 @@ class _Live:
     def before(self) -> int:
         return self.query.snapshot.batch_id
 
+    def started(self) -> StartedQuery:
+        """Return what its offsets tell of it; a source without an offset is of any kind."""
+        kinds = tuple(kind for kind in self.query.description.sources if kind != "unknown")
+        return StartedQuery(self.name, "", "repeated", kinds)
+
     def position(self) -> Position:
         """Return its batches, as its checkpointLocation has them now."""
         planned = max(entries(list_names(self.location / "offsets")), default=NOTHING_COMMITTED)
@@ -194,7 +199,7 @@ class JobRehearser:
         with self._step(f"checking {green.main.name} against the state of job {job_id}", _RUNS_ON):
             verdicts, started = self._look(green, Path(taken.path))
         check_fit(verdicts, accepts_loss=accepts_loss)
-        refuse([StartedQuery(one.name, "", "repeated", one.query.description.sources) for one in live], started)
+        refuse([one.started() for one in live], started)
         last = self._await_batches(place, job_id, live, batches)
         plans = self._prepare(place, live, last)
         names = {query.name for query in started}

@@ -1,4 +1,4 @@
-"""New versions of a running job that are rehearsed: what they would write is compared, and nothing of the job changes."""
+"""New versions of a running job that are rehearsed: their rows are compared, and nothing of the job changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ def test_both_versions_run_the_same_batches_and_neither_the_job_nor_its_sink_not
         assert batch["rows"] == batch["new_rows"] == batch["only_present"] == batch["only_new"]
         assert all('"version":"blue"' in row for row in batch["present_samples"])
         assert all('"version":"green"' in row for row in batch["new_samples"])
-    assert any('"key":"a-key"' in row for batch in different for row in batch["new_samples"])
 
     assert not shadow_of(stream).exists()
     job = cluster.job(stream.job_id)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -132,6 +133,13 @@ BATCH = RehearsedBatch(5, 3, "17", 40)
 QUERY = RehearsedQuery("counts", "struct<key:string>", (BATCH,), (RehearsedState(0, "default", 9, "4"),))
 
 
+def test_state_that_was_not_compared_is_named_and_decides_nothing() -> None:
+    unread = "the state of operator 1 was not compared"
+    found = compare(QUERY, replace(QUERY, unread=(unread,)))
+    assert (found.is_equal, found.notes) == (True, (unread,))
+    assert list(_differences(RehearsedJob(BLUE, True, "", (found,)))) == [f"counts: {unread}"]
+
+
 def test_versions_with_the_same_rows_are_equal_however_long_they_take() -> None:
     same = replace(QUERY, batches=(replace(BATCH, duration_ms=99),))
     found = compare(QUERY, same)
@@ -198,7 +206,10 @@ class Reader:
 
 
 class Writer:
-    def format(self, source: str) -> Writer:
+    def __init__(self, frame: object = None) -> None:
+        self._df = frame
+
+    def format(self, *given: Any, **named: Any) -> Writer:
         return self
 
     def start(self, path: str | None = None, **options: Any) -> None:
@@ -207,16 +218,17 @@ class Writer:
     def toTable(self, tableName: str) -> None:  # noqa: N802, N803
         raise AssertionError("the real table is written to")
 
-    option = outputMode = queryName = trigger = foreach = foreachBatch = format  # noqa: N815
-
-    def options(self, **options: Any) -> Writer:
-        return self
+    option = options = outputMode = queryName = trigger = foreach = foreachBatch = format  # noqa: N815
 
 
 @pytest.fixture
 def writer() -> type[Any]:
+    return recorded(Writer.start)
+
+
+def recorded(start: Callable[..., Any]) -> type[Any]:
     """A writer class whose calls are recorded, with the methods of PySpark's."""
-    made: type[Any] = type("Recorded", (Writer,), {"start": Writer.start, "toTable": Writer.toTable})
+    made: type[Any] = type("Recorded", (Writer,), {"start": start, "toTable": Writer.toTable})
     for method, record in RECORDED.items():
         record_calls(made, method, record)
     return made
@@ -233,6 +245,42 @@ def test_no_query_of_the_task_reaches_its_sink(writer: type[Any], tmp_path: Path
         writer().format("memory").start()
     with pytest.raises(CheckpointError, match="is new"):
         writer().start(queryName="other")
+
+
+def planned_in(directory: Path, name: str, last: int) -> PlannedQuery:
+    """A query whose last batch in the savepoint is 4."""
+    place = directory / name
+    for log in ("offsets", "commits"):
+        write(place / "location" / log / "4", "v1")
+        write(place / "planned" / "5", "v1")
+    rows, result = str(place / "rows"), str(place / "result")
+    return PlannedQuery(name, 4, last, str(place / "location"), str(place / "planned"), rows, result)
+
+
+def frame() -> Any:
+    return SimpleNamespace(schema=SimpleNamespace(simpleString=lambda: "struct<>"), sparkSession=None)
+
+
+def test_a_batch_that_spark_does_not_repeat_is_an_error(tmp_path: Path) -> None:
+    query = SimpleNamespace(awaitTermination=lambda: None)
+    writer = recorded(lambda self, path=None: query)
+    Rehearsal(Plan("", (planned_in(tmp_path, "counts", 5),))).install(type("Recorded", (Reader,), {}), writer)
+    with pytest.raises(CheckpointError, match=r"batch 5 of query 'counts' was not repeated: .* commits is 4"):
+        writer(frame()).queryName("counts").format("parquet").start("/sink")
+    assert not (tmp_path / "counts" / "result").exists()
+
+
+def test_the_code_ends_with_the_start_of_its_last_query(tmp_path: Path) -> None:
+    query = SimpleNamespace(awaitTermination=lambda: None)
+    writer = recorded(lambda self, path=None: query)
+    plan = Plan("", (planned_in(tmp_path, "one", 4), planned_in(tmp_path, "two", 4)))
+    Rehearsal(plan).install(type("Recorded", (Reader,), {}), writer)
+    for _ in range(2):
+        assert writer(frame()).queryName("one").start("/sink") is query
+    with pytest.raises(SystemExit) as ended:
+        writer(frame()).queryName("two").start("/sink")
+    assert not ended.value.code
+    assert read_result(tmp_path / "two" / "result") == RehearsedQuery("two", "struct<>", ())
 
 
 def test_no_source_of_the_task_removes_its_files(writer: type[Any]) -> None:

@@ -16,14 +16,13 @@ from __future__ import annotations
 import inspect
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from conf.files import make_private, write_private
-from runtime.checkpoint.description import OperatorDescription
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.metadata_log import entries
@@ -148,7 +147,7 @@ class Rehearsal:
         return name
 
     def _run(self, writer: Any, settings: dict[str, str], planned: PlannedQuery) -> tuple[Any, RehearsedQuery]:
-        frame, location = writer._df, Path(planned.location)
+        frame = writer._df
         diverted = self._diverted(frame, settings, planned)
         known = self._result_of_blue(planned.name)
         if not planned.batches:
@@ -162,8 +161,8 @@ class Rehearsal:
             if known is not None:
                 batch = self._compared(batch, text, known)
             batches.append(batch)
-        state = _state_of(frame.sparkSession, planned.name, location, planned.last)
-        return query, RehearsedQuery(planned.name, frame.schema.simpleString(), tuple(batches), state)
+        state, unread = _state_of(frame.sparkSession, planned)
+        return query, RehearsedQuery(planned.name, frame.schema.simpleString(), tuple(batches), state, unread)
 
     def _diverted(self, frame: Any, settings: dict[str, str], planned: PlannedQuery) -> Any:
         """Return a writer of the same rows, which records them. It has nothing else of the real sink."""
@@ -247,24 +246,30 @@ def _samples(text: DataFrame) -> tuple[str, ...]:
     return tuple(row["value"] for row in text.orderBy("value").limit(SAMPLES).collect())
 
 
-def _state_of(spark: SparkSession, name: str, location: Path, batch_id: int) -> tuple[RehearsedState, ...]:
-    operators = describe_query(QueryLocation(name, str(location))).operators
-    return tuple(_states(spark, operators, location, batch_id))
+def _state_of(spark: SparkSession, planned: PlannedQuery) -> tuple[tuple[RehearsedState, ...], tuple[str, ...]]:
+    """Return the state of a query after its last batch, and why that of some operators cannot be read."""
+    from pyspark.errors import PySparkException
+
+    found, unread = [], []
+    for operator in describe_query(QueryLocation(planned.name, planned.location)).operators:
+        what = f"the state of operator {operator.id} ({operator.name}) was not compared"
+        if operator.name.startswith(_PROCESSOR):
+            unread.append(f"{what}: it has several variables")
+            continue
+        try:
+            found += [_state(spark, planned, operator.id, store.name) for store in operator.stores]
+        except PySparkException as error:
+            first = str(error).partition("\n")[0]
+            unread.append(f"{what}: Spark cannot read it: {first}")
+    return tuple(found), tuple(unread)
 
 
-def _states(
-    spark: SparkSession, operators: Sequence[OperatorDescription], location: Path, batch_id: int
-) -> Iterable[RehearsedState]:
-    """Yield the state of all operators but those whose state has several variables."""
+def _state(spark: SparkSession, planned: PlannedQuery, operator: int, store: str) -> RehearsedState:
     from pyspark.sql import functions as sf
 
-    for operator in operators:
-        if operator.name.startswith(_PROCESSOR):
-            continue
-        for store in operator.stores:
-            reader = spark.read.format("statestore").option("batchId", batch_id).option("operatorId", operator.id)
-            if store.name != "default":
-                reader = reader.option("storeName", store.name)
-            rows = reader.load(f"file:{location}")
-            text = rows.select(sf.to_json(sf.struct("key", "value"), _WRITTEN).alias("value"))
-            yield RehearsedState(operator.id, store.name, *_figures(text))
+    reader = spark.read.format("statestore").option("batchId", planned.last).option("operatorId", operator)
+    if store != "default":
+        reader = reader.option("storeName", store)
+    rows = reader.load(f"file:{planned.location}")
+    text = rows.select(sf.to_json(sf.struct("key", "value"), _WRITTEN).alias("value"))
+    return RehearsedState(operator, store, *_figures(text))
