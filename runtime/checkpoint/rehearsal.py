@@ -323,7 +323,7 @@ class ComparedQuery:
         is_equal: whether output, columns and state are the same.
         problems: other differences than those of rows, such as those of columns or state.
         batches: in their order.
-        notes: what was not compared, and why.
+        notes: parts that were not compared, with the reason.
     """
 
     query: str

@@ -407,9 +407,12 @@ def _copy(one: _Live, location: Path) -> None:
         try:
             _copy_sources(one.location / "sources", location / "sources")
             return
-        except FileNotFoundError:  # Spark has compacted the log at this moment
+        except FileNotFoundError as error:  # Spark has compacted the log at this moment
             if attempt == _ATTEMPTS:
-                raise
+                raise CheckpointError(
+                    f"the sources' log of query {one.name!r} in {one.location} cannot be copied: {error}",
+                    f"try again; {_RUNS_ON}",
+                ) from error
 
 
 def _copy_sources(source: Path, target: Path) -> None:

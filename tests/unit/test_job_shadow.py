@@ -16,8 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from runtime.checkpoint.compatibility import Fit, Verdict
+from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import list_names
+from runtime.checkpoint.manifest import SavepointQuery
 from runtime.checkpoint.metadata_log import entries
 from runtime.checkpoint.rehearsal import (
     FIRST_S,
@@ -40,17 +42,20 @@ from runtime.checkpoint.rehearsal import (
     removes_files,
 )
 from runtime.client import ClusterClient
+from runtime.cluster import job_shadow
 from runtime.cluster.checkpoint_commands import _difference, _differences
 from runtime.cluster.cli import cli
 from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import RehearsedJob
-from runtime.cluster.job_shadow import JobRehearser
+from runtime.cluster.job_shadow import JobRehearser, _live
 from runtime.cluster.job_upgrade import Version, new_version
 from runtime.cluster.rescaling import changing
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import JobGraph, JobKind
+from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.spark.task.rehearsal import SCRIPT, Rehearsal
 from runtime.spark.task.streaming import RECORDED, record_calls
 from tests.streaming_files import StreamingFiles, write
@@ -112,6 +117,12 @@ def test_what_cannot_be_rehearsed_is_refused_with_the_reason(query: StartedQuery
             with pytest.raises(CheckpointError, match=re.escape(reason)) as caught:
                 refuse(blue, green)
             assert "without --shadow" in caught.value.remedy
+
+
+def test_triggers_without_batches_are_known() -> None:
+    triggers = ({"continuous": "1 second"}, {"realTime": "1 second"}, {"availableNow": True}, {"processingTime": "1 s"})
+    kinds = [RECORDED["trigger"](**given)["trigger"] for given in triggers]
+    assert kinds == ["continuous", "continuous", "once", "repeated"]
 
 
 def test_a_new_query_has_no_batches_to_repeat_and_one_may_be_missing() -> None:
@@ -338,6 +349,7 @@ class Cluster(test_job_upgrade.Cluster):
         self.graphs[graph.job_id], self.codes[graph.job_id] = graph, code
         self.jobs[graph.job_id] = JobStatus.FINISHED
         assert (graph.savepoint, graph.upgraded_from) == (None, "")
+        assert graph.restart_strategy == RestartStrategyConfig.none(), "a second attempt would repeat other batches"
         for query in plan.queries:
             location = Path(query.location)
             assert max(entries(list_names(location / "commits"))) == query.before
@@ -491,6 +503,30 @@ def test_batches_that_were_rolled_back_meanwhile_are_not_compared(cluster: Clust
     with pytest.raises(ClusterError, match="was rolled back while it was rehearsed, and has run batch 2 anew"):
         rehearse(cluster, batches=3, new=1, pause=roll_back)
     assert kept(cluster) == []
+
+
+def test_a_location_that_is_no_directory_is_refused() -> None:
+    snapshot = QuerySnapshot("counts", "", "s3a://bucket/live", None, "", 4)
+    with pytest.raises(CheckpointError, match="its checkpointLocation is s3a://bucket/live"):
+        _live(0, SavepointQuery(snapshot, QueryDescription("counts")))
+
+
+def test_sources_whose_log_is_compacted_meanwhile_are_copied_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [FileNotFoundError("sources/0/3")] * 2
+    original = job_shadow._copy_sources
+
+    def copy(source: Path, target: Path) -> None:
+        if lost:
+            raise lost.pop()
+        original(source, target)
+
+    monkeypatch.setattr(job_shadow, "_copy_sources", copy)
+    assert rehearse(cluster).is_equal
+    lost += [FileNotFoundError("sources/0/3")] * 99
+    with pytest.raises(CheckpointError, match="the sources' log of query 'counts' .* cannot be copied"):
+        rehearse(cluster)
 
 
 def test_offsets_that_spark_has_removed_are_named(cluster: Cluster) -> None:
