@@ -525,7 +525,7 @@ def test_sources_whose_log_is_compacted_meanwhile_are_copied_again(
     monkeypatch.setattr(job_shadow, "_copy_sources", copy)
     assert rehearse(cluster).is_equal
     lost += [FileNotFoundError("sources/0/3")] * 99
-    with pytest.raises(CheckpointError, match="the sources' log of query 'counts' .* cannot be copied"):
+    with pytest.raises(CheckpointError, match=r"the sources' log of query 'counts' .* cannot be copied"):
         rehearse(cluster)
 
 
