@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,12 +48,14 @@ from runtime.ids import JobID
 
 if TYPE_CHECKING:
     from runtime.checkpoint.compatibility import Verdict
-    from runtime.checkpoint.description import QueryDescription
     from runtime.checkpoint.manifest import Savepoint, SavepointQuery
-    from runtime.cluster.documents import UpgradedJob
+    from runtime.checkpoint.rehearsal import ComparedBatch, StartedQuery
+    from runtime.client import ClusterClient
+    from runtime.cluster.documents import RehearsedJob, UpgradedJob
     from runtime.cluster.job_upgrade import Version
     from runtime.jobgraph.job_graph import JobKind
     from runtime.protocol.checkpoints import OperationStatus
+    from runtime.spark.dry_run import DryRun
 
 _SAVEPOINT = "/savepoints/savepoint-0f3c5a-1"
 
@@ -291,6 +293,7 @@ def job_autoscale(
     name="upgrade",
     context_settings=JOB_FILE_SETTINGS,
     epilog=examples(
+        f"understudy job upgrade --shadow {EXAMPLE_ID} flight_stream.py",
         f"understudy job upgrade {EXAMPLE_ID} flight_stream.py",
         f"understudy job upgrade {EXAMPLE_ID}",
         f"understudy job upgrade --undo {EXAMPLE_ID}",
@@ -299,6 +302,8 @@ def job_autoscale(
 @configured
 @kind_option
 @click.option("--undo", is_flag=True, help="Go back to the version before the job's last upgrade.")
+@click.option("--shadow", is_flag=True, help="Only rehearse FILE over batches of the job, and compare its output.")
+@click.option("--batches", type=int, help="Batches of each query that --shadow rehearses.  [default: 3]")
 @click.option("--yes", "accepts_loss", is_flag=True, help="Accept that the new version loses state, which is shown.")
 @click.option(
     "--savepoint",
@@ -317,6 +322,8 @@ def job_upgrade(
     args: tuple[str, ...],
     kind: JobKind | None,
     undo: bool,
+    shadow: bool,
+    batches: int | None,
     accepts_loss: bool,
     directory: Path | None,
     py_files: tuple[Path, ...],
@@ -333,7 +340,11 @@ def job_upgrade(
 
     Without FILE, finishes an upgrade that was interrupted. --undo goes back to the former version.
 
-    Exit status: 0 the upgrade, or the undo, is done; 1 it is refused, or the former version works again.
+    --shadow replaces nothing. In a free slot, both versions run the job's next batches once more, from private copies
+    of its state. They write to no sink, and the command shows where their rows differ.
+
+    Exit status: 0 the upgrade, or the undo, is done, or the rehearsed versions are equal; 1 it is refused, the former
+    version works again, or the rehearsed versions differ.
     """
     import tempfile
 
@@ -347,12 +358,24 @@ def job_upgrade(
         raise click.UsageError("--py-files and --kind belong to FILE, which is missing")
     if undo and file is not None:
         raise click.UsageError("--undo takes no FILE: the former version is kept")
+    if shadow and file is None:
+        raise click.UsageError("--shadow needs the FILE of the new version")
+    if shadow and directory is not None:
+        raise click.UsageError("--shadow makes a savepoint of its own, so it takes no --savepoint")
+    if batches is not None and not shadow:
+        raise click.UsageError("--batches belongs to --shadow, which is missing")
+    max_bytes = configuration.get(ClientOptions.WORKING_DIR_MAX_SIZE)
     with connected_to_job(configuration, reference) as (client, job_id), tempfile.TemporaryDirectory() as scratch:
         running = running_configuration(configuration)
+        if shadow and file is not None:
+            make = new_version(file, args, kind, pack_py_files(py_files, Path(scratch), max_bytes), say)
+            done_so = _rehearse(configuration, running, client, job_id, make, batches, accepts_loss=accepts_loss)
+            _print_rehearsal(done_so, as_json)
+            return
         upgrader = JobUpgrader(
             client,
             running.get(CheckpointingOptions.SAVEPOINT_DIR),
-            lambda version, state: _check_version(running, version, state),
+            lambda version, state: _look_at(running, version, state)[0],
             step=waiting,
             note=lambda line: say(clean(line)),
         )
@@ -361,7 +384,6 @@ def job_upgrade(
         elif file is None:
             done = upgrader.finish(job_id)
         else:
-            max_bytes = configuration.get(ClientOptions.WORKING_DIR_MAX_SIZE)
             make = new_version(file, args, kind, pack_py_files(py_files, Path(scratch), max_bytes), say)
             done = upgrader.upgrade(job_id, make, directory, accepts_loss=accepts_loss)
     is_done = undo == (done.outcome == "returned")
@@ -372,8 +394,84 @@ def job_upgrade(
         sys.exit(ExitStatus.FAILED)
 
 
-def _check_version(configuration: Configuration, version: Version, state: Path) -> list[Verdict]:
-    """Compare a version of a job with a savepoint, as `job check` does: in the job's directory and environment."""
+def _rehearse(
+    configuration: Configuration,
+    running: Configuration,
+    client: ClusterClient,
+    job_id: JobID,
+    make: Callable[[Version], Version],
+    batches: int | None,
+    *,
+    accepts_loss: bool,
+) -> RehearsedJob:
+    from runtime.checkpoint.rehearsal import BATCHES
+    from runtime.cluster.job_commands import heartbeat_of
+    from runtime.cluster.job_shadow import JobRehearser
+
+    rehearser = JobRehearser(
+        client,
+        running.get(CheckpointingOptions.SAVEPOINT_DIR),
+        lambda version, state: _look_at(running, version, state),
+        heartbeat_of(configuration),
+        step=waiting,
+        note=lambda line: say(clean(line)),
+    )
+    return rehearser.rehearse(job_id, make, BATCHES if batches is None else batches, accepts_loss=accepts_loss)
+
+
+def _print_rehearsal(done: RehearsedJob, as_json: bool) -> None:
+    """Print a rehearsal; exit with 1 if the versions differ."""
+    if as_json:
+        print_document(done)
+    else:
+        rows = [
+            (
+                query.query,
+                str(batch.batch),
+                str(batch.rows),
+                "-" if batch.new_rows is None else str(batch.new_rows),
+                "-" if batch.duration_ms is None else str(batch.duration_ms),
+                "-" if batch.new_duration_ms is None else str(batch.new_duration_ms),
+                _difference(batch),
+            )
+            for query in done.queries
+            for batch in query.batches
+        ]
+        print_table(("QUERY", "BATCH", "ROWS", "NEW ROWS", "MS", "NEW MS", "RESULT"), rows)
+        for line in _differences(done):
+            print_line(clean(line))
+        how = "are equal" if done.is_equal else "differ"
+        say(f"job {done.job_id} runs on: both versions {how} in the batches that were rehearsed")
+    if not done.is_equal:
+        sys.exit(ExitStatus.FAILED)
+
+
+def _difference(batch: ComparedBatch) -> str:
+    if batch.is_equal:
+        return "equal"
+    if batch.new_rows is None:
+        return "was not run"
+    return f"{batch.only_present} rows only before, {batch.only_new} only in the new version"
+
+
+def _differences(done: RehearsedJob) -> Iterator[str]:
+    """Yield a line for each difference that the table does not show."""
+    if done.failure:
+        yield f"the new version has not run all batches: {done.failure}"
+    for query in done.queries:
+        for line in (*query.problems, *query.notes):
+            yield f"{query.query}: {line}"
+        for batch in query.batches:
+            for which, samples in (("before", batch.present_samples), ("in the new version", batch.new_samples)):
+                for row in samples:
+                    yield f"{query.query}, batch {batch.batch}, only {which}: {row}"
+
+
+def _look_at(configuration: Configuration, version: Version, state: Path) -> tuple[list[Verdict], list[StartedQuery]]:
+    """Compare a version of a job with a savepoint, as `job check` does: in the job's directory and environment.
+
+    Returns also the queries that the version starts.
+    """
     from runtime.checkpoint.compatibility import check_job
     from runtime.checkpoint.retained import describe_state
     from runtime.jobgraph.job_graph import ArtifactRole
@@ -388,8 +486,8 @@ def _check_version(configuration: Configuration, version: Version, state: Path) 
         sys.path[:0] = libraries
         os.environ.update(graph.environment)
         with contextlib.chdir(place if place.is_dir() else Path()), contextlib.redirect_stdout(sys.stderr):
-            queries = _queries_of(configuration, version.main, graph.argv, graph.kind, settings)
-            return check_job(describe_state(state), queries)
+            run = _dry_run(configuration, version.main, graph.argv, graph.kind, settings)
+            return check_job(describe_state(state), run.queries), run.started
     finally:
         sys.path[:] = before
         os.environ.clear()
@@ -453,7 +551,7 @@ def job_check(
     from runtime.checkpoint.retained import describe_state, find_state
 
     kept = describe_state(find_state(state, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR)))
-    verdicts = check_job(kept, _queries_of(configuration, file, args, kind))
+    verdicts = check_job(kept, _dry_run(configuration, file, args, kind).queries)
     _print_verdicts(verdicts, as_json)
     known, names = {query.name for query in kept}, {verdict.query for verdict in verdicts}
     if not as_json and names - known and any(verdict.losses and verdict.query in known for verdict in verdicts):
@@ -475,14 +573,14 @@ def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
         sys.exit(ExitStatus.FAILED)
 
 
-def _queries_of(
+def _dry_run(
     configuration: Configuration,
     file: Path,
     args: Sequence[str],
     kind: JobKind | None,
     settings: Mapping[str, str] | None = None,
-) -> list[QueryDescription]:
-    """Return the queries of a job file by running it without rows. Raises JobFileError if its code fails.
+) -> DryRun:
+    """Run a job file without rows, for its queries. Raises JobFileError if its code fails.
 
     *settings* are Spark's, of the job itself.
     """
@@ -528,7 +626,7 @@ def _queries_of(
         raise ClusterError(str(error), "`understudy doctor` checks whether Spark can start here") from error
     if not run.queries:
         raise JobFileError(f"{file} has started no streaming query", "a state can only be checked against a query")
-    return run.queries
+    return run
 
 
 # ---------------------------------------------------------------- savepoints

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runtime.checkpoint.compatibility import Verdict
 from runtime.checkpoint.manifest import EditedFrom, RescaledFrom, Savepoint, SavepointFile, SavepointQuery
+from runtime.checkpoint.rehearsal import ComparedQuery
 from runtime.cluster.upgrade_plan import PlannedJob, PlannedProcess
 from runtime.dispatcher.autoscaling import Advice
 from runtime.job_logs import LogPiece
@@ -1149,6 +1150,23 @@ class UpgradedJob:
 
 
 @dataclass(frozen=True, slots=True)
+class RehearsedJob:
+    """A rehearsal of a new version of a job, over batches that the job has committed.
+
+    Attributes:
+        job_id: of the job, which runs on.
+        is_equal: whether both versions have the same output, columns and state in all batches.
+        failure: why the new version has not run all batches; empty if it has.
+        queries: of the job.
+    """
+
+    job_id: str
+    is_equal: bool
+    failure: str
+    queries: tuple[ComparedQuery, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StateRows:
     """Rows of the state of an operator.
 
@@ -1320,7 +1338,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "job rollback": (OperationStatus,),
     "job rescale": (RescaledJob, SubmittedJob),
     "job autoscale": (list[Advice],),
-    "job upgrade": (UpgradedJob,),
+    "job upgrade": (UpgradedJob, RehearsedJob),
     "job check": (list[Verdict],),
     "savepoint list": (list[SavepointLine],),
     "savepoint info": (SavepointContent,),

@@ -157,6 +157,52 @@ def new_version(
     return make
 
 
+def fetch_version(client: ClusterClient, graph: JobGraph, directory: Path) -> Version:
+    """Keep the version of a running job: its files leave the cluster with it.
+
+    Args:
+        client: of the cluster.
+        graph: of the job.
+        directory: where it is kept, see `Version.keep`.
+
+    Raises:
+        OSError, GatewayError, ActorError, BlobError: a file cannot be had.
+    """
+    scratch = directory / "fetched"
+    files = []
+    with client.blobs() as blobs:
+        for number, artifact in enumerate(graph.artifacts):
+            path = scratch / str(number) / artifact.name
+            make_private(path.parent)
+            content = artifact.content
+            if content is None:
+                content = blobs.get_bytes(BlobKey.parse(artifact.blob_key), graph.job_id)
+            write_private(path, content, durable=False)
+            files.append((path, artifact.role))
+    files.sort(key=lambda file: file[1] is not ArtifactRole.MAIN)
+    kept = Version(graph.with_artifacts(), tuple(files)).keep(directory)
+    remove_tree(scratch)
+    return kept
+
+
+def end_job(client: ClusterClient, job_id: JobID) -> None:
+    """Cancel a job, and wait for its end; one that was never submitted, or is over, needs nothing."""
+    try:
+        client.cancel(job_id)
+    except (JobAlreadyTerminatedError, JobNotFoundError):
+        return
+    client.result(job_id)
+
+
+def require_file(graph: JobGraph) -> None:
+    """Raise `ClusterError` if a job runs no file that could be replaced."""
+    if graph.is_function or graph.session_id:
+        raise ClusterError(
+            f"job {graph.job_id} runs no file, so there is none to replace",
+            f"`understudy job stop {graph.job_id}`, and start the new version from its savepoint",
+        )
+
+
 def encode_upgrade(upgrade: Upgrade) -> bytes:
     """Return the stored form of an upgrade."""
     return json.dumps(to_plain(upgrade), indent=1).encode()
@@ -383,12 +429,8 @@ class JobUpgrader:
     ) -> Upgrade:
         """Keep both versions, and check the new one, while the job runs."""
         graph = self._client.job_graph(job_id)
-        if graph.is_function or graph.session_id:
-            raise ClusterError(
-                f"job {job_id} runs no file, so there is none to replace",
-                f"`understudy job stop {job_id}`, and start the new version from its savepoint",
-            )
-        blue = self._fetched(graph, place.path / _BLUE)
+        require_file(graph)
+        blue = fetch_version(self._client, graph, place.path / _BLUE)
         upgrade = Upgrade(job_id, JobID.random(), JobID.random(), TriggerID.random(), str(directory or ""))
         made = make(blue)
         new = replace(made.graph, job_id=upgrade.green, upgraded_from=job_id, client_heartbeat_timeout_s=None)
@@ -400,24 +442,6 @@ class JobUpgrader:
         finally:
             self._savepoints.remove(taken)
         return upgrade
-
-    def _fetched(self, graph: JobGraph, directory: Path) -> Version:
-        """Keep the version of a running job: its files leave the cluster with it."""
-        scratch = directory / "fetched"
-        files = []
-        with self._client.blobs() as blobs:
-            for number, artifact in enumerate(graph.artifacts):
-                path = scratch / str(number) / artifact.name
-                make_private(path.parent)
-                content = artifact.content
-                if content is None:
-                    content = blobs.get_bytes(BlobKey.parse(artifact.blob_key), graph.job_id)
-                write_private(path, content, durable=False)
-                files.append((path, artifact.role))
-        files.sort(key=lambda file: file[1] is not ArtifactRole.MAIN)
-        kept = Version(graph.with_artifacts(), tuple(files)).keep(directory)
-        remove_tree(scratch)
-        return kept
 
     def _go_on(self, place: _Place, upgrade: Upgrade) -> UpgradedJob:
         """Do the steps that are left."""
@@ -511,10 +535,10 @@ class JobUpgrader:
                 queries = None if locations is None else _batches(upgrade, locations)
                 if queries != seen:
                     seen, quiet_since = queries, self._clock()
-                outcome = judge(job.status, _failure_of(job), queries, self._clock() - quiet_since)
+                outcome = judge(job.status, failure_of(job), queries, self._clock() - quiet_since)
                 if outcome is not Outcome.WAIT:
                     ended = f"it is {job.status.value}" if job.status.is_globally_terminal else ""
-                    return outcome, _failure_of(job) or ended, locations or {}
+                    return outcome, failure_of(job) or ended, locations or {}
                 self._pause(LOOK_S)
 
     def _locations(self, upgrade: Upgrade) -> dict[str, str] | None:
@@ -550,7 +574,7 @@ class JobUpgrader:
         if self._exists(upgrade.back):
             return place.write(replace(upgrade, step=Step.RETURNED))
         with self._step(f"ending job {upgrade.green}", _unfinished(upgrade)):
-            self._end(upgrade.green)
+            end_job(self._client, upgrade.green)
         if self._has_committed(upgrade):
             # It has committed a batch since the last look. Its output is taken back, where that is possible.
             queries = open_savepoint(Path(upgrade.savepoint)).queries
@@ -569,14 +593,6 @@ class JobUpgrader:
         except JobNotFoundError:
             return False
         return True
-
-    def _end(self, job_id: JobID) -> None:
-        """Cancel a job, and wait for its end; one that was never submitted, or is over, needs nothing."""
-        try:
-            self._client.cancel(job_id)
-        except (JobAlreadyTerminatedError, JobNotFoundError):
-            return
-        self._client.result(job_id)
 
     def _answer(self, place: _Place, upgrade: Upgrade) -> UpgradedJob:
         is_back = upgrade.step is Step.RETURNED
@@ -608,7 +624,7 @@ def _unfinished(upgrade: Upgrade) -> str:
     )
 
 
-def _failure_of(job: ArchivedExecutionGraph) -> str:
+def failure_of(job: ArchivedExecutionGraph) -> str:
     """Return the first failure in a job, in one line; empty if there was none."""
     failures = [*job.failure_history, *([] if job.failure is None else [job.failure])]
     return failures[0].cause if failures else ""

@@ -23,6 +23,7 @@ from typing import Any
 from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import path_of
+from runtime.checkpoint.rehearsal import StartedQuery, removes_files
 from runtime.checkpoint.snapshot import describe_query
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.driver.java import find_java, launcher_home
@@ -72,10 +73,13 @@ class DryRun:
         self._spark = spark
         self._scratch = scratch
         self._kinds: list[str] = []
+        self._cleaning: set[int] = set()
         self._locations: list[Path] = []
         self._unnamed = 0
         self.queries: list[QueryDescription] = []
         """The queries that were found, in the order of their start."""
+        self.started: list[StartedQuery] = []
+        """The same queries, with their sinks and triggers."""
 
     def run_script(self, path: Path, argv: Sequence[str]) -> None:
         """Run a script as a program, up to its first wait. Raises the script's own exceptions, also SystemExit."""
@@ -121,6 +125,8 @@ class DryRun:
         @functools.wraps(original)
         def read(self: Any, *arguments: Any, **keywords: Any) -> Any:
             frame = original(self, *arguments, **keywords)
+            if removes_files({**settings_of(self), **keywords}):
+                run._cleaning.add(len(run._kinds))
             return run._empty(self, frame.schema, _kind(method, settings_of(self)))
 
         setattr(reader, method, read)
@@ -153,25 +159,33 @@ class DryRun:
         is_kept = settings.get("format") != "memory" or LOCATION in settings or settings.get("outputmode") == "complete"
         if is_kept:  # Spark does not resume other queries with a memory sink
             name = settings.get("queryname") or self._next_name()
-            self.queries.append(self._described(name, location))
+            found, numbers = self._described(name, location)
+            self.queries.append(found)
+            sink, trigger = settings.get("format", "parquet"), settings.get("trigger", "repeated")
+            cleans = not self._cleaning.isdisjoint(numbers)
+            self.started.append(StartedQuery(name, sink, trigger, found.sources, cleans))
         return query
 
     def _next_name(self) -> str:
         self._unnamed += 1
         return f"query-{self._unnamed - 1}"
 
-    def _described(self, name: str, location: Path) -> QueryDescription:
+    def _described(self, name: str, location: Path) -> tuple[QueryDescription, list[int]]:
+        """Return the description of a query, and the numbers of its sources among all that the code has made."""
         found = describe_query(QueryLocation(name, str(location)))
-        sources = tuple(self._kind_of(location / "sources" / str(number) / "0") for number in range(len(found.sources)))
-        return replace(found, sources=sources)
+        entries = [location / "sources" / str(place) / "0" for place in range(len(found.sources))]
+        numbers = [self._number_of(entry) for entry in entries]
+        return replace(found, sources=tuple(self._kinds[number] for number in numbers)), numbers
 
-    def _kind_of(self, entry: Path) -> str:
-        """Return the kind of a query's real source, by the empty directory that replaces it."""
+    def _number_of(self, entry: Path) -> int:
+        """Return the number of a query's real source, by the empty directory that replaces it."""
         try:
             directory = path_of(json.loads(entry.read_text().splitlines()[1])["path"]).parent.name
-            return self._kinds[int(directory.removeprefix("source-"))]
+            number = int(directory.removeprefix("source-"))
+            self._kinds[number]
         except (OSError, ValueError, IndexError, KeyError) as error:
             raise SnapshotError(f"the source in {entry} does not belong to this dry run: {error}") from error
+        return number
 
 
 def _stop_here(*_: Any, **__: Any) -> None:

@@ -617,13 +617,19 @@ def _lower(options: dict[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in options.items()}
 
 
+def _kind_of_trigger(given: dict[str, Any]) -> str:
+    if given.get("once") or given.get("availableNow"):
+        return "once"
+    return "continuous" if given.get("continuous") or given.get("realTime") else "repeated"
+
+
 RECORDED: dict[str, Callable[..., dict[str, Any]]] = {
     "format": lambda source: {"format": source.lower()},
     "outputMode": lambda outputMode: {"outputmode": outputMode.lower()},  # noqa: N803
     "queryName": lambda queryName: {"queryname": queryName},  # noqa: N803
     "option": lambda key, value: _lower({key: value}),
     "options": lambda **options: _lower(options),
-    "trigger": lambda **given: {"trigger": "once" if given.get("once") or given.get("availableNow") else "repeated"},
+    "trigger": lambda **given: {"trigger": _kind_of_trigger(given)},
     "foreach": lambda f: {"format": "foreach"},
     "foreachBatch": lambda func: {"format": "foreachbatch"},
 }
