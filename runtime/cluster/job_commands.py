@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,6 +142,17 @@ def job() -> None:
 )
 @click.option("--queue", metavar="NAME", help="Queue of the job; same as -D job.queue=NAME.")
 @click.option(
+    "--task-memory",
+    metavar="MB",
+    type=click.IntRange(min=1),
+    help="Memory that each task takes, for the limits of queues; same as -D job.task.memory='MB mb'.",
+)
+@click.option(
+    "--task-cpus",
+    metavar="N",
+    help="Processors that each task takes, for the limits of queues, such as 1.5; same as -D job.task.cpus=N.",
+)
+@click.option(
     "--own-driver",
     is_flag=True,
     help="Run a script on its own Spark driver, apart from other jobs; same as -D task.spark-driver=own.",
@@ -190,6 +201,8 @@ def job_run(
     priority: int,
     autoscale: str | None,
     queue: str | None,
+    task_memory: int | None,
+    task_cpus: str | None,
     own_driver: bool,
     coordinates: tuple[str, ...],
     repositories: tuple[str, ...],
@@ -247,11 +260,19 @@ def job_run(
         libraries = [*((path, ArtifactRole.PY_FILE) for path in packed), *libraries]
         wanted = target_of(configuration, target, masters)
         own_id = None if job_id is None else job_id_of(job_id)
+        own = _checked(
+            configuration,
+            {
+                AutoscalingOptions.PARTITIONS.key: ("--autoscale", autoscale),
+                JobOptions.TASK_MEMORY.key: ("--task-memory", None if task_memory is None else f"{task_memory} mb"),
+                JobOptions.TASK_CPUS.key: ("--task-cpus", task_cpus),
+            },
+        )
         if wanted is ExecutionTarget.APPLICATION:
-            if savepoint is not None or priority or own_driver or queue is not None or autoscale is not None:
+            if savepoint is not None or priority or own_driver or queue is not None or own:
                 raise ClusterError(
-                    "--from, --priority, --queue, --autoscale and --own-driver are options of a job, not of an "
-                    "application",
+                    "--from, --priority, --queue, --autoscale, --task-memory, --task-cpus and --own-driver are options "
+                    "of a job, not of an application",
                     "set them where main() submits the job",
                 )
             sys.exit(
@@ -277,7 +298,7 @@ def job_run(
             read_job_file(file, args, name, own_id, kind=kind, tell=say),
             priority=priority,
             savepoint=_restore_settings(configuration, client, savepoint, allow_non_restored_state, new_query_id),
-            configuration=_job_configuration(configuration, wanted, own_driver, queue, autoscale),
+            configuration={**_job_configuration(configuration, wanted, own_driver, queue), **own},
             environment=environment,
         )
         place, shipped = _working_directory(client, file, working_dir, scratch, max_bytes)
@@ -343,14 +364,10 @@ def _job_configuration(
     target: ExecutionTarget,
     own_driver: bool,
     queue: str | None,
-    autoscale: str | None,
 ) -> dict[str, str]:
     """Return the options of ``-D`` that are settings of a job; the others are for this command.
 
     A cluster that is started for the job takes Spark's settings itself.
-
-    Raises:
-        ConfigurationError: *autoscale* is no range of numbers.
     """
     own = {key: text for key, text in configuration.given_by("-D").items() if is_job_setting(key)}
     if target is not ExecutionTarget.SESSION:
@@ -359,10 +376,23 @@ def _job_configuration(
         own[JobOptions.SPARK_DRIVER.key] = SparkDriverChoice.OWN.value
     if queue is not None:
         own[JobOptions.QUEUE.key] = queue
-    if autoscale is not None:
-        own[AutoscalingOptions.PARTITIONS.key] = autoscale
-        configuration.overlaid({AutoscalingOptions.PARTITIONS.key: autoscale}, "--autoscale")  # raises if it is wrong
     return own
+
+
+def _checked(configuration: Configuration, flags: Mapping[str, tuple[str, str | None]]) -> dict[str, str]:
+    """Return the settings of a job that flags of the command give.
+
+    Args:
+        configuration: of the command.
+        flags: name of the flag, and text given for it, by key of the setting.
+
+    Raises:
+        ConfigurationError: a text is no value of its setting.
+    """
+    found = {key: text for key, (_, text) in flags.items() if text is not None}
+    for key, text in found.items():
+        configuration.overlaid({key: text}, flags[key][0])
+    return found
 
 
 def _working_directory(

@@ -14,13 +14,14 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from runtime.cluster import job_commands
 from runtime.cluster.cli import SHELLS, cli
@@ -37,10 +38,11 @@ from runtime.cluster.command_line import (
 from runtime.cluster.job_commands import run_attached
 from runtime.errors import ClusterError
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
-from runtime.jobgraph.job_graph import ArtifactRole, JobKind
+from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails, TaskInfo
 from runtime.protocol.diagnostics import TaskPoolReport
 from runtime.protocol.execution_state import ExecutionState, JobStatus
+from runtime.queues import configuration as queues
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_JSON = {"demo", "completion", "history", "history-server"}
@@ -615,3 +617,53 @@ def test_every_shell_has_a_script(shell: str) -> None:
 def test_what_is_json_is_nothing_else(tmp_path: Path) -> None:
     done = run("doctor", "--json", "-D", f"cluster.runtime-dir={tmp_path}", "-D", "rest.port=0")
     json.loads(done.stdout)
+
+
+# ------------------------------------------------------------------------ settings of a job by flags
+
+
+def submitted_by(monkeypatch: pytest.MonkeyPatch, script: Path, *words: str) -> tuple[Result, list[JobGraph]]:
+    """Run `job run` with a client that takes every job; return the graphs that it got."""
+    graphs: list[JobGraph] = []
+
+    def submit(graph: JobGraph, file: Path, *, libraries: object) -> JobID:
+        graphs.append(graph)
+        return graph.job_id
+
+    client = SimpleNamespace(submit=submit, web_page=lambda job_id: "", sees_files=True, worker_hosts=list)
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: nullcontext(client))
+    return CliRunner().invoke(cli, ["job", "run", "--detach", *words, str(script)]), graphs
+
+
+def test_flags_of_a_job_are_its_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("pass")
+    flags = ("--task-memory", "4096", "--task-cpus", "1.5", "--autoscale", "2..8")
+    done, (graph,) = submitted_by(monkeypatch, script, "-D", "job.task.memory=1gb", *flags)
+    assert done.exit_code == 0, done.output
+    asked = queues.Asked.of(graph.configuration)
+    assert (asked.memory_mb, asked.cpus) == (4096, Decimal("1.5"))
+    assert graph.configuration["autoscaling.partitions"] == "2..8"
+    done, (graph,) = submitted_by(monkeypatch, script)
+    assert (done.exit_code, graph.configuration) == (0, {})
+
+
+@pytest.mark.parametrize("words", [("--task-cpus", "many"), ("--task-cpus", "0"), ("--task-memory", "0")])
+def test_a_wrong_flag_of_a_job_is_refused_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, str]
+) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("pass")
+    done, graphs = submitted_by(monkeypatch, script, *words)
+    assert done.exit_code != 0
+    assert words[0] in done.output + str(done.exception)
+    assert graphs == []
+
+
+def test_an_application_has_no_settings_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("pass")
+    done, graphs = submitted_by(monkeypatch, script, "--target", "application", "--task-cpus", "2")
+    assert isinstance(done.exception, ClusterError)
+    assert "--task-memory, --task-cpus and --own-driver are options of a job, not of an" in str(done.exception)
+    assert graphs == []
