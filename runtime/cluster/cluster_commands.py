@@ -451,7 +451,10 @@ def _upgrade_hosts(
         remote = RemoteHosts(configuration, parameters["config_file"], parameters["overrides"], options)
         plans = order_hosts(remote.plans(), masters_only=choices.masters_only)
         if dry_run:
-            results = [HostResult(plan, not plan.problem, plan.problem or "would be exchanged") for plan in plans]
+            results = [
+                HostResult(plan, ok=not plan.problem, detail=plan.problem or ("" if plan.steps else "runs it already"))
+                for plan in plans
+            ]
         else:
             check_hosts(plans, is_accepted=is_accepted)
             results = list(carry_out(plans, lambda plan: remote.exchange(plan, say), say))
@@ -464,8 +467,7 @@ def _upgrade_hosts(
             plan = result.plan
             where = (str(number), plan.target.host, plan.target.role.value)
             if not dry_run or not plan.steps:
-                detail = "runs it already" if dry_run and result.ok else result.detail
-                rows.append((*where, "", "", "", "", f"{'' if result.ok else 'FAILED: '}{detail}"))
+                rows.append((*where, "", "", "", "", f"{'' if result.ok else 'FAILED: '}{result.detail}"))
                 continue
             rows += [
                 (*where, each.process, str(each.pid), each.version, each.target_version, each.effect)

@@ -818,7 +818,7 @@ class HostUpgrade:
         host: as ssh takes it.
         role: `master` or `task-executor`.
         ok: whether it runs the other release, or with `is_dry_run` whether the host answers.
-        detail: the outcome, or why it failed.
+        detail: the outcome, or why it failed; empty if the steps would be done.
         steps: the processes that were or would be exchanged.
     """
 
