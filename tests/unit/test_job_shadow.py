@@ -573,6 +573,7 @@ def test_jobs_and_files_of_a_command_that_was_killed_are_removed_by_the_next(clu
     cluster.jobs[left], cluster.codes[left] = JobStatus.RUNNING, "# left"
     (cluster.shadow / "blue").mkdir(parents=True)
     (cluster.shadow / "blue" / "plan.json").write_text("half")
+    write(cluster.shadow / "offsets" / "0" / "2", "of another savepoint")
     (cluster.shadow / "jobs.json").write_text(json.dumps([left, unknown]))
     assert rehearse(cluster).is_equal
     assert (cluster.jobs[left], kept(cluster)) == (JobStatus.CANCELED, [])
