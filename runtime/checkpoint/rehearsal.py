@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from actors.rpc.codec import from_plain, to_plain
 from runtime.checkpoint.errors import CheckpointError
@@ -165,23 +163,16 @@ def encode(value: Plan | RehearsedQuery) -> bytes:
     return json.dumps(to_plain(value)).encode()
 
 
-def read_plan(path: Path) -> Plan:
-    """Return a plan; raises OSError, ValueError or WireError."""
-    found: Plan = _read(path, Plan)
+def decode_plan(content: bytes) -> Plan:
+    """Return a plan from its JSON form; raises ValueError or WireError."""
+    found: Plan = from_plain(json.loads(content), Plan)
     return found
 
 
-def read_result(path: Path) -> RehearsedQuery | None:
-    """Return the result of a query, None if there is none yet; raises OSError, ValueError or WireError."""
-    try:
-        found: RehearsedQuery = _read(path, RehearsedQuery)
-    except FileNotFoundError:
-        return None
+def decode_result(content: bytes) -> RehearsedQuery:
+    """Return a result from its JSON form; raises ValueError or WireError."""
+    found: RehearsedQuery = from_plain(json.loads(content), RehearsedQuery)
     return found
-
-
-def _read(path: Path, kind: Any) -> Any:
-    return from_plain(json.loads(path.read_bytes()), kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,10 @@ from runtime.checkpoint.rehearsal import (
     RehearsedQuery,
     StartedQuery,
     compare,
+    decode_result,
     encode,
     has_enough,
     last_batches,
-    read_result,
     refuse,
 )
 from runtime.checkpoint.restore import restore_snapshot
@@ -290,7 +290,7 @@ class JobRehearser:
         all_since: float | None = None
         while True:
             job = self._client.job(job_id)
-            results = {query.name: read_result(Path(query.result)) for query in plan.queries}
+            results = {query.name: _result_of(query) for query in plan.queries}
             if job.status.is_globally_terminal:
                 return results, failure_of(job) or f"its job is {job.status.value}"
             if all(result is not None for result in results.values()):
@@ -396,6 +396,14 @@ def _live(number: int, query: SavepointQuery) -> _Live:
             f"`understudy job upgrade` without --shadow replaces the code without a rehearsal; {_RUNS_ON}",
         )
     return _Live(number, query, Path(location))
+
+
+def _result_of(query: PlannedQuery) -> RehearsedQuery | None:
+    """Return the result of a query, None if there is none yet."""
+    try:
+        return decode_result(Path(query.result).read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def _copy(one: _Live, location: Path) -> None:

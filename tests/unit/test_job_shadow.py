@@ -32,11 +32,11 @@ from runtime.checkpoint.rehearsal import (
     RehearsedState,
     StartedQuery,
     compare,
+    decode_plan,
+    decode_result,
     encode,
     has_enough,
     last_batches,
-    read_plan,
-    read_result,
     refusal,
     refuse,
     removes_files,
@@ -291,7 +291,7 @@ def test_the_code_ends_with_the_start_of_its_last_query(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         writer(frame()).queryName("two").start("/sink")
     assert not ended.value.code
-    assert read_result(tmp_path / "two" / "result") == RehearsedQuery("two", "struct<>", ())
+    assert decode_result((tmp_path / "two" / "result").read_bytes()) == RehearsedQuery("two", "struct<>", ())
 
 
 def test_no_source_of_the_task_removes_its_files(writer: type[Any]) -> None:
@@ -342,7 +342,7 @@ class Cluster(test_job_upgrade.Cluster):
     def call_submit(self, graph: JobGraph, main: Path, libraries: object) -> JobID:
         found = re.search(r"begin\('(.+?)'", main.read_text())
         assert found is not None
-        plan = read_plan(Path(found[1]))
+        plan = decode_plan(Path(found[1]).read_bytes())
         code = Path(plan.code).read_text()
         self.scripts.append(main.name)
         self.plans.append(plan)
@@ -573,16 +573,14 @@ def test_jobs_and_files_of_a_command_that_was_killed_are_removed_by_the_next(clu
     cluster.jobs[left], cluster.codes[left] = JobStatus.RUNNING, "# left"
     (cluster.shadow / "blue").mkdir(parents=True)
     (cluster.shadow / "blue" / "plan.json").write_text("half")
+    write(cluster.shadow / "offsets" / "0" / "2", "of another savepoint")
     (cluster.shadow / "jobs.json").write_text(json.dumps([left, unknown]))
     assert rehearse(cluster).is_equal
     assert (cluster.jobs[left], kept(cluster)) == (JobStatus.CANCELED, [])
 
 
-def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
-    path = tmp_path / "result"
-    assert read_result(path) is None
-    path.write_bytes(encode(QUERY))
-    assert read_result(path) == QUERY
+def test_results_are_read_as_they_were_written() -> None:
+    assert decode_result(encode(QUERY)) == QUERY
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ from runtime.checkpoint.rehearsal import (
     RehearsedQuery,
     RehearsedState,
     StartedQuery,
+    decode_plan,
+    decode_result,
     encode,
-    read_plan,
-    read_result,
     refusal,
     removes_files,
 )
@@ -77,7 +77,7 @@ def begin(plan_file: str, shown: str) -> CodeType:
     """
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-    plan = read_plan(Path(plan_file))
+    plan = decode_plan(Path(plan_file).read_bytes())
     Rehearsal(plan).install(DataStreamReader, DataStreamWriter)
     return compile(Path(plan.code).read_bytes(), shown, "exec", dont_inherit=True)
 
@@ -202,7 +202,7 @@ class Rehearsal:
 
     def _result_of_blue(self, name: str) -> RehearsedQuery | None:
         planned = self._blue.get(name)
-        return None if planned is None else read_result(Path(planned.result))
+        return None if planned is None else decode_result(Path(planned.result).read_bytes())
 
     def _compared(self, batch: RehearsedBatch, text: DataFrame, known: RehearsedQuery) -> RehearsedBatch:
         """Return a batch of green with what makes it differ from that of blue."""
