@@ -15,7 +15,7 @@ from actors.errors import ActorError
 from blob.errors import BlobConnectionError, BlobError
 from conf.errors import ConfigurationError
 from runtime.airflow.task_jobs import Access, OutputLines, Patience, TaskInstanceKey, Work, first_step, one_line
-from runtime.client import ClusterStoppedError, NoAnswerError
+from runtime.client import NoAnswerError
 from runtime.cluster.logs import LogFollower, OutputPiece
 from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
@@ -138,6 +138,10 @@ class AttachedJob:
         Raises:
             TaskFailedError: the job is not accepted, or the cluster does not answer.
         """
+        if "job_id" in work.options:
+            raise TaskFailedError(
+                "the options of a task have a job_id, but its job has an id of its own: leave it out", ""
+            )
         with readable_errors():
             states: dict[JobID, JobStatus] = {}
             if try_number > 1:
@@ -220,8 +224,6 @@ class AttachedJob:
         while True:
             try:
                 answer = question()
-            except ClusterStoppedError:
-                raise
             except (NoAnswerError, JobNotReachableError, BlobConnectionError) as error:
                 if self._patience.is_over(time.monotonic()):
                     raise

@@ -163,6 +163,9 @@ with DAG("kinds", schedule="@once", start_date=datetime(2026, 1, 1), catchup=Fal
     UnderstudySubmitOperator(task_id="killed", args=["{{{{ ds }}}}"], **gated)
     UnderstudySubmitOperator(task_id="killed_deferred", args=["never"], deferrable=True, **gated)
     UnderstudySubmitOperator(
+        task_id="late", args=["never"], deferrable=True, execution_timeout=timedelta(seconds=1), **gated
+    )
+    UnderstudySubmitOperator(
         task_id="failing", script={failing!r}, retries=1, retry_delay=timedelta(seconds=0), name="fails {{{{ ds }}}}"
     )
 """
@@ -204,6 +207,8 @@ def test_tasks_that_are_deferred_killed_cleared_or_whose_job_fails(
     assert xcoms("deferred")["_link_UnderstudyJobLink"] == f"{airflow.rest.url}/#/jobs/{job_id}"
     assert xcoms("not_awaited")["return_value"] == jobs("not_awaited")[0][0]
     assert [status for _, status in jobs("fails")] == ["FAILED"] * 2
+    await_value(lambda: states()["late"] == "failed")
+    await_value(lambda: [status for _, status in jobs("late")] == ["CANCELED"])
     logs = airflow.task_logs("kinds")
     assert "[kinds.deferred] done: gate-d" in logs
     assert re.search(r"job \w+ \(fails 2026-01-01\) is FAILED in task .*: ZeroDivisionError: division by zero", logs)
@@ -224,6 +229,7 @@ def test_the_example_runs(airflow: Airflow, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("OUT_OF_EXAMPLE", str(tmp_path))
     text = (ROOT / "examples" / "airflow_dag.py").read_text()
     text = text.replace("UNDERSTUDY_JOBS", "JOBS_OF_EXAMPLE").replace("UNDERSTUDY_OUT", "OUT_OF_EXAMPLE")
+    text = text.replace('"@daily"', "None")  # else the scheduler runs it, too
     airflow.add_dag("airflow_dag", text)
     said = airflow.run("dags", "test", "understudy_nightly", "2026-03-01")
     assert "state=success" in said

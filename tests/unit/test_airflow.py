@@ -208,6 +208,13 @@ def test_a_first_try_asks_for_no_list_of_jobs() -> None:
     assert cluster.client.asked == [("submit", (options, "job.py", ("--day", "1")))]
 
 
+def test_a_task_does_not_choose_the_id_of_its_job() -> None:
+    cluster = FakeCluster(submit=[None])
+    with pytest.raises(TaskFailedError, match="leave it out"):
+        of(cluster).begin(KEY, 1, Work("job.py", (), {"job_id": JobID.random()}))
+    assert cluster.client.asked == []
+
+
 def test_a_submission_whose_outcome_is_unknown_is_repeated_under_the_same_id() -> None:
     unknown = SubmissionUnknownError("words", KEY.job_id(0), NoAnswerError("silence"))
     cluster = FakeCluster(submit=[unknown, BlobConnectionError("lost"), None])
