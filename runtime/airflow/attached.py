@@ -6,7 +6,6 @@ Nothing here imports Airflow. Errors that a user can act on become a `TaskFailed
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -27,8 +26,6 @@ from runtime.protocol.execution_state import JobStatus
 from runtime.spark.errors import SparkError
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 """Seconds between two requests to a cluster that does not answer."""
@@ -183,7 +180,6 @@ class AttachedJob:
         lines = OutputLines()
 
         def show(piece: OutputPiece) -> None:
-            self._patience.answered()
             for line in lines.add(piece.task, piece.attempt, piece.name, piece.data):
                 self._say(line)
             if piece.note:
@@ -191,7 +187,7 @@ class AttachedJob:
 
         follower = LogFollower(self._cluster.client, show)
         with readable_errors():
-            self._answer(lambda: follower.follow(job_id))
+            self._answer(lambda: follower.follow(job_id, lambda _: self._patience.answered()))
             for line in lines.finish():
                 self._say(line)
             self._raise_failure()

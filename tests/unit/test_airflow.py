@@ -273,10 +273,11 @@ class FakeFollower:
         self.show = show
         self.answers: list[Any] = [b"one\ntw", NoAnswerError("leader lost"), b"o\n", b"three", None]
 
-    def follow(self, job_id: JobID) -> None:
+    def follow(self, job_id: JobID, look: Callable[[Any], object]) -> None:
         while (answer := self.answers.pop(0)) is not None:
             if isinstance(answer, Exception):
                 raise answer
+            look(job_id)
             self.show(attached.OutputPiece("main", 0, "stdout", answer))
 
 
@@ -285,6 +286,18 @@ def test_output_is_shown_once_although_a_leader_is_lost_in_between(monkeypatch: 
     said: list[str] = []
     of(FakeCluster(exception=[None]), said).follow(KEY.job_id(0))
     assert said == ["[main] one", "leader lost; asks again", "[main] two", "[main] three"]
+
+
+def test_patience_begins_anew_after_each_answer_also_of_a_silent_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(FakeFollower):
+        def __init__(self, client: Any, show: Callable[[Any], None]) -> None:
+            super().__init__(client, show)
+            self.answers = [NoAnswerError("first"), b"", NoAnswerError("much later"), None]
+
+    times = iter([0.0, 1000.0])
+    monkeypatch.setattr(attached, "LogFollower", Silent)
+    monkeypatch.setattr(attached.time, "monotonic", lambda: next(times))
+    of(FakeCluster(exception=[None]), patience_s=60.0).follow(KEY.job_id(0))
 
 
 @pytest.mark.parametrize("error", [JobFailedError("is FAILED: Boom: 1\n  at x", "r"), JobCancelledError("is C", "r")])
