@@ -6,7 +6,6 @@ Nothing here imports Airflow. Errors that a user can act on become a `TaskFailed
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -15,7 +14,7 @@ from actors.errors import ActorError
 from blob.errors import BlobConnectionError, BlobError
 from conf.errors import ConfigurationError
 from runtime.airflow.task_jobs import Access, OutputLines, Patience, TaskInstanceKey, Work, first_step, one_line
-from runtime.client import ClusterStoppedError, NoAnswerError
+from runtime.client import NoAnswerError
 from runtime.cluster.logs import LogFollower, OutputPiece
 from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
@@ -27,8 +26,6 @@ from runtime.protocol.execution_state import JobStatus
 from runtime.spark.errors import SparkError
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 """Seconds between two requests to a cluster that does not answer."""
@@ -138,6 +135,10 @@ class AttachedJob:
         Raises:
             TaskFailedError: the job is not accepted, or the cluster does not answer.
         """
+        if "job_id" in work.options:
+            raise TaskFailedError(
+                "the options of a task have a job_id, but its job has an id of its own: leave it out", ""
+            )
         with readable_errors():
             states: dict[JobID, JobStatus] = {}
             if try_number > 1:
@@ -179,7 +180,6 @@ class AttachedJob:
         lines = OutputLines()
 
         def show(piece: OutputPiece) -> None:
-            self._patience.answered()
             for line in lines.add(piece.task, piece.attempt, piece.name, piece.data):
                 self._say(line)
             if piece.note:
@@ -187,7 +187,7 @@ class AttachedJob:
 
         follower = LogFollower(self._cluster.client, show)
         with readable_errors():
-            self._answer(lambda: follower.follow(job_id))
+            self._answer(lambda: follower.follow(job_id, lambda _: self._patience.answered()))
             for line in lines.finish():
                 self._say(line)
             self._raise_failure()
@@ -220,8 +220,6 @@ class AttachedJob:
         while True:
             try:
                 answer = question()
-            except ClusterStoppedError:
-                raise
             except (NoAnswerError, JobNotReachableError, BlobConnectionError) as error:
                 if self._patience.is_over(time.monotonic()):
                     raise

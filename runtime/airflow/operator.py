@@ -102,8 +102,6 @@ class UnderstudySubmitOperator(BaseOperator):
         Raises:
             AirflowException: the job has failed or was cancelled, was not accepted, or the cluster does not answer.
         """
-        if "job_id" in self.options:
-            raise AirflowException("options has a job_id, but a task's job has an id of its own: leave it out")
         access = self._find_access()
         instance = context["ti"]
         key = TaskInstanceKey(

@@ -207,7 +207,7 @@ class Access:
     ca_file: str | None = None
     secret_file: str | None = None
     config: str | None = None
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict, repr=False)
     namespace: str = ""
 
     @classmethod

@@ -163,6 +163,9 @@ with DAG("kinds", schedule="@once", start_date=datetime(2026, 1, 1), catchup=Fal
     UnderstudySubmitOperator(task_id="killed", args=["{{{{ ds }}}}"], **gated)
     UnderstudySubmitOperator(task_id="killed_deferred", args=["never"], deferrable=True, **gated)
     UnderstudySubmitOperator(
+        task_id="late", args=["never"], deferrable=True, execution_timeout=timedelta(seconds=20), **gated
+    )
+    UnderstudySubmitOperator(
         task_id="failing", script={failing!r}, retries=1, retry_delay=timedelta(seconds=0), name="fails {{{{ ds }}}}"
     )
 """
@@ -204,6 +207,8 @@ def test_tasks_that_are_deferred_killed_cleared_or_whose_job_fails(
     assert xcoms("deferred")["_link_UnderstudyJobLink"] == f"{airflow.rest.url}/#/jobs/{job_id}"
     assert xcoms("not_awaited")["return_value"] == jobs("not_awaited")[0][0]
     assert [status for _, status in jobs("fails")] == ["FAILED"] * 2
+    await_value(lambda: states()["late"] == "failed")
+    await_value(lambda: [status for _, status in jobs("late")] == ["CANCELED"])
     logs = airflow.task_logs("kinds")
     assert "[kinds.deferred] done: gate-d" in logs
     assert re.search(r"job \w+ \(fails 2026-01-01\) is FAILED in task .*: ZeroDivisionError: division by zero", logs)
@@ -218,14 +223,12 @@ def test_tasks_that_are_deferred_killed_cleared_or_whose_job_fails(
     assert not [path for path in files if airflow.rest.token.encode() in path.read_bytes()]
 
 
-def test_the_example_runs(airflow: Airflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`airflow dags test` runs its tasks, as docs/examples.md has it; the deferred one in its process too."""
-    monkeypatch.setenv("JOBS_OF_EXAMPLE", str(ROOT / "examples"))  # the harness passes on no UNDERSTUDY_* variable
-    monkeypatch.setenv("OUT_OF_EXAMPLE", str(tmp_path))
+def test_the_example_runs(airflow: Airflow, tmp_path: Path) -> None:
     text = (ROOT / "examples" / "airflow_dag.py").read_text()
-    text = text.replace("UNDERSTUDY_JOBS", "JOBS_OF_EXAMPLE").replace("UNDERSTUDY_OUT", "OUT_OF_EXAMPLE")
+    for former, own in (("/opt/jobs", ROOT / "examples"), ("/data", tmp_path), ("@daily", "@once")):
+        assert f'"{former}"' in text
+        text = text.replace(f'"{former}"', f'"{own}"')
     airflow.add_dag("airflow_dag", text)
-    said = airflow.run("dags", "test", "understudy_nightly", "2026-03-01")
-    assert "state=success" in said
-    assert "4 x and" in said
-    assert (tmp_path / "delays" / "2026-03-01" / "by_carrier").is_dir()
+    airflow.await_states("understudy_nightly", 2, "success")
+    assert "4 x and" in airflow.task_logs("understudy_nightly")
+    assert (tmp_path / "delays" / "2026-01-01" / "by_carrier").is_dir()

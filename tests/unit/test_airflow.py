@@ -208,6 +208,13 @@ def test_a_first_try_asks_for_no_list_of_jobs() -> None:
     assert cluster.client.asked == [("submit", (options, "job.py", ("--day", "1")))]
 
 
+def test_a_task_does_not_choose_the_id_of_its_job() -> None:
+    cluster = FakeCluster(submit=[None])
+    with pytest.raises(TaskFailedError, match="leave it out"):
+        of(cluster).begin(KEY, 1, Work("job.py", (), {"job_id": JobID.random()}))
+    assert cluster.client.asked == []
+
+
 def test_a_submission_whose_outcome_is_unknown_is_repeated_under_the_same_id() -> None:
     unknown = SubmissionUnknownError("words", KEY.job_id(0), NoAnswerError("silence"))
     cluster = FakeCluster(submit=[unknown, BlobConnectionError("lost"), None])
@@ -266,10 +273,11 @@ class FakeFollower:
         self.show = show
         self.answers: list[Any] = [b"one\ntw", NoAnswerError("leader lost"), b"o\n", b"three", None]
 
-    def follow(self, job_id: JobID) -> None:
+    def follow(self, job_id: JobID, look: Callable[[Any], object]) -> None:
         while (answer := self.answers.pop(0)) is not None:
             if isinstance(answer, Exception):
                 raise answer
+            look(job_id)
             self.show(attached.OutputPiece("main", 0, "stdout", answer))
 
 
@@ -278,6 +286,18 @@ def test_output_is_shown_once_although_a_leader_is_lost_in_between(monkeypatch: 
     said: list[str] = []
     of(FakeCluster(exception=[None]), said).follow(KEY.job_id(0))
     assert said == ["[main] one", "leader lost; asks again", "[main] two", "[main] three"]
+
+
+def test_patience_begins_anew_after_each_answer_also_of_a_silent_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(FakeFollower):
+        def __init__(self, client: Any, show: Callable[[Any], None]) -> None:
+            super().__init__(client, show)
+            self.answers = [NoAnswerError("first"), b"", NoAnswerError("much later"), None]
+
+    times = iter([0.0, 1000.0])
+    monkeypatch.setattr(attached, "LogFollower", Silent)
+    monkeypatch.setattr(attached.time, "monotonic", lambda: next(times))
+    of(FakeCluster(exception=[None]), patience_s=60.0).follow(KEY.job_id(0))
 
 
 @pytest.mark.parametrize("error", [JobFailedError("is FAILED: Boom: 1\n  at x", "r"), JobCancelledError("is C", "r")])

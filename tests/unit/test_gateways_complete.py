@@ -28,7 +28,7 @@ from actors.rpc.gateway import (
 from runtime.protocol.leader import DISPATCHER, JOB_MASTER, RESOURCE_MANAGER
 
 PACKAGES = ("actors", "blob", "runtime")
-NEEDS_A_SPARK_PROCESS = "runtime.spark."
+NEEDS_MORE = ("runtime.spark.", "runtime.airflow.")  # a Spark process; Airflow
 
 UNFENCED = {
     "BlobServerGateway.use_job": "spares blobs from a sweep for a while, and deletes nothing",
@@ -74,7 +74,7 @@ def _import_everything() -> None:
     for package in PACKAGES:
         module = importlib.import_module(package)
         for found in pkgutil.walk_packages(module.__path__, f"{package}."):
-            if not found.name.endswith("__main__") and not found.name.startswith(NEEDS_A_SPARK_PROCESS):
+            if not found.name.endswith("__main__") and not found.name.startswith(NEEDS_MORE):
                 importlib.import_module(found.name)
 
 

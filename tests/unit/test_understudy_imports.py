@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pickle
 import re
 import subprocess
@@ -202,6 +203,8 @@ def test_the_wire_knows_ours_by_one_name(project: Path, tmp_path: Path) -> None:
 
 def test_every_module_of_ours_is_imported_below_understudy(project: Path) -> None:
     files = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    if importlib.util.find_spec("airflow") is None:
+        files = [file for file in files if file.stem not in ("hook", "operator", "trigger")]  # of runtime/airflow
     assert len(files) > 300
     names = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files]
     text = (
