@@ -215,7 +215,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             set_process_context(trace_id=trace.trace_id)
         if trace.records and self._traces is None:  # what it has sent as an earlier leader, it sends no more
             self._traces = JobTraces(self, trace, job, senders_of(self._configuration), self._traced)
-        self._graph = graph = ExecutionGraph(
+        self._graph = ExecutionGraph(
             job,
             RestartStrategy(strategy),
             current_instant(),
@@ -238,9 +238,14 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._advance_checkpoints,
             lambda: self._level,
         )
+        await self._take_up(saved, is_new)
+
+    async def _take_up(self, saved: ExecutionGraphSnapshot | None, is_new: bool) -> None:
+        """Continue from the state that the former JobMaster has left, if there is one."""
+        graph, checkpoints = self._require_graph(), self._require_checkpoints()
         self._rescales = RescaleHistory(() if saved is None else saved.rescales)
         rollback, totals = (None, NO_TOTALS) if saved is None else (saved.rollback, saved.checkpoints)
-        self._cannot_begin = await self._checkpoints.recover(rollback, totals, is_new=is_new) or self._cannot_begin
+        self._cannot_begin = await checkpoints.recover(rollback, totals, is_new=is_new) or self._cannot_begin
         self._known_addresses.clear()
         if saved is not None:
             now = current_instant()

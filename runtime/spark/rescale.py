@@ -28,6 +28,7 @@ from runtime.checkpoint.rescale import (
     plan_rescale,
     run_rescale,
 )
+from runtime.spark.connect_session import connect_session
 from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.errors import DriverCallError
@@ -259,12 +260,7 @@ async def rescale_with(
         asyncio.run_coroutine_threadsafe(call, loop).result()
 
     def run() -> Savepoint:
-        from pyspark.sql import SparkSession
-
-        spark = SparkSession.builder.remote(endpoint.url).create()
-        try:
+        with connect_session(endpoint.url) as spark:
             return run_rescale(plan, SparkStateTool(spark, repartition), compact_interval)
-        finally:
-            spark.stop()
 
     return await asyncio.to_thread(run)

@@ -57,6 +57,7 @@ from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.state_rows import InvalidRowError, RowEncoder
 from runtime.protocol.query_snapshot import QuerySnapshot
+from runtime.spark.connect_session import CONNECT_MODE, connect_session
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.state_writer import ENCODED, NewFamily, partition_column
 from runtime.spark.errors import DriverCallError
@@ -139,7 +140,7 @@ def load_function(path: Path) -> Edit:
         raise SavepointError(f"{path} is no file of Python", remedy)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # or functions that the file makes at once do not fit the DataFrames
+    os.environ[CONNECT_MODE] = "1"  # or functions that the file makes at once do not fit the DataFrames
     try:
         spec.loader.exec_module(module)
     except OSError as error:
@@ -175,15 +176,10 @@ async def edit_with(
         asyncio.run_coroutine_threadsafe(call, loop).result()
 
     def run() -> Savepoint:
-        from pyspark.sql import SparkSession
-
-        spark = SparkSession.builder.remote(endpoint.url).create()
-        try:
+        with connect_session(endpoint.url) as spark:
             for name, value in _SETTINGS.items():
                 spark.conf.set(name, value)
             return _run(plan, function, spark, write, compact_interval)
-        finally:
-            spark.stop()
 
     return await asyncio.to_thread(run)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.savepoint import open_savepoint
 from runtime.checkpoint.state_choice import StateChoice, choose_state
+from runtime.spark.connect_session import connect_session
 from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.driver.local import LocalDriver
 
@@ -100,10 +101,5 @@ async def _first_rows(choice: StateChoice, limit: int, java_home: str | None) ->
 
 
 def _collect(url: str, choice: StateChoice, directory: Path, limit: int) -> list[dict[str, Any]]:
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.builder.remote(url).create()
-    try:
+    with connect_session(url) as spark:
         return [row.asDict(recursive=True) for row in _load(spark, choice, directory).limit(limit).collect()]
-    finally:
-        spark.stop()

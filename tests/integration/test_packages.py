@@ -47,13 +47,13 @@ def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
     assert failed.stdout == ""
     # one line: it is not restarted
     (line,) = [line for line in failed.stderr.splitlines() if "org.example:missing:2.0 not found" in line]
-    assert "not found in " + str(directory / "ivy") in line
+    assert f"copy the package into {directory / 'ivy'}" in line
     assert "taskmanager.spark.packages.offline forbids the network" in line
     assert elsewhere not in line, "it was not asked"
     assert "Traceback" not in failed.stderr
 
     delta = cluster.run("job", "run", "--table-format", "delta:9.9", str(script), check=False)
-    assert "spark.jars.packages: io.delta:delta-spark_4.3_2.13:9.9 not found in " in delta.stderr
+    assert "spark.jars.packages: io.delta:delta-spark_4.3_2.13:9.9 not found: " in delta.stderr
 
     other = Claim(directory / "ivy" / LOCK)
     assert other.try_acquire()  # as a driver that fetches into the same cache

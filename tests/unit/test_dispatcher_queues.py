@@ -12,7 +12,7 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from actors.rpc.codec import decode_error, encode_error
-from blob.errors import BlobNotFound
+from blob.errors import BlobConnectionError, BlobNotFound
 from blob.offload import Inline
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.dispatcher.running_job import RunningJob
@@ -242,7 +242,7 @@ async def test_a_blob_that_another_server_has_received_is_fetched_before_it_is_c
     dispatcher: Storing, file: Path
 ) -> None:
     file.write_text("each-user: {blob-mb: 1}")
-    found: list[int | None] = [None, 7, None, None, None]
+    found: list[int | None] = [None, 7, None, None, None, None]
     dispatcher._job_blobs.size_of = AsyncMock(side_effect=lambda job_id, key: found.pop(0))  # type: ignore[method-assign]
     fetch = MagicMock()
     dispatcher._blobs.get_to_stream = fetch  # type: ignore[method-assign]
@@ -252,6 +252,9 @@ async def test_a_blob_that_another_server_has_received_is_fetched_before_it_is_c
         await submit(dispatcher, graph(2))
     fetch.side_effect = BlobNotFound("no blob")
     with pytest.raises(JobSubmissionError, match=r"job 'job 2' was not accepted: no blob"):
+        await submit(dispatcher, graph(2))
+    fetch.side_effect = BlobConnectionError("no BlobServer")
+    with pytest.raises(JobNotReachableError, match="without the sizes of its files: no BlobServer"):
         await submit(dispatcher, graph(2))
     dispatcher._job_blobs.size_of = AsyncMock(side_effect=RecipientUnreachable("gone"))  # type: ignore[method-assign]
     with pytest.raises(JobNotReachableError, match="without the sizes of its files: gone"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -65,3 +66,15 @@ async def test_the_success_is_written_together_with_the_rollback(master: Any) ->
     (first,) = master.kept[1]
     assert (first.state, first.savepoint) == (OperationState.COMPLETED, "/s/8"), "before the tasks restart"
     master._do.assert_called_once()
+
+
+@pytest.mark.parametrize("left", [(), (Rescale(TRIGGER, 8, number=3),)])
+async def test_the_next_job_master_knows_the_rescales_of_the_former_one(master: Any, left: tuple[Rescale, ...]) -> None:
+    master._checkpoints.recover = AsyncMock(return_value="")
+    master._require_graph().restore.return_value = ()
+    master._rescales = RescaleHistory((Rescale(TRIGGER, 4),))  # of an earlier term of this process
+    master._known_addresses, master._cannot_begin = {}, ""
+    await JobMaster._take_up(master, replace(STATE, rescales=left), False)
+    assert master._rescales.all == left
+    await JobMaster._take_up(master, None, True)
+    assert master._rescales.all == ()

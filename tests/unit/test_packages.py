@@ -113,29 +113,30 @@ def test_a_package_that_is_nowhere_is_one_line_with_the_repositories_and_the_rem
     asked = request(Path("/ivy"), repositories="https://me:hunter2@repo.example/maven, file:///m2")
     line = asked.explain(MISSING)
     assert line == (
-        "spark.jars.packages: org.example:missing:1.0 not found in /ivy, ~/.m2/repository, "
-        "https://******@repo.example/maven, file:///m2, Maven Central, repos.spark-packages.org; correct the "
-        "coordinates, or name a repository that the machine reaches with --repositories URL"
+        "spark.jars.packages: org.example:missing:1.0 not found: correct the coordinates, or name a repository that "
+        "the machine reaches with --repositories URL; searched: /ivy, ~/.m2/repository, "
+        "https://******@repo.example/maven, file:///m2, Maven Central, repos.spark-packages.org"
     )
     assert cause_of(f"PackagesError: {line}").endswith(line), "a command shows all of it"
-    assert " not found in ~/.cache/ivy, " in request(Path.home() / ".cache" / "ivy").explain(MISSING)
+    assert "; searched: ~/.cache/ivy, " in request(Path.home() / ".cache" / "ivy").explain(MISSING)
     own = request(Path("/ivy"), settings_file="/mine.xml").explain(MISSING)
-    assert "not found in the repositories of spark.jars.ivySettings=/mine.xml; " in own
+    assert "; searched: the repositories of spark.jars.ivySettings=/mine.xml" in own
     assert "Central" not in own
 
 
 def test_offline_the_line_names_no_repository_elsewhere() -> None:
     asked = request(Path("/ivy"), repositories="https://repo.example/maven,file:///m2", offline=True)
-    line = asked.explain(MISSING)
-    assert (
-        "not found in /ivy, ~/.m2/repository, file:///m2; taskmanager.spark.packages.offline forbids the network"
-        in line
+    assert asked.explain(MISSING).endswith(
+        " not found: taskmanager.spark.packages.offline forbids the network; copy the package into /ivy, or give "
+        "--repositories file:///DIR; searched: /ivy, ~/.m2/repository, file:///m2"
     )
+    deep = request(Path("/" + "d" * 100), repositories="file:///" + "m" * 200, offline=True).explain(MISSING)
+    assert "give --repositories file:///DIR" in cause_of(f"PackagesError: {deep}"), "only the places are cut off"
 
 
 def test_several_missing_packages_and_other_failures() -> None:
     two = "[unresolved dependency: o#x;1: not found, download failed: o#y;2.0!y.jar, unresolved dependency: o#x;1: no]"
-    assert "spark.jars.packages: o:x:1, o:y:2.0 not found in " in request(Path("/ivy")).explain(two)
+    assert "spark.jars.packages: o:x:1, o:y:2.0 not found: " in request(Path("/ivy")).explain(two)
     other = request(Path("/ivy")).explain("java.lang.Foo: failed to load\n settings " + "x" * 900)
     assert "cannot be resolved: java.lang.Foo: failed to load settings xxx" in other
     assert "\n" not in other

@@ -98,7 +98,7 @@ class PackageRequest:
         )
 
     def explain(self, failure: str) -> str:
-        """Return one line for a failed fetch: the packages, the repositories, the remedy; mostly below 300 characters.
+        """Return one line for a failed fetch: the packages, the remedy, the repositories, which may be cut off.
 
         Args:
             failure: Ivy's exception.
@@ -106,7 +106,7 @@ class PackageRequest:
         missing = list(dict.fromkeys(":".join(found) for found in _UNRESOLVED.findall(failure)))
         if not missing:
             return f"spark.jars.packages={self.coordinates} cannot be resolved: {' '.join(failure.split())[:500]}"
-        return f"spark.jars.packages: {', '.join(missing)} not found in {self._searched}; {self._remedy}"
+        return f"spark.jars.packages: {', '.join(missing)} not found: {self._remedy}; searched: {self._searched}"
 
     @property
     def _searched(self) -> str:
@@ -114,12 +114,18 @@ class PackageRequest:
         if self.settings_file:
             return ", ".join([f"the repositories of {IVY_SETTINGS}={self.settings_file}", *urls])
         remote = [] if self.offline else ["Maven Central", "repos.spark-packages.org"]
-        return ", ".join([str(self.directory).replace(f"{Path.home()}/", "~/"), "~/.m2/repository", *urls, *remote])
+        return ", ".join([self._home, "~/.m2/repository", *urls, *remote])
+
+    @property
+    def _home(self) -> str:
+        return str(self.directory).replace(f"{Path.home()}/", "~/")
 
     @property
     def _remedy(self) -> str:
         if self.offline:
-            return f"{OFFLINE} forbids the network: copy the package there, or give --repositories file:///DIR"
+            return (
+                f"{OFFLINE} forbids the network; copy the package into {self._home}, or give --repositories file:///DIR"
+            )
         return "correct the coordinates, or name a repository that the machine reaches with --repositories URL"
 
 
