@@ -329,13 +329,18 @@ class JobCheckpoints:
             self._do(self._coordinator.advance(running, self._now()))
 
     async def trigger(self, trigger: CheckpointTrigger) -> OperationStatus:
-        """Request a checkpoint or savepoint. Repeating a trigger id returns the status of the first request."""
+        """Request a checkpoint or savepoint. Repeating a trigger id returns the status of the first request.
+
+        Raises:
+            CheckpointError: a savepoint cannot be written to the remote file system. Nothing was begun.
+        """
         known = self._coordinator.operation(trigger.trigger_id)
         if known is not None:
             return known
         there = await self._endpoint.run_blocking(self._savepoints.find, trigger)
         if there:
             return self._already_there(trigger, there)
+        await self._endpoint.run_blocking(self._savepoints.check, trigger)
         return self._coordinator.trigger(trigger, self._now())
 
     async def acknowledge(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
@@ -508,7 +513,7 @@ class JobCheckpoints:
             self._endpoint.act(self._term)
             return await self._endpoint.run_blocking(self._savepoints.publish, instruction.trigger, made)
         except (JobNotReachableError, FencingError):
-            await self._endpoint.run_blocking(self._savepoints.discard, made)
+            await self._endpoint.run_blocking(self._savepoints.discard, instruction.trigger, made)
             raise
 
     async def _add(self, metadata: CheckpointMetadata) -> list[CompletedCheckpoint]:
