@@ -49,7 +49,8 @@ from runtime.protocol.query_snapshot import QuerySnapshot
 _PART = ".part"
 _NUMBER = re.compile(rf"(?:{PREFIX})?([0-9]{{1,18}})")
 _PINNED = "rollback-"
-_FETCHED = "from-"
+_STARTED_FROM = "from-"
+_FETCHED = "fetched-"
 
 
 class SavepointWriter:
@@ -96,15 +97,26 @@ class SavepointWriter:
         sync_names(path)  # the JobMaster that has written it may have been lost before it has synced that
         return place
 
-    def check(self, trigger: CheckpointTrigger) -> None:
-        """Check that a remote savepoint can be written, before anything is taken or stopped for it.
+    def prepare(self, trigger: CheckpointTrigger) -> str:
+        """Find a trigger's savepoint as `find`; if there is none, check that a remote one can be written.
+
+        So a remote file system that cannot be used is reported before anything is taken or stopped. Whether a local
+        savepoint can be written is found out when it is.
 
         Raises:
-            SavepointError: it cannot. Whether a local one can is found out when it is written.
+            CheckpointError, OSError: as `find`, or the remote savepoint cannot be written. The message has the remedy,
+                since only messages travel to clients.
         """
         target = trigger.target or self._default
-        if trigger.type.is_savepoint and is_url(target):
-            check_target(target)
+        if not is_url(target):
+            return self.find(trigger)
+        try:
+            there = self.find(trigger)
+            if not there and trigger.type.is_savepoint:
+                check_target(target)
+        except SavepointError as error:
+            raise SavepointError("; ".join(filter(None, (str(error), error.remedy)))) from error
+        return there
 
     def copy(
         self,
@@ -201,7 +213,7 @@ class SavepointWriter:
         path = Path(settings.path)
         if is_url(settings.path):
             name = hashlib.sha256(settings.path.encode()).hexdigest()[:12]
-            path = fetched_once(settings.path, self._own / f"{_FETCHED}{name}")
+            path = fetched_once(settings.path, self._own / f"{_STARTED_FROM}{name}")
         owner, checkpoint_id, queries = _open(path)
         return owner, JobManagerTaskRestore(
             checkpoint_id,
@@ -278,13 +290,14 @@ class TaskRestores:
         path = self._directory / f"{PREFIX}{number[1]}" if number else Path(target)
         if not is_url(target):
             return Rollback(trigger_id, str(self._checked(path, trigger_id)), str(path), new_query_id)
+        # It stays until the rollback is written: a request that is repeated because the copy took long finds it.
         fetched = self._directory / f"{_FETCHED}{trigger_id[:12]}"
         try:
-            return Rollback(
-                trigger_id, str(self._checked(fetched_once(target, fetched), trigger_id)), target, new_query_id
-            )
-        finally:
+            pinned = self._checked(fetched_once(target, fetched), trigger_id)
+        except BaseException:
             _remove(fetched)
+            raise
+        return Rollback(trigger_id, str(pinned), target, new_query_id)
 
     def _checked(self, path: Path, trigger_id: TriggerID) -> Path:
         """Check a local state of the job, and return the directory that keeps its files."""
@@ -333,10 +346,12 @@ class TaskRestores:
             self._taken_up = _TakenUp(rollback, 0, {None: kept})
 
     def forget_former(self) -> None:
-        """Remove the links of former rollbacks, once the last one is written; raises OSError."""
+        """Remove the links of former rollbacks, and what was fetched, once the last is written; raises OSError."""
         for pinned in self._directory.glob(f"{_PINNED}*"):
             if self.last is not None and pinned != Path(self.last.path):
                 remove_tree(pinned)
+        for fetched in self._directory.glob(f"{_FETCHED}*"):
+            remove_tree(fetched)
 
     def restore(
         self, task_key: JobVertexID, completed: Sequence[CheckpointMetadata]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import shutil
@@ -630,7 +631,10 @@ async def test_a_savepoint_in_a_remote_file_system(job: Job, tmp_path: Path, url
     assert Path(restored.queries[0].path).is_relative_to(job.directory / f"rollback-{'b' * 12}")
     assert checkpoints.statistics().rolled_back_to == made.path
     assert dispose_at(made.path)
-    assert list(job.directory.glob("from-*")) == []
+    await checkpoints.roll_back(TriggerID("b" * 32), made.path, False)
+    assert await checkpoints.restore(TASK.key) == restored, "the same request needs no second copy"
+    await checkpoints.rollback_written()
+    assert [path.name for path in job.directory.glob("f*")] == [], "the copy is not needed any more"
     assert await (await job.lead()).recover(checkpoints.rollback) == ""
     assert await (await other.lead()).restore(TASK.key) == restore
 
@@ -645,11 +649,38 @@ async def test_a_remote_target_that_cannot_be_written_is_refused_before_anything
     monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", fail)
     for kind in (SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND):
         wanted = request(kind)
-        with pytest.raises(SavepointError, match="cannot write it: 403 Forbidden"):
+        with pytest.raises(SavepointError, match="cannot write it: 403 Forbidden; check that the storage is reachable"):
             await checkpoints.trigger(wanted)
         with pytest.raises(UnknownOperationError):
             checkpoints.operation(wanted.trigger_id)
     monkeypatch.undo()
+
+
+async def test_a_request_that_is_repeated_while_the_server_does_not_answer_waits_for_the_same_answer(
+    job: Job, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    asked: asyncio.Queue[int] = asyncio.Queue()
+    loop, answers, count = asyncio.get_running_loop(), threading.Event(), itertools.count(1)
+
+    def wait(target: str) -> None:
+        loop.call_soon_threadsafe(asked.put_nowait, next(count))
+        assert answers.wait(PATIENCE_S)
+        raise SavepointError(f"{target} does not answer", "start it")
+
+    monkeypatch.setattr(savepoints, "check_target", wait)
+    checkpoints = await job.lead()
+    wanted = replace(request(SnapshotType.SAVEPOINT), target=url)
+    requests = [asyncio.create_task(checkpoints.trigger(wanted)) for _ in range(2)]
+    try:
+        await asked.get()
+        requests[0].cancel()  # its time is over
+        requests.append(asyncio.create_task(checkpoints.trigger(wanted)))
+        await asyncio.sleep(0)
+    finally:
+        answers.set()
+    ended = await asyncio.gather(*requests, return_exceptions=True)
+    assert [type(one) for one in ended] == [asyncio.CancelledError, SavepointError, SavepointError]
+    assert next(count) == 2, "the server was asked once"
 
 
 async def test_a_job_begins_from_a_savepoint_and_goes_on_from_its_own_checkpoint(job: Job, tmp_path: Path) -> None:
