@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from pathlib import Path
 
 from pyftpdlib.authorizers import DummyAuthorizer
@@ -28,7 +29,9 @@ class FtpServer:
         self.directory = directory
         authorizer = DummyAuthorizer()
         if anonymous:
-            authorizer.add_user("anonymous", "", str(directory), perm="elradfmw")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # everybody may write: that is wanted here
+                authorizer.add_user("anonymous", "", str(directory), perm="elradfmw")
         else:
             authorizer.add_user(USER, PASSWORD, str(directory), perm="elradfmw")
         handler = type("Handler", (FTPHandler,), {"authorizer": authorizer, "auth_failed_timeout": 0})

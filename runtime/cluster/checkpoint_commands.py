@@ -15,7 +15,6 @@ import click
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions, ClientOptions, EnvironmentOptions
 from conf.registry import SPARK_PREFIX
-from runtime.checkpoint.errors import CheckpointError, SavepointError
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
     JOB_FILE_SETTINGS,
@@ -519,6 +518,7 @@ def _queries_of(
     """
     import tempfile
 
+    from runtime.checkpoint.errors import CheckpointError
     from runtime.job_file import JobFileError, build_pipeline, kind_of, own_traceback
     from runtime.jobgraph.job_graph import JobKind
     from runtime.spark.dry_run import DryRun, one_core_session
@@ -642,6 +642,7 @@ def savepoint_verify(path: str, as_json: bool) -> None:
 @click.argument("path", type=_place)
 def savepoint_dispose(path: str, as_json: bool) -> None:
     """Remove the savepoint in PATH, damaged or not; refuse any other directory. PATH may be a URL."""
+    from runtime.checkpoint.errors import SavepointError
     from runtime.checkpoint.remote_savepoint import dispose_at
 
     if not dispose_at(path):
