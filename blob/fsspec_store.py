@@ -73,7 +73,7 @@ class FsspecBlobStore(BlobStore):
         temporary = posixpath.join(directory, f"temp-{secrets.token_hex(8)}")
 
         def put(fs: Any) -> bool:
-            _make_directory(fs, directory)
+            make_directory(fs, directory)
             if self._atomic_put:
                 fs.put_file(str(local), target)
                 return True
@@ -150,7 +150,7 @@ class FsspecBlobStore(BlobStore):
         path = posixpath.join(self._root, MARK)
 
         def write(fs: Any) -> None:
-            _make_directory(fs, self._root)
+            make_directory(fs, self._root)
             fs.pipe_file(path, data)
 
         self._do("write", path, write)
@@ -199,7 +199,8 @@ def _exists(fs: Any, path: str) -> bool:
     return True
 
 
-def _make_directory(fs: Any, path: str) -> None:
+def make_directory(fs: Any, path: str) -> None:
+    """Make a directory of a file system object of fsspec, with its parents, while others may do the same."""
     for attempt in range(MAKING_ATTEMPTS):
         try:
             fs.makedirs(path, exist_ok=True)

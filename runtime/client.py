@@ -57,6 +57,7 @@ from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, FeatureLevelChange, TaskLog, TaskManagerView
+from runtime.protocol.places import absolute_place
 from runtime.protocol.processes import process_addresses
 from runtime.protocol.rescales import Rescale
 from runtime.protocol.streaming_query import QueryHistory
@@ -864,22 +865,29 @@ class ClusterClient:
         return self._operation(job_id, SnapshotType.CHECKPOINT, None, trigger_id)
 
     def trigger_savepoint(
-        self, job_id: JobID, target: Path | None = None, trigger_id: TriggerID | None = None
+        self, job_id: JobID, target: Path | str | None = None, trigger_id: TriggerID | None = None
     ) -> OperationStatus:
         """Make a savepoint of a job, and wait for it.
 
         Args:
             job_id: the job.
-            target: its directory. Default: the cluster's (``execution.checkpointing.savepoint-dir``).
+            target: its directory, or a URL of one. Default: the cluster's (``execution.checkpointing.savepoint-url``,
+                or else ``savepoint-dir``).
             trigger_id: identifies the request; repeating it returns the status of the first. Default: a new one.
 
         Raises:
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            CheckpointError: the URL cannot be written to. Nothing was begun.
         """
         return self._operation(job_id, SnapshotType.SAVEPOINT, target, trigger_id)
 
     def stop_with_savepoint(
-        self, job_id: JobID, target: Path | None = None, *, drain: bool = False, trigger_id: TriggerID | None = None
+        self,
+        job_id: JobID,
+        target: Path | str | None = None,
+        *,
+        drain: bool = False,
+        trigger_id: TriggerID | None = None,
     ) -> OperationStatus:
         """Stop a job's queries between two batches, make a savepoint, and wait for it; the job then finishes.
 
@@ -891,7 +899,7 @@ class ClusterClient:
     def stop_and_await_end(
         self,
         job_id: JobID,
-        target: Path | None = None,
+        target: Path | str | None = None,
         *,
         drain: bool = False,
         trigger_id: TriggerID | None = None,
@@ -926,7 +934,7 @@ class ClusterClient:
 
         Args:
             job_id: the job.
-            target: a checkpoint's number or ``chk-<number>``, or the directory of a savepoint.
+            target: a checkpoint's number or ``chk-<number>``, or the directory or URL of a savepoint.
             new_query_id: whether the queries get new ids, so that sinks that remember batches accept them again.
             trigger_id: identifies the request; repeating it does not roll back again. Default: a new one.
 
@@ -980,14 +988,14 @@ class ClusterClient:
     query_histories = _in_a_thread(AsyncClusterClient.query_histories)
     operation = _in_a_thread(AsyncClusterClient.operation)
 
-    def dispose_savepoint(self, path: Path) -> None:
-        """Remove a savepoint; raises `SavepointError` if *path* is no savepoint."""
-        _run(self._cluster.dispose_savepoint(str(path.resolve())))
+    def dispose_savepoint(self, path: Path | str) -> None:
+        """Remove a savepoint; raises `SavepointError` if *path*, a directory or URL, is no savepoint."""
+        _run(self._cluster.dispose_savepoint(absolute_place(path)))
 
     def _operation(
-        self, job_id: JobID, kind: SnapshotType, target: Path | None, trigger_id: TriggerID | None
+        self, job_id: JobID, kind: SnapshotType, target: Path | str | None, trigger_id: TriggerID | None
     ) -> OperationStatus:
-        directory = "" if target is None else str(target.resolve())
+        directory = "" if target is None else absolute_place(target)
         trigger = CheckpointTrigger(trigger_id or TriggerID.random(), kind, directory)
         while (status := _run(self._cluster.trigger(job_id, trigger))).state is OperationState.IN_PROGRESS:
             time.sleep(POLL_S)

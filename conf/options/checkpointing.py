@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from conf.option import computed_option, option
 from conf.options.cluster import ClusterOptions
-from conf.values import Choice, Duration, FilePath, Integer
+from conf.values import Choice, Duration, FilePath, Integer, Text
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration
@@ -107,6 +107,19 @@ class CheckpointingOptions:
         "<cluster.shared-dir>/savepoints",
         "Directory of savepoints that are requested without a directory.",
         fallback_keys=("state.savepoints.dir",),
+    )
+    SAVEPOINT_URL = option(
+        "execution.checkpointing.savepoint-url",
+        Text(
+            "s3://bucket/savepoints",
+            r"(?!file:|local:)[a-z][a-z0-9+.-]*://([^\s/?#:@]+@)?[^\s/?#@]+(/[^\s?#]*)?",
+            "a URL with its scheme and its host or bucket, and no password, such as s3://bucket/savepoints",
+        ),
+        None,
+        "URL of a directory in a file system that fsspec knows (`s3://`, `hdfs://`, `ftp://`, ...). Savepoints that "
+        "are requested without a directory are made there. Requests over HTTP may name URLs below it, and no "
+        "others. Its plug-in must be installed on every machine; credentials are not part of it. Unset: "
+        "`execution.checkpointing.savepoint-dir`.",
     )
     STATE_BACKEND = option(
         "state.backend.type",

@@ -132,7 +132,7 @@ def to_manifest(savepoint: Savepoint) -> bytes:
     return json.dumps({**manifest, "digest": digest_of(manifest)}, indent=1).encode()
 
 
-def from_manifest(path: Path, content: bytes) -> Savepoint:
+def from_manifest(path: Path | str, content: bytes) -> Savepoint:
     """Return the savepoint of a manifest, with its relative paths.
 
     Args:

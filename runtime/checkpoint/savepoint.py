@@ -79,6 +79,7 @@ def write_savepoint(
     name: str | None = None,
     rescaled: RescaledFrom | None = None,
     edited: EditedFrom | None = None,
+    attempt: str = "",
 ) -> Savepoint:
     """Copy snapshots into a new savepoint.
 
@@ -90,6 +91,7 @@ def write_savepoint(
         name: of the savepoint's own directory. Default: a new one.
         rescaled: what the snapshots were rescaled from.
         edited: what the snapshots were edited from.
+        attempt: begins the names of the queries' directories, so that writers of one savepoint share no file.
 
     Raises:
         SnapshotError: a snapshot is not whole.
@@ -100,7 +102,9 @@ def write_savepoint(
     try:
         make_private(part, durable=True)
         files: dict[str, SavepointFile] = {}
-        queries = tuple(_write_query(part, number, snapshot, files) for number, snapshot in enumerate(snapshots))
+        queries = tuple(
+            _write_query(part, f"{attempt}{number}", snapshot, files) for number, snapshot in enumerate(snapshots)
+        )
         savepoint = Savepoint(
             job,
             int(time.time() * 1000),
@@ -235,7 +239,7 @@ def dispose_savepoint(path: Path) -> bool:
     return was_begun
 
 
-def _write_query(part: Path, number: int, snapshot: QuerySnapshot, files: dict[str, SavepointFile]) -> SavepointQuery:
+def _write_query(part: Path, number: str, snapshot: QuerySnapshot, files: dict[str, SavepointFile]) -> SavepointQuery:
     batch = check_snapshot(snapshot, contents=False)  # contents are compared while they are copied
     records = read_records(snapshot)
     source = Path(snapshot.path)

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -45,6 +45,7 @@ from runtime.cluster.output import (
 )
 from runtime.errors import ClusterError
 from runtime.ids import JobID
+from runtime.protocol.places import is_url
 
 if TYPE_CHECKING:
     from runtime.checkpoint.compatibility import Verdict
@@ -59,7 +60,26 @@ if TYPE_CHECKING:
 
 _SAVEPOINT = "/savepoints/savepoint-0f3c5a-1"
 
-_directory = click.Path(file_okay=False, path_type=Path)
+
+class _LocalDirectory(click.Path):
+    """A local directory; of savepoints in remote file systems, a copy."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and is_url(value):
+            self.fail(f"{value} is a URL, and this has to be a local directory: use `understudy savepoint copy`")
+        return super().convert(value, param, ctx)
+
+
+class _Place(click.Path):
+    """A local directory, or a URL of one in a remote file system; both are texts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if isinstance(value, str) and is_url(value) else super().convert(value, param, ctx)
+
+
+_directory = _LocalDirectory(file_okay=False, path_type=Path)
+_place = _Place(file_okay=False, path_type=str)
+_URL_OF_ONE = "s3://bucket/savepoints"
 
 
 # ------------------------------------------------------------------- of a job
@@ -77,15 +97,21 @@ def job_checkpoint(configuration: Configuration, reference: str, as_json: bool) 
         _print_operation(status, f"checkpoint of job {job_id}", as_json)
 
 
-@job.command(name="savepoint", epilog=examples(f"understudy job savepoint {EXAMPLE_ID} /savepoints"))
+@job.command(
+    name="savepoint",
+    epilog=examples(
+        f"understudy job savepoint {EXAMPLE_ID} /savepoints", f"understudy job savepoint {EXAMPLE_ID} {_URL_OF_ONE}"
+    ),
+)
 @configured
 @json_option
 @job_argument()
-@click.argument("directory", required=False, type=_directory)
-def job_savepoint(configuration: Configuration, reference: str, directory: Path | None, as_json: bool) -> None:
+@click.argument("directory", required=False, type=_place)
+def job_savepoint(configuration: Configuration, reference: str, directory: str | None, as_json: bool) -> None:
     """Make a savepoint of a job's streaming queries in DIRECTORY, and print the savepoint's own directory.
 
-    DIRECTORY defaults to execution.checkpointing.savepoint-dir.
+    DIRECTORY is local, or the URL of one in a remote file system, which the cluster writes. It defaults to
+    execution.checkpointing.savepoint-url, or else savepoint-dir.
     """
     with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"making a savepoint of job {job_id}", _continues("savepoint", job_id)):
@@ -98,13 +124,13 @@ def job_savepoint(configuration: Configuration, reference: str, directory: Path 
 @click.option(
     "--savepoint",
     "directory",
-    type=_directory,
-    help="The directory for the savepoint.  [default: execution.checkpointing.savepoint-dir]",
+    type=_place,
+    help="The directory for the savepoint, or its URL.  [default: as of `job savepoint`]",
 )
 @click.option("--drain", is_flag=True, help="Let the queries first process all data of their sources.")
 @json_option
 @job_argument()
-def job_stop(configuration: Configuration, reference: str, directory: Path | None, drain: bool, as_json: bool) -> None:
+def job_stop(configuration: Configuration, reference: str, directory: str | None, drain: bool, as_json: bool) -> None:
     """Stop a job's streaming queries between two batches, make a savepoint, and let the job finish.
 
     A query that commits no batch within task.cancellation.timeout is stopped by force, and a note says so. When it is
@@ -124,7 +150,7 @@ def job_stop(configuration: Configuration, reference: str, directory: Path | Non
 
 @job.command(name="rollback")
 @configured
-@click.option("--to", "target", required=True, help="A retained checkpoint (chk-N), or the directory of a savepoint.")
+@click.option("--to", "target", required=True, help="A retained checkpoint (chk-N), or a savepoint's directory or URL.")
 @click.option(
     "--new-query-id",
     is_flag=True,
@@ -137,7 +163,8 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
 
     Undoes what its queries have written to file sinks since then. If this is not possible, the job continues.
     """
-    place = Path(target) if "/" in target or Path(target).is_dir() else target
+    is_path = not is_url(target) and ("/" in target or Path(target).is_dir())
+    place = Path(target) if is_path else target
     with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"rolling job {job_id} back", _continues("rollback", job_id)):
             status = client.roll_back(job_id, place, new_query_id=new_query_id)
@@ -533,7 +560,7 @@ def _print_operation(
 @configured
 @kind_option
 @click.option(
-    "--from", "state", required=True, help="The savepoint or retained checkpoint: a directory, or JOB_ID/chk-N."
+    "--from", "state", required=True, help="The savepoint or retained checkpoint: a directory, a URL, or JOB_ID/chk-N."
 )
 @json_option
 @pass_job_file
@@ -548,9 +575,12 @@ def job_check(
     Exit status: 0 all queries fit, or fit with loss; 1 at least one does not.
     """
     from runtime.checkpoint.compatibility import check_job
+    from runtime.checkpoint.remote_savepoint import local_copy
     from runtime.checkpoint.retained import describe_state, find_state
 
-    kept = describe_state(find_state(state, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR)))
+    place = state if is_url(state) else str(find_state(state, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR)))
+    with local_copy(place) as path:
+        kept = describe_state(path)
     verdicts = check_job(kept, _dry_run(configuration, file, args, kind).queries)
     _print_verdicts(verdicts, as_json)
     known, names = {query.name for query in kept}, {verdict.query for verdict in verdicts}
@@ -634,17 +664,20 @@ def _dry_run(
 
 @click.group()
 def savepoint() -> None:
-    """List, show, verify, rescale and dispose savepoints; no cluster is needed."""
+    """List, show, verify, copy, rescale and dispose savepoints; no cluster is needed."""
 
 
 @savepoint.command(name="list", epilog=examples("understudy savepoint list /savepoints"))
 @json_option
-@click.argument("directory", type=_directory)
-def savepoint_list(directory: Path, as_json: bool) -> None:
-    """List the savepoints in DIRECTORY, the newest first, each verified."""
-    from runtime.checkpoint.savepoint import list_savepoints
+@click.argument("directory", type=_place)
+def savepoint_list(directory: str, as_json: bool) -> None:
+    """List the savepoints in DIRECTORY, the newest first, each verified.
 
-    listed = list_savepoints(directory)
+    DIRECTORY may be a URL. Of savepoints there, only names and sizes of files are checked.
+    """
+    from runtime.checkpoint.remote_savepoint import list_at
+
+    listed = list_at(directory)
     if as_json:
         from runtime.cluster.documents import SavepointLine
 
@@ -666,12 +699,12 @@ def savepoint_list(directory: Path, as_json: bool) -> None:
 
 @savepoint.command(name="info", epilog=examples(f"understudy savepoint info {_SAVEPOINT}"))
 @json_option
-@click.argument("path", type=_directory)
-def savepoint_info(path: Path, as_json: bool) -> None:
-    """Show the savepoint in PATH: its job, its queries, their offsets and their state."""
-    from runtime.checkpoint.savepoint import read_savepoint
+@click.argument("path", type=_place)
+def savepoint_info(path: str, as_json: bool) -> None:
+    """Show the savepoint in PATH, which may be a URL: its job, its queries, their offsets and their state."""
+    from runtime.checkpoint.remote_savepoint import read_at
 
-    found = read_savepoint(path)
+    found = read_at(path)
     if as_json:
         from runtime.cluster.documents import SavepointContent
 
@@ -682,19 +715,19 @@ def savepoint_info(path: Path, as_json: bool) -> None:
 
 @savepoint.command(name="verify", epilog=examples(f"understudy savepoint verify {_SAVEPOINT}"))
 @json_option
-@click.argument("path", type=_directory)
-def savepoint_verify(path: Path, as_json: bool) -> None:
-    """Verify the savepoint or checkpoint in PATH by the digests of all its files.
+@click.argument("path", type=_place)
+def savepoint_verify(path: str, as_json: bool) -> None:
+    """Verify the savepoint or checkpoint in PATH by the digests of all its files; a savepoint may be at a URL.
 
     Exit status: 0 it is unchanged since it was written; 1 it is not.
     """
-    from runtime.checkpoint.retained import verify_state
+    from runtime.checkpoint.remote_savepoint import verify_at
 
-    problems = verify_state(path)
+    problems = verify_at(path)
     if as_json:
         from runtime.cluster.documents import Verification
 
-        print_document(Verification(str(path), not problems, problems))
+        print_document(Verification(path, not problems, problems))
     else:
         for problem in problems or [f"{path} is unchanged since it was written"]:
             print_line(clean(problem))
@@ -704,26 +737,52 @@ def savepoint_verify(path: Path, as_json: bool) -> None:
 
 @savepoint.command(name="dispose", epilog=examples(f"understudy savepoint dispose {_SAVEPOINT}"))
 @json_option
-@click.argument("path", type=_directory)
-def savepoint_dispose(path: Path, as_json: bool) -> None:
-    """Remove the savepoint in PATH, damaged or not; refuse any other directory."""
+@click.argument("path", type=_place)
+def savepoint_dispose(path: str, as_json: bool) -> None:
+    """Remove the savepoint in PATH, damaged or not; refuse any other directory. PATH may be a URL."""
     from runtime.checkpoint.errors import SavepointError
-    from runtime.checkpoint.savepoint import dispose_savepoint
+    from runtime.checkpoint.remote_savepoint import dispose_at
 
-    if not dispose_savepoint(path):
+    if not dispose_at(path):
         raise SavepointError(f"there is no savepoint {path}", "`understudy savepoint list DIR` lists savepoints")
     from runtime.cluster.documents import DisposedSavepoint
 
-    print_answer(DisposedSavepoint(str(path)), clean(f"{path} is disposed"), as_json)
+    print_answer(DisposedSavepoint(path), clean(f"{path} is disposed"), as_json)
+
+
+@savepoint.command(
+    name="copy",
+    epilog=examples(
+        f"understudy savepoint copy {_SAVEPOINT} {_URL_OF_ONE}",
+        f"understudy savepoint copy {_URL_OF_ONE}/savepoint-0f3c5a-1 /savepoints",
+    ),
+)
+@json_option
+@click.argument("path", type=_place)
+@click.argument("directory", type=_place)
+def savepoint_copy(path: str, directory: str, as_json: bool) -> None:
+    """Copy the savepoint in PATH into DIRECTORY, and print the copy's own directory.
+
+    At least one of them is a URL of a remote file system. The copy is verified, and complete when it appears.
+    """
+    from runtime.checkpoint.remote_savepoint import copy_savepoint, read_at
+
+    place = copy_savepoint(path, directory)
+    if as_json:
+        from runtime.cluster.documents import SavepointContent
+
+        print_document(SavepointContent.of(read_at(place)))
+    else:
+        print_line(place)
 
 
 @savepoint.command(name="check", epilog=examples(f"understudy savepoint check --query counts {_SAVEPOINT} /tmp/trial"))
 @json_option
 @click.option("--query", help="Name of the query that OTHER is the checkpointLocation of.")
-@click.argument("path", type=_directory)
+@click.argument("path", type=_place)
 @click.argument("other", type=_directory)
-def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -> None:
-    """Show for each query whether a changed job can start from the savepoint in PATH.
+def savepoint_check(path: str, other: Path, query: str | None, as_json: bool) -> None:
+    """Show for each query whether a changed job can start from the savepoint in PATH, which may be a URL.
 
     OTHER describes the job's present queries, and comes from a trial run. It is a savepoint of that run, or the
     checkpointLocation of one of its queries.
@@ -731,12 +790,14 @@ def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -
     Exit status: 0 all queries fit, or fit with loss; 1 at least one does not.
     """
     from runtime.checkpoint.compatibility import check_job, check_query
+    from runtime.checkpoint.remote_savepoint import local_copy
     from runtime.checkpoint.savepoint import MANIFEST, open_savepoint
     from runtime.checkpoint.snapshot import describe_query
     from runtime.checkpoint.state_choice import choose_query
     from runtime.protocol.query_snapshot import QueryLocation
 
-    kept = open_savepoint(path)
+    with local_copy(path) as local:
+        kept = open_savepoint(local)
     if (other / MANIFEST).exists():
         now = open_savepoint(other)
         verdicts = check_job([one.description for one in kept.queries], [one.description for one in now.queries])
@@ -836,10 +897,10 @@ def savepoint_edit(
 @click.option("--store", help="Name of the operator's store; joins have several.  [default: the first]")
 @click.option("--variable", help="State variable of a transformWithState; needed if it has more than one.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Number of rows at most.")
-@click.argument("path", type=_directory)
+@click.argument("path", type=_place)
 def savepoint_state(
     configuration: Configuration,
-    path: Path,
+    path: str,
     query: str | None,
     operator: int | None,
     store: str | None,
@@ -847,19 +908,21 @@ def savepoint_state(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Show keys and values of the state in the savepoint in PATH.
+    """Show keys and values of the state in the savepoint in PATH, which may be a URL.
 
     Starts a Spark of one core. `runtime.spark.state_reader.read_state` returns the same as a DataFrame.
     """
+    from runtime.checkpoint.remote_savepoint import local_copy
     from runtime.checkpoint.savepoint import open_savepoint
     from runtime.checkpoint.state_choice import choose_state
     from runtime.spark.errors import SparkError
     from runtime.spark.state_reader import first_rows
 
-    choice = choose_state(open_savepoint(path), query, operator, store, variable)
     java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
     try:
-        rows = first_rows(choice, limit, str(java_home) if java_home else None)
+        with local_copy(path) as local:
+            choice = choose_state(open_savepoint(local), query, operator, store, variable)
+            rows = first_rows(choice, limit, str(java_home) if java_home else None)
     except SparkError as error:
         print_error(error)
         sys.exit(ExitStatus.FAILED)

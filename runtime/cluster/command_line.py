@@ -329,6 +329,8 @@ def connected_to_job(configuration: Configuration, text: str) -> Iterator[tuple[
     Raises:
         ClusterError: as `find_job`.
     """
+    from runtime.checkpoint import errors as _errors  # noqa: F401  # so that errors of the cluster have these types
+
     with connected(configuration) as client:
         yield client, full_id(text) or find_job(client.list_jobs(), text)
 

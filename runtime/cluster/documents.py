@@ -1345,6 +1345,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "savepoint rescale": (SavepointContent,),
     "savepoint edit": (SavepointContent,),
     "savepoint verify": (Verification,),
+    "savepoint copy": (SavepointContent,),
     "savepoint dispose": (DisposedSavepoint,),
     "savepoint check": (list[Verdict],),
     "savepoint state": (StateRows,),

@@ -160,8 +160,8 @@ def job() -> None:
 @click.option(
     "--from",
     "savepoint",
-    help="Start from this savepoint or retained checkpoint (a directory, or JOB_ID/chk-N): each streaming query takes "
-    "the state that was saved under its name.",
+    help="Start from this savepoint or retained checkpoint (a directory, a URL, or JOB_ID/chk-N): each streaming query "
+    "takes the state that was saved under its name.",
 )
 @click.option(
     "--partitions",
@@ -438,14 +438,14 @@ def _restore_settings(
     """Return the state that a job starts from. Raises `CheckpointError` if it is no savepoint and no checkpoint."""
     if savepoint is None:
         return None
-    from runtime.checkpoint.retained import find_state, read_state
+    from runtime.checkpoint.remote_savepoint import check_state_at
     from runtime.jobgraph.job_graph import SavepointRestoreSettings
 
     if client is not None and not client.sees_files:  # the cluster checks it
         return SavepointRestoreSettings(savepoint, allow_non_restored_state, new_query_id)
-    path = find_state(savepoint, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
-    read_state(path)  # raises before anything is submitted
-    return SavepointRestoreSettings(str(path), allow_non_restored_state, new_query_id)
+    # Raises before anything is submitted.
+    place = check_state_at(savepoint, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
+    return SavepointRestoreSettings(place, allow_non_restored_state, new_query_id)
 
 
 def _rescaled_start(

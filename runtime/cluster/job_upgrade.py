@@ -486,7 +486,7 @@ class JobUpgrader:
 
     def _stop(self, place: _Place, upgrade: Upgrade) -> Upgrade:
         """Stop blue between two batches, and record its savepoint. If that fails, blue runs on."""
-        directory = Path(upgrade.directory) if upgrade.directory else None
+        directory = self._savepoints.directory(Path(upgrade.directory) if upgrade.directory else None)
         try:
             with self._step(f"stopping job {upgrade.blue}", _unfinished(upgrade)):
                 status, _ = self._client.stop_and_await_end(upgrade.blue, directory, trigger_id=upgrade.trigger_id)

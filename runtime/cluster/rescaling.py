@@ -37,6 +37,7 @@ from runtime.errors import ClusterError
 from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.errors import GatewayError
+from runtime.protocol.places import is_url
 from runtime.protocol.rescales import Rescale
 
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ class RescaledStart:
     def __init__(self, configuration: Configuration, name: str, partitions: int) -> None:
         self._java_home = java_home_of(configuration)
         self._partitions = partitions
+        if is_url(name):
+            raise SavepointError(
+                f"{name} is in a remote file system, and only local savepoints can be rescaled",
+                f"copy it with `understudy savepoint copy {name} DIRECTORY`, and start from the copy",
+            )
         path = find_state(name, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
         if is_checkpoint(path):
             raise SavepointError(
@@ -175,12 +181,16 @@ class JobSavepoints:
                 "run the command on a machine that sees them",
             )
 
+    def directory(self, given: Path | None) -> Path | None:
+        """Return the directory of a savepoint that is read here, which is local even if the cluster's is not."""
+        return given or (Path(known) if (known := self._client.overview().savepoint_dir) else None)
+
     def take(self, job_id: JobID, directory: Path | None, remedy: str, trigger_id: TriggerID | None = None) -> Path:
         """Make a savepoint of a job, which runs on.
 
         Args:
             job_id: the job.
-            directory: where it is made. Default: the cluster's.
+            directory: where it is made. Default: the cluster's local one.
             remedy: what to do if there is no savepoint.
             trigger_id: of the savepoint, whose name follows from it. Default: a new one.
 
@@ -189,7 +199,7 @@ class JobSavepoints:
             GatewayError, ActorError: as `ClusterClient.trigger_savepoint`.
         """
         with self._step(f"making a savepoint of job {job_id}", f"job {job_id} continues as it was"):
-            status = self._client.trigger_savepoint(job_id, directory, trigger_id)
+            status = self._client.trigger_savepoint(job_id, self.directory(directory), trigger_id)
         if status.state is not OperationState.COMPLETED:
             raise ClusterError(f"no savepoint of job {job_id}: {status.error}", remedy)
         return Path(status.path)

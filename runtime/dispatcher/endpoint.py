@@ -28,7 +28,7 @@ from conf.files import sync_names
 from conf.options import BlobOptions, CheckpointingOptions, JobOptions, QueueOptions
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import rescale_job_id, savepoint_name
-from runtime.checkpoint.savepoint import dispose_savepoint, read_savepoint
+from runtime.checkpoint.remote_savepoint import dispose_at, read_at
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.attached_jobs import AttachedJobs
 from runtime.dispatcher.job_master_starts import JobMasterStarts
@@ -107,6 +107,7 @@ from runtime.protocol.messages import (
     TaskLog,
     TaskManagerView,
 )
+from runtime.protocol.places import is_url, place_below
 from runtime.protocol.queues import WaitingRequest
 from runtime.protocol.rescales import Rescale
 from runtime.protocol.resource_manager import ResourceManagerGateway
@@ -228,6 +229,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._archive = archive
         self._log_dir = log_dir
         self._savepoint_dir = savepoint_dir
+        url = None if configuration is None else configuration.get(CheckpointingOptions.SAVEPOINT_URL)
+        self._savepoint_target = url or str(savepoint_dir)
         self._history = history
         self._sweep_interval_s = sweep_interval_s
         self._job_blobs = JobBlobs(self, receptionist)
@@ -922,7 +925,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     @rpc
     async def dispose_savepoint(self, path: str) -> bool:
-        return await self.run_blocking(dispose_savepoint, Path(path))
+        return await self.run_blocking(dispose_at, path)
 
     @rpc
     async def request_checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
@@ -984,14 +987,14 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         """
         if target is None:
             return None
-        parent = Path(target) if target else self._savepoint_dir
-        path = parent / savepoint_name(job_id, trigger_id)
+        place = place_below(target or self._savepoint_target, savepoint_name(job_id, trigger_id))
         try:
-            await self.run_blocking(read_savepoint, path)
-            await self.run_blocking(sync_names, path)  # it may have been lost before it has synced that
+            await self.run_blocking(read_at, place)
+            if not is_url(place):
+                await self.run_blocking(sync_names, Path(place))  # it may have been lost before it has synced that
         except (CheckpointError, OSError):
             return None
-        return OperationStatus(trigger_id, OperationState.COMPLETED, path=str(path))
+        return OperationStatus(trigger_id, OperationState.COMPLETED, path=place)
 
     async def _stopped_with(self, job_id: JobID) -> str:
         """Return the savepoint that an ended job was stopped with; empty if there is none."""

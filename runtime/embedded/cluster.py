@@ -218,7 +218,7 @@ class EmbeddedCluster:
         """Take a checkpoint of the program's streaming queries now; see `runtime.notebook.Job.checkpoint`."""
         return self.job.checkpoint()
 
-    def savepoint(self, directory: str | Path | None = None) -> Path:
+    def savepoint(self, directory: str | Path | None = None) -> Path | str:
         """Make a savepoint of the program's streaming queries; see `runtime.notebook.Job.savepoint`."""
         return self.job.savepoint(directory)
 

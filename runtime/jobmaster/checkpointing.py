@@ -123,6 +123,7 @@ class JobCheckpoints:
         self._savepoints = SavepointWriter(job, configuration)
         self._restores = TaskRestores(job.job_id, self._directory)
         self._storing = asyncio.Lock()
+        self._preparing: dict[TriggerID, asyncio.Future[str]] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._storing_checkpoints: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -329,14 +330,33 @@ class JobCheckpoints:
             self._do(self._coordinator.advance(running, self._now()))
 
     async def trigger(self, trigger: CheckpointTrigger) -> OperationStatus:
-        """Request a checkpoint or savepoint. Repeating a trigger id returns the status of the first request."""
+        """Request a checkpoint or savepoint. Repeating a trigger id returns the status of the first request.
+
+        Raises:
+            CheckpointError: a savepoint cannot be written to the remote file system. Nothing was begun.
+        """
         known = self._coordinator.operation(trigger.trigger_id)
         if known is not None:
             return known
-        there = await self._endpoint.run_blocking(self._savepoints.find, trigger)
+        there = await self._prepared(trigger)
         if there:
             return self._already_there(trigger, there)
         return self._coordinator.trigger(trigger, self._now())
+
+    async def _prepared(self, trigger: CheckpointTrigger) -> str:
+        """Call `SavepointWriter.prepare`; a request that is repeated while that waits for a server joins it."""
+        preparing = self._preparing.get(trigger.trigger_id)
+        if preparing is None:
+            work = self._endpoint.run_blocking(self._savepoints.prepare, trigger)
+            preparing = self._preparing[trigger.trigger_id] = asyncio.ensure_future(work)
+
+            def ended(done: asyncio.Future[str]) -> None:
+                del self._preparing[trigger.trigger_id]
+                if not done.cancelled():
+                    done.exception()  # whoever has asked may have given up
+
+            preparing.add_done_callback(ended)
+        return await asyncio.shield(preparing)
 
     async def acknowledge(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
         """Accept a task's part of a checkpoint."""
@@ -508,7 +528,7 @@ class JobCheckpoints:
             self._endpoint.act(self._term)
             return await self._endpoint.run_blocking(self._savepoints.publish, instruction.trigger, made)
         except (JobNotReachableError, FencingError):
-            await self._endpoint.run_blocking(self._savepoints.discard, made)
+            await self._endpoint.run_blocking(self._savepoints.discard, instruction.trigger, made)
             raise
 
     async def _add(self, metadata: CheckpointMetadata) -> list[CompletedCheckpoint]:

@@ -7,6 +7,8 @@ under any JobMaster, until a checkpoint is complete that was taken after the rol
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -20,6 +22,15 @@ from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, take_files
 from runtime.checkpoint.names import savepoint_name
+from runtime.checkpoint.remote_savepoint import (
+    check_target,
+    default_target,
+    fetched_once,
+    is_complete,
+    publish_manifest,
+    remove_files,
+    upload_files,
+)
 from runtime.checkpoint.restore import check_sink
 from runtime.checkpoint.retained import PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
 from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, read_savepoint, write_savepoint
@@ -32,18 +43,24 @@ from runtime.protocol.checkpoints import (
     EarlierCheckpoint,
     JobManagerTaskRestore,
 )
+from runtime.protocol.places import is_url, place_below
 from runtime.protocol.query_snapshot import QuerySnapshot
 
 _PART = ".part"
 _NUMBER = re.compile(rf"(?:{PREFIX})?([0-9]{{1,18}})")
 _PINNED = "rollback-"
+_STARTED_FROM = "from-"
+_FETCHED = "fetched-"
 
 
 class SavepointWriter:
-    """Writes and finds savepoints by their triggers.
+    """Writes and finds savepoints by their triggers, in local directories and in remote file systems.
 
     The directory's name is made of the trigger id. So if a JobMaster is lost after it has written a savepoint, the next
     one finds it.
+
+    A remote savepoint is first written here, then copied. JobMasters of several epochs may copy at once, so each uses
+    names of its own, and the manifest, which is written last, decides. See `runtime.checkpoint.remote_savepoint`.
 
     Args:
         job: the job.
@@ -52,22 +69,25 @@ class SavepointWriter:
 
     def __init__(self, job: JobGraph, configuration: Configuration) -> None:
         self._job = job
-        self._default = configuration.get(CheckpointingOptions.SAVEPOINT_DIR)
+        self._default = default_target(configuration)
+        self._own = configuration.get(CheckpointingOptions.CHECKPOINTS_DIR) / job.job_id
 
-    def path_of(self, trigger: CheckpointTrigger) -> Path:
-        """Return the directory of a trigger's savepoint."""
-        parent = Path(trigger.target) if trigger.target else self._default
-        return parent / savepoint_name(self._job.job_id, trigger.trigger_id)
+    def place_of(self, trigger: CheckpointTrigger) -> str:
+        """Return the place of a trigger's savepoint: a local directory, or a URL."""
+        return place_below(trigger.target or self._default, savepoint_name(self._job.job_id, trigger.trigger_id))
 
     def find(self, trigger: CheckpointTrigger) -> str:
-        """Return the path of a trigger's complete savepoint, whose name is on the disk; empty if there is none.
+        """Return the place of a trigger's complete savepoint, whose name is on the disk; empty if there is none.
 
         Raises:
-            CheckpointError, OSError: it is damaged, or the disk failed.
+            CheckpointError, OSError: it is damaged, or the disk failed; or a remote file system cannot be used.
         """
-        path = self.path_of(trigger)
         if not trigger.type.is_savepoint:
             return ""
+        place = self.place_of(trigger)
+        if is_url(place):
+            return place if is_complete(place) else ""
+        path = Path(place)
         try:
             if not path.is_dir():
                 return ""
@@ -75,7 +95,28 @@ class SavepointWriter:
             return ""
         read_savepoint(path)
         sync_names(path)  # the JobMaster that has written it may have been lost before it has synced that
-        return str(path)
+        return place
+
+    def prepare(self, trigger: CheckpointTrigger) -> str:
+        """Find a trigger's savepoint as `find`; if there is none, check that a remote one can be written.
+
+        So a remote file system that cannot be used is reported before anything is taken or stopped. Whether a local
+        savepoint can be written is found out when it is.
+
+        Raises:
+            CheckpointError, OSError: as `find`, or the remote savepoint cannot be written. The message has the remedy,
+                since only messages travel to clients.
+        """
+        target = trigger.target or self._default
+        if not is_url(target):
+            return self.find(trigger)
+        try:
+            there = self.find(trigger)
+            if not there and trigger.type.is_savepoint:
+                check_target(target)
+        except SavepointError as error:
+            raise SavepointError("; ".join(filter(None, (str(error), error.remedy)))) from error
+        return there
 
     def copy(
         self,
@@ -95,16 +136,18 @@ class SavepointWriter:
             trigger: of the savepoint.
             metadata: of the checkpoint that was taken for it.
             epoch: of the JobMaster.
-            wanted: returns whether the savepoint is still needed once all is copied; otherwise it is removed.
+            wanted: returns whether the savepoint is still needed; otherwise what was copied is removed.
             level: of the cluster. Default: the lowest of this release.
 
         Returns:
-            the directory; hidden, beside the place of the savepoint.
+            the directory; hidden, beside the place of the savepoint. For a remote savepoint it is one of the job's own,
+            and its files are copied too.
 
         Raises:
-            CheckpointError, OSError: the savepoint cannot be written. Nothing of it is left.
+            CheckpointError, OSError: the savepoint cannot be written. Nothing of it is left here.
         """
-        path = self.path_of(trigger)
+        place = self.place_of(trigger)
+        path = self._own / Path(place).name if is_url(place) else Path(place)
         part = path.with_name(f".{path.name}.{epoch}{_PART}")
         for other in path.parent.glob(f".{path.name}.*{_PART}"):
             number = other.name.removeprefix(f".{path.name}.").removesuffix(_PART)
@@ -112,13 +155,23 @@ class SavepointWriter:
                 _take_away(other)
         try:
             job = SavepointJob(self._job.job_id, self._job.name, self._job.owner)
-            made = Path(write_savepoint(part, job, metadata.queries, level).path)
+            attempt = f"{epoch}-{os.urandom(4).hex()}-" if is_url(place) else ""
+            made = Path(write_savepoint(part, job, metadata.queries, level, attempt=attempt).path)
+            if is_url(place):
+                self._upload(made, place, wanted)
         except BaseException:
             _remove(part)
             raise
         if not wanted():
-            _remove(part)
+            self.discard(trigger, made)
         return made
+
+    def _upload(self, made: Path, place: str, wanted: Callable[[], bool]) -> None:
+        try:
+            upload_files(made, place, wanted)
+        except BaseException:
+            _remove_uploaded(made, place)
+            raise
 
     def publish(self, trigger: CheckpointTrigger, made: Path) -> str:
         """Make the directory of `copy` the savepoint, in one step; only while the JobMaster leads.
@@ -127,31 +180,41 @@ class SavepointWriter:
 
         Raises:
             OSError: there is no savepoint.
-            CheckpointError: something else is in its place.
+            CheckpointError: something else is in its place, or a remote file system failed.
         """
-        path = self.path_of(trigger)
+        place = self.place_of(trigger)
         try:
-            rename_durably(made, path)
-        except OSError:
+            if is_url(place):
+                publish_manifest(made, place)
+            else:
+                rename_durably(made, Path(place))
+        except (OSError, SavepointError):
             if not self.find(trigger):
                 raise
         finally:
-            self.discard(made)
-        return str(path)
+            self.discard(trigger, made)
+        return place
 
-    @staticmethod
-    def discard(made: Path) -> None:
-        """Remove the directory of `copy`."""
+    def discard(self, trigger: CheckpointTrigger, made: Path) -> None:
+        """Remove the directory of `copy`, and its remote files unless it is published."""
+        place = self.place_of(trigger)
+        if is_url(place) and made.is_dir():
+            _remove_uploaded(made, place)
         _remove(made.parent)
 
-    @staticmethod
-    def read(settings: SavepointRestoreSettings) -> tuple[JobID, JobManagerTaskRestore]:
+    def read(self, settings: SavepointRestoreSettings) -> tuple[JobID, JobManagerTaskRestore]:
         """Return the verified state that a job starts from, and the job that it was taken of.
+
+        A remote savepoint is copied once into the job's own directory, for all JobMasters and TaskExecutors.
 
         Raises:
             CheckpointError: it is neither savepoint nor checkpoint, or is damaged.
         """
-        owner, checkpoint_id, queries = _open(Path(settings.path))
+        path = Path(settings.path)
+        if is_url(settings.path):
+            name = hashlib.sha256(settings.path.encode()).hexdigest()[:12]
+            path = fetched_once(settings.path, self._own / f"{_STARTED_FROM}{name}")
+        owner, checkpoint_id, queries = _open(path)
         return owner, JobManagerTaskRestore(
             checkpoint_id,
             queries,
@@ -216,7 +279,7 @@ class TaskRestores:
 
         Args:
             trigger_id: of the request.
-            target: ``chk-<number>`` or the number of one of the job's checkpoints, or a savepoint's directory.
+            target: ``chk-<number>`` or the number of one of the job's checkpoints, or a savepoint's directory or URL.
             new_query_id: see `Rollback`.
 
         Raises:
@@ -225,6 +288,19 @@ class TaskRestores:
         """
         number = _NUMBER.fullmatch(target)
         path = self._directory / f"{PREFIX}{number[1]}" if number else Path(target)
+        if not is_url(target):
+            return Rollback(trigger_id, str(self._checked(path, trigger_id)), str(path), new_query_id)
+        # It stays until the rollback is written: a request that is repeated because the copy took long finds it.
+        fetched = self._directory / f"{_FETCHED}{trigger_id[:12]}"
+        try:
+            pinned = self._checked(fetched_once(target, fetched), trigger_id)
+        except BaseException:
+            _remove(fetched)
+            raise
+        return Rollback(trigger_id, str(pinned), target, new_query_id)
+
+    def _checked(self, path: Path, trigger_id: TriggerID) -> Path:
+        """Check a local state of the job, and return the directory that keeps its files."""
         owner, _, queries = _open(path)
         if owner != self._job_id:
             raise SavepointError(
@@ -234,7 +310,7 @@ class TaskRestores:
         for query in queries:
             if query.sink is not None:
                 check_sink(query, Path(query.sink), Path(query.sink))
-        return Rollback(trigger_id, str(self._pin(path, trigger_id)), str(path), new_query_id)
+        return self._pin(path, trigger_id)
 
     def _pin(self, path: Path, trigger_id: TriggerID) -> Path:
         """Link to its files: it may be subsumed, or disposed of, before all tasks were rolled back."""
@@ -270,10 +346,12 @@ class TaskRestores:
             self._taken_up = _TakenUp(rollback, 0, {None: kept})
 
     def forget_former(self) -> None:
-        """Remove the links of former rollbacks, once the last one is written; raises OSError."""
+        """Remove the links of former rollbacks, and what was fetched, once the last is written; raises OSError."""
         for pinned in self._directory.glob(f"{_PINNED}*"):
             if self.last is not None and pinned != Path(self.last.path):
                 remove_tree(pinned)
+        for fetched in self._directory.glob(f"{_FETCHED}*"):
+            remove_tree(fetched)
 
     def restore(
         self, task_key: JobVertexID, completed: Sequence[CheckpointMetadata]
@@ -338,6 +416,12 @@ def _take_away(part: Path) -> None:
     except FileNotFoundError:
         return
     _remove(gone)
+
+
+def _remove_uploaded(made: Path, place: str) -> None:
+    """Remove the remote files of an attempt. Without a manifest they are no savepoint, if some stay."""
+    with contextlib.suppress(SavepointError):
+        remove_files(made, place)
 
 
 def _remove(directory: Path) -> None:

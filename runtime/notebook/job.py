@@ -16,6 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
+from runtime.checkpoint import errors as _errors  # noqa: F401  # so that errors of the cluster have these types
 from runtime.checkpoint.rescale import DEFAULT_COMPACT_INTERVAL
 from runtime.client import ClusterClient
 from runtime.cluster.views import JobView, job_progress, view_of_job
@@ -31,6 +32,7 @@ from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationState, OperationStatus
 from runtime.protocol.errors import JobAlreadyTerminatedError
 from runtime.protocol.execution_state import FailureKind, JobStatus
+from runtime.protocol.places import is_url
 from runtime.spark.function_task import load_error, load_result
 
 if TYPE_CHECKING:
@@ -290,33 +292,33 @@ class Job(Generic[T]):
 
     def checkpoint(self) -> Path:
         """Take a checkpoint of its streaming queries now; returns its directory. Raises `SavepointFailedError`."""
-        return _directory(self._client.trigger_checkpoint(self.id), f"checkpoint of job {self.id}")
+        return Path(_place(self._client.trigger_checkpoint(self.id), f"checkpoint of job {self.id}"))
 
-    def savepoint(self, directory: str | Path | None = None) -> Path:
+    def savepoint(self, directory: str | Path | None = None) -> Path | str:
         """Make a savepoint of its streaming queries; the job keeps running.
 
         Args:
-            directory: parent directory; None: the cluster's ``execution.checkpointing.savepoint-dir``.
+            directory: parent directory, or its URL (``s3://bucket/savepoints``); None: the cluster's
+                ``execution.checkpointing.savepoint-url``, or else ``savepoint-dir``.
 
         Returns:
-            the savepoint's own directory, for ``submit(..., from_savepoint=...)``.
+            the savepoint's own directory, for ``submit(..., from_savepoint=...)``; a text if it is a URL.
 
         Raises:
             SavepointFailedError: the savepoint could not be made.
+            CheckpointError: the URL cannot be written to.
             JobAlreadyTerminatedError: the job is over.
         """
-        target = None if directory is None else Path(directory)
-        return _directory(self._client.trigger_savepoint(self.id, target), f"savepoint of job {self.id}")
+        return _place(self._client.trigger_savepoint(self.id, directory), f"savepoint of job {self.id}")
 
-    def stop(self, directory: str | Path | None = None, *, drain: bool = False) -> Path:
+    def stop(self, directory: str | Path | None = None, *, drain: bool = False) -> Path | str:
         """Stop its queries between two batches, make a savepoint, and wait for the job's end; as `savepoint`.
 
         With *drain* the queries first process all data of their sources. Raises `SavepointFailedError` also if they
         have not, or if the job has ended otherwise; the message names the savepoint if there is one.
         """
-        target = None if directory is None else Path(directory)
-        status, job_status = self._client.stop_and_await_end(self.id, target, drain=drain)
-        path = _directory(status, f"savepoint of job {self.id}")
+        status, job_status = self._client.stop_and_await_end(self.id, directory, drain=drain)
+        path = _place(status, f"savepoint of job {self.id}")
         if failure := self._client.stop_failure(status, job_status):
             raise SavepointFailedError(
                 f"job {self.id} was not stopped as requested: {failure}", "`Job.info` shows what became of it"
@@ -632,12 +634,12 @@ def _of_end(end: Future[None], jobs: list[Job[T]]) -> list[Job[T]]:
     return jobs
 
 
-def _directory(status: OperationStatus, what: str) -> Path:
+def _place(status: OperationStatus, what: str) -> Path | str:
     if status.state is not OperationState.COMPLETED:
         raise SavepointFailedError(
             f"the {what} failed: {status.error}", "the job still runs; fix the cause and try again"
         )
-    return Path(status.path)
+    return status.path if is_url(status.path) else Path(status.path)
 
 
 class NotebookProgress:

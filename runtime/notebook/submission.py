@@ -31,8 +31,8 @@ class SubmitOptions(TypedDict, total=False):
     archives that its code imports. ``packages``: wheels and source distributions to install for it.
     ``requirements``: requirements files to install for it. ``archives``: packed virtual environments, or archives
     of modules. ``jars``: for its Spark session. ``priority`` (0): slots go first to jobs of a higher priority.
-    ``from_savepoint``: directory of the savepoint that its streaming queries start from; by HTTP, a directory of the
-    cluster's machine. ``allow_non_restored_state`` (False): start although no query takes some of that state.
+    ``from_savepoint``: directory or URL of the savepoint that its streaming queries start from; by HTTP, a directory of
+    the cluster's machine. ``allow_non_restored_state`` (False): start although no query takes some of that state.
     ``new_query_id`` (None): whether its queries get new ids; None: only those that start in another place while the
     job of the savepoint runs. ``settings``: its own ``restart-strategy.*`` and ``execution.checkpointing.*``.
     ``job_id``: 32 hexadecimal digits; submitting twice with the same id has the effect of submitting once.
@@ -173,8 +173,9 @@ def restore_settings(
         return None
     if not is_here:
         return SavepointRestoreSettings(str(savepoint), allow_non_restored_state, new_query_id)
-    from runtime.checkpoint.savepoint import read_savepoint
+    from runtime.checkpoint.remote_savepoint import read_at
+    from runtime.protocol.places import absolute_place
 
-    path = Path(savepoint).resolve()
-    read_savepoint(path)  # raises before anything is submitted
-    return SavepointRestoreSettings(str(path), allow_non_restored_state, new_query_id)
+    place = absolute_place(savepoint)
+    read_at(place)  # raises before anything is submitted
+    return SavepointRestoreSettings(place, allow_non_restored_state, new_query_id)

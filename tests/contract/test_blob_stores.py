@@ -5,16 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
 import pytest
-from pyftpdlib.authorizers import DummyAuthorizer
-from pyftpdlib.handlers import FTPHandler
-from pyftpdlib.servers import FTPServer
 
 from blob.cache import BlobCache
 from blob.client import BlobClient
@@ -24,32 +20,9 @@ from blob.key import PermanentBlobKey, TransientBlobKey
 from blob.store import BlobStore
 from blob.stores import create_blob_store
 from tests.contract.blob_harness import JOB, OTHER_JOB, SECRET, Served
-from tests.waiting import PATIENCE_S
+from tests.ftp_server import PASSWORD, FtpServer
 
-USER, PASSWORD = "understudy", "correct-horse-battery"
 LARGE = random.Random(4).randbytes(6 * 1024 * 1024 + 17)
-
-
-class FtpServer:
-    """An FTP server of its own thread over a directory."""
-
-    def __init__(self, directory: Path, port: int = 0) -> None:
-        directory.mkdir(exist_ok=True)
-        self.directory = directory
-        authorizer = DummyAuthorizer()
-        authorizer.add_user(USER, PASSWORD, str(directory), perm="elradfmw")
-        handler = type("Handler", (FTPHandler,), {"authorizer": authorizer, "auth_failed_timeout": 0})
-        self._server = FTPServer(("127.0.0.1", port), handler)
-        self.port = self._server.address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"timeout": 0.02}, daemon=True)
-        self._thread.start()
-
-    def url(self, password: str = PASSWORD) -> str:
-        return f"ftp://{USER}:{password}@127.0.0.1:{self.port}/deep/store"
-
-    def close(self) -> None:
-        self._server.close_all()
-        self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture

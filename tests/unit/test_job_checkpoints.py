@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import shutil
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import fsspec
 import pytest
 
 from actors.errors import FencingError
 from conf.configuration import Configuration
 from conf.files import make_private
+from runtime.checkpoint import remote_files
 from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
+from runtime.checkpoint.remote_savepoint import dispose_at, verify_at
 from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
 from runtime.checkpoint.savepoint import read_savepoint, verify_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
@@ -45,7 +49,7 @@ from runtime.protocol.checkpoints import (
     SnapshotType,
     TriggerCheckpoint,
 )
-from runtime.protocol.errors import NoSuchTaskError
+from runtime.protocol.errors import NoSuchTaskError, UnknownOperationError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import LeaderTerm
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED
@@ -499,8 +503,8 @@ async def test_a_thawed_job_master_leaves_the_savepoint_of_its_successor_alone(
     copied: asyncio.Queue[int] = asyncio.Queue()
     loop, write = asyncio.get_running_loop(), savepoints.write_savepoint
 
-    def write_and_wait(*arguments: Any) -> Any:
-        made = write(*arguments)
+    def write_and_wait(*arguments: Any, **named: Any) -> Any:
+        made = write(*arguments, **named)
         held.append(threading.Event())
         loop.call_soon_threadsafe(copied.put_nowait, len(held))
         held[-1].wait(PATIENCE_S)
@@ -546,7 +550,7 @@ async def test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were
     latest = writer.copy(wanted, metadata, 2, lambda: True)
     with pytest.raises(FileNotFoundError):
         writer.publish(wanted, part)
-    writer.discard(writer.copy(wanted, metadata, 1, lambda: True))  # by the former one: the latest stays
+    writer.discard(wanted, writer.copy(wanted, metadata, 1, lambda: True))  # by the former one: the latest stays
     assert verify_savepoint(Path(writer.publish(wanted, latest))) == []
     # One that nobody wants any more when it is copied is removed.
     unwanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
@@ -594,6 +598,89 @@ async def test_a_savepoint_goes_where_the_configuration_says(job: Job, tmp_path:
     failed = await until(checkpoints, request(SnapshotType.SAVEPOINT, blocked))
     assert failed.state is OperationState.FAILED
     assert str(blocked) in failed.error
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A remote file system in the memory of this process, which is an object store."""
+    monkeypatch.setattr(remote_files, "_PRIVATE_TO_A_PROCESS", frozenset())
+    monkeypatch.setattr("blob.fsspec_store.OBJECT_STORES", frozenset({"memory"}))
+    memory = fsspec.filesystem("memory")
+    yield "memory://bucket/savepoints"
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+
+
+async def test_a_savepoint_in_a_remote_file_system(job: Job, tmp_path: Path, url: str) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+    made = await until(checkpoints, replace(request(SnapshotType.SAVEPOINT), target=url))
+    assert (made.state, made.error) == (OperationState.COMPLETED, "")
+    assert (made.path.startswith(f"{url}/savepoint-"), verify_at(made.path)) == (True, [])
+    assert sorted(path.name for path in job.directory.iterdir()) == ["chk-1"], "no copy is left here"
+
+    # A job starts from it, and this one is rolled back to it; both also once it is gone.
+    other = Job(tmp_path / "other", job.files, SavepointRestoreSettings(made.path))
+    begun = await other.lead()
+    restore = await begun.restore(TASK.key)
+    assert restore is not None
+    assert (restore.savepoint, [query.name for query in restore.queries]) == (made.path, ["counts"])
+    await checkpoints.roll_back(TriggerID("b" * 32), made.path, False)
+    restored = await checkpoints.restore(TASK.key)
+    assert restored is not None
+    assert Path(restored.queries[0].path).is_relative_to(job.directory / f"rollback-{'b' * 12}")
+    assert checkpoints.statistics().rolled_back_to == made.path
+    assert dispose_at(made.path)
+    await checkpoints.roll_back(TriggerID("b" * 32), made.path, False)
+    assert await checkpoints.restore(TASK.key) == restored, "the same request needs no second copy"
+    await checkpoints.rollback_written()
+    assert [path.name for path in job.directory.glob("f*")] == [], "the copy is not needed any more"
+    assert await (await job.lead()).recover(checkpoints.rollback) == ""
+    assert await (await other.lead()).restore(TASK.key) == restore
+
+
+async def test_a_remote_target_that_cannot_be_written_is_refused_before_anything_is_taken(
+    job: Job, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise PermissionError("403 Forbidden")
+
+    checkpoints = await job.lead(**{"execution.checkpointing.savepoint-url": url})
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", fail)
+    for kind in (SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND):
+        wanted = request(kind)
+        with pytest.raises(SavepointError, match="cannot write it: 403 Forbidden; check that the storage is reachable"):
+            await checkpoints.trigger(wanted)
+        with pytest.raises(UnknownOperationError):
+            checkpoints.operation(wanted.trigger_id)
+    monkeypatch.undo()
+
+
+async def test_a_request_that_is_repeated_while_the_server_does_not_answer_waits_for_the_same_answer(
+    job: Job, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    asked: asyncio.Queue[int] = asyncio.Queue()
+    loop, answers, count = asyncio.get_running_loop(), threading.Event(), itertools.count(1)
+
+    def wait(target: str) -> None:
+        loop.call_soon_threadsafe(asked.put_nowait, next(count))
+        assert answers.wait(PATIENCE_S)
+        raise SavepointError(f"{target} does not answer", "start it")
+
+    monkeypatch.setattr(savepoints, "check_target", wait)
+    checkpoints = await job.lead()
+    wanted = replace(request(SnapshotType.SAVEPOINT), target=url)
+    requests = [asyncio.create_task(checkpoints.trigger(wanted)) for _ in range(2)]
+    try:
+        await asked.get()
+        requests[0].cancel()  # its time is over
+        requests.append(asyncio.create_task(checkpoints.trigger(wanted)))
+        await asyncio.sleep(0)
+    finally:
+        answers.set()
+    ended = await asyncio.gather(*requests, return_exceptions=True)
+    assert [type(one) for one in ended] == [asyncio.CancelledError, SavepointError, SavepointError]
+    assert next(count) == 2, "the server was asked once"
 
 
 async def test_a_job_begins_from_a_savepoint_and_goes_on_from_its_own_checkpoint(job: Job, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, Oper
 from runtime.protocol.execution_state import JobStatus
 from runtime.rest import context as context_module
 from runtime.rest.errors import RestError
-from runtime.rest.handlers.checkpoints import directory_of
+from runtime.rest.handlers.checkpoints import directory_of, place_of
 from tests.unit.test_rest_app import Answer, Site
 from tests.unit.test_rest_messages import ID, READ, WRITE, graph
 from tests.waiting import PATIENCE_S
@@ -167,7 +167,7 @@ async def test_only_so_many_operations_are_remembered(site: Site, monkeypatch: p
         ("savepoints", '{"triggerId": "x"}', "no trigger id"),
         ("savepoints", '{"triggerId": "%s"}' % ("C" * 32), "no trigger id"),
         ("savepoints", '{"target-directory": "savepoints"}', "absolute"),
-        ("savepoints", '{"target-directory": "hdfs://host/savepoints"}', "absolute"),
+        ("savepoints", '{"target-directory": "hdfs://host/savepoints"}', "cannot be named over HTTP"),
         ("savepoints", '{"target-directory": "file://host/savepoints"}', "another machine"),
         ("savepoints", '{"target-directory": "file:savepoints"}', "absolute"),
         ("savepoints", '{"target-directory": "/data/../etc"}', "absolute"),
@@ -206,6 +206,32 @@ def test_the_clusters_own_directories_are_no_place_for_savepoints(tmp_path: Path
         with pytest.raises(RestError, match="own directories") as caught:
             directory_of(configuration, str(bad))
         assert caught.value.status == 400
+
+
+def test_a_url_is_named_over_http_only_below_the_clusters_own(tmp_path: Path) -> None:
+    """The cluster connects with its own credentials: a request may not choose where to."""
+    url = "s3://bucket/savepoints"
+    configuration = Configuration.from_dict({"execution.checkpointing.savepoint-url": f"{url}/"})
+    for good in (url, f"{url}/", f"{url}/savepoint-1"):
+        assert place_of(configuration, good) == good.rstrip("/")
+    assert place_of(configuration, str(tmp_path)) == str(tmp_path)
+    assert place_of(configuration, f"file://{tmp_path}") == str(tmp_path)
+    for bad in (
+        "s3://bucket/savepointsx",
+        "s3://bucket",
+        "s3://other/savepoints/1",
+        "ftp://bucket/savepoints",
+        "http://169.254.169.254/latest",
+        f"{url}/../other",
+        "s3://me:word@bucket/savepoints",
+        f"{url}/1?word=1",
+        f"simplecache::{url}/1",
+    ):
+        with pytest.raises(RestError) as caught:
+            place_of(configuration, bad)
+        assert (caught.value.status, "word" in str(caught.value).replace("password", "")) == (400, False)
+    with pytest.raises(RestError, match="savepoint-url, which is not set"):
+        place_of(Configuration.from_dict({}), url)
 
 
 async def disposed(site: Site, trigger_id: TriggerID = WANTED) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from conf.options.checkpointing import ExternalizedCheckpointRetention, StateBac
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.files import path_of
+from runtime.checkpoint.remote_files import checked_url, is_below
 from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoint_statistics import (
     CheckpointStats,
@@ -35,6 +36,7 @@ from runtime.protocol.checkpoint_statistics import (
 )
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.protocol.errors import JobNotFoundError
+from runtime.protocol.places import is_url
 from runtime.rest import forms
 from runtime.rest.context import Rest, job_id_of, read_body
 from runtime.rest.errors import RestError, status_of
@@ -416,6 +418,27 @@ def directory_of(configuration: Configuration, text: str) -> Path:
     return path
 
 
+def place_of(configuration: Configuration, text: str) -> str:
+    """Return the place of savepoints that a request names: as `directory_of`, or a URL below the cluster's own.
+
+    The cluster opens connections with its own credentials, so a request may not choose where to. Blocks.
+
+    Raises:
+        RestError: of status 400, if the text names no place, or one that is not allowed.
+    """
+    if not is_url(text):
+        return str(directory_of(configuration, text))
+    try:
+        url = checked_url(text)
+    except SavepointError as error:
+        raise RestError(400, f"{error}; {error.remedy}") from None
+    allowed = configuration.get(CheckpointingOptions.SAVEPOINT_URL)
+    if not allowed or not is_below(url, allowed.rstrip("/")):
+        below = allowed or "execution.checkpointing.savepoint-url, which is not set"
+        raise RestError(400, f"{url!r} cannot be named over HTTP; name a URL below {below}")
+    return url
+
+
 async def _body(request: Request, form: Mapping[str, Any]) -> dict[str, Any]:
     """Read the fields of the body, each by its schema; an empty body has none. Raises RestError of status 400."""
     data = await read_body(request, MOST_OF_A_BODY)
@@ -458,7 +481,7 @@ def _trigger_id(text: str | None) -> TriggerID:
 
 
 async def _begin(rest: Rest, request: Request, kind: SnapshotType, given: Mapping[str, Any], target: Any) -> Response:
-    directory = str(await asyncio.to_thread(directory_of, rest.configuration, target)) if target else ""
+    directory = await asyncio.to_thread(place_of, rest.configuration, target) if target else ""
     trigger = CheckpointTrigger(_trigger_id(given.get("triggerId")), kind, directory)
     job_id = job_id_of(request)
     try:
@@ -533,7 +556,7 @@ async def roll_back(rest: Rest, request: Request) -> Response:
     given = await _body(request, _ROLLBACK)
     target, trigger_id = given["target"], _trigger_id(given.get("triggerId"))
     if not _NUMBER.fullmatch(target):
-        target = str(await asyncio.to_thread(directory_of, rest.configuration, target))
+        target = await asyncio.to_thread(place_of, rest.configuration, target)
     try:
         await rest.backend.roll_back(job_id_of(request), trigger_id, target, bool(given.get("newQueryId")))
     finally:
@@ -581,7 +604,7 @@ def _unknown(job_id: JobID, trigger_id: TriggerID) -> RestError:
 async def dispose(rest: Rest, request: Request) -> Response:
     given = await _body(request, _DISPOSAL)
     trigger_id = _trigger_id(given.get("triggerId"))
-    path = str(await asyncio.to_thread(directory_of, rest.configuration, given["savepoint-path"]))
+    path = await asyncio.to_thread(place_of, rest.configuration, given["savepoint-path"])
     rest.disposals.begin(trigger_id, _dispose(rest, path))
     return answer(triggered(trigger_id))
 

@@ -31,7 +31,7 @@ from blob.errors import InvalidBlobKey
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline
 from conf.options import RestOptions
-from runtime.checkpoint.savepoint import read_savepoint
+from runtime.checkpoint.remote_savepoint import read_at
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph
 from runtime.jobgraph.job_graph import JobGraph
@@ -53,7 +53,7 @@ from runtime.rest.authorization import check_call, check_job_id, check_savepoint
 from runtime.rest.backend import SLOW_ASK_S
 from runtime.rest.context import BODY_TIMEOUT_S, Rest, read_body
 from runtime.rest.errors import RestError, error_body, retry_after, status_of
-from runtime.rest.handlers.checkpoints import directory_of
+from runtime.rest.handlers.checkpoints import directory_of, place_of
 from runtime.rest.routing import JSON, Parameter, RestRoute, answer
 
 logger = logging.getLogger(__name__)
@@ -210,8 +210,8 @@ async def _submit(rest: Rest, request: Request, message: Any) -> JobID:
         raise RestError(400, f"by HTTP a job graph travels in the call, and has at most {MOST_OF_A_CALL} bytes")
     graph: JobGraph = await asyncio.to_thread(_decoded_graph, message.data)
     if graph.savepoint is not None:
-        path = await _directory(rest, graph.savepoint.path)
-        check_savepoint(request, await asyncio.to_thread(read_savepoint, Path(path)))
+        path = await _place(rest, graph.savepoint.path)
+        check_savepoint(request, await asyncio.to_thread(read_at, path))
         graph = replace(graph, savepoint=replace(graph.savepoint, path=path))
     return await rest.backend.submit_graph(await owned(rest, request, graph))
 
@@ -227,22 +227,26 @@ async def _directory(rest: Rest, text: str) -> str:
     return str(await asyncio.to_thread(directory_of, rest.configuration, text))
 
 
+async def _place(rest: Rest, text: str) -> str:
+    return await asyncio.to_thread(place_of, rest.configuration, text)
+
+
 async def _trigger_savepoint(rest: Rest, job_id: Any, trigger_id: Any, target: str, cancel_job: bool = False) -> Any:
-    directory = await _directory(rest, target) if target else ""
+    directory = await _place(rest, target) if target else ""
     return await rest.backend.ask(
         lambda dispatcher: dispatcher.trigger_savepoint(job_id, trigger_id, directory, cancel_job)
     )
 
 
 async def _stop_with_savepoint(rest: Rest, job_id: Any, trigger_id: Any, target: str, drain: bool) -> Any:
-    directory = await _directory(rest, target) if target else ""
+    directory = await _place(rest, target) if target else ""
     return await rest.backend.ask(
         lambda dispatcher: dispatcher.stop_with_savepoint(job_id, trigger_id, directory, drain)
     )
 
 
 async def _roll_back(rest: Rest, job_id: Any, trigger_id: Any, target: str, new_query_id: bool) -> Any:
-    directory = target if _NUMBER.fullmatch(target) else await _directory(rest, target)
+    directory = target if _NUMBER.fullmatch(target) else await _place(rest, target)
     return await rest.backend.roll_back(job_id, trigger_id, directory, new_query_id)
 
 
@@ -254,7 +258,7 @@ async def _trigger_rescale(
 
 
 async def _dispose_savepoint(rest: Rest, path: str) -> bool:
-    return await rest.backend.dispose_savepoint(await _directory(rest, path))
+    return await rest.backend.dispose_savepoint(await _place(rest, path))
 
 
 _CALLS: Mapping[str, Callable[..., Awaitable[Any]]] = {

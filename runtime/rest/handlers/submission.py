@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from conf.options import JobOptions, RestOptions
 from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.savepoint import read_savepoint
+from runtime.checkpoint.remote_savepoint import read_at
 from runtime.client import JobFile
 from runtime.ids import JobID
 from runtime.job_file import JobFileError, kind_of
@@ -33,7 +33,7 @@ from runtime.rest import forms
 from runtime.rest.authorization import check_savepoint, owned
 from runtime.rest.context import BODY_TIMEOUT_S, Rest
 from runtime.rest.errors import RestError
-from runtime.rest.handlers.checkpoints import directory_of
+from runtime.rest.handlers.checkpoints import place_of
 from runtime.rest.handlers.cluster import jars
 from runtime.rest.routing import MULTIPART, RestRoute, answer, now_ms
 
@@ -231,12 +231,12 @@ async def _found(
     """
     if settings is None:
         return None
-    path = await asyncio.to_thread(directory_of, rest.configuration, settings.path)
+    path = await asyncio.to_thread(place_of, rest.configuration, settings.path)
     try:
-        check_savepoint(request, await asyncio.to_thread(read_savepoint, path))
+        check_savepoint(request, await asyncio.to_thread(read_at, path))
     except SavepointError as error:
         raise RestError(400, str(error)) from None
-    return replace(settings, path=str(path))
+    return replace(settings, path=path)
 
 
 async def _submit(rest: Rest, request: Request, graph: JobGraph, files: Iterable[JobFile]) -> Response:

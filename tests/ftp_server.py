@@ -1,0 +1,48 @@
+"""A real FTP server for tests of remote file systems."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from pathlib import Path
+
+from pyftpdlib.authorizers import DummyAuthorizer
+from pyftpdlib.handlers import FTPHandler
+from pyftpdlib.servers import FTPServer
+
+from tests.waiting import PATIENCE_S
+
+USER, PASSWORD = "understudy", "correct-horse-battery"
+
+
+class FtpServer:
+    """An FTP server of its own thread over a directory.
+
+    Args:
+        directory: what it serves.
+        port: on the loopback address; 0 for a free one.
+        anonymous: whether everybody may read and write; else `USER` with `PASSWORD` may.
+    """
+
+    def __init__(self, directory: Path, port: int = 0, *, anonymous: bool = False) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        authorizer = DummyAuthorizer()
+        if anonymous:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # everybody may write: that is wanted here
+                authorizer.add_user("anonymous", "", str(directory), perm="elradfmw")
+        else:
+            authorizer.add_user(USER, PASSWORD, str(directory), perm="elradfmw")
+        handler = type("Handler", (FTPHandler,), {"authorizer": authorizer, "auth_failed_timeout": 0})
+        self._server = FTPServer(("127.0.0.1", port), handler)
+        self.port = self._server.address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"timeout": 0.02}, daemon=True)
+        self._thread.start()
+
+    def url(self, password: str = PASSWORD) -> str:
+        return f"ftp://{USER}:{password}@127.0.0.1:{self.port}/deep/store"
+
+    def close(self) -> None:
+        self._server.close_all()
+        self._thread.join(PATIENCE_S)
