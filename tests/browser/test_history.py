@@ -124,17 +124,19 @@ def stage(tmp_path: Path) -> Iterator[HistoryStage]:
     stage.stop()
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (360, "dark")])
-def test_every_page_of_a_history_fits_and_changes_nothing(
-    open_window: Callable[..., Visitor], width: int, theme: str
-) -> None:
-    visitor = open_window(width, theme)
+def test_every_page_of_a_history_fits_and_changes_nothing(open_window: Callable[..., Visitor]) -> None:
+    """Each page is loaded narrow and dark, and then shown wide and light."""
+    visitor = open_window()
     page = visitor.page
     for address, title in PAGES.items():
-        visitor.go(address)
-        expect(page.locator("h1")).to_have_text(title)
-        shown = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-        assert shown[0] <= shown[1], f"{address} is wider than {width} px: {shown}"
+        for width, theme in ((360, "dark"), (1280, "light")):
+            visitor.look(width, theme)
+            if theme == "dark":
+                visitor.go(address)
+                expect(page.locator("h1")).to_have_text(title)
+            assert (visitor.ground() < 200) == (theme == "dark")
+            shown = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+            assert shown[0] <= shown[1], f"{address} is wider than {width} px: {shown}"
         assert page.locator("main img, main script, main iframe").count() == 0, address
         expect(page.locator("#history")).to_have_text("History of nightly")
         assert page.get_by_role("button", name=re.compile("[Cc]ancel|Stop|Roll|savepoint|checkpoint$")).count() == 0, (

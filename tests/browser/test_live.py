@@ -186,7 +186,7 @@ def test_a_job_goes_back_to_a_checkpoint_or_says_why_not(visitor: Visitor) -> No
     assert cluster.rolled_back == [(STREAMING, target, False), (STREAMING, target, True)]
 
 
-@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), pytest.param(1280, "light", marks=pytest.mark.slow)])
 def test_a_job_is_rescaled(open_window: Callable[..., Visitor], width: int, theme: str) -> None:
     visitor = open_window(width, theme)
     page, cluster = visitor.page, visitor.stage.cluster

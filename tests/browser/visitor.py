@@ -42,6 +42,16 @@ class Visitor(Window):
         super().__init__(page)
         self.stage = stage
 
+    def look(self, width: int, theme: str) -> None:
+        """Give the window another width, and whoever looks at it another theme."""
+        self.page.set_viewport_size({"width": width, "height": 800})
+        self.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+
+    def ground(self) -> int:
+        """Return how bright the page's ground is, from 0 to 765."""
+        colour: str = self.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(",")))
+
     def go(self, hash_route: str) -> None:
         """Open a page, and wait until it is shown."""
         self.page.goto(self.stage.url + hash_route)

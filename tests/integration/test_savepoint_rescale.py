@@ -103,8 +103,10 @@ OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
     "applyInPandasWithState": (_totals, {}),
     "transformWithState": (_processed, {}),
 }
-SHORT = ("aggregation", "join-3", "transformWithState")
-"""Operators of a run without long forms: one store, several, and Python's with several column families."""
+SHORT = ("join-3", "transformWithState")
+"""Operators of a run without long forms: several stores, and Python's with several column families.
+
+`test_rescaled_jobs` rescales the one store of an aggregation."""
 REFUSED: dict[str, tuple[Build, Mapping[str, str], str]] = {
     "join-4": (_joined, {_JOIN: "4"}, "is a join with state format 4"),
     "limit": (lambda read: read().select("k").limit(30), {}, "is a limit"),
@@ -284,7 +286,9 @@ async def test_wrong_state_is_found_and_nothing_is_left(
         assert set(tmp_path.iterdir()) == there
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(  # tests/unit/test_savepoint_rescale.py shows the refusals of the long forms
+    "name", [name if name == "join-4" else pytest.param(name, marks=pytest.mark.slow) for name in REFUSED]
+)
 async def test_what_does_not_fit_is_refused_before_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
     build, settings, why = REFUSED[name]
     stream = Stream(spark, tmp_path / "live", tmp_path / "in", build, settings)

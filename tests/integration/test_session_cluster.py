@@ -158,7 +158,7 @@ def test_an_actor_is_looked_up_by_its_address_from_another_process(cluster: Clus
         assert dispatcher.request_cluster_overview().result().slots == 2
 
 
-JOBS_IN_A_ROW = 12
+JOBS_IN_A_ROW = 9
 
 
 def test_the_doctor_asks_the_cluster_and_starts_a_driver(cluster: Cluster) -> None:
@@ -256,6 +256,7 @@ def test_a_descriptor_over_the_limit_travels_as_a_blob(make_cluster: Callable[..
     )
 
 
+@pytest.mark.slow  # test_spark_vehicle shows it of both kinds of jobs, test_working_directory by the command
 def test_two_versions_of_a_py_file_each_see_their_own(cluster: Cluster, tmp_path: Path) -> None:
     script = write_job(
         tmp_path,

@@ -174,7 +174,7 @@ async def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFact
     return rows
 
 
-@pytest.mark.parametrize("provider", providers("hdfs", "changelog"))
+@pytest.mark.parametrize("provider", providers("changelog"))  # test_state_backends has one of the others
 async def test_taken_while_it_runs_and_rolled_back(
     spark: SparkSession, undisturbed: Rows, tmp_path: Path, provider: str
 ) -> None:

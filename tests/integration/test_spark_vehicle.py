@@ -14,8 +14,8 @@ import textwrap
 import time
 import uuid
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -940,16 +940,48 @@ def _streamed(address: tuple[str, int], name: bytes) -> bytes:
     return said
 
 
+STARTER = """
+import asyncio, sys
+from pathlib import Path
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import LocalDriver
+
+directory, dies, *jars = Path(sys.argv[1]), sys.argv[2] == "dies", *map(Path, sys.argv[3:])
+options = DriverOptions(
+    directory / "driver", directory / "spark.log", master="local[1]", archive_dir=None, jars=tuple(jars),
+    die_with_parent=dies,
+)
+driver = asyncio.run(LocalDriver.start(options))
+print(driver.info.pid, driver.info.start_time, flush=True)
+sys.stdin.readline()  # it is killed meanwhile
+"""
+
+
+@contextmanager
+def started_elsewhere(directory: Path, *arguments: str) -> Iterator[tuple[int, int]]:
+    """Process and start time of a driver whose starter is killed at the end."""
+    command = [sys.executable, "-c", STARTER, str(directory), *arguments]
+    errors = directory / "starter.err"
+    with (
+        errors.open("w") as told,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told, text=True) as starter,
+    ):
+        assert starter.stdout is not None
+        line = starter.stdout.readline()
+        assert line, errors.read_text()
+        pid, started = map(int, line.split())
+        yield pid, started
+        starter.kill()
+        starter.wait()
+
+
 async def test_a_jar_of_a_job_is_not_to_be_had_from_sparks_ports(tmp_path: Path) -> None:
+    """Neither is its driver, when the process is killed that it is to die with."""
     jar = tmp_path / "mine.jar"
     with zipfile.ZipFile(jar, "w") as packed:
         packed.writestr("words.txt", "the content of a jar")
-    options = DriverOptions(
-        tmp_path / "driver", tmp_path / "spark.log", master="local[1]", jars=(jar,), die_with_parent=True
-    )
-    driver = await LocalDriver.start(options)
-    try:
-        ports = psutil.Process(driver.info.pid).net_connections("inet")
+    with started_elsewhere(tmp_path, "dies", str(jar)) as (pid, started):
+        ports = psutil.Process(pid).net_connections("inet")
         addresses = [("127.0.0.1", port.laddr.port) for port in ports if port.status == psutil.CONN_LISTEN]
         said: list[bytes] = []
 
@@ -959,43 +991,23 @@ async def test_a_jar_of_a_job_is_not_to_be_had_from_sparks_ports(tmp_path: Path)
 
         await until(is_refused, "the answer of Spark's RPC port")
         assert not [each for each in said if b"the content of a jar" in each]
-    finally:
-        await driver.stop()
+
+    async def gone() -> bool:
+        return start_time(pid) != started
+
+    await until(gone, "the end of the driver")
+    with pytest.raises(DriverLostError, match="is gone"):
+        await LocalDriver.adopt(tmp_path / "driver" / "driver.json")
 
 
-@pytest.mark.parametrize("die_with_parent", [True, False])
-async def test_driver_and_the_process_that_started_it(tmp_path: Path, die_with_parent: bool) -> None:
-    code = f"""
-        import asyncio, os, signal, sys
-        from pathlib import Path
-        from runtime.spark.driver.launch import DriverOptions
-        from runtime.spark.driver.local import LocalDriver
-        directory = Path(sys.argv[1])
-        options = DriverOptions(
-            directory, directory / "spark.log", master="local[1]", archive_dir=None, die_with_parent={die_with_parent}
-        )
-        driver = asyncio.run(LocalDriver.start(options))
-        print(driver.info.pid, driver.info.start_time, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    arguments = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
-    done = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    pid, started = map(int, done.stdout.split())
-    if die_with_parent:
-
-        async def gone() -> bool:
-            return start_time(pid) != started
-
-        await until(gone, "the end of the driver")
-        with pytest.raises(DriverLostError, match="is gone"):
-            await LocalDriver.adopt(tmp_path / "driver.json")
-    else:
-        driver = await LocalDriver.adopt(tmp_path / "driver.json")
-        assert driver.info.pid == pid
-        assert await driver.ping()
-        await stop_leaves_no_process_and_death_is_noticed(driver)
-        assert start_time(pid) != started
+async def test_a_driver_outlives_the_process_that_started_it(tmp_path: Path) -> None:
+    with started_elsewhere(tmp_path, "lives") as (pid, started):
+        pass
+    driver = await LocalDriver.adopt(tmp_path / "driver" / "driver.json")
+    assert driver.info.pid == pid
+    assert await driver.ping()
+    await stop_leaves_no_process_and_death_is_noticed(driver)
+    assert start_time(pid) != started
 
 
 async def stop_leaves_no_process_and_death_is_noticed(driver: LocalDriver) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from runtime.ids import JobID, JobVertexID
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.errors import JobVertexNotFoundError
 from runtime.protocol.streaming_query import BackPressureLevel
-from tests.cluster_harness import Cluster, await_value, started
+from tests.cluster_harness import Cluster, await_value
 from tests.job_files import write_job
 from tests.rest_client import RestClient
 
@@ -158,19 +158,12 @@ else:
 """
 
 
-@pytest.fixture(scope="module")
-def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that restarts at once."""
-    yield from started(
-        tmp_path_factory.mktemp("q"),
-        "taskmanager.numberOfTaskSlots=3",
-        "restart-strategy.type=fixed-delay",
-        "restart-strategy.fixed-delay.attempts=20",
-        "restart-strategy.fixed-delay.delay=0s",
-        "task.cancellation.timeout=30s",  # what hangs in its batch is ended by force
-        "task.streaming.failure-grace=8s",  # beyond any pause of a busy machine
-        "task.streaming.no-progress-timeout=60s",
-    )
+# A job is restarted at once, each time.
+RESTARTS = (
+    *("-D", "restart-strategy.type=fixed-delay", "-D", "restart-strategy.fixed-delay.attempts=20"),
+    *("-D", "restart-strategy.fixed-delay.delay=0s"),
+)
+NO_RESTARTS = ("-D", "restart-strategy.type=none")
 
 
 def queries(cluster: Cluster, job_id: str) -> dict[str, dict[str, Any]]:
@@ -194,14 +187,14 @@ def await_query(
     return found[-1]
 
 
-def test_a_query_is_seen_with_its_figures_and_a_slow_one_presses_back(streaming: Cluster, tmp_path: Path) -> None:
-    job_id = streaming.submit(write_job(tmp_path, TWO_QUERIES))
-    slow = await_query(streaming, job_id, "slow", lambda query: (query["back_pressure"] or {}).get("level") == "high")
+def test_a_query_is_seen_with_its_figures_and_a_slow_one_presses_back(cluster: Cluster, tmp_path: Path) -> None:
+    job_id = cluster.submit(write_job(tmp_path, TWO_QUERIES))
+    slow = await_query(cluster, job_id, "slow", lambda query: (query["back_pressure"] or {}).get("level") == "high")
     assert slow["trigger_interval_ms"] == 100
     assert slow["progress"]["duration_ms"] > 100
     assert slow["back_pressure"]["busy"] > 1
-    await_query(streaming, job_id, "easy", lambda query: query["progress"] is not None)
-    rest = RestClient.of(streaming)
+    await_query(cluster, job_id, "easy", lambda query: query["progress"] is not None)
+    rest = RestClient.of(cluster)
     (vertex,) = rest.get(f"/v1/jobs/{job_id}")["vertices"]
 
     def told() -> dict[str, Any]:
@@ -212,14 +205,14 @@ def test_a_query_is_seen_with_its_figures_and_a_slow_one_presses_back(streaming:
     pressure = rest.get(f"/v1/jobs/{job_id}/vertices/{vertex['id']}/backpressure")
     assert (pressure["status"], pressure["backpressure-level"]) == ("ok", "high")
     assert pressure["subtasks"][0]["ratio"] > 0
-    with streaming.client() as client:
+    with cluster.client() as client:
         dispatcher = client.lookup("dispatcher", DispatcherGateway)
         stats = dispatcher.request_operator_back_pressure_stats(JobID(job_id), JobVertexID(vertex["id"])).result()
         with pytest.raises(JobVertexNotFoundError, match=f"its tasks are {vertex['id']}"):
             dispatcher.request_operator_back_pressure_stats(JobID(job_id), JobVertexID("0" * 32)).result()
     assert stats is not None
     assert stats.level is BackPressureLevel.HIGH
-    shown = streaming.run("job", "info", job_id).stdout
+    shown = cluster.run("job", "info", job_id).stdout
     assert "BACK PRESSURE" in shown
 
     def history() -> dict[str, Any]:
@@ -233,79 +226,85 @@ def test_a_query_is_seen_with_its_figures_and_a_slow_one_presses_back(streaming:
     assert (seen["vertex-id"], seen["id"], seen["run-id"]) == (vertex["id"], slow["id"], slow["run_id"])
     assert seen["batches"] == sorted(set(seen["batches"]))
     assert min(seen["batch-durations"]) > 100
-    streaming.run("job", "cancel", job_id)
-    streaming.await_status(job_id, "CANCELED")
+    cluster.run("job", "cancel", job_id)
+    cluster.await_status(job_id, "CANCELED")
     assert history()["timestamps"][: len(seen["timestamps"])] == seen["timestamps"]
 
 
-def test_rows_are_counted_on_spark_connect_too(streaming: Cluster, tmp_path: Path) -> None:
-    job_id = streaming.submit(write_job(tmp_path, PIPELINE))
-    query = await_query(streaming, job_id, "counts", lambda query: (query["progress"] or {}).get("rows", 0) > 0)
+def test_rows_are_counted_on_spark_connect_too(cluster: Cluster, tmp_path: Path) -> None:
+    job_id = cluster.submit(write_job(tmp_path, PIPELINE))
+    query = await_query(cluster, job_id, "counts", lambda query: (query["progress"] or {}).get("rows", 0) > 0)
     assert query["trigger_interval_ms"] == 500
     assert query["progress"]["sources"][0]["rows"] == query["progress"]["rows"]
-    await_query(streaming, job_id, "counts", lambda query: (query["progress"] or {}).get("state_rows", 0) == 3)
-    streaming.run("job", "cancel", job_id)
-    streaming.await_status(job_id, "CANCELED")
+    await_query(cluster, job_id, "counts", lambda query: (query["progress"] or {}).get("state_rows", 0) == 3)
+    cluster.run("job", "cancel", job_id)
+    cluster.await_status(job_id, "CANCELED")
 
 
-@pytest.mark.parametrize(
-    ("how", "kind", "text"),
-    [
-        ("fail", "user-code", "streaming query troubled has failed, and the job's code keeps running: "),
-        (
-            "hang",
-            "runtime",
-            "streaming query troubled has made no progress for 60 s (task.streaming.",
-        ),
-    ],
-)
-def test_a_query_in_trouble_that_nobody_waits_for_fails_its_task_which_is_restarted(
-    streaming: Cluster, tmp_path: Path, how: str, kind: str, text: str
+def test_a_query_that_has_failed_and_that_nobody_waits_for_fails_its_task_which_is_restarted(
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    mended = tmp_path / "mended"
-    job_id = streaming.submit(write_job(tmp_path, TROUBLED), str(mended), how)
+    text = "streaming query troubled has failed, and the job's code keeps running: "
+    failure = fails_until_it_is_mended(cluster, tmp_path, "fail", text)
+    assert failure["kind"] == "user-code"
+    assert "this query is troubled" in failure["message"] + failure["traceback"]
+
+
+@pytest.mark.slow  # unit/test_query_supervision.py shows when a query is stuck; the test above what becomes of its task
+def test_a_query_that_hangs_fails_its_task_which_is_restarted(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster(
+        "task.cancellation.timeout=30s",  # what hangs in its batch is ended by force
+        "task.streaming.no-progress-timeout=60s",
+    )
+    text = "streaming query troubled has made no progress for 60 s (task.streaming."
+    assert fails_until_it_is_mended(cluster, tmp_path, "hang", text)["kind"] == "runtime"
+
+
+def fails_until_it_is_mended(cluster: Cluster, directory: Path, how: str, text: str) -> dict[str, Any]:
+    """Run a job with a query in trouble, which is mended after a failure that begins with *text*; returns that one."""
+    mended = directory / "mended"
+    job_id = cluster.submit(write_job(directory, TROUBLED), str(mended), how, options=RESTARTS)
 
     def failures() -> list[dict[str, Any]]:
-        history = streaming.job(job_id)["failure_history"]
+        history = cluster.job(job_id)["failure_history"]
         return [failure for failure in history if failure["message"].startswith(text)]
 
     await_value(failures)
     mended.touch()
-    failure = failures()[0]
-    assert failure["kind"] == kind
-    if how == "fail":
-        assert "this query is troubled" in failure["message"] + failure["traceback"]
     for name in ("good", "troubled"):
-        await_query(streaming, job_id, name, lambda query: (query["batch"] or 0) > 0)
-    job = streaming.job(job_id)
+        await_query(cluster, job_id, name, lambda query: (query["batch"] or 0) > 0)
+    job = cluster.job(job_id)
     assert job["state"] == "RUNNING"
     assert job["restarts"] >= 1
-    streaming.run("job", "cancel", job_id)
-    streaming.await_status(job_id, "CANCELED")
+    cluster.run("job", "cancel", job_id)
+    cluster.await_status(job_id, "CANCELED")
+    return failures()[0]
 
 
-def test_what_the_code_itself_sees_to_is_no_failure(streaming: Cluster, tmp_path: Path) -> None:
-    done = streaming.run("job", "run", str(write_job(tmp_path, ATTENDED)))
+def test_what_the_code_itself_sees_to_is_no_failure(cluster: Cluster, tmp_path: Path) -> None:
+    done = cluster.run("job", "run", str(write_job(tmp_path, ATTENDED)))
     assert done.stdout.split("\n")[:2] == ["seen to", "good"]
 
 
-def test_a_location_has_one_writer(streaming: Cluster, tmp_path: Path) -> None:
+def test_a_location_has_one_writer(cluster: Cluster, tmp_path: Path) -> None:
     script, location = write_job(tmp_path, LOCATED), tmp_path / "live"
-    job_id = streaming.submit(script, str(location))
-    await_query(streaming, job_id, "located", lambda query: query["batch"] is not None)
-    second = ("job", "run", "-D", "restart-strategy.type=none", str(script), "--", str(location))
-    refused = streaming.run(*second, check=False)
+    job_id = cluster.submit(script, str(location))
+    await_query(cluster, job_id, "located", lambda query: query["batch"] is not None)
+    second = ("job", "run", *NO_RESTARTS, str(script), "--", str(location))
+    refused = cluster.run(*second, check=False)
     assert refused.returncode == 1
     assert f"the checkpointLocation {location} is written to by job {job_id} (" in refused.stderr
-    assert streaming.job(job_id)["state"] == "RUNNING"
-    streaming.run("job", "cancel", job_id)
-    streaming.await_status(job_id, "CANCELED")
+    assert cluster.job(job_id)["state"] == "RUNNING"
+    cluster.run("job", "cancel", job_id)
+    cluster.await_status(job_id, "CANCELED")
     assert lock_holder(tmp_path / ".live.lease") is None
-    successor = streaming.submit(script, str(location))
-    await_query(streaming, successor, "located", lambda query: query["batch"] is not None)
+    successor = cluster.submit(script, str(location))
+    await_query(cluster, successor, "located", lambda query: query["batch"] is not None)
     assert lock_holder(tmp_path / ".live.lease") is not None
-    streaming.run("job", "cancel", successor)
-    streaming.await_status(successor, "CANCELED")
+    cluster.run("job", "cancel", successor)
+    cluster.await_status(successor, "CANCELED")
 
 
 def copy_if_there(source: str, target: str) -> None:
@@ -314,19 +313,28 @@ def copy_if_there(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def test_a_copy_that_is_begun_beside_its_original_ends_nothing(streaming: Cluster, tmp_path: Path) -> None:
+def test_a_copy_that_is_begun_beside_its_original_ends_nothing(cluster: Cluster, tmp_path: Path) -> None:
     script, place = write_job(tmp_path, LOCATED), tmp_path / "live"
-    original = streaming.submit(script, str(place))
-    own_id = await_query(streaming, original, "located", lambda query: query["batch"] is not None)["id"]
-    savepoint = streaming.run("job", "savepoint", original, str(tmp_path / "savepoints")).stdout.strip()
+    original = cluster.submit(script, str(place))
+    own_id = await_query(cluster, original, "located", lambda query: query["batch"] is not None)["id"]
+    savepoint = cluster.run("job", "savepoint", original, str(tmp_path / "savepoints")).stdout.strip()
 
     # Its savepoint, elsewhere, while it runs: the copy is another query.
-    copy = streaming.submit(script, str(tmp_path / "copy"), options=("--from", savepoint))
-    copied = await_query(streaming, copy, "located", lambda query: query["batch"] is not None)
+    copy = cluster.submit(script, str(tmp_path / "copy"), options=("--from", savepoint))
+    copied = await_query(cluster, copy, "located", lambda query: query["batch"] is not None)
     assert copied["id"] != own_id
-    assert streaming.job(original)["state"] == "RUNNING"
-    batch = await_query(streaming, original, "located", lambda query: query["batch"] is not None)["batch"]
-    await_query(streaming, original, "located", lambda query: query["id"] == own_id and query["batch"] > batch)
+    assert cluster.job(original)["state"] == "RUNNING"
+    batch = await_query(cluster, original, "located", lambda query: query["batch"] is not None)["batch"]
+    await_query(cluster, original, "located", lambda query: query["id"] == own_id and query["batch"] > batch)
+
+    def has_gone_on(job_id: str, query_id: str) -> None:
+        await_query(cluster, job_id, "located", lambda query: query["id"] == query_id)
+        ended = [failure for failure in cluster.job(job_id)["failure_history"] if "stopped" in failure["message"]]
+        assert ended == []
+
+    has_gone_on(copy, copied["id"])
+    cluster.run("job", "cancel", copy)  # there are two slots
+    cluster.await_status(copy, "CANCELED")
 
     # The same id where it is insisted upon, and files that were copied by hand: refused, also where the script lets
     # Spark stop what runs. Hidden files are left out: the query writes them and gives them another name meanwhile.
@@ -339,62 +347,62 @@ def test_a_copy_that_is_begun_beside_its_original_ends_nothing(streaming: Cluste
         (script, "same id", insists),
         (write_job(tmp_path, obliging, "obliging.py"), "by hand", ()),
     ):
-        options = (*options, "-D", "restart-strategy.type=none")
-        refused = streaming.run("job", "run", *options, str(job), "--", str(tmp_path / location), check=False)
+        refused = cluster.run(
+            "job", "run", *options, *NO_RESTARTS, str(job), "--", str(tmp_path / location), check=False
+        )
         assert refused.returncode == 1
         assert f"a query with its id ({own_id}) runs in this Spark driver already" in refused.stderr, refused.stderr
-    for job_id, query_id in ((original, own_id), (copy, copied["id"])):
-        await_query(streaming, job_id, "located", lambda query: query["id"] == query_id)  # noqa: B023
-        ended = [failure for failure in streaming.job(job_id)["failure_history"] if "stopped" in failure["message"]]
-        assert ended == []
-    streaming.run("job", "cancel", copy)
+    has_gone_on(original, own_id)
 
     # Elsewhere, after it has ended: the same query goes on there.
-    stopped = streaming.run("job", "stop", "--savepoint", str(tmp_path / "savepoints"), original).stdout.strip()
-    moved = streaming.submit(script, str(tmp_path / "moved"), options=("--from", stopped))
-    await_query(streaming, moved, "located", lambda query: query["id"] == own_id)
-    streaming.run("job", "cancel", moved)
+    stopped = cluster.run("job", "stop", "--savepoint", str(tmp_path / "savepoints"), original).stdout.strip()
+    moved = cluster.submit(script, str(tmp_path / "moved"), options=("--from", stopped))
+    await_query(cluster, moved, "located", lambda query: query["id"] == own_id)
+    cluster.run("job", "cancel", moved)
 
 
 @pytest.mark.parametrize(
     ("when", "query", "cause"),
-    [("now", "poisoned", "this row is poison"), ("before", "useless", "this query is of no use")],
+    [
+        # unit/test_query_stop.py shows it, too
+        pytest.param("now", "poisoned", "this row is poison", marks=pytest.mark.slow),
+        ("before", "useless", "this query is of no use"),
+    ],
 )
 def test_a_drain_in_which_a_query_has_failed_has_failed(
-    streaming: Cluster, tmp_path: Path, when: str, query: str, cause: str
+    cluster: Cluster, tmp_path: Path, when: str, query: str, cause: str
 ) -> None:
     source, savepoints = tmp_path / "in", tmp_path / "savepoints"
     source.mkdir()
     (source / "0.txt").write_text("a row\n")
-    options = ("-D", "restart-strategy.type=none")
     arguments = str(source), str(tmp_path / "live"), when
-    job_id = streaming.submit(write_job(tmp_path, POISONED), *arguments, options=options)
-    await_query(streaming, job_id, "poisoned", lambda query: query["batch"] is not None)
+    job_id = cluster.submit(write_job(tmp_path, POISONED), *arguments, options=NO_RESTARTS)
+    await_query(cluster, job_id, "poisoned", lambda query: query["batch"] is not None)
     if when == "now":
         (tmp_path / "1.txt").write_text("poison\n")
         (tmp_path / "1.txt").rename(source / "1.txt")
     else:
-        await_value(lambda: "seen to" in streaming.run("job", "logs", job_id).stdout)
-    stopped = streaming.run("job", "stop", "--savepoint", str(savepoints), "--drain", job_id, check=False)
+        await_value(lambda: "seen to" in cluster.run("job", "logs", job_id).stdout)
+    stopped = cluster.run("job", "stop", "--savepoint", str(savepoints), "--drain", job_id, check=False)
     assert stopped.returncode == 1, stopped
     assert stopped.stdout == "", "there is no savepoint"
     assert cause in stopped.stderr, stopped.stderr
     if when == "before":  # otherwise the job may fail by itself before the drain begins, or while it is under way
         assert query in stopped.stderr
     assert not savepoints.exists() or list(savepoints.iterdir()) == []
-    failed = streaming.await_status(job_id, "FAILED")
+    failed = cluster.await_status(job_id, "FAILED")
     assert failed["failure"]["kind"] == "user-code"
-    again = streaming.run("job", "stop", "--savepoint", str(savepoints), job_id, check=False)
+    again = cluster.run("job", "stop", "--savepoint", str(savepoints), job_id, check=False)
     assert (again.returncode, "is FAILED already" in again.stderr) == (1, True)
 
 
 def test_a_query_that_nobodys_will_has_ended_is_lost_and_what_is_finished_keeps_its_figures(
-    streaming: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.txt").write_text("a row\n")
-    job_id = streaming.submit(write_job(tmp_path, ENDED), str(tmp_path / "in"), str(tmp_path / "live"))
-    job = streaming.await_status(job_id, "FINISHED")
+    job_id = cluster.submit(write_job(tmp_path, ENDED), str(tmp_path / "in"), str(tmp_path / "live"), options=RESTARTS)
+    job = cluster.await_status(job_id, "FINISHED")
     lost = [failure for failure in job["failure_history"] if failure["message"].startswith("streaming query ended has")]
     assert [failure["kind"] for failure in lost] == ["runtime"]
     assert [query["name"] for query in job["tasks"][0]["attempts"][-1]["queries"]] == ["ended"]

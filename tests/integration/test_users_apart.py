@@ -159,6 +159,7 @@ def test_without_the_guard_a_job_reads_what_another_users_has_left_in_the_driver
     people.end(victims[1])
 
 
+@pytest.mark.slow  # unit/test_worker_allocator.py shows whom workers are asked for; test_elastic starts some
 def test_workers_on_demand_come_for_each_user(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     people = Two(make_cluster("resourcemanager.driver=process", "taskmanager.numberOfTaskSlots=2"), tmp_path)
     jobs = {user: people.start(user, "victim", user) for user in ("ada", "bob")}
