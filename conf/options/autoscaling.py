@@ -7,7 +7,7 @@ from conf.values import Boolean, Duration, Integer, IntegerRange
 
 
 class AutoscalingOptions:
-    """Automatic rescaling of streaming queries (`docs/checkpoints.md`, "Automatic rescaling"). It is off by default."""
+    """Automatic rescaling of streaming queries (`docs/rescaling.md`, "Automatic rescaling"). It is off by default."""
 
     PARTITIONS = option(
         "autoscaling.partitions",
