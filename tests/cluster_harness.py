@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,10 @@ class Cluster:
     directory: Path
     settings: tuple[str, ...] = ()
     tree: Path = ROOT
+
+    def with_settings(self, *settings: str) -> Cluster:
+        """The same cluster with further options of its commands: those of a job are that job's own."""
+        return replace(self, settings=(*self.settings, *settings))
 
     def command(self, *arguments: str) -> list[str]:
         """The command line of one command; options follow the command's words."""
