@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tests.waiting import PATIENCE_S
 NO_WARM_UP, WARM_UP = (f"taskmanager.spark.warm-up={value}" for value in ("false", "true"))  # 15 s of CPU time
 NO_FURTHER_WARM_UP = "taskmanager.spark.warm-up-queries=0"  # tests share the cores, and look at what is at rest
 FEWER_READY = "taskmanager.task-pool.size=4"
+START = ("cluster.start-timeout=10min", "taskmanager.spark.start-timeout=10min")  # no busy machine needs them
 LEASE = "high-availability.lease=10s"  # no leader of a busy machine, whose disk may stand still, loses its latch
 GROUPS = ("job", "cluster", "user", "token", "queue")
 """Commands of two words that need a cluster."""
@@ -68,6 +69,10 @@ class Cluster:
     settings: tuple[str, ...] = ()
     tree: Path = ROOT
 
+    def with_settings(self, *settings: str) -> Cluster:
+        """The same cluster with further options of its commands: those of a job are that job's own."""
+        return replace(self, settings=(*self.settings, *settings))
+
     def command(self, *arguments: str) -> list[str]:
         """The command line of one command; options follow the command's words."""
         words = [word for word in arguments if not word.startswith("-")][: 1 + (arguments[0] in GROUPS)]
@@ -80,6 +85,7 @@ class Cluster:
             NO_FURTHER_WARM_UP,
             FEWER_READY,
             LEASE,
+            *START,
             *self.settings,
         ]
         flags = [part for option in options for part in ("-D", option)]

@@ -42,7 +42,11 @@ def clusters_of_all() -> list[Cluster]:
 def cluster(tmp_path_factory: pytest.TempPathFactory, clusters_of_all: list[Cluster]) -> Iterator[Cluster]:
     """One cluster for all tests that leave it as they found it: one TaskExecutor with two slots; it writes traces."""
     directory = tmp_path_factory.mktemp("c")
-    for made in started(directory, WARM_UP, f"traces.directory={directory / 'traces'}"):
+    settings = (
+        f"traces.directory={directory / 'traces'}",
+        "task.cancellation.timeout=5min",  # a query that is drained on a busy machine takes its time
+    )
+    for made in started(directory, WARM_UP, *settings):
         clusters_of_all.append(made)
         yield made
         clusters_of_all.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
-from tests.job_files import PAUSED, TRIVIAL, write_job
+from tests.job_files import PAUSED, write_job
 
 OURS = "from understudy import Pipeline\n\n"
 IMPORT_ERROR = f"{OURS}import nothing_of_that_name\n\ndef pipeline(argv) -> Pipeline:\n    return None\n"
@@ -122,15 +122,20 @@ def test_a_job_that_nobody_knows(cluster: Cluster) -> None:
     assert "no job has the id or name 'xyz'" in refused(cluster, "job", "cancel", "xyz")
 
 
-def test_a_job_waits_for_a_slot_says_so_and_gives_up(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster("taskmanager.numberOfTaskSlots=1", "slot.request.timeout=15s")
-    holder = WaitingJob.start(cluster, tmp_path, text=PAUSED)
-    waiter = cluster.submit(write_job(tmp_path, TRIVIAL, "waiter.py"))
-    reason = "1 slot for task 'waiter'; the cluster has 1 slot(s) on 1 TaskExecutor(s), 0 free"
+def test_a_job_that_waits_for_a_slot_says_so(cluster: Cluster, tmp_path: Path) -> None:
+    holders = [WaitingJob.start(cluster, tmp_path, name, text=PAUSED) for name in ("one", "two")]
+    waiter = cluster.submit(write_job(tmp_path, "print('waited')\n", "waiter.py"))
+    reason = "1 slot for task 'waiter'; the cluster has 2 slot(s) on 1 TaskExecutor(s), 0 free"
     # Until the ResourceManager has said why, it is just "a slot".
     await_value(lambda: reason in cluster.job(waiter)["tasks"][0]["waiting_for"])
-    failed = cluster.await_status(waiter, "FAILED")
+    for holder in holders:
+        holder.release()
+    for job_id in (waiter, *(holder.job_id for holder in holders)):
+        cluster.await_status(job_id, "FINISHED")
+
+
+def test_a_job_without_a_slot_gives_up(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = make_cluster("taskmanager.count=0", "slot.request.timeout=1s")
+    failed = cluster.await_status(cluster.submit(write_job(tmp_path, "print('never')\n")), "FAILED")
     assert failed["failure"]["kind"] == "no-resource"
-    assert "no slot within 15 s" in failed["failure"]["message"]
-    holder.release()
-    cluster.await_status(holder.job_id, "FINISHED")
+    assert "no slot within 1 s" in failed["failure"]["message"]

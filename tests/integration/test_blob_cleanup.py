@@ -23,7 +23,7 @@ from runtime.protocol.dispatcher import DispatcherGateway
 from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
 from tests.job_files import PAUSED
 
-AGE_S = 25
+AGE_S = 12
 SETTINGS = ("blob.service.cleanup.interval=0.5s", f"blob.service.cleanup.ttl={AGE_S}s")
 
 

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from runtime.notebook import connect
-from tests.cluster_harness import ROOT, Cluster, await_value
+from tests.cluster_harness import ROOT, Cluster
 from tests.job_files import write_job
 from tests.rest_client import RestClient
 from tests.waiting import PATIENCE_S
@@ -209,16 +206,3 @@ def test_what_is_of_this_machine_does_not_follow_the_url(
     assert stopped.returncode == 69
     assert "no cluster runs" in stopped.stderr
     assert cluster.json("status")["cluster"]["cluster_id"] == "default"
-
-
-def test_a_handle_survives_the_loss_of_a_master(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    pair = make_cluster("taskmanager.count=0", "high-availability.lease=5s", masters=2)
-    first, second = RestClient.of(pair), RestClient.of(pair, "rest-1")
-    with connect(f"{first.url},{second.url}", token=first.token) as cluster:
-        job = cluster.submit(write_job(tmp_path, "print('waits for a worker')\n"))
-        assert len({process.name for process in cluster.client.status().processes}) >= 8
-        os.kill(pair.pid_of("master"), signal.SIGKILL)
-        assert not job.status.is_terminal
-        await_value(lambda: pair.leaders().get("dispatcher") == "dispatcher-1")
-        assert not job.status.is_terminal
-        assert job.cancel().value == "CANCELED"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.savepoint import read_savepoint
 from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoints import OperationState
-from tests.cluster_harness import ROOT, Cluster, await_value, paths_below, started
+from tests.cluster_harness import ROOT, Cluster, await_value, paths_below
 from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
 from tests.json_output import parsed
@@ -72,16 +71,15 @@ RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 
 
 @pytest.fixture(scope="module")
-def checkpointed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that checkpoints often and restarts at once."""
-    yield from started(
-        tmp_path_factory.mktemp("c"),
+def checkpointed(cluster: Cluster) -> Cluster:
+    """The cluster of all, where the jobs of this file checkpoint often and restart at once."""
+    return cluster.with_settings(
         "execution.checkpointing.interval=1s",
         "execution.checkpointing.num-retained=2",
+        "restart-strategy.type=fixed-delay",
         "restart-strategy.fixed-delay.attempts=20",
         "restart-strategy.fixed-delay.delay=200ms",
         "spark.sql.session.timeZone=UTC",
-        "task.cancellation.timeout=5min",  # a busy machine takes its time to work a source off
     )
 
 
@@ -342,7 +340,7 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     latest = await_value(lambda: (now := rest.get(f"{job}/checkpoints")["latest"]["completed"])["id"] >= number and now)
     assert (latest["status"], latest["num_acknowledged_subtasks"]) == ("COMPLETED", 1)
     assert latest["state_size"] > 0
-    assert rest.get(f"{job}/checkpoints/config")["interval"] == 1000
+    assert rest.get(f"{job}/checkpoints/config")["mode"] == "exactly_once"
     ((vertex, part),) = latest["tasks"].items()
     assert (part["state_size"], part["num_acknowledged_subtasks"]) == (latest["state_size"], 1)
 

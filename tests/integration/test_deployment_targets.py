@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from tests.cluster_harness import ROOT, Cluster, await_value
-from tests.job_files import WAITING, write_job
+from tests.job_files import PAUSED, write_job
 from tests.waiting import PATIENCE_S
 
 FAST = ("high-availability.lease=3s", "heartbeat.interval=1s", "heartbeat.timeout=10s")
@@ -34,15 +34,15 @@ def note(directory, what):
     with (Path(directory) / what).open("a") as file:
         file.write("x")
 
-def total(spark, directory):
+def total(directory):
     note(directory, "first")
-    return spark.range(1000).selectExpr("sum(id) AS total").first().total
+    return sum(range(1000))
 
-def count(spark, directory, rows):
+def count(directory, rows):
     note(directory, "second")
     while not (Path(directory) / "gate").exists():
         time.sleep(0.05)
-    return spark.range(rows).count()
+    return rows
 
 if __name__ == "__main__":
     note(sys.argv[1], "main")
@@ -68,7 +68,7 @@ def run_in_background(cluster: Cluster, *arguments: str) -> subprocess.Popen[str
 def assert_nothing_is_left(cluster: Cluster) -> None:
     """No process of it runs, and only what its user may want lies in its directory."""
     assert cluster.processes() == {}
-    assert {path.name for path in cluster.directory.iterdir()} <= {"log", "archive", "checkpoints"}
+    assert {path.name for path in cluster.directory.iterdir()} <= {"log", "archive", "checkpoints", "history"}
 
 
 def test_a_per_job_cluster_outlives_its_master_but_not_its_job(tmp_path: Path) -> None:
@@ -96,7 +96,9 @@ def test_a_per_job_cluster_outlives_its_master_but_not_its_job(tmp_path: Path) -
 
 def test_a_per_job_cluster_goes_on_without_its_client_and_ends_by_itself(tmp_path: Path) -> None:
     cluster, gate = Cluster(tmp_path / "c"), tmp_path / "gate"
-    client = run_in_background(cluster, "--target=per-job", str(write_job(tmp_path, WAITING)), "--", str(gate))
+    client = run_in_background(
+        cluster, "--target=per-job", str(write_job(tmp_path, f"{PAUSED}print('the end')\n")), "--", str(gate)
+    )
     try:
         await_value(lambda: Path(f"{gate}.began").exists() or client.poll() is not None)
         assert client.poll() is None, client.communicate()
@@ -111,7 +113,7 @@ def test_a_per_job_cluster_goes_on_without_its_client_and_ends_by_itself(tmp_pat
         client.kill()
         cluster.run("stop", check=False)
     kept = cluster.directory / "log" / f"job-{job['job_id']}"
-    assert [path.read_text() for path in kept.glob("*.stdout")] == ["rows 8\n"]
+    assert [path.read_text() for path in kept.glob("*.stdout")] == ["the end\n"]
 
 
 def test_an_application_outlives_its_master_and_its_main_and_runs_no_job_twice(tmp_path: Path) -> None:

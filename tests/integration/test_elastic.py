@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
-from tests.job_files import TRIVIAL, WAITING, write_job
+from tests.job_files import PAUSED, write_job
 from tests.processes import lives
 
 
@@ -44,7 +44,7 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
     assert worker_of(cluster) == 0
 
     gate = tmp_path / "gate"
-    job = WaitingJob(cluster.submit(write_job(tmp_path, WAITING), str(gate)), gate)
+    job = WaitingJob(cluster.submit(write_job(tmp_path, PAUSED), str(gate)), gate)
     await_value(lambda: job.starts == 1)  # a worker comes first
     first = worker_of(cluster)
     kill_worker(first)
@@ -52,7 +52,7 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
     second = worker_of(cluster)
     assert second not in (0, first)
 
-    waiting = cluster.submit(write_job(tmp_path, TRIVIAL, "second.py"))
+    waiting = cluster.submit(write_job(tmp_path, "print('second')\n", "second.py"))
     reason = "there may be at most 1 (slotmanager.number-of-slots.max)"
     # Until the ResourceManager has said why, it is just "a slot".
     await_value(lambda: reason in cluster.job(waiting)["tasks"][0]["waiting_for"])

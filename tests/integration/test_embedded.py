@@ -135,6 +135,7 @@ def test_a_killed_task_executor_is_replaced_and_a_killed_program_leaves_nothing(
     await_value(lambda: not any(start_time(pid) for pid in processes) and not _left(tmp_path))
 
 
+@pytest.mark.slow  # unit/test_embedded.py shows what is told of an interruption, and of workers of another Python
 def test_a_query_stopped_in_a_batch_and_workers_of_another_python(environment: dict[str, str], tmp_path: Path) -> None:
     script, other = tmp_path / "program.py", tmp_path / "bin" / "python3"
     script.write_text(STOPPED_IN_A_BATCH)

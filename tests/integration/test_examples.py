@@ -95,7 +95,14 @@ def test_a_pipeline_of_sql(environ: dict[str, str]) -> None:
     }
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+# That of the models maps a function over jobs as train_models.py does, and is executed as the other one.
+LONG = {"models"}
+
+
+@pytest.mark.parametrize(
+    "notebook",
+    [pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ()) for path in NOTEBOOKS],
+)
 def test_a_notebook_shows_what_is_stored_in_it(
     notebook: Path, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,6 @@ LIMITS = (
     "taskmanager.task.cpu-time.limit=5s",
     "task.cancellation.timeout=10s",
     "restart-strategy.type=none",
-    "spark.sql.shuffle.partitions=2",
 )
 
 HUNGRY = """\
@@ -164,7 +163,7 @@ def test_a_task_over_its_limit_fails_and_says_why(
     assert done.returncode == 1
     assert error in done.stderr
     assert line in done.stderr
-    assert limited.run("job", "run", str(write_job(tmp_path, TRIVIAL, "next.py"))).stdout == "sum 499500\n"
+    assert limited.run("job", "run", str(write_job(tmp_path, "print('next')\n", "next.py"))).stdout == "next\n"
 
 
 def test_a_task_that_ignores_its_cancellation_is_ended_by_force(limited: Cluster, tmp_path: Path) -> None:
@@ -190,27 +189,27 @@ def test_what_cannot_be_ended_in_spark_ends_with_its_driver(limited: Cluster, tm
     assert done.stdout == "sum 499500\n"
 
 
-def test_pysparks_own_streaming_word_count_is_seen_and_ends_with_its_job(limited: Cluster) -> None:
+def test_pysparks_own_streaming_word_count_is_seen_and_ends_with_its_job(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE_S)
         script = EXAMPLES / "sql" / "streaming" / "structured_network_wordcount.py"
         host, port = server.getsockname()
-        job_id = limited.submit(script, host, str(port))
+        job_id = cluster.submit(script, host, str(port), options=("-D", "spark.sql.shuffle.partitions=2"))
         connections = [server.accept()[0]]  # Spark first looks what there is, then reads
         connections[0].sendall(TEXT.encode())
 
         def batch() -> dict[str, Any] | None:
-            queries = limited.job(job_id)["tasks"][0]["attempts"][-1]["queries"]
+            queries = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"]
             return queries[0] if queries and queries[0]["batch"] is not None else None
 
         query = await_value(batch)
         assert len(query["id"]) == len(query["run_id"]) == 36
-        page = limited.run("job", "info", job_id).stdout
+        page = cluster.run("job", "info", job_id).stdout
         assert query["id"] in page
         assert query["run_id"] in page
-        await_value(lambda: "question|    1" in limited.run("job", "logs", job_id).stdout)
-        limited.run("job", "cancel", job_id)
-        assert limited.job(job_id)["state"] == "CANCELED"
+        await_value(lambda: "question|    1" in cluster.run("job", "logs", job_id).stdout)
+        cluster.run("job", "cancel", job_id)
+        assert cluster.job(job_id)["state"] == "CANCELED"
         connections[0].settimeout(0)  # that is: now, for the query has ended with its job
         assert connections[0].recv(1) == b""
 

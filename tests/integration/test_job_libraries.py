@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster_harness import Cluster, await_value
@@ -147,17 +146,6 @@ def test_a_pipeline_uses_a_class_of_its_jar(cluster: Cluster, tmp_path: Path) ->
     without = cluster.run("job", "run", str(file), check=False)
     assert without.returncode == 1, "the jar was that job's own"
     assert "JarProbe" in without.stderr
-
-
-def test_requirements_are_installed_with_the_options_of_the_cluster(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    wheel(tmp_path, "3.0")
-    cluster = make_cluster(f"taskmanager.python.pip-options=--no-index --find-links {tmp_path}")
-    requirements = tmp_path / "requirements.txt"
-    requirements.write_text("library_probe >= 2\n")
-    script = write_job(tmp_path, "import library_probe\nprint(library_probe.VERSION)\n")
-    assert cluster.run("job", "run", "--requirements", str(requirements), str(script)).stdout == "3.0\n"
 
 
 JARS = """\

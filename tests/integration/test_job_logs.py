@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runtime.ids import JobID
-from runtime.job_logs import logs_owner
-from tests.cluster_harness import Cluster, attempt_of, await_value, paths_below
+from tests.cluster_harness import Cluster, attempt_of, await_value
+from tests.integration.test_deployment_offload import forget_files
 from tests.job_files import FAILING, write_job
 from tests.rest_client import RestClient
 from tests.waiting import PATIENCE_S
@@ -36,19 +34,14 @@ print("the end")
 WHOLE = ["stdout", "stderr", "taskexecutor", "spark"]
 """What is kept of an attempt that ended where it ran."""
 
-LONG = """\
-for number in range(3000):
-    print("line", number)
-"""
-
 
 def _starts(gate: Path) -> int:
     began = Path(f"{gate}.began")
     return len(began.read_text()) if began.exists() else 0
 
 
-def _begin(cluster: Cluster, tmp_path: Path) -> tuple[str, Path]:
-    gate = tmp_path / "gate"
+def _begin(cluster: Cluster, tmp_path: Path, name: str = "gate") -> tuple[str, Path]:
+    gate = tmp_path / name
     job_id = cluster.submit(write_job(tmp_path, TALKING), str(gate))
     await_value(lambda: _starts(gate) == 1)
     cluster.await_status(job_id, "RUNNING")
@@ -59,14 +52,6 @@ def _kept(job: dict[str, Any]) -> list[list[str]]:
     return [[log["name"] for log in attempt["logs"]] for attempt in job["tasks"][0]["attempts"]]
 
 
-def _forget_files(cluster: Cluster, job_id: str) -> None:
-    """Remove what the TaskExecutors have of a job: as if they were gone with their disks."""
-    found = list(cluster.directory.glob(f"*/tasks/{job_id}"))
-    assert found
-    for directory in found:
-        shutil.rmtree(directory)
-
-
 def _task_of(cluster: Cluster, job_id: str) -> int:
     for pid in cluster.processes():
         if job_id in attempt_of(pid):
@@ -74,7 +59,7 @@ def _task_of(cluster: Cluster, job_id: str) -> int:
     raise AssertionError(f"no process of job {job_id}")
 
 
-def test_logs_outlive_the_task_executor_and_the_dispatcher(
+def test_logs_outlive_the_task_executor_and_the_dispatcher_and_those_of_an_attempt_lost_with_it_are_kept(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = make_cluster()
@@ -83,8 +68,10 @@ def test_logs_outlive_the_task_executor_and_the_dispatcher(
     gate.touch()
     job = cluster.await_status(job_id, "FINISHED")
     assert _kept(job) == [WHOLE]
+    second, second_gate = _begin(cluster, tmp_path, "second")
     os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
-    _forget_files(cluster, job_id)
+    await_value(lambda: _starts(second_gate) == 2)
+    forget_files(cluster, job_id)
     done = cluster.run("job", "logs", job_id)
     assert done.stdout == "start 1\nthe end\n"
     assert "a remark\n" in done.stderr
@@ -96,20 +83,13 @@ def test_logs_outlive_the_task_executor_and_the_dispatcher(
     followed = cluster.run("job", "logs", "-f", job_id)
     assert (followed.stdout, followed.returncode) == ("start 1\nthe end\n", 0)
 
-
-def test_the_logs_of_an_attempt_that_was_lost_with_its_task_executor_are_kept(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    cluster = make_cluster()
-    job_id, gate = _begin(cluster, tmp_path)
-    os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
-    await_value(lambda: _starts(gate) == 2)
-    gate.touch()
-    cluster.await_status(job_id, "FINISHED")
-    # The JobMaster fetches them when the job is over; what a lost TaskExecutor logged itself was not the attempt's.
-    await_value(lambda: _kept(cluster.job(job_id)) == [["stdout", "stderr"], WHOLE])
-    _forget_files(cluster, job_id)
-    assert cluster.run("job", "logs", job_id).stdout == "start 1\nstart 2\nthe end\n"
+    # Of the job whose attempt was lost with its TaskExecutor. The JobMaster fetches them when the job is over; what a
+    # lost TaskExecutor logged itself was not the attempt's.
+    second_gate.touch()
+    cluster.await_status(second, "FINISHED")
+    await_value(lambda: _kept(cluster.job(second)) == [["stdout", "stderr"], WHOLE])
+    forget_files(cluster, second)
+    assert cluster.run("job", "logs", second).stdout == "start 1\nstart 2\nthe end\n"
 
 
 def test_logs_are_kept_while_the_job_master_and_the_blob_server_are_replaced(cluster: Cluster, tmp_path: Path) -> None:
@@ -123,7 +103,7 @@ def test_logs_are_kept_while_the_job_master_and_the_blob_server_are_replaced(clu
     gate.touch()
     job = cluster.await_status(job_id, "FINISHED")
     assert _kept(job) == [WHOLE, WHOLE], "the journal had the first, the second waited"
-    _forget_files(cluster, job_id)
+    forget_files(cluster, job_id)
     assert cluster.run("job", "logs", job_id).stdout == "start 1\nstart 2\nthe end\n"
 
 
@@ -164,31 +144,6 @@ def test_following_ends_as_the_job_does(cluster: Cluster, tmp_path: Path) -> Non
     assert interrupted.wait(PATIENCE_S) == 130
     gate.touch()
     cluster.await_status(job_id, "FINISHED")
-
-
-def test_a_long_log_is_kept_in_part_and_goes_with_its_job(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster("job.logs.max-size=4kb", "jobstore.max-capacity=1")
-    job_id = cluster.submit(write_job(tmp_path, LONG))
-    job = cluster.await_status(job_id, "FINISHED")
-    whole = "".join(f"line {number}\n" for number in range(3000))
-    assert cluster.run("job", "logs", job_id).stdout == whole, "while its TaskExecutor lives"
-    log = job["tasks"][0]["attempts"][0]["logs"][0]
-    assert log["kept"] <= 4096 < log["size"] == len(whole)
-    _forget_files(cluster, job_id)
-    lines = cluster.run("job", "logs", job_id).stdout.splitlines()
-    assert (lines[0], lines[-1]) == ("line 0", "line 2999")
-    assert any("bytes of this log were left out" in line for line in lines)
-
-    def blobs(of: str) -> list[Path]:
-        return [path for path in paths_below(cluster.directory) if path.is_file() and of in str(path)]
-
-    owner = logs_owner(JobID(job_id))
-    assert blobs(owner)
-    cluster.run("job", "run", str(write_job(tmp_path, "print(1)\n", "next.py")))  # in the place of the other
-    await_value(lambda: not [path for path in blobs(owner) if "/incoming/" not in str(path)])
-    gone = cluster.run("job", "logs", job_id, check=False)
-    assert gone.returncode == 1
-    assert "no job" in gone.stderr
 
 
 def test_a_failure_is_found_in_one_command_and_its_lines_by_its_id(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,14 +1,20 @@
-"""All that the command line answers as JSON on one real cluster, held against its schema; and how jobs are named."""
+"""All that the command line answers as JSON on one real cluster, held against its schema; and how jobs are named.
+
+At the end the cluster is stopped while a client waits for its job.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tests.cluster_harness import Cluster, await_value
+from tests.integration.test_attached_job import BEGUN, begin, output_of
+from tests.integration.test_attached_job import run as attached
 from tests.integration.test_checkpoints import STREAM
 from tests.job_files import FAILING, write_job
 from tests.json_output import parsed
 from tests.streaming_rows import Source
+from tests.waiting import PATIENCE_S
 
 
 def test_every_answer_is_as_its_schema_says_and_jobs_are_found_by_prefix_name_and_latest(
@@ -65,4 +71,14 @@ def test_every_answer_is_as_its_schema_says_and_jobs_are_found_by_prefix_name_an
     status = cluster.json("status")
     assert len(status["cluster"]["masters"]) == 2
     assert {job["state"] for job in status["jobs"]} == {"FINISHED", "FAILED"}
-    assert cluster.json("stop")["stopped"]
+
+    # Whoever waits for a job when the cluster is stopped is told so by the exit status, and whoever submits one then.
+    file, gate = begin(tmp_path)
+    with attached(cluster, file, gate) as process:
+        assert output_of(process).readline() == BEGUN
+        assert cluster.json("stop")["stopped"]
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 69, errors
+    again = cluster.run("job", "run", str(file), "--", gate, check=False)
+    assert again.returncode == 69
+    assert "remedy: " in again.stderr

@@ -17,7 +17,7 @@ from actors.receptionist import LeaderChanged
 from runtime.protocol.events import JobReachedTerminalState, TaskExecutorLost
 from tests.cluster_harness import Cluster
 from tests.integration.actors_kit import PATIENT
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import write_job
 from tests.waiting import PATIENCE_S
 
 EVENTS = (JobReachedTerminalState, LeaderChanged, TaskExecutorLost)
@@ -43,11 +43,6 @@ class Listener(Actor):
             self._heard.put(message)
 
 
-@pytest.fixture
-def cluster_of_its_own(make_cluster: Callable[..., Cluster]) -> Cluster:
-    return make_cluster()
-
-
 @contextlib.contextmanager
 def listening(cluster: Cluster) -> Iterator[tuple[ActorSystem, Any, Callable[..., Any], str]]:
     """An actor system with a listener: the system, the listener, what awaits a message, the cluster's address."""
@@ -66,16 +61,16 @@ def listening(cluster: Cluster) -> Iterator[tuple[ActorSystem, Any, Callable[...
         yield system, listener, await_message, address
 
 
-def test_a_users_actor_watches_the_dispatcher_and_hears_of_its_successor_and_of_the_end_of_a_job(
-    cluster_of_its_own: Cluster, tmp_path: Path
+def test_a_users_actor_watches_the_dispatcher_and_hears_of_its_successor_a_lost_task_executor_and_the_end_of_a_job(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    cluster = cluster_of_its_own
+    cluster = make_cluster()
     with listening(cluster) as (system, listener, await_message, address):
         listener.tell(f"{address}/user/dispatcher")
         ref = await_message(lambda told: hasattr(told, "path") and told.path == "/user/dispatcher")
         with pytest.raises(UnhandledMessageError, match="no use for a message of type str"):
             ref.ask("hello").result()
-        job = cluster.json("job", "run", "--json", str(write_job(tmp_path, TRIVIAL)))
+        job = cluster.json("job", "run", "--json", str(write_job(tmp_path, "print('ran')\n")))
         over = await_message(lambda told: isinstance(told, JobReachedTerminalState))
         assert (over.job_id, over.status) == (job["job_id"], "FINISHED")
         os.kill(cluster.pid_of("dispatcher"), signal.SIGKILL)
@@ -88,11 +83,6 @@ def test_a_users_actor_watches_the_dispatcher_and_hears_of_its_successor_and_of_
         assert again != ref
         with pytest.raises(ActorNotFound):
             system.actor_selection(f"{address}/user/nobody").resolve_one(1).result()
-
-
-def test_a_lost_task_executor_is_an_event(cluster_of_its_own: Cluster) -> None:
-    cluster = cluster_of_its_own
-    with listening(cluster) as (_, _, await_message, _):
         with cluster.client() as client:
             executor = client.task_managers()[0].registration
         os.kill(executor.pid, signal.SIGKILL)

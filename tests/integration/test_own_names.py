@@ -207,8 +207,11 @@ def run(cluster: Cluster, directory: Path, *arguments: str) -> str:
 
 
 def deliveries_of_kinds() -> list[Any]:
-    """Each way to bring it along is usual for one kind of job; for the other one it is a long form."""
-    usual = {("script", "zip"), ("pipeline", "wheel"), ("script", "archive"), ("pipeline", "modules")}
+    """Each way to bring it along is usual for one kind of job; for the other one it is a long form.
+
+    An archive is usual for the stream, below.
+    """
+    usual = {("script", "zip"), ("pipeline", "wheel"), ("pipeline", "modules")}
     cells = itertools.product(("script", "pipeline"), ("zip", "wheel", "archive", "modules"))
     return [pytest.param(*cell, marks=() if cell in usual else pytest.mark.slow) for cell in cells]
 
@@ -244,7 +247,7 @@ def test_a_stream_and_its_restart(
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "first.txt").write_text("1\n")
     script = write_job(tmp_path, STREAM)
-    run(cluster, project, "job", "run", *deliveries["zip"], str(script), "--", str(tmp_path))
+    run(cluster, project, "job", "run", *deliveries["archive"], str(script), "--", str(tmp_path))
     line = f"{DESCRIBED} ['{DESCRIBED}']"
     assert (tmp_path / "seen").read_text().splitlines() == [f"0 {line}", f"1 {line}"]
 
@@ -258,7 +261,7 @@ def test_a_pipelines_stream_and_its_restart(
     text = STREAM_PIPELINE.replace("{place!r}", repr(str(tmp_path / "seen")))
     file = write_job(project, text.replace("{rows!r}", repr(str(tmp_path / "in"))), "stream.py")
     restarted = ("-D", "restart-strategy.type=fixed-delay", "-D", "restart-strategy.fixed-delay.delay=100ms")
-    run(cluster, project, "job", "run", *restarted, *deliveries["archive"], str(file))
+    run(cluster, project, "job", "run", *restarted, *deliveries["zip"], str(file))
     line = f"{DESCRIBED} ['{DESCRIBED}']"
     assert (tmp_path / "seen").read_text().splitlines() == [f"0 {line}", f"1 {line}"]
 

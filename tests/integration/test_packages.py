@@ -1,14 +1,16 @@
-"""Maven packages of a cluster and of a job, without a network: one repository is a directory that the test makes."""
+"""Packages of a cluster and of a job, without a network: from directories that the tests make, Maven's and pip's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from runtime.environment.claims import Claim
 from runtime.spark.driver.packages import LOCK
-from tests.cluster_harness import Cluster, await_value
+from tests.cluster_harness import Cluster, await_value, started
+from tests.integration.test_job_libraries import wheel
 from tests.integration.test_settings import OWN, maven_repository
 from tests.job_files import write_job
 
@@ -20,19 +22,44 @@ FIND = (
 )
 
 
-def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
-    make_cluster: Callable[..., Cluster], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Its own driver starts with them, a job with the same ones shares it, and others end their job with one line."""
-    directory = tmp_path_factory.mktemp("p")  # of a short name: the line has to name it whole
-    repository = maven_repository(directory / "m2").as_uri()
-    cluster = make_cluster(
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("p")  # of a short name: a line has to name it whole
+
+
+@pytest.fixture(scope="module")
+def repository(directory: Path) -> str:
+    """The address of a repository of Maven."""
+    return maven_repository(directory / "m2").as_uri()
+
+
+@pytest.fixture(scope="module")
+def offline(directory: Path, repository: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that takes packages from directories alone, Maven's and pip's."""
+    yield from started(
+        tmp_path_factory.mktemp("c"),
         "taskmanager.spark.packages.offline=true",
         "spark.jars.packages=org.example:marker:1.0",
         f"spark.jars.repositories={repository}",
         f"spark.jars.ivy={directory / 'ivy'}",
+        f"taskmanager.python.pip-options=--no-index --find-links {directory}",
         "cluster.start-timeout=10 min",
     )
+
+
+def test_requirements_are_installed_with_the_options_of_the_cluster(offline: Cluster, directory: Path) -> None:
+    wheel(directory, "3.0")
+    requirements = directory / "requirements.txt"
+    requirements.write_text("library_probe >= 2\n")
+    script = write_job(directory, "import library_probe\nprint(library_probe.VERSION)\n", "probe.py")
+    assert offline.run("job", "run", "--requirements", str(requirements), str(script)).stdout == "3.0\n"
+
+
+def test_packages_of_a_cluster_that_fetches_nothing_from_the_network(
+    offline: Cluster, directory: Path, repository: str
+) -> None:
+    """Its own driver starts with them, a job with the same ones shares it, and others end their job with one line."""
+    cluster = offline
     script = write_job(directory, FIND)
     same = ("--packages", "org.example:marker:1.0", "--repositories", repository)
     done = cluster.run("job", "run", *same, str(script))

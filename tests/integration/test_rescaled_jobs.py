@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conf.options import StateBackend
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.names import savepoint_name
@@ -21,7 +21,8 @@ from runtime.checkpoint.savepoint import read_savepoint
 from runtime.cluster.documents import RescaledJob
 from runtime.ids import JobID, TriggerID
 from runtime.notebook import Job
-from tests.cluster_harness import Cluster, attempt_of, await_value, started
+from runtime.taskexecutor.spark_options import state_backend_properties
+from tests.cluster_harness import Cluster, attempt_of, await_value
 from tests.integration.test_checkpoints import STREAM
 from tests.job_files import write_job
 from tests.json_output import parsed
@@ -30,14 +31,12 @@ from tests.streaming_rows import Source, rows_of, rows_so_far
 
 
 @pytest.fixture(scope="module")
-def rocksdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose queries have state that can be rescaled, and checkpoint often."""
-    yield from started(
-        tmp_path_factory.mktemp("r"),
-        "state.backend.type=rocksdb",
+def rocksdb(cluster: Cluster) -> Cluster:
+    """The cluster of all, where the queries of this file have state that can be rescaled, and checkpoint often."""
+    return cluster.with_settings(
+        *(f"{key}={value}" for key, value in state_backend_properties(StateBackend.ROCKSDB).items()),
         "execution.checkpointing.interval=1s",
         "spark.sql.session.timeZone=UTC",
-        "task.cancellation.timeout=5min",
     )
 
 
@@ -67,21 +66,16 @@ def test_a_job_goes_on_from_a_savepoint_with_other_partitions(rocksdb: Cluster, 
     assert len(cluster.json("job", "list")) == jobs
     assert [path.name for path in (tmp_path / "savepoints").iterdir()] == [Path(savepoint).name]
 
-    other = tmp_path / "of-3"
-    words = "savepoint", "rescale", "--json", "--partitions", "3", "--to", str(other), savepoint
+    target = f"{savepoint}-5-partitions"
+    words = "savepoint", "rescale", "--json", "--partitions", "5", "--to", target, savepoint
     done = subprocess.run([sys.executable, "-m", "runtime.cluster", *words], capture_output=True, text=True, check=True)
     printed = parsed(words, done.stdout)
-    assert (printed["path"], printed["rescaled"]["path"], printed["rescaled"]["partitions"]) == (
-        str(other),
-        savepoint,
-        3,
-    )
-    assert read_savepoint(other).rescaled is not None
+    assert (printed["path"], printed["rescaled"]["path"], printed["rescaled"]["partitions"]) == (target, savepoint, 5)
+    assert read_savepoint(Path(target)).rescaled is not None
 
-    options = "--detach", "--from", savepoint, "--partitions"
-    resumed = cluster.run("job", "run", *options, "5", *arguments)
-    target = f"{savepoint}-5-partitions"
-    assert f"rescaled to 5 partitions: {target}\n" in resumed.stderr
+    # It is where `job run` would put it; tests/unit/test_job_rescale.py has what happens where it is not there.
+    resumed = cluster.run("job", "run", "--detach", "--from", savepoint, "--partitions", "5", *arguments)
+    assert f"{target} has 5 partitions: the job starts from it as it is\n" in resumed.stderr
     source.write(3)
     await_value(lambda: committed(live) > batch + 2)
     source.close()
@@ -91,10 +85,6 @@ def test_a_job_goes_on_from_a_savepoint_with_other_partitions(rocksdb: Cluster, 
     restored = cluster.job(resumed.stdout.strip())["checkpoints"]["latest_restored"]
     assert restored["path"] == target
     cluster.run("job", "cancel", resumed.stdout.strip())
-
-    same = cluster.run("job", "run", *options, "2", *arguments)
-    assert f"{savepoint} has 2 partitions: the job starts from it as it is\n" in same.stderr
-    cluster.run("job", "cancel", same.stdout.strip())
 
 
 def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: Cluster, tmp_path: Path) -> None:
@@ -145,23 +135,20 @@ def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: 
     goes_on_with(rescaled, 5, repeated=3)
 
     # Batches were committed since: what they did stays, and only the number of partitions is the former one.
-    words = "job", "rescale", "--undo", "--json", "--savepoint", str(tmp_path / "undone")
-    answer = parsed(words, cluster.run(*words, job_id).stdout)
-    undone = RescaledJob(job_id, 2, answer["savepoint"], answer["original"])
-    assert (answer["partitions"], Path(undone.original).parent) == (2, tmp_path / "undone")
-    before, after = (read_savepoint(Path(one.original)).queries[0].snapshot for one in (rescaled, undone))
-    assert after.batch_id > before.batch_id
-    goes_on_with(undone, 2)
-
     with cluster.client() as client:
         job: Job[Any] = Job(client, JobID(job_id))
-        again = asyncio.run(rescaled_in_a_loop(job, 3, tmp_path / "savepoints"))
-        assert (again.job_id, again.partitions) == (job_id, 3)
-        await_value(lambda: restored_from(cluster, job_id) == again.savepoint)
-        # No batch was committed since: the job goes back to the former savepoint itself.
-        back = job.undo_rescale()
-        assert back == RescaledJob(job_id, 2, again.original, again.savepoint)
-        goes_on_with(back, 2)
+        undone = asyncio.run(undone_in_a_loop(job, tmp_path / "undone"))
+    assert (undone.job_id, undone.partitions, Path(undone.original).parent) == (job_id, 2, tmp_path / "undone")
+    before, after = (read_savepoint(Path(one.original)).queries[0].snapshot for one in (rescaled, undone))
+    assert after.batch_id > before.batch_id
+    await_value(lambda: restored_from(cluster, job_id) == undone.savepoint)
+
+    # No batch was committed since: the job goes back to the former savepoint itself, and so to 5.
+    words = "job", "rescale", "--undo", "--json"
+    answer = parsed(words, cluster.run(*words, job_id).stdout)
+    back = RescaledJob(job_id, answer["partitions"], answer["savepoint"], answer["original"])
+    assert back == RescaledJob(job_id, 5, undone.original, undone.savepoint)
+    goes_on_with(back, 5)
 
     source.close()
     await_value(lambda: rows_so_far(sink) == source.expected)
@@ -243,9 +230,9 @@ def test_the_cluster_rescales_a_job_in_a_slot(rocksdb: Cluster, tmp_path: Path) 
     assert "has 5 partitions already" in history[2]["failure"]
 
 
-async def rescaled_in_a_loop(job: Job[Any], partitions: int, directory: Path) -> RescaledJob:
+async def undone_in_a_loop(job: Job[Any], directory: Path) -> RescaledJob:
     """As in a notebook, whose main thread runs an event loop."""
-    return job.rescale(partitions, directory=directory)
+    return job.undo_rescale(directory=directory)
 
 
 def restored_from(cluster: Cluster, job_id: str) -> str | None:

@@ -17,6 +17,7 @@ import pytest
 
 from runtime.job_file import read_job_file
 from runtime.jobgraph.json_form import to_json
+from runtime.notebook import connect
 from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.job_files import FAILING, PIPELINE, WAITING, write_job
 from tests.rest_client import Reply, RestClient
@@ -255,14 +256,20 @@ def test_a_killed_web_endpoint_comes_back_and_no_job_notices(
     assert (ended["restarts"], job.starts) == (0, 1)
 
 
-def test_the_endpoint_of_another_master_serves_too(make_cluster: Callable[..., Cluster]) -> None:
+def test_the_endpoint_of_another_master_serves_too_and_a_handle_survives_the_loss_of_the_first(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
     pair = make_cluster("taskmanager.count=0", "high-availability.lease=5s", masters=2)
     first, second = RestClient.of(pair), RestClient.of(pair, "rest-1")
     assert first.url != second.url
     await_value(lambda: sum(name.startswith("rest") for name in pair.leaders().values()) == 1)
     job_id = second.submit(b"print('waits for a worker')\n", "waits.py")
     await_value(lambda: line_of(first, job_id))
+    handle = connect(f"{first.url},{second.url}", token=first.token)
+    job = handle.submit(write_job(tmp_path, "print('waits for a worker')\n"))
+    assert len({process.name for process in handle.client.status().processes}) >= 8
     os.kill(pair.pid_of("master"), signal.SIGKILL)
+    assert not job.status.is_terminal
 
     def look() -> Any:
         reply = second.ask("GET", f"/v1/jobs/{job_id}")
@@ -274,3 +281,7 @@ def test_the_endpoint_of_another_master_serves_too(make_cluster: Callable[..., C
     await_value(look)
     assert second.ask("PATCH", f"/v1/jobs/{job_id}").status == 202
     await_value(lambda: line_of(second, job_id).get("state") == "CANCELED")
+    await_value(lambda: pair.leaders().get("dispatcher") == "dispatcher-1")
+    assert not job.status.is_terminal
+    assert job.cancel().value == "CANCELED"
+    handle.close()

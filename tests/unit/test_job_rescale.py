@@ -371,3 +371,15 @@ def test_a_start_with_other_partitions_needs_a_savepoint_that_is_seen_from_here(
     with pytest.raises(ClusterError, match="does not see the cluster's files"):
         _rescaled_start(Configuration(), cast("ClusterClient", client), str(checkpoint), 3)
     assert _rescaled_start(Configuration(), cast("ClusterClient", client), str(checkpoint), None) is None
+
+
+def test_a_start_rescales_a_copy_beside_the_savepoint_once(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = client.trigger_savepoint(JOB, None).path
+    target = f"{kept}-3-partitions"
+    starts = [RescaledStart(Configuration(), kept, number).make() for number in (3, 3, 2)]
+    assert (starts, client.plans) == ([target, target, kept], [(3, ["counts"])])
+    assert capsys.readouterr().err.splitlines()[-3:] == [
+        f"rescaled to 3 partitions: {target}",
+        f"{target} has 3 partitions: the job starts from it as it is",
+        f"{kept} has 2 partitions: the job starts from it as it is",
+    ]

@@ -12,6 +12,7 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from conf.configuration import Configuration
+from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.ids import TriggerID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.savepoints import SavepointWriter
@@ -19,7 +20,7 @@ from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, Oper
 from runtime.protocol.execution_state import JobStatus
 from runtime.rest import context as context_module
 from runtime.rest.errors import RestError
-from runtime.rest.handlers.checkpoints import directory_of, place_of
+from runtime.rest.handlers.checkpoints import NO_INTERVAL, config, directory_of, place_of
 from tests.unit.test_rest_app import Answer, Site
 from tests.unit.test_rest_messages import ID, READ, WRITE, graph
 from tests.waiting import PATIENCE_S
@@ -289,6 +290,12 @@ async def test_a_disposal_needs_a_path(site: Site) -> None:
     assert "savepoint-path is missing" in (await post(site, "/savepoint-disposal", {})).error
     for path in (None, "", "relative"):
         assert (await post(site, "/savepoint-disposal", {"savepoint-path": path})).status == 400
+
+
+def test_intervals_are_told_in_milliseconds() -> None:
+    for given, told in (({"execution.checkpointing.interval": "1s"}, 1000), ({}, NO_INTERVAL)):
+        settings = CheckpointCoordinatorConfiguration.of(Configuration.from_dict(given))
+        assert config(settings, "")["interval"] == told
 
 
 async def test_figures_are_those_of_the_job_and_of_its_tasks(site: Site) -> None:
