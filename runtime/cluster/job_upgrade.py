@@ -294,7 +294,7 @@ class JobUpgrader:
         self._note = note
         self._clock = clock
         self._pause = pause
-        self._savepoints = JobSavepoints(client, step, note)
+        self._savepoints = JobSavepoints(client, step, note, home)
 
     def upgrade(
         self,

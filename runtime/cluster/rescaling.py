@@ -161,6 +161,7 @@ class JobSavepoints:
         client: of the cluster. This process has to see the cluster's files.
         step: as of `JobRescaler`.
         note: as of `JobRescaler`.
+        home: the cluster's local directory of savepoints. Default: the cluster is asked for it.
     """
 
     def __init__(
@@ -168,8 +169,10 @@ class JobSavepoints:
         client: ClusterClient,
         step: Callable[[str, str], AbstractContextManager[None]],
         note: Callable[[str], object],
+        home: Path | None = None,
     ) -> None:
         self._client = client
+        self._home = home
         self._step = step
         self._note = note
 
@@ -183,7 +186,7 @@ class JobSavepoints:
 
     def directory(self, given: Path | None) -> Path | None:
         """Return the directory of a savepoint that is read here, which is local even if the cluster's is not."""
-        return given or (Path(known) if (known := self._client.overview().savepoint_dir) else None)
+        return given or self._home or (Path(known) if (known := self._client.overview().savepoint_dir) else None)
 
     def take(self, job_id: JobID, directory: Path | None, remedy: str, trigger_id: TriggerID | None = None) -> Path:
         """Make a savepoint of a job, which runs on.

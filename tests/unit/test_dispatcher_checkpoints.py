@@ -34,6 +34,7 @@ class Ended(Dispatcher):
 
     def __init__(self, directory: Path, figures: CheckpointStatsSnapshot, looks: int = 0) -> None:
         self._savepoint_dir = directory
+        self._savepoint_target = str(directory)
         self._archived = cast(Any, SimpleNamespace(checkpoints=figures))
         self._looks = looks
         self.asked: list[str] = []
