@@ -353,7 +353,7 @@ class JobCheckpoints:
             def ended(done: asyncio.Future[str]) -> None:
                 del self._preparing[trigger.trigger_id]
                 if not done.cancelled():
-                    done.exception()  # whoever has asked may have given up
+                    done.exception()  # those who have asked may have given up
 
             preparing.add_done_callback(ended)
         return await asyncio.shield(preparing)

@@ -240,8 +240,8 @@ MUTANTS = (
         "savepoint-found-by-the-dispatcher-not-synced",
         "The savepoint that only a lost JobMaster knew of is on the disk before the Dispatcher shows it as complete.",
         "runtime/dispatcher/endpoint.py",
-        "await self.run_blocking(sync_names, path)",
-        "_ = (path)",
+        "await self.run_blocking(sync_names, Path(place))",
+        "_ = (place)",
         ("unit/test_dispatcher_checkpoints.py::test_a_savepoint_that_only_a_lost_job_master_knew_of_is_found",),
     ),
     Mutant(

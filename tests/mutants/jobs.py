@@ -359,7 +359,7 @@ MUTANTS = (
         "savepoint-of-a-cell-unchecked",
         "A savepoint that cannot be read is refused before anything is submitted.",
         _SUBMISSION,
-        "    read_savepoint(path)  # raises before anything is submitted\n",
+        "    read_at(place)  # raises before anything is submitted\n",
         "",
         ("unit/test_notebook.py::test_a_savepoint_that_is_none_is_refused_before_anything_is_submitted",),
     ),

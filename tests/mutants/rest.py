@@ -172,6 +172,14 @@ MUTANTS = (
         ("unit/test_rest_savepoints.py::test_the_clusters_own_directories_are_no_place_for_savepoints",),
     ),
     Mutant(
+        "savepoint-at-any-url",
+        "By HTTP a savepoint's URL is below the one that the cluster has for them.",
+        _PATHS,
+        'if not allowed or not is_below(url, allowed.rstrip("/")):',
+        "if False:",
+        ("unit/test_rest_savepoints.py::test_a_url_is_named_over_http_only_below_the_clusters_own",),
+    ),
+    Mutant(
         "savepoint-behind-a-link",
         "Links are followed before a directory is compared with the cluster's own.",
         _PATHS,

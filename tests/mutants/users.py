@@ -667,4 +667,12 @@ MUTANTS = (
         "if False:",
         ("unit/test_page_login.py::test_a_token_is_renewed_and_the_log_out_revokes_it",),
     ),
+    Mutant(
+        "airflow-token-shown",
+        "The access of an Airflow connection is shown without its token.",
+        "runtime/airflow/task_jobs.py",
+        "token: str | None = field(default=None, repr=False)",
+        "token: str | None = field(default=None)",
+        ("unit/test_airflow.py::test_the_token_is_not_shown",),
+    ),
 )
