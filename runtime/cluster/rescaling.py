@@ -161,7 +161,7 @@ class JobSavepoints:
         client: of the cluster. This process has to see the cluster's files.
         step: as of `JobRescaler`.
         note: as of `JobRescaler`.
-        home: the cluster's local directory of savepoints. Default: the cluster is asked for it.
+        home: the cluster's local directory of savepoints. Default: the one that the cluster names.
     """
 
     def __init__(
