@@ -11,6 +11,9 @@ spark = SparkSession.builder.appName("trivial").getOrCreate()
 print("sum", spark.range(1000).selectExpr("sum(id) AS total").first().total)
 """
 
+# A job that only prints, for where it is enough that one runs: the first job of a Spark driver takes it seconds.
+PRINTING = 'print("sum", sum(range(1000)))\n'
+
 # Runs for as long as the file named by its argument is not there; says in other files that it has begun, and each time.
 WAITING = """\
 import sys, time

@@ -29,7 +29,7 @@ from runtime.protocol.master import MasterGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
 from tests.acting import acting
 from tests.cluster_harness import Cluster, WaitingJob, attempt_of, await_value, started
-from tests.job_files import PAUSED, TRIVIAL, write_job
+from tests.job_files import PAUSED, PRINTING, write_job
 from tests.waiting import PATIENCE_S
 
 HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S = 1, 10
@@ -56,7 +56,7 @@ def wait_for_leaders(cluster: Cluster, number: int) -> None:
 
 def test_a_standby_takes_over_from_a_killed_master_and_no_job_notices(pair: Cluster, tmp_path: Path) -> None:
     """The other master looks after Redis and the TaskExecutors, too."""
-    waiting = WaitingJob.start(pair, tmp_path)
+    waiting = WaitingJob.start(pair, tmp_path, text=PAUSED)
     kept = {name: pair.pid_of(name) for name in ("taskmanager-0", "tm:taskmanager-0", "redis")}
     attempt = pair.job(waiting.job_id)["tasks"][0]["attempts"][0]["attempt_id"]
     with pair.client() as notebook:
@@ -75,7 +75,7 @@ def test_a_standby_takes_over_from_a_killed_master_and_no_job_notices(pair: Clus
     assert (job["restarts"], waiting.starts) == (0, 1)
     assert [item["attempt_id"] for item in job["tasks"][0]["attempts"]] == [attempt]
 
-    second = WaitingJob.start(pair, tmp_path, "second")
+    second = WaitingJob.start(pair, tmp_path, "second", text=PAUSED)
     os.kill(kept["taskmanager-0"], signal.SIGKILL)
     await_value(lambda: pair.pid_of("taskmanager-0") not in (0, kept["taskmanager-0"]))
     await_value(lambda: second.starts == 2)
@@ -84,7 +84,7 @@ def test_a_standby_takes_over_from_a_killed_master_and_no_job_notices(pair: Clus
     second.release()
     pair.await_status(second.job_id, "FINISHED")
     assert second.starts == 2
-    assert pair.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
+    assert pair.run("job", "run", str(write_job(tmp_path, PRINTING, "after.py"))).stdout == "sum 499500\n"
 
 
 @pytest.mark.slow  # test_start_stop and the test below end masters in the same way

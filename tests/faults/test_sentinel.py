@@ -14,7 +14,7 @@ from tests.fakes.redis_replicas import (  # noqa: F401
     Servers,
     servers,
 )
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import PAUSED, PRINTING, write_job
 
 
 def holds_everything(replica: Server) -> bool:
@@ -41,7 +41,7 @@ def test_the_replica_takes_over_while_a_job_runs(
     await_value(lambda: sentinel.command("SENTINEL", "REPLICAS", SERVICE))
     url = f"redis+sentinel://:{PASSWORD}@127.0.0.1:{sentinel.port}/{SERVICE}/0?sentinel-password={SENTINEL_PASSWORD}"
     cluster = make_cluster(f"high-availability.redis.url={url}", "high-availability.lease=1s")
-    waiting = WaitingJob.start(cluster, tmp_path)
+    waiting = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     attempts = [attempt["attempt_id"] for attempt in cluster.job(waiting.job_id)["tasks"][0]["attempts"]]
     await_replicated(first, replica)
     first.kill()
@@ -52,5 +52,5 @@ def test_the_replica_takes_over_while_a_job_runs(
     job = cluster.await_status(waiting.job_id, "FINISHED")
     assert (job["restarts"], waiting.starts) == (0, 1)
     assert [attempt["attempt_id"] for attempt in job["tasks"][0]["attempts"]] == attempts
-    assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
+    assert cluster.run("job", "run", str(write_job(tmp_path, PRINTING, "after.py"))).stdout == "sum 499500\n"
     assert PASSWORD not in cluster.logs()

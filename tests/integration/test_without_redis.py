@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import PAUSED, PRINTING, write_job
 from tests.processes import lives
 
 NONE = "high-availability.type=none"
@@ -20,7 +20,7 @@ def test_components_are_replaced_while_a_job_runs_and_jobs_are_lost_with_the_mas
     cluster = own_cluster
     options = ("-D", NONE, "-D", "high-availability.lease=1s", "-D", "high-availability.memory-threshold=0 b")
     assert "lost with it" in cluster.run("start", *options).stderr
-    waiting = WaitingJob.start(cluster, tmp_path)
+    waiting = WaitingJob.start(cluster, tmp_path, text=PAUSED)
     attempts = [attempt["attempt_id"] for attempt in cluster.job(waiting.job_id)["tasks"][0]["attempts"]]
     for victim in ("dispatcher", f"jobmaster-{waiting.job_id}", "resourcemanager"):
         killed = cluster.pid_of(victim)
@@ -36,16 +36,16 @@ def test_components_are_replaced_while_a_job_runs_and_jobs_are_lost_with_the_mas
     job = cluster.await_status(waiting.job_id, "FINISHED")
     assert job["restarts"] == 0
     assert [attempt["attempt_id"] for attempt in job["tasks"][0]["attempts"]] == attempts
-    assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
+    assert cluster.run("job", "run", str(write_job(tmp_path, PRINTING, "after.py"))).stdout == "sum 499500\n"
 
     # With the master the jobs are lost, and nothing else is left.
-    lost = WaitingJob.start(cluster, tmp_path, "lost")
+    lost = WaitingJob.start(cluster, tmp_path, "lost", text=PAUSED)
     of_master = cluster.processes_of_master(0)
     for pid in of_master:
         with contextlib.suppress(ProcessLookupError):  # it ends with its master
             os.kill(pid, signal.SIGKILL)
     await_value(lambda: not any(map(lives, of_master)))
-    cluster.run("start", "-D", NONE)
+    cluster.run("start", "-D", NONE, "-D", "taskmanager.count=0")
     kept = {job["job_id"]: job["state"] for job in cluster.json("job", "list")}
     assert lost.job_id not in kept
     assert set(kept.values()) == {"FINISHED"}, "from the archive"
