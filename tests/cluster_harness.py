@@ -33,7 +33,8 @@ from tests.waiting import PATIENCE_S
 NO_WARM_UP, WARM_UP = (f"taskmanager.spark.warm-up={value}" for value in ("false", "true"))  # 15 s of CPU time
 NO_FURTHER_WARM_UP = "taskmanager.spark.warm-up-queries=0"  # tests share the cores, and look at what is at rest
 FEWER_READY = "taskmanager.task-pool.size=4"
-START = ("cluster.start-timeout=10min", "taskmanager.spark.start-timeout=10min")  # no busy machine needs them
+# More than a busy machine needs, and less than PATIENCE_S: a start that gives up cleans up.
+START = ("cluster.start-timeout=9min", "taskmanager.spark.start-timeout=8min")
 LEASE = "high-availability.lease=10s"  # no leader of a busy machine, whose disk may stand still, loses its latch
 GROUPS = ("job", "cluster", "user", "token", "queue")
 """Commands of two words that need a cluster."""
