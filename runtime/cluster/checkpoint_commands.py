@@ -125,7 +125,7 @@ def job_savepoint(configuration: Configuration, reference: str, directory: str |
     "--savepoint",
     "directory",
     type=_place,
-    help="The directory for the savepoint, or its URL.  [default: as of `job savepoint`]",
+    help="The directory for the savepoint, or its URL.  [default: as of `understudy job savepoint`]",
 )
 @click.option("--drain", is_flag=True, help="Let the queries first process all data of their sources.")
 @json_option

@@ -67,7 +67,17 @@ class Recorder:
 
 
 class Customer(threading.Thread):
-    """A client of the cluster: one job after the other, until it is told to stop; *lengths* are those of the jobs."""
+    """A client of the cluster: one job after the other, until it is told to stop.
+
+    Args:
+        cluster: where it submits, watches and cancels them.
+        scratch: a directory with the file of the jobs, in which they write their notes.
+        recorder: notes what it asks for and is told.
+        seed: of what it does.
+        stop: set when it is to end.
+        lengths: seconds that a job takes.
+        rest_s: seconds between two jobs.
+    """
 
     def __init__(
         self,
@@ -77,6 +87,7 @@ class Customer(threading.Thread):
         seed: int,
         stop: threading.Event,
         lengths: Sequence[float] = LENGTHS_S,
+        rest_s: float = 0.0,
     ) -> None:
         super().__init__(name=f"customer-{seed}")
         self._cluster = cluster
@@ -85,6 +96,7 @@ class Customer(threading.Thread):
         self._random = random.Random(seed)
         self._stop_now = stop
         self._lengths = lengths
+        self._rest_s = rest_s
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -92,6 +104,7 @@ class Customer(threading.Thread):
             with self._cluster.client() as client:
                 while not self._stop_now.is_set():
                     self._one_job(client)
+                    self._stop_now.wait(self._rest_s)
         except BaseException as error:  # the main thread raises it
             self.failure = error
 

@@ -14,6 +14,8 @@ from tests.job_files import write_job
 from tests.streaming_rows import Source, T, lost_and_doubled, rows_of, rows_so_far
 from tests.waiting import PATIENCE_S
 
+EVERY_S = 2.0
+"""Seconds between two files."""
 BEHIND = 10
 """So many files, each a batch, may wait for the query."""
 NAMED = 5
@@ -37,7 +39,7 @@ rows = spark.readStream.schema("at TIMESTAMP, key STRING").option("maxFilesPerTr
 rows = rows.withColumn("key", same("key")).withWatermark("at", "0 seconds")
 windows = rows.groupBy(F.window("at", "{WINDOW_MINUTES} minutes"), "key").count()
 writer = windows.selectExpr("window.start AS start", "key", "count").writeStream.queryName("counts").format("parquet")
-writer = writer.option("checkpointLocation", location).trigger(processingTime="100 milliseconds")
+writer = writer.option("checkpointLocation", location).trigger(processingTime="500 milliseconds")
 writer.start(sink).awaitTermination()
 """
 
@@ -63,7 +65,7 @@ class Companion:
 
 
 class StreamingQuery(Companion):
-    """Counts by windows what its source is given, a file in a second; at the end its sink has each row once.
+    """Counts by windows what its source is given, a file every two seconds; at the end its sink has each row once.
 
     Args:
         directory: for its files.
@@ -105,9 +107,9 @@ class StreamingQuery(Companion):
         return commits[-1], commits[-1] - commits[0] + 1 - len(commits)
 
     def _feed(self) -> None:
-        """A file in a second, as long as the query keeps up: what waits for it is no load."""
+        """A file every `EVERY_S`, as long as the query keeps up: what waits for it is no load."""
         written = 0
-        while not self._over.wait(1.0):
+        while not self._over.wait(EVERY_S):
             commits = [int(path.name) for path in (self._location / "commits").glob("[0-9]*")]
             if written - max(commits, default=-1) <= BEHIND:
                 self._source.write(1)

@@ -22,7 +22,7 @@ POSSIBLE = {
 }
 
 
-SHORT = 16
+SHORT = 10
 """So many kinds of deeds are enough in each run of the tests, of about fifty."""
 
 

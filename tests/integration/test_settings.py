@@ -87,7 +87,7 @@ def maven_repository(directory: Path) -> Path:
 
 
 def test_a_script_that_needs_settings_for_a_start_has_a_driver_with_them(cluster: Cluster, tmp_path: Path) -> None:
-    """In its text and on the command line; and the packages are fetched, and are on the class path."""
+    """In its text and on the command line; its packages are on the class path, and names in SQL in its directory."""
     house, repository = tmp_path / "house", maven_repository(tmp_path / "m2")
     text = (
         "from pyspark.sql import SparkSession\n"
@@ -103,12 +103,22 @@ def test_a_script_that_needs_settings_for_a_start_has_a_driver_with_them(cluster
         "jvm = spark.sparkContext._jvm.java.lang\n"
         "heap = getattr(jvm.Runtime, 'get' + 'Runtime')().maxMemory() >> 20\n"
         "print(spark.conf.get('spark.driver.memory'), heap > 2600, jvm.System.getProperty('mine'))\n"
+        "from pathlib import Path\n"
+        "Path('rows.csv').write_text('1\\n2\\n')\n"
+        "spark.sql(\"CREATE TEMPORARY VIEW here USING csv OPTIONS (path 'rows.csv')\")\n"
+        "print(spark.table('here').count(), jvm.System.getenv('STAGE'))\n"
         "loader = jvm.ClassLoader.getSystemClassLoader()\n"
         "print(loader.getResource('marker.txt') is not None, spark.conf.get('spark.jars.packages'))\n"
     )
     options = ("-D", "spark.driver.memory=2700m", "-D", "spark.driver.extraJavaOptions=-Dmine=yes")
+    options += ("--env", "STAGE=test")
     out, err = logs(cluster, write_job(tmp_path, text), *options)
-    assert out.splitlines() == ["local[2] 5 5", "2700m True yes", "True org.example:marker:1.0"]
+    assert out.splitlines() == [
+        "local[2] 5 5",
+        "2700m True yes",
+        "2 test",  # its directory is the job's, its environment too
+        "True org.example:marker:1.0",
+    ]
     assert (house / "mine").is_dir()
     (told,) = [line for line in err.splitlines() if OWN in line]
     for setting in ("default.parallelism", "driver.extraJavaOptions", "driver.memory", "jars.packages"):

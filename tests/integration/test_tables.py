@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.cluster_harness import Cluster, WaitingJob
-from tests.job_files import write_job
+from tests.job_files import PAUSED, write_job
 
 PRELUDE = "from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()\n"
 
@@ -39,17 +39,16 @@ def test_task_executors_see_each_others_tables_which_outlive_the_cluster(own_clu
     cluster = replace(own_cluster, settings=("taskmanager.count=2", "taskmanager.numberOfTaskSlots=1"))
     cluster.run("start")
     writes, reads = write_job(tmp_path, WRITES, "writes.py"), write_job(tmp_path, READS, "reads.py")
-    on_one = WaitingJob.start(cluster, tmp_path, "one")
+    on_one = WaitingJob.start(cluster, tmp_path, "one", text=PAUSED)
     output(cluster, writes)
-    on_other = WaitingJob.start(cluster, tmp_path, "other")
+    on_other = WaitingJob.start(cluster, tmp_path, "other", text=PAUSED)
     release(cluster, on_one)
-    assert output(cluster, write_job(tmp_path, READS, "reads.py"), "--own-driver") == KNOWN
     drops = 'spark.sql("DROP DATABASE shop CASCADE")\n'
-    assert output(cluster, write_job(tmp_path, READS + drops, "drops.py")) == KNOWN, "where the other has made them"
+    assert output(cluster, write_job(tmp_path, READS + drops, "drops.py"), "--own-driver") == KNOWN, "of the other"
     new = cluster.directory / "warehouse" / "shop.db" / "things" / "new"
     new.parent.mkdir(parents=True)
     new.touch()
-    on_one = WaitingJob.start(cluster, tmp_path, "again")
+    on_one = WaitingJob.start(cluster, tmp_path, "again", text=PAUSED)
     release(cluster, on_other)
     assert output(cluster, reads) == "default.few default.people 2 3\n", "where they were made"
     assert new.exists(), "what is in the place of a table that another has dropped is somebody's"

@@ -179,22 +179,17 @@ def test_two_users_projects_do_not_meet(cluster: Cluster, tmp_path: Path) -> Non
     text = (
         "import os, rates\nfrom pyspark.sql import SparkSession, functions as F\n"
         "spark = SparkSession.builder.getOrCreate()\n"
+        "print(set(spark.sparkContext.range(4).map(lambda _: os.getcwd()).collect()))\n"
         "spark.range(3).coalesce(1).write.mode('overwrite').csv('out')\n"
         "print(rates.RATE, [row[0] for row in spark.range(1).select(F.udf(lambda _: rates.RATE)('id')).collect()])\n"
-    )
-    alone = (
-        "import os\nfrom pyspark.sql import SparkSession\n"
-        "print(set(SparkSession.builder.getOrCreate().sparkContext.range(4).map(lambda _: os.getcwd()).collect()))\n"
     )
     for name in ("one", "two", "one"):
         project = tmp_path / name
         project.mkdir(exist_ok=True)
         (project / "rates.py").write_text(f"RATE = {name!r}\n")
         (project / "job.py").write_text(text)
-        (project / "alone.py").write_text(alone)
-        assert run(cluster, project, "job", "run", "job.py") == f"{name} ['{name}']\n"
+        assert run(cluster, project, "job", "run", "job.py") == f"{{'{project}'}}\n{name} ['{name}']\n"
         assert (project / "out" / "_SUCCESS").exists()
-        assert run(cluster, project, "job", "run", "alone.py") == f"{{'{project}'}}\n"
 
 
 def test_a_script_elsewhere_and_what_was_submitted_is_what_runs(cluster: Cluster, tmp_path: Path) -> None:
@@ -210,17 +205,6 @@ def test_a_script_elsewhere_and_what_was_submitted_is_what_runs(cluster: Cluster
     (tmp_path / "there" / "job.py").write_text(text)
     shown = run(cluster, tmp_path / "here", "job", "run", "../there/job.py")
     assert shown.splitlines()[-1] == "../there/job.py job.py beside here True"
-
-
-def test_a_job_with_a_driver_of_its_own_names_its_directory_in_sql(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(
-        "from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.getOrCreate()\n"
-        "spark.sql(\"CREATE TEMPORARY VIEW here USING csv OPTIONS (path 'rows.csv')\")\n"
-        "print(spark.table('here').count(), spark._jvm.System.getenv('STAGE'))\n"
-    )
-    (tmp_path / "rows.csv").write_text("1\n2\n")
-    assert run(cluster, tmp_path, "job", "run", "--own-driver", "--env", "STAGE=test", "job.py") == "2 test\n"
 
 
 SECRET = "s3cret-of-the-caller"

@@ -53,8 +53,8 @@ COUNTS_AS_FAILURE = ("taskexecutor", "driver", "task")
 MOST_RUNS = 10
 BATCH_S = 12.0
 """Seconds of the batch job: it still runs when the first TaskExecutor is drained."""
-LENGTHS_S = (0.1, 1.0)
-"""Seconds of the client's jobs."""
+LENGTHS_S, REST_S = (0.1, 1.0), 2.0
+"""Seconds of the client's jobs, and between two of them."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Run:
         (self._scratch / "job.py").write_text(JOB)
         self._query = StreamingQuery(directory)
         self._recorder, self._stop = Recorder(), threading.Event()
-        self._customer = Customer(self._new, self._scratch, self._recorder, seed, self._stop, LENGTHS_S)
+        self._customer = Customer(self._new, self._scratch, self._recorder, seed, self._stop, LENGTHS_S, REST_S)
         self._finder = Finder(self._new, random.Random(seed))
         self._result = Result()
 
