@@ -66,6 +66,9 @@ from runtime.protocol.execution_state import Instant, JobStatus
 from runtime.protocol.leader import LeaderTerm
 from runtime.retry import retry
 
+_SETTINGS = ("execution.checkpointing.", "state.")
+"""How the keys of a job's settings begin that its figures show."""
+
 
 class JobCheckpoints:
     """The checkpoints of one job, under one leadership of its JobMaster; all of it runs on the JobMaster's main thread.
@@ -270,7 +273,9 @@ class JobCheckpoints:
     def statistics(self) -> CheckpointStatsSnapshot:
         """Return the present figures."""
         last = self._restores.last
-        return replace(self._coordinator.statistics(self._now()), rolled_back_to="" if last is None else last.shown)
+        settings = {key: text for key, text in self._job.configuration.items() if key.startswith(_SETTINGS)}
+        shown = "" if last is None else last.shown
+        return replace(self._coordinator.statistics(self._now()), rolled_back_to=shown, settings=settings)
 
     async def restore(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
         """Return the state that a task starts from, just before it is deployed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from runtime.ids import JobVertexID
@@ -142,6 +142,7 @@ class CheckpointStatsSnapshot:
         operations: the status of each request of a client.
         rolled_back_to: directory of the checkpoint or savepoint of the job's last rollback, which a rescale is, too;
             empty if there was none.
+        settings: the job's own settings of checkpoints and state, by key; they take precedence over the cluster's.
     """
 
     counts: CheckpointStatsCounts = CheckpointStatsCounts()
@@ -155,3 +156,4 @@ class CheckpointStatsSnapshot:
     history: tuple[CheckpointStats, ...] = ()
     operations: tuple[OperationStatus, ...] = ()
     rolled_back_to: str = ""
+    settings: dict[str, str] = field(default_factory=dict)

@@ -1016,3 +1016,9 @@ async def test_a_job_goes_on_whose_savepoint_before_its_cancellation_fails(job: 
     job.manager.refuses = True
     failed = await until(checkpoints, request(SnapshotType.SAVEPOINT_CANCEL, job.root / "savepoints"))
     assert (failed.state, job.manager.notified) == (OperationState.FAILED, [("aborted", 1)])
+
+
+async def test_the_figures_have_the_jobs_own_settings_of_checkpoints(job: Job) -> None:
+    own = {"execution.checkpointing.interval": "1 min", "state.backend.type": "rocksdb"}
+    job.graph = replace(job.graph, configuration=own | {"spark.hadoop.password": "secret"})
+    assert (await job.lead()).statistics().settings == own

@@ -16,6 +16,7 @@ from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.ids import TriggerID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.savepoints import SavepointWriter
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.protocol.execution_state import JobStatus
 from runtime.rest import context as context_module
@@ -306,6 +307,27 @@ async def test_figures_are_those_of_the_job_and_of_its_tasks(site: Site) -> None
     assert (answer.status, answer.json["state_size"], len(answer.json["subtasks"])) == (200, 3000, 1)
     other = await site.ask("GET", f"/jobs/{ID}/checkpoints/details/3/subtasks/{WRITE}")
     assert (other.status, "took no part" in other.error) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"execution.checkpointing.interval": "1 s", "state.backend.type": "rocksdb"},
+            (1000, "EmbeddedRocksDBStateBackend"),
+        ),
+        ({"execution.checkpointing.interval": "soon"}, (NO_INTERVAL, "HashMapStateBackend")),
+    ],
+)
+async def test_a_jobs_own_settings_are_shown(
+    site: Site, settings: dict[str, str], told: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def checkpoints(job_id: str) -> CheckpointStatsSnapshot:
+        return CheckpointStatsSnapshot(settings=settings)
+
+    monkeypatch.setattr(site.cluster, "checkpoints", checkpoints)
+    shown = (await site.ask("GET", f"/jobs/{ID}/checkpoints/config")).json
+    assert (shown["interval"], shown["state_backend"]) == told
 
 
 def test_a_directory_that_cannot_be_looked_at_holds_no_savepoint(tmp_path: Path) -> None:

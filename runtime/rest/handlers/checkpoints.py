@@ -6,6 +6,7 @@ A request that takes long returns a trigger id, with which the client then polls
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import logging
@@ -19,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.configuration import Configuration
+from conf.errors import ConfigurationError
 from conf.options import CheckpointingOptions, ClusterOptions
 from conf.options.checkpointing import ExternalizedCheckpointRetention, StateBackend
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
@@ -356,9 +358,11 @@ async def get_statistics(rest: Rest, request: Request) -> Response:
 
 @RestRoute("GET", f"{_CHECKPOINTS}/config", "How a job is checkpointed", result=forms.CHECKPOINT_CONFIG).on(ROUTES)
 async def get_config(rest: Rest, request: Request) -> Response:
-    await rest.job(request)
-    settings = CheckpointCoordinatorConfiguration.of(rest.configuration)
-    return answer(config(settings, _BACKENDS[rest.configuration.get(CheckpointingOptions.STATE_BACKEND)]))
+    configuration = rest.configuration
+    with contextlib.suppress(ConfigurationError):  # the job does not start with settings that contradict each other
+        configuration = configuration.overlaid((await _figures(rest, request)).settings, "the job")
+    settings = CheckpointCoordinatorConfiguration.of(configuration)
+    return answer(config(settings, _BACKENDS[configuration.get(CheckpointingOptions.STATE_BACKEND)]))
 
 
 async def _named_checkpoint(rest: Rest, request: Request) -> CheckpointStats:
