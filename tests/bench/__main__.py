@@ -25,6 +25,7 @@ BENCHMARKS = {
     "connect": "tests.bench.connect",
     "failover": "tests.bench.failover",
     "first_contact": "tests.bench.first_contact",
+    "insight": "tests.bench.insight",
     "rest": "tests.bench.rest",
     "rpc": "tests.bench.rpc",
     "scale": "tests.bench.scale",
@@ -34,7 +35,7 @@ BENCHMARKS = {
 }
 
 
-APART = frozenset({"connect", "first_contact", "simulation", "upgrade"})
+APART = frozenset({"connect", "first_contact", "insight", "simulation", "upgrade"})
 """Those that `all` runs only if they are named: they take long, and have no floor or peer beside them."""
 
 
