@@ -173,5 +173,10 @@ def test_a_token_is_renewed_once_and_what_the_issuer_does_not_end_is_said(
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     provider.away = True
     page.get_by_role("button", name="Log out").click()
-    expect(page.get_by_role("alert").filter(has_text="is logged out, and the issuer was not told")).to_be_visible()
+    told = page.get_by_role("alert").filter(has_text="is logged out, and the issuer was not told")
+    expect(told).to_be_visible()
+    with page.expect_response("**/login"):  # a request that is refused later asks for a log-in, too
+        page.evaluate("location.hash = '#/jobs'")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(told).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0

@@ -21,6 +21,7 @@ PLANTED = {
     "web": ("runtime/client.py", "import starlette"),
     "kubernetes": ("runtime/kubernetes/pod.py", "import kubernetes"),
     "grpc": ("runtime/rest/app.py", "import grpc"),
+    "airflow": ("runtime/client.py", "import airflow"),
     "jwt": ("runtime/rest/access.py", "import jwt"),
 }
 

@@ -60,7 +60,7 @@ let asking = false;
 let askedAt = 0;
 let config = null;
 let waitsForToken = false;
-let refusedLogin = ""; // why the log-in from which the browser has come back was refused
+let loginProblem = ""; // what went wrong at the last log-in or log-out; it is shown until a log-in succeeds
 const states = new Map(); // of the jobs that were seen, to tell what changed
 
 const connection = new Connection(() => {
@@ -153,6 +153,7 @@ async function begin() {
   showNav();
   document.getElementById("logout").hidden = !hasToken();
   waitsForToken = false;
+  loginProblem = "";
   connection.start(config["refresh-interval"] ?? 3000);
 }
 
@@ -230,15 +231,15 @@ function showConnection() {
   showStale();
 }
 
-async function askForToken(problem = refusedLogin || (hasToken() ? "The token is not good any more." : "")) {
+async function askForToken() {
+  const refused = hasToken() ? "The token is not good any more." : "";
   config = null;
   waitsForToken = true;
   connection.stop();
   current.data = null;
   const issuer = await issuerOf();
   if (!waitsForToken) return;
-  show(login.view(shell, issuer, problem));
-  refusedLogin = "";
+  show(login.view(shell, issuer, loginProblem || refused));
   main.classList.remove("stale");
 }
 
@@ -263,7 +264,8 @@ document.getElementById("logout").addEventListener("click", async (event) => {
     await logOut();
     location.reload();
   } catch (error) {
-    askForToken(`This tab is logged out, and the issuer was not told: ${error.message}`);
+    loginProblem = `This tab is logged out, and the issuer was not told: ${error.message}`;
+    askForToken();
   }
 });
 // An anchor to #main would be taken for a page.
@@ -294,7 +296,7 @@ if (arrival) {
   try {
     await finish(arrival);
   } catch (error) {
-    if (!hasToken()) refusedLogin = error.message;
+    if (!hasToken()) loginProblem = error.message;
   }
 }
 navigate();
