@@ -23,6 +23,7 @@ import re
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from runtime.job_file import read_job_file
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 from runtime.protocol.execution_state import ExecutionState, JobStatus
 from runtime.spark.driver.api import DriverInfo, info_file
+from runtime.spark.errors import DriverLostError
 from tests.bench.submit import PIPELINE, SCRIPT
 from tests.cluster_harness import WARM_UP, Cluster, await_value, started
 from tests.waiting import PATIENCE_S
@@ -182,11 +184,14 @@ def _spark_pages(cluster: Cluster, directory: Path) -> Figures:
         await_value(lambda: {each["id"] for each in pages.json("/api/v1/applications")} >= set(applications))
         jobs = pages.json(f"/api/v1/applications/{lost}/jobs")
         paths = [path for each in applications for path in _paths(pages, each)]
-        shown = sum(pages.get(path)[0] == 200 for path in paths)
+        answers = {path: pages.get(path)[0] for path in paths}
+    missing = [path for path, status in answers.items() if status != 200]
+    for path in missing:
+        print(f"not shown, status {answers[path]}: {path}", file=sys.stderr)
     is_whole = bool(jobs) and all(job["status"] == "SUCCEEDED" for job in jobs)
     return {
         "spark_ui_pages": len(paths),
-        "spark_ui_pages_ok": shown,
+        "spark_ui_pages_ok": len(paths) - len(missing),
         "history_after_driver_kill_ok": float(is_whole),
     }
 
@@ -195,7 +200,7 @@ def _application(cluster: Cluster) -> tuple[str, int]:
     """Return the Spark application of the present driver, and the driver's process; 0 while there is none."""
     try:
         driver = DriverInfo.read(info_file(cluster.directory / "tm-0" / "spark"))
-    except FileNotFoundError:
+    except DriverLostError:
         return "", 0
     return driver.application, driver.pid
 
