@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import secrets
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -215,15 +214,6 @@ def processes_of(pid: int) -> tuple[int, int] | None:
         return pid, psutil.Process(pid).ppid()
     except psutil.NoSuchProcess:
         return None
-
-
-def kill(pid: int) -> bool:
-    """Kill a process; False if it has ended."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def started_airflow(home: Path, rest: RestClient) -> Iterator[Airflow]:

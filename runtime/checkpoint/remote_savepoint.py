@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from conf.configuration import Configuration
-from conf.files import make_private, remove_tree, rename_durably
+from conf.files import make_private, remove_tree, rename_durably, write_private
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import CheckpointError, SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointFile, from_manifest
@@ -321,7 +321,7 @@ def fetch_savepoint(url: str, target: Path) -> Path:
         content = directory.read(MANIFEST) or b""
         if from_manifest(directory.url, content) != savepoint:
             raise SavepointError(f"{directory.url} was replaced while it was copied", "try again")
-        _write(part / MANIFEST, content)
+        write_private(part / MANIFEST, content)
         rename_durably(part, target)
     except OSError as error:
         raise SavepointError(f"{directory.url} cannot be copied to {target}: {error}") from error
@@ -378,11 +378,3 @@ def _wrong_sizes(savepoint: Savepoint, found: dict[str, int]) -> list[str]:
 def _is_own(name: str) -> bool:
     """Return whether a file is one of a savepoint's, or a manifest that was being written."""
     return name.startswith(f"{_QUERIES}/") or ("/" not in name and name.startswith(f".{MANIFEST}."))
-
-
-def _write(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)

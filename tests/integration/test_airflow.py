@@ -21,8 +21,9 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from tests.airflow_harness import Airflow, airflow_python, kill, processes_of, started_airflow
+from tests.airflow_harness import Airflow, airflow_python, processes_of, started_airflow
 from tests.cluster_harness import ROOT, Cluster, await_value, paths_below
+from tests.faults.processes import kill
 from tests.job_files import write_job
 from tests.rest_client import RestClient
 from tests.seeds import printed_seed

@@ -452,7 +452,7 @@ def test_a_dag_file_that_is_parsed_loads_no_client() -> None:
 
 
 def test_the_example_gives_the_operator_arguments_that_it_has() -> None:
-    """It runs in a real Airflow in `integration/test_airflow.py`, which is skipped where there is none."""
+    """A real Airflow runs the DAG in `integration/test_airflow.py`, which is skipped where there is none."""
     tree = ast.parse(Path(ROOT, "runtime", "airflow", "operator.py").read_text())
     [init] = [
         item
