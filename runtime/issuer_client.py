@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -42,6 +43,7 @@ def ask(
     tls: ssl.SSLContext,
     form: Mapping[str, str] | None = None,
     *,
+    headers: Mapping[str, str] = MappingProxyType({}),
     deadline_s: float = DEADLINE_S,
 ) -> tuple[int, Mapping[str, Any]]:
     """Send a request and return status and JSON object of its answer; an answer without one counts as empty.
@@ -50,6 +52,7 @@ def ask(
         url: to send it to; https, or http on loopback.
         tls: settings for https.
         form: sent by POST; None for a GET.
+        headers: further ones.
         deadline_s: seconds for the whole answer.
 
     Raises:
@@ -73,12 +76,12 @@ def ask(
     try:
         if isinstance(connection.sock, ssl.SSLSocket):
             connection.sock.do_handshake()
-        headers = {"Accept": "application/json"}
+        sent = {"Accept": "application/json", **headers}
         if form is None:
-            connection.request("GET", target, headers=headers)
+            connection.request("GET", target, headers=sent)
         else:
-            headers["Content-Type"] = "application/x-www-form-urlencoded"
-            connection.request("POST", target, urlencode(form), headers)
+            sent["Content-Type"] = "application/x-www-form-urlencoded"
+            connection.request("POST", target, urlencode(form), sent)
         response = connection.getresponse()
         data = response.read(MOST_OF_AN_ANSWER + 1)
         is_whole = not response.length

@@ -69,35 +69,41 @@ LOCAL = bytes(TARGET_SIZE)
 """The target of a Unix socket, which is accessible only to this user by its directory's mode and a check of the peer.
 """
 _CREDENTIALS = struct.Struct("@iII")
+SECRET_FILE = "security.secret-file"  # noqa: S105
+"""The option that names the file of the cluster's secret."""
 MINIMUM_SECRET_SIZE = 16
 MAXIMUM_SECRET_SIZE = 64 * 1024
 
 
-def load_or_create_secret(path: Path) -> bytes:
-    """Return the cluster secret in *path*; generate it (32 random bytes as hex, mode 0600) when there is no file.
+def load_or_create_secret(path: Path, key: str = SECRET_FILE) -> bytes:
+    """Return the secret in *path*; generate it (32 random bytes as hex, mode 0600) when there is no file.
 
     Any number of processes may call this at once. All get the same secret, because the file appears atomically.
+
+    Args:
+        path: the file.
+        key: the option that names it, for errors.
 
     Raises:
         AuthenticationError: the file cannot be created or read, belongs to another user, or is readable by others; or
             the secret has fewer than 16 characters or more than 64 KiB.
     """
     if not path.exists():
-        _create_secret(path)
-    return load_secret(path)
+        _create_secret(path, key)
+    return load_secret(path, key)
 
 
-def load_secret(path: Path) -> bytes:
-    """Return the cluster secret in *path*; raises as `load_or_create_secret`, also when the file does not exist."""
+def load_secret(path: Path, key: str = SECRET_FILE) -> bytes:
+    """Return the secret in *path*; raises as `load_or_create_secret`, also when the file does not exist."""
     try:
         # Non-blocking: a named pipe at this path must not block the process.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise AuthenticationError(
-            f"the secret file {path} cannot be read: {error.strerror}; set security.secret-file to one that can"
+            f"the secret file {path} cannot be read: {error.strerror}; set {key} to one that can"
         ) from error
     try:
-        _check_secret_file(path, os.fstat(descriptor))  # checks the opened file, not its path
+        _check_secret_file(path, key, os.fstat(descriptor))  # checks the opened file, not its path
         secret = os.read(descriptor, MAXIMUM_SECRET_SIZE + 1).strip()
     finally:
         os.close(descriptor)
@@ -107,27 +113,29 @@ def load_secret(path: Path) -> bytes:
         )
     if len(secret) < MINIMUM_SECRET_SIZE:
         raise AuthenticationError(
-            f"the secret in {path} is shorter than {MINIMUM_SECRET_SIZE} characters; delete it to get a new one"
+            f"the secret in {path} is shorter than {MINIMUM_SECRET_SIZE} characters; replace it, or delete it "
+            "if it is the cluster's own, for a new one"
         )
     return secret
 
 
-def _check_secret_file(path: Path, status: os.stat_result) -> None:
+def _check_secret_file(path: Path, key: str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise AuthenticationError(f"the secret file {path} is no plain file; set security.secret-file to one")
+        raise AuthenticationError(f"the secret file {path} is no plain file; set {key} to one")
     if status.st_uid != os.geteuid():
         raise AuthenticationError(
             f"the secret file {path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}; "
-            "chown it, or set security.secret-file to a file of your own"
+            f"chown it, or set {key} to a file of your own"
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise AuthenticationError(
-            f"the secret file {path} has mode {mode:04o}: others may read it; chmod 600 it, or delete it for a new one"
+            f"the secret file {path} has mode {mode:04o}: others may read it; chmod 600 it, and replace the secret if "
+            "others may have read it"
         )
 
 
-def _create_secret(path: Path) -> None:
+def _create_secret(path: Path, key: str) -> None:
     """Create the file atomically; of several processes the first one wins."""
     try:
         with contextlib.suppress(FileExistsError):  # another process was faster: use its secret
@@ -135,7 +143,7 @@ def _create_secret(path: Path) -> None:
     except OSError as error:
         raise AuthenticationError(
             f"the secret file {path} cannot be made: {error.strerror}; make it yourself (16 characters or more, mode "
-            "0600), or set security.secret-file to where it can be made"
+            f"0600), or set {key} to where it can be made"
         ) from error
 
 

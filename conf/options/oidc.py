@@ -33,9 +33,18 @@ class OidcOptions:
         "security.oidc.client-id",
         Text("understudy", r"[!-~]+", "a text without blanks"),
         None,
-        "Id of the client that stands for the cluster at the issuer: a public client that may use the device flow. The "
-        "web page needs the authorization code flow, with the page's address as a redirect URI. "
+        "Id of the client that stands for the cluster at the issuer. `understudy login` needs the device flow "
+        "without a secret. The web page needs the authorization code flow, with the page's address as a redirect URI. "
         "Required with `security.oidc.issuer`. A token whose `azp` names another client is refused.",
+    )
+    CLIENT_SECRET_FILE = option(
+        "security.oidc.client-secret-file",
+        FilePath("/etc/understudy/issuer-secret"),
+        None,
+        "The file with the secret of this client, for an issuer that redeems a server's codes only with one, as "
+        'that of a "web application". It has mode 0600, belongs to the user of the masters, read at their start. '
+        "Only web endpoints use it, so `understudy login` works only if the issuer's device flow needs no secret. "
+        "Unset: the client is public.",
     )
     AUDIENCE = option(
         "security.oidc.audience",

@@ -125,7 +125,7 @@ def _token(configuration: Configuration, endpoints: list[WebAddress]) -> str | C
     if token := os.environ.get(TOKEN_VARIABLE):
         return token
     if file is not None:
-        return load_secret(file).decode()
+        return load_secret(file, ClientOptions.TOKEN_FILE.key).decode()
     return stored_token(configuration, endpoints)
 
 

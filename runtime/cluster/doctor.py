@@ -25,6 +25,7 @@ from conf.configuration import Configuration
 from conf.options import (
     ClusterOptions,
     EnvironmentOptions,
+    OidcOptions,
     RestOptions,
     SecurityOptions,
     SparkOptions,
@@ -96,6 +97,8 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
     secrets = [configuration.get(SecurityOptions.SECRET_FILE)]
     if configuration.get(RestOptions.ENABLED):
         secrets.append(configuration.get(RestOptions.TOKEN_FILE))
+        if (file := configuration.get(OidcOptions.CLIENT_SECRET_FILE)) is not None:
+            secrets.append(file)
     checks = [
         Check("Python", check_python),
         *standard_checks(

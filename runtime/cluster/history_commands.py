@@ -212,7 +212,7 @@ def _token(configuration: Configuration) -> bytes | None:
     from actors.rpc.security import load_secret
 
     path = configuration.get(RestOptions.TOKEN_FILE)
-    return load_secret(path) if path.exists() else None
+    return load_secret(path, RestOptions.TOKEN_FILE.key) if path.exists() else None
 
 
 def _listen(port: int) -> socket.socket:
@@ -301,7 +301,7 @@ async def _serve_history(configuration: Configuration, histories: Sequence[Clust
     secured, file = get(RestOptions.SSL_ENABLED), get(RestOptions.TOKEN_FILE)
     certificate, private = get(RestOptions.SSL_CERTIFICATE), get(RestOptions.SSL_KEY)
     tls = tls_context(certificate, private) if secured and certificate and private else None
-    token = load_or_create_secret(file) if get(RestOptions.TOKEN_ENABLED) else None
+    token = load_or_create_secret(file, RestOptions.TOKEN_FILE.key) if get(RestOptions.TOKEN_ENABLED) else None
     # A user belongs to one cluster, and must not see the jobs of another one.
     users = KnownIdentities((lambda: read_users(configuration)) if len(histories) == 1 else nobody)
     stopped, closing = asyncio.Event(), asyncio.Event()

@@ -55,7 +55,7 @@ class LoginFile:
         if not self.path.exists():
             return None
         try:
-            login = Login.from_json(load_secret(self.path).decode())
+            login = Login.from_json(load_secret(self.path, ClientOptions.LOGIN_DIR.key).decode())
         except ValueError as error:
             raise AuthenticationError(
                 f"the login in {self.path} cannot be read: {error}; `understudy login` replaces it"

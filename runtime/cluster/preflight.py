@@ -33,7 +33,7 @@ from conf.options import (
 )
 from runtime.environment.context import has_redis
 from runtime.errors import ClusterError, PreflightError
-from runtime.rest.issuer import rules_of
+from runtime.rest.issuer import client_secret_of, rules_of
 from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
 from runtime.retry import retry
 from runtime.taskexecutor.control_groups import control_groups
@@ -193,6 +193,7 @@ def check_web_endpoint(configuration: Configuration) -> str:
     """Check that the web endpoint may listen on its address, and that a port is free there."""
     check_exposure(configuration)
     rules_of(configuration)
+    client_secret_of(configuration)
     host, wanted, key = bind_address(configuration), ports(configuration), ports_key(configuration)
     try:
         listener = listen(host, wanted, key)

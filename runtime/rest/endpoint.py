@@ -137,7 +137,8 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
 
     def _access_policy(self, configuration: Configuration, scheme: str) -> AccessPolicy:
         get = configuration.get
-        token = load_or_create_secret(get(RestOptions.TOKEN_FILE)) if get(RestOptions.TOKEN_ENABLED) else None
+        file, key = get(RestOptions.TOKEN_FILE), RestOptions.TOKEN_FILE.key
+        token = load_or_create_secret(file, key) if get(RestOptions.TOKEN_ENABLED) else None
         has_issuer = get(OidcOptions.ISSUER) is not None
         return AccessPolicy(
             token, allowed_hosts(configuration), scheme, get(RestOptions.MAX_CONTENT_LENGTH), has_issuer=has_issuer

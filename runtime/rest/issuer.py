@@ -13,9 +13,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
+from actors.errors import AuthenticationError
+from actors.rpc.security import load_secret
 from conf.configuration import Configuration
 from conf.option import ConfigOption
 from conf.options import DefaultRole, OidcOptions, RestOptions
+from conf.secret import SecretStr
 from runtime.errors import PreflightError
 from runtime.issuer_client import fetch, trusted
 from runtime.users.identities import Principal, Role
@@ -101,6 +104,20 @@ def offer_of(configuration: Configuration) -> LoginOffer | None:
         return None
     wants_access_token = rules.audience != rules.client_id
     return LoginOffer(rules.issuer, rules.client_id, wants_access_token, configuration.get(OidcOptions.SCOPES))
+
+
+def client_secret_of(configuration: Configuration) -> SecretStr | None:
+    """Return the secret of the cluster's client at the issuer; None for a public client. Raises PreflightError."""
+    file, key = configuration.get(OidcOptions.CLIENT_SECRET_FILE), OidcOptions.CLIENT_SECRET_FILE.key
+    if file is None:
+        return None
+    try:
+        return SecretStr(load_secret(file, key).decode("ascii"))
+    except (AuthenticationError, UnicodeDecodeError) as error:
+        problem = str(error) if isinstance(error, AuthenticationError) else f"{file} has other characters than ASCII"
+        raise PreflightError(
+            f"{key}: {problem}", "it must have the client's secret as the issuer shows it, and mode 0600"
+        ) from None
 
 
 def tls_of(configuration: Configuration) -> ssl.SSLContext:

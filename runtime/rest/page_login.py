@@ -20,13 +20,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.configuration import Configuration
+from conf.secret import SecretStr
 from runtime.issuer_client import ask
 from runtime.rest.access import AccessPolicy, Refusal
 from runtime.rest.auditing import Audited
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.context import read_body
 from runtime.rest.errors import RestError
-from runtime.rest.issuer import FETCH_TIMEOUT_S, Issuer, offer_of, tls_of
+from runtime.rest.issuer import FETCH_TIMEOUT_S, Issuer, client_secret_of, offer_of, tls_of
 from runtime.rest.routing import JSON, PREFIX, now_ms, to_json
 from runtime.users.audit import Flood
 from runtime.users.code_flow import RANDOM_SIZE, CodeFlow, tokens_of
@@ -40,6 +41,7 @@ from runtime.users.login import (
     on_renewal,
     refresh_request,
     revocation_request,
+    with_secret,
 )
 from runtime.users.oidc import REFRESH_S, IssuerAnswerError
 
@@ -55,7 +57,7 @@ PER_MINUTE = 600
 """Requests a minute in all."""
 MOST_ADDRESSES = 1024
 
-AskIssuer = Callable[[str, Mapping[str, str] | None], Awaitable[tuple[int, Mapping[str, Any]]]]
+AskIssuer = Callable[[str, Mapping[str, str] | None, Mapping[str, str]], Awaitable[tuple[int, Mapping[str, Any]]]]
 
 
 class PageLogin:
@@ -66,7 +68,8 @@ class PageLogin:
         issuer: checks ID tokens.
         identities: users and their tokens.
         policy: the access rules of the endpoint.
-        ask_issuer: sends a form, or a GET without one, to a URL of the issuer; raises IssuerAnswerError.
+        ask_issuer: sends a form, or a GET without one, with headers to a URL of the issuer; raises IssuerAnswerError.
+        secret: of the cluster's client at the issuer; None for a public client.
         clock: returns monotonic seconds.
         now: returns milliseconds since the epoch.
     """
@@ -78,6 +81,7 @@ class PageLogin:
         identities: KnownIdentities,
         policy: AccessPolicy,
         ask_issuer: AskIssuer,
+        secret: SecretStr | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], int] = now_ms,
     ) -> None:
@@ -86,6 +90,7 @@ class PageLogin:
         self._identities = identities
         self._policy = policy
         self._ask_issuer = ask_issuer
+        self._secret = secret
         self._clock = clock
         self._now_ms = now
         self._all = Flood(PER_MINUTE)
@@ -109,14 +114,16 @@ class PageLogin:
             return None
         tls = tls_of(configuration)
 
-        async def ask_issuer(url: str, form: Mapping[str, str] | None) -> tuple[int, Mapping[str, Any]]:
+        async def ask_issuer(
+            url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]
+        ) -> tuple[int, Mapping[str, Any]]:
             try:
                 async with asyncio.timeout(FETCH_TIMEOUT_S):
-                    return await asyncio.to_thread(ask, url, tls, form)
+                    return await asyncio.to_thread(ask, url, tls, form, headers=headers)
             except TimeoutError:
                 raise IssuerAnswerError(f"no answer within {FETCH_TIMEOUT_S:g} s") from None
 
-        return cls(offer, issuer, identities, policy, ask_issuer)
+        return cls(offer, issuer, identities, policy, ask_issuer, client_secret_of(configuration))
 
     def serves(self, method: str, path: str) -> bool:
         """Return whether a request is one of the page's log-in."""
@@ -192,10 +199,15 @@ class PageLogin:
 
     async def _ask_for_tokens(self, login: Login, form: Mapping[str, str]) -> tuple[int, Mapping[str, Any]]:
         """Send a form to the issuer. An error of its server is no refusal: the client may repeat the request."""
-        status, raw = await self._ask_issuer(login.token_url, form)
+        status, raw = await self._ask_as_client(login.token_url, form)
         if status >= 500:
             raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")
         return status, raw
+
+    async def _ask_as_client(self, url: str, form: Mapping[str, str]) -> tuple[int, Mapping[str, Any]]:
+        """Send a form with what shows that the cluster's client asks."""
+        sent, headers = with_secret(form, self._secret, await self._provider())
+        return await self._ask_issuer(url, sent, headers)
 
     async def _end(self, form: _Form, audited: Audited) -> dict[str, Any]:
         principal = await self._identities.identify_or_refuse(form["token"].encode("utf-8", "replace"))
@@ -203,7 +215,7 @@ class PageLogin:
             audited.principal = principal
         login = await self._login(form["refresh-token"])
         if login.refresh_token and login.revocation_url:
-            status, _ = await self._ask_issuer(login.revocation_url, revocation_request(login))
+            status, _ = await self._ask_as_client(login.revocation_url, revocation_request(login))
             if status != 200:
                 raise IssuerAnswerError(f"{login.issuer} has not revoked the login: HTTP {status}")
         return {}
@@ -229,7 +241,7 @@ class PageLogin:
         """Return the addresses of the issuer, as it has given them at most `REFRESH_S` ago."""
         async with self._fetching:
             if self._known is None or self._clock() - self._known[0] >= REFRESH_S:
-                status, document = await self._ask_issuer(discovery_url(self._offer.issuer), None)
+                status, document = await self._ask_issuer(discovery_url(self._offer.issuer), None, {})
                 if status != 200:
                     raise IssuerAnswerError(f"{self._offer.issuer} answers with HTTP {status}")
                 self._known = self._clock(), Provider.of(document, self._offer.issuer)

@@ -142,7 +142,9 @@ class CodeFlow:
 def tokens_of(status: int, raw: Mapping[str, Any], issuer: str) -> Mapping[str, Any]:
     """Return the tokens of the issuer's answer to a `CodeFlow.token_request`; raises LoginError if it has none."""
     if status != 200:
-        raise LoginError(f"{issuer} rejects the code: {reason_of(status, raw)}", _AGAIN)
+        is_client = status == 401 or raw.get("error") in ("invalid_client", "unauthorized_client")
+        remedy = "have security.oidc.client-id and security.oidc.client-secret-file checked" if is_client else _AGAIN
+        raise LoginError(f"{issuer} rejects the code: {reason_of(status, raw)}", remedy)
     if not isinstance(raw.get("id_token"), str):
         raise LoginError(f"{issuer} has given no ID token", "have openid added to security.oidc.scopes")
     return raw

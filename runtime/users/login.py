@@ -9,13 +9,15 @@ stores. `runtime.cluster.logins` sends the requests and keeps the file.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote_plus, urlsplit
 
+from conf.secret import SecretStr
 from conf.values import is_loopback
 from runtime.users.oidc import IssuerAnswerError, looks_like_a_jwt, unverified_expiry_ms
 
@@ -111,6 +113,7 @@ class Provider:
         device_url: at which a device flow begins; empty if it has none.
         revocation_url: for tokens that are not needed any more; empty if it has none.
         authorization_url: at which a user of the web page logs in; empty if it has none.
+        takes_secret_in_form: whether a client shows its secret in the form of a request, and not in a header.
     """
 
     keys_url: str
@@ -118,6 +121,7 @@ class Provider:
     device_url: str
     revocation_url: str
     authorization_url: str = ""
+    takes_secret_in_form: bool = False
 
     @classmethod
     def of(cls, document: Mapping[str, Any], issuer: str) -> Provider:
@@ -137,12 +141,15 @@ class Provider:
                 raise IssuerAnswerError(f"{issuer} has no private address {key}, but {ascii(found)[:200]}")
             return found
 
+        methods = document.get("token_endpoint_auth_methods_supported")
+        in_form = isinstance(methods, list) and "client_secret_post" in methods and "client_secret_basic" not in methods
         return cls(
             url("jwks_uri", required=True),
             url("token_endpoint", required=True),
             url("device_authorization_endpoint"),
             url("revocation_endpoint"),
             url("authorization_endpoint"),
+            in_form,
         )
 
 
@@ -177,7 +184,8 @@ class DeviceAuthorization:
         if status != 200:
             raise LoginError(
                 f"{issuer} does not begin a device flow: {reason_of(status, raw)}",
-                "have the device flow allowed for the client (security.oidc.client-id) at the issuer",
+                "have the device flow allowed without a secret for the client (security.oidc.client-id) at the issuer, "
+                "or ask an admin for a token (`understudy token add`)",
             )
         device_code, user_code = raw.get("device_code"), raw.get("user_code")
         url, complete = raw.get("verification_uri"), raw.get("verification_uri_complete", "")
@@ -354,6 +362,26 @@ def refresh_request(login: Login) -> dict[str, str]:
 def revocation_request(login: Login) -> dict[str, str]:
     """Return the form that revokes a login's refresh token (RFC 7009)."""
     return {"token": login.refresh_token, "token_type_hint": "refresh_token", "client_id": login.client_id}
+
+
+def with_secret(
+    form: Mapping[str, str], secret: SecretStr | None, provider: Provider
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return form and headers of a request of a client, which shows its secret (OpenID Connect Core 1.0, section 9).
+
+    Args:
+        form: with the `client_id`.
+        secret: of the client; None for a public client, whose form is sent as it is.
+        provider: the issuer, which takes the secret in a header or in the form.
+    """
+    sent = dict(form)
+    if secret is None:
+        return sent, {}
+    if provider.takes_secret_in_form:
+        return {**sent, "client_secret": secret.reveal()}, {}
+    # Without the client's id in the form: some issuers count that as a second way to show who asks.
+    shown = f"{quote_plus(sent.pop('client_id'))}:{quote_plus(secret.reveal())}"
+    return sent, {"Authorization": f"Basic {base64.b64encode(shown.encode()).decode()}"}
 
 
 def on_renewal(login: Login, status: int, raw: Mapping[str, Any]) -> Login:

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 
 from actors.errors import AuthenticationError, RecipientUnreachable
 from conf.configuration import Configuration
+from conf.files import write_private
 from runtime import issuer_client
 from runtime.cluster import cli as command_line
 from runtime.cluster import login_commands
@@ -440,6 +441,16 @@ async def test_a_refused_token_is_no_error_of_the_issuer(provider: Provider) -> 
 
 
 # ------------------------------------------------------------------------ the web page
+
+
+def test_a_client_with_a_secret_logs_in_by_http(tmp_path: Path, provider: Provider) -> None:
+    provider.client_secret = "a secret: of+the cluster"
+    file = tmp_path / "issuer-secret"
+    write_private(file, provider.client_secret.encode())
+    configured = settings(provider, **{"security.oidc.client-secret-file": str(file)})
+    with served(tmp_path, site=LoginSite(tmp_path, configured)) as cluster:
+        done = RestClient(cluster.url, "").log_in_on_the_page()
+    assert done.status == 200, done.body
 
 
 def test_the_page_logs_in_by_http(desk: Desk) -> None:

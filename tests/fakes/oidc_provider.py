@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, unquote_plus, urlencode
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -86,6 +86,8 @@ class Provider:
         """Parameters of an error with which the browser is sent back, instead of a code."""
         self.codes: dict[str, dict[str, str]] = {}
         """The query that each unused code was given for."""
+        self.client_secret = ""
+        """Secret of a confidential client, as the issuer demands it; empty for a public client."""
         self.checks_pkce = True
         self.id_claims: dict[str, Any] = {}
         """Further claims of ID tokens; None as the value leaves one out."""
@@ -116,11 +118,15 @@ class Provider:
         """Sign with another key from now on, and publish no other."""
         self.key, self.published = key, [key.public]
 
-    def answer(self, path: str, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """Return the answer to a request."""
+    def answer(self, path: str, form: dict[str, str], authorization: str = "") -> tuple[int, dict[str, Any]]:
+        """Return the answer to a request; *authorization* is its header of that name."""
         self.asked.append(path)
         if self.away:
             return 503, {}
+        if path == "/token":
+            self.forms.append(form)
+        if path in ("/token", "/revoke") and self._client_of(form, authorization) != CLIENT_ID:
+            return 401, {"error": "invalid_client"}
         match path:
             case "/.well-known/openid-configuration":
                 return 200, self.document
@@ -137,7 +143,6 @@ class Provider:
                     "interval": self.interval,
                 }
             case "/token":
-                self.forms.append(form)
                 return self._tokens(form)
             case "/revoke":
                 self.refresh_tokens = [token for token in self.refresh_tokens if token != form["token"]]
@@ -157,6 +162,20 @@ class Provider:
             self.codes[back["code"]] = dict(query)
         return f"{address}?{urlencode({**back, 'state': query.get('state', '')})}"
 
+    def _client_of(self, form: Mapping[str, str], authorization: str) -> str | None:
+        """Return the client that asks, if it shows its secret in one way only, and in the one that is published."""
+        if not self.client_secret:
+            return None if authorization else form.get("client_id")
+        methods = self.document.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        if authorization:
+            pair = base64.b64decode(authorization.removeprefix("Basic ")).decode()
+            name, _, secret = (unquote_plus(part) for part in pair.partition(":"))
+            is_the_one = "client_secret_basic" in methods and "client_id" not in form and "client_secret" not in form
+        else:
+            name, secret = form.get("client_id", ""), form.get("client_secret", "")
+            is_the_one = "client_secret_post" in methods
+        return name if is_the_one and secret == self.client_secret else None
+
     def _of_code(self, form: Mapping[str, str]) -> dict[str, Any] | None:
         """Return the claims that a code adds to the ID token; None if it is not valid."""
         begun = self.codes.pop(form.get("code", ""), None)  # works once
@@ -171,8 +190,6 @@ class Provider:
     def _tokens(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
         if self.answers:
             return self.answers.pop(0)
-        if form.get("client_id") != CLIENT_ID:
-            return 401, {"error": "invalid_client"}
         claims: dict[str, Any] = {}
         if form["grant_type"] == "refresh_token":
             if form["refresh_token"] not in self.refresh_tokens:
@@ -212,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", "0"))).decode()
         form = {name: values[0] for name, values in parse_qs(body).items()}
-        self._send(*self.provider.answer(self.path, form))
+        self._send(*self.provider.answer(self.path, form, self.headers.get("authorization", "")))
 
     def _redirect(self, target: str | None) -> None:
         if target is None:

@@ -274,7 +274,7 @@ MUTANTS = (
         "token-file-of-others",
         "A token's file that others may read is refused.",
         "runtime/cluster/discovery.py",
-        "load_secret(file).decode()",
+        "load_secret(file, ClientOptions.TOKEN_FILE.key).decode()",
         "file.read_text().strip()",
         ("contract/test_http_client.py::test_the_environment_and_files_name_it",),
     ),

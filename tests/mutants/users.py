@@ -660,6 +660,22 @@ MUTANTS = (
         ("unit/test_page_login.py::test_a_user_logs_in_on_the_page",),
     ),
     Mutant(
+        "client-secret-shown-twice",
+        "A confidential client shows the issuer in one way who it is.",
+        _LOGIN,
+        "{quote_plus(sent.pop('client_id'))}",
+        "{quote_plus(sent['client_id'])}",
+        ("unit/test_page_login.py::test_a_confidential_client_shows_its_secret_to_the_issuer_alone",),
+    ),
+    Mutant(
+        "client-secret-that-others-read",
+        "A file of the client's secret that others may read is refused.",
+        "runtime/rest/issuer.py",
+        'load_secret(file, key).decode("ascii")',
+        "file.read_text().strip()",
+        ("unit/test_page_login.py::test_a_file_without_a_private_secret_is_refused_at_the_start",),
+    ),
+    Mutant(
         "page-login-not-revoked",
         "A log-out has the issuer revoke the login.",
         _PAGE_LOGIN,

@@ -9,8 +9,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from conf.configuration import Configuration
+from conf.files import write_private
+from runtime.errors import PreflightError
 from runtime.ha.errors import HaUnreachableError
 from runtime.rest.access import AccessPolicy, Refusal
+from runtime.rest.issuer import client_secret_of
 from runtime.rest.page_login import BEGIN, END, FINISH, MOST_ADDRESSES, MOST_BYTES, PER_ADDRESS, PER_MINUTE, RENEW
 from runtime.users.code_flow import CLOCKS_MS, MOST_AGE_MS, CodeFlow
 from runtime.users.identities import Role
@@ -319,6 +323,72 @@ async def test_a_token_is_renewed_and_the_log_out_revokes_it(tab: Tab, site: Iss
     refused(answer, "has not revoked the login", 503)
     logged = site.audit_file.read_text()
     assert [text for text in (*first.values(), *again.values()) if isinstance(text, str) and text in logged] == []
+
+
+SECRET = "a+secret/with%what: a form &=changes"
+
+
+def confidential(directory: Path, secret: str = SECRET) -> Tab:
+    """Return a tab at a cluster whose client has a secret, and whose issuer demands `SECRET`."""
+    file = directory / "issuer-secret"
+    write_private(file, secret.encode() + b"\n")
+    site = IssuedSite(directory, {"security.oidc.client-secret-file": str(file)})
+    site.provider.client_secret = SECRET
+    return Tab(site)
+
+
+@pytest.mark.parametrize("methods", [None, ["client_secret_basic", "client_secret_post"], ["client_secret_post"]])
+async def test_a_confidential_client_shows_its_secret_to_the_issuer_alone(
+    tmp_path: Path, methods: list[str] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    tab = confidential(tmp_path)
+    provider = tab.site.provider
+    if methods is not None:
+        provider.document["token_endpoint_auth_methods_supported"] = methods
+    first = await tab.log_in()
+    again = await tab.post(RENEW, **{"refresh-token": first.json["refresh-token"]})
+    ended = await tab.post(END, **{"refresh-token": again.json["refresh-token"], "token": again.json["token"]})
+    assert (first.status, again.status, ended.status) == (200, 200, 200), first.body + again.body + ended.body
+    assert provider.refresh_tokens == [], "the issuer has believed the client that revoked it"
+    assert [form["grant_type"] for form in provider.forms] == ["authorization_code", "refresh_token"]
+    shown = [tab.url, caplog.text, tab.site.audit_file.read_text(), *map(str, (first.body, again.body, ended.body))]
+    assert [text for text in shown if SECRET in text or "secret" in text] == []
+    assert SECRET not in repr(vars(tab.site))
+
+
+async def test_an_issuer_that_demands_another_secret_is_told_with_the_remedy(tmp_path: Path) -> None:
+    wrong = await confidential(tmp_path, "that of another client").log_in()
+    refused(wrong, f"{URL} rejects the code: invalid_client; have security.oidc.client-id and")
+    assert "another client" not in wrong.error
+    site = IssuedSite(tmp_path)
+    site.provider.client_secret = SECRET
+    refused(await Tab(site).log_in(), "security.oidc.client-secret-file checked")
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [
+        (None, 0o600, "cannot be read: No such file"),
+        (SECRET, 0o644, "others may read it"),
+        ("tiny", 0o600, "is shorter than 16 characters"),
+        ("a secret of an umläut", 0o600, "has other characters than ASCII"),
+    ],
+)
+def test_a_file_without_a_private_secret_is_refused_at_the_start(
+    tmp_path: Path, content: str | None, mode: int, said: str
+) -> None:
+    file = tmp_path / "issuer-secret"
+    if content is not None:
+        file.write_text(content)
+        file.chmod(mode)
+    configuration = Configuration.from_dict({"security.oidc.client-secret-file": str(file)})
+    with pytest.raises(PreflightError, match=said) as refusal:
+        client_secret_of(configuration)
+    text = f"{refusal.value} {refusal.value.remedy}"
+    assert text.startswith("security.oidc.client-secret-file: ")
+    assert "security.secret-file" not in text, "the option to change is this one"
+    assert content is None or content not in text
 
 
 async def test_pages_of_other_sites_begin_nothing_and_use_nothing_up(tab: Tab, site: IssuedSite) -> None:

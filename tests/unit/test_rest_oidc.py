@@ -19,7 +19,7 @@ from runtime.rest import issuer
 from runtime.rest.access import AccessPolicy, Refusal, Shown
 from runtime.rest.authorization import NOT_ACCEPTED, KnownIdentities
 from runtime.rest.handlers import events
-from runtime.rest.issuer import Issuer, offer_of, rules_of
+from runtime.rest.issuer import Issuer, client_secret_of, offer_of, rules_of
 from runtime.rest.page_login import PageLogin
 from runtime.users.audit import REFUSALS_PER_MINUTE, AuditLog
 from runtime.users.identities import CLUSTER, RANDOM_SIZE, Identities, Principal, Role, User, make_token
@@ -64,15 +64,16 @@ class IssuedSite(Site):
         self.audit_file = directory / "audit.jsonl"
 
         def page_login(policy: AccessPolicy) -> PageLogin:
-            return PageLogin(
-                offer, self.issuer, self.identities, policy, self._ask_issuer, lambda: self.clock, self.now_ms
-            )
+            secret, clock = client_secret_of(configuration), lambda: self.clock
+            return PageLogin(offer, self.issuer, self.identities, policy, self._ask_issuer, secret, clock, self.now_ms)
 
         audit = AuditLog(self.audit_file)
         super().__init__(directory, identities=self.identities, audit=audit, offer=offer, page_login=page_login)
 
-    async def _ask_issuer(self, url: str, form: Mapping[str, str] | None) -> tuple[int, Mapping[str, Any]]:
-        return self.provider.answer(url.removeprefix(URL), dict(form or {}))
+    async def _ask_issuer(
+        self, url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]
+    ) -> tuple[int, Mapping[str, Any]]:
+        return self.provider.answer(url.removeprefix(URL), dict(form or {}), headers.get("Authorization", ""))
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.later_ms
