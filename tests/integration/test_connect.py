@@ -6,20 +6,25 @@ may be the session of an earlier test.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.connect import functions as F  # noqa: N812  # as PySpark's users name it
 from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.types import IntegerType
 
+from tests import connect_client
 from tests.cluster_harness import Cluster, await_value, started
 from tests.fakes.sshd import unused_port
 
@@ -126,6 +131,39 @@ def test_a_session_is_a_job_from_its_first_call_until_it_is_stopped(door: Door, 
 
     spark.stop()
     assert door.cluster.await_status(job_id, "FINISHED")["restarts"] == 0
+
+
+@pytest.mark.parametrize(
+    "release", ["4.0.4", *(pytest.param(later, marks=pytest.mark.slow) for later in ("4.1.3", "4.2.0"))]
+)
+def test_clients_of_former_releases_of_pyspark_work_unchanged(door: Door, tmp_path: Path, release: str) -> None:
+    """The clients are `pyspark-client` of PyPI: Spark promises that a server serves older ones."""
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "client")]
+    if subprocess.run([*install, f"pyspark-client=={release}"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip(f"pyspark-client {release} cannot be had here: there is no way to PyPI")
+    program = subprocess.run(
+        [sys.executable, "-W", "ignore", connect_client.__file__, door.url("ada"), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "client")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert program.returncode == 0, program.stderr
+    assert json.loads(program.stdout.splitlines()[-1]) == {
+        "client": release,
+        "server": pyspark.__version__,
+        "sum": 249_500,
+        "groups": [{"g": 0, "count": 334}, {"g": 1, "count": 333}, {"g": 2, "count": 333}],
+        "function": [0, 2, 4],
+        "arrow function": [1, 2, 3],
+        "SQL": [4, 6],
+        "pandas": 10,
+        "streamed": 10,
+        "error": "TABLE_OR_VIEW_NOT_FOUND",
+        "interrupted": True,
+        "after it": 2,
+    }
+    await_value(lambda: not door.jobs("ada"))
 
 
 def test_nobody_acts_as_another(door: Door) -> None:
