@@ -8,7 +8,7 @@ import sys
 import click
 
 from conf.errors import ConfigurationError
-from runtime.cluster.checkpoint_commands import savepoint
+from runtime.cluster import checkpoint_commands, job_version_commands  # noqa: F401  # commands of `job`
 from runtime.cluster.cluster_commands import cluster, demo, doctor, log_level, start, start_master, status, stop
 from runtime.cluster.command_line import (
     PROGRAM,
@@ -23,6 +23,7 @@ from runtime.cluster.job_commands import job
 from runtime.cluster.login_commands import login, logout, whoami
 from runtime.cluster.output import print_error, say
 from runtime.cluster.queue_commands import queue
+from runtime.cluster.savepoint_commands import savepoint
 from runtime.cluster.user_commands import token, user
 from runtime.errors import ClusterError
 

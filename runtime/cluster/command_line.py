@@ -27,6 +27,7 @@ from runtime.cluster.job_listing import LATEST, find_job, full_id
 from runtime.cluster.output import discard_output, is_fancy, print_error, print_line, say
 from runtime.errors import ClusterError, ClusterNotRunning
 from runtime.ids import JobID
+from runtime.protocol.places import is_url
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
@@ -206,6 +207,26 @@ def kind_option(command: Command) -> Command:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+class _LocalDirectory(click.Path):
+    """A local directory; of savepoints in remote file systems, a copy."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and is_url(value):
+            self.fail(f"{value} is a URL, and this has to be a local directory: use `understudy savepoint copy`")
+        return super().convert(value, param, ctx)
+
+
+class _Place(click.Path):
+    """A local directory, or a URL of one in a remote file system; both are texts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if isinstance(value, str) and is_url(value) else super().convert(value, param, ctx)
+
+
+local_directory = _LocalDirectory(file_okay=False, path_type=Path)
+place = _Place(file_okay=False, path_type=str)
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

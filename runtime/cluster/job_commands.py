@@ -1,4 +1,4 @@
-"""The commands of ``understudy job``; those on checkpoints are in `checkpoint_commands`."""
+"""The commands of ``understudy job``; `checkpoint_commands` and `job_version_commands` add theirs."""
 
 from __future__ import annotations
 

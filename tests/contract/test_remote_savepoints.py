@@ -34,7 +34,7 @@ from runtime.checkpoint.remote_savepoint import (
 )
 from runtime.checkpoint.savepoint import MANIFEST, verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
-from runtime.cluster.checkpoint_commands import savepoint as commands
+from runtime.cluster.savepoint_commands import savepoint as commands
 from runtime.ids import TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster.savepoints import SavepointWriter

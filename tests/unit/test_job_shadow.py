@@ -43,12 +43,12 @@ from runtime.checkpoint.rehearsal import (
 )
 from runtime.client import ClusterClient
 from runtime.cluster import job_shadow
-from runtime.cluster.checkpoint_commands import _difference, _differences
 from runtime.cluster.cli import cli
 from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import RehearsedJob
 from runtime.cluster.job_shadow import JobRehearser, _live
 from runtime.cluster.job_upgrade import Version, new_version
+from runtime.cluster.job_version_commands import _difference, _differences
 from runtime.cluster.rescaling import changing
 from runtime.errors import ClusterError
 from runtime.ids import JobID

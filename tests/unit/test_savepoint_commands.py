@@ -16,9 +16,9 @@ from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import EditedFrom, Savepoint, SavepointJob
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
-from runtime.cluster.checkpoint_commands import _facts
 from runtime.cluster.cli import cli
 from runtime.cluster.output import SCHEMA
+from runtime.cluster.savepoint_commands import _facts
 from runtime.errors import ClusterError
 from tests.json_output import parsed
 from tests.streaming_files import StreamingFiles
