@@ -27,8 +27,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from runtime.client import ClusterClient
 from runtime.job_file import read_job_file
@@ -63,6 +65,7 @@ with tempfile.TemporaryDirectory() as name:
 FAILS = 'raise ValueError("as it should")\n'
 WAITS = "import threading\nthreading.Event().wait()\n"
 PAGES = ("jobs", "stages", "storage", "environment", "executors", "SQL")
+_MOST_REDIRECTS = 3
 
 Figures = dict[str, float]
 
@@ -224,12 +227,23 @@ class _Pages:
         self._port = port
 
     def get(self, path: str) -> tuple[int, str]:
-        """Request a path; return status and text."""
+        """Request a path as a browser does; return status and text.
+
+        If a driver has written more, the History Server reads it, and sends the browser to the same path again.
+        """
+        for _ in range(_MOST_REDIRECTS):
+            status, text, target = self._get_once(path)
+            if status != HTTPStatus.FOUND:
+                break
+            path = urlsplit(target)._replace(scheme="", netloc="").geturl()
+        return status, text
+
+    def _get_once(self, path: str) -> tuple[int, str, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)
         try:
             connection.request("GET", path, headers={"Authorization": f"Bearer {self._token}"})
             answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            return answer.status, answer.read().decode(), answer.headers.get("location", "")
         finally:
             connection.close()
 
