@@ -123,6 +123,18 @@ KEPT: tuple[Kept, ...] = (
         "followers find the leader",
     ),
     Kept(
+        "The clock of Redis's host was set back by an hour, the leader died, and nobody led for an hour.",
+        "lengthened-lease-kept-by-the-model",
+        "ha",
+        1,
+        (
+            Fault(2.0, "keeper_jump", (-3600.0,)),
+            *(Fault(2.0, "kill", (f"contender{number}",)) for number in (1, 2, 3, 4)),
+        ),
+        3.0,
+        "the cluster heals",
+    ),
+    Kept(
         "A connection broke just after a task was submitted, its TaskExecutor counted as lost, and the job ran twice.",
         "task-executor-of-a-broken-connection-given-up",
         "cluster",

@@ -4,8 +4,8 @@ Clients run the functions behind the commands, at random times and several at on
 
 - Processes are killed, killed or delayed at a step of their code, asked to end (SIGTERM), stopped and continued.
 - Starts are slow or fail. Pids are reused.
-- The host is suspended or loses its power and what its disk has not synced. Its wall clock does not jump, because Redis
-  measures leases by it: set back, it lengthens them.
+- The host is suspended or loses its power and what its disk has not synced. Its wall clock jumps, by which Redis
+  measures leases.
 - The disk is full or slow. Redis is slow.
 
 Checked are:
@@ -363,6 +363,9 @@ class Supervision:
             kind = rng.choices(list(weights), list(weights.values()))[0]
             plan.append(Fault(round(at, 6), kind, self._arguments(kind, rng, self.faults_s - at)))
             at += -_log(1.0 - rng.random()) / rate
+        for _ in range(rng.choice((0, 0, 1, 3))):
+            jump_s = rng.choice((rng.uniform(-3600.0, 3600.0), rng.uniform(-5.0, 5.0)))
+            plan.append(Fault(round(rng.uniform(1.0, self.faults_s), 6), "jump", (host, round(jump_s, 3))))
         return sorted(plan, key=lambda fault: fault.at_s)
 
     def _arguments(self, kind: str, rng: random.Random, left_s: float) -> tuple[Any, ...]:
