@@ -11,6 +11,10 @@ Such a server may have forgotten a leader whose lease still runs. So the first r
 lease, in which the server grants none. The script recognises such a server by its run id and replication id, which
 change when it is restarted or promoted. A restart with an append-only file needs no pause: it lost no write that was
 answered.
+
+Redis measures leases by its wall clock. If that is set back, a latch would last for as much longer, though its leader
+is lost. So a latch holds its lease, and the next request of a contender shortens what is left to that. The pause is
+shortened in the same way. The leader loses nothing: its lease began earlier.
 """
 
 from __future__ import annotations
@@ -39,12 +43,12 @@ class Script:
 ACQUIRE = Script(
     "acquire",
     """
-local held = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
+local held = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'lease')
 local floor = tonumber(ARGV[3])
 if held[1] and (held[1] ~= ARGV[1] or tonumber(held[2]) > floor) then
-  local ttl = redis.call('PTTL', KEYS[1])
-  if ttl < 0 then
-    ttl = tonumber(ARGV[2])
+  local ttl, lease = redis.call('PTTL', KEYS[1]), tonumber(held[3] or ARGV[2])
+  if ttl < 0 or (held[3] and ttl > lease) then
+    ttl = lease
     redis.call('PEXPIRE', KEYS[1], ttl)
   end
   return {held[1] == ARGV[1] and 1 or 0, tonumber(held[2]), ttl}
@@ -55,17 +59,22 @@ local function info(section, name)
   return string.match(redis.call('INFO', section), name .. ':([^\\r\\n]*)') or ''
 end
 local run, replication = info('server', 'run_id'), info('replication', 'master_replid')
-local known = redis.call('HMGET', KEYS[3], 'run', 'replication', 'until')
-local free_from = tonumber(known[3] or '0')
+local known = redis.call('HMGET', KEYS[3], 'run', 'replication', 'until', 'pause')
+local free_from, pause = tonumber(known[3] or '0'), tonumber(known[4] or '0')
 if known[1] ~= run or known[2] ~= replication then
   local promoted = string.find(info('replication', 'master_replid2'), '[^0]')
   local restarted = known[1] and known[1] ~= run
   local young = not known[1] and tonumber(info('server', 'uptime_in_seconds')) * 1000 < tonumber(ARGV[2])
   local forgets = info('persistence', 'aof_enabled') ~= '1'
   if promoted or (forgets and (restarted or young)) then
-    free_from = clock + tonumber(ARGV[2])
+    pause = tonumber(ARGV[2])
+    free_from = clock + pause
   end
-  redis.call('HSET', KEYS[3], 'run', run, 'replication', replication, 'until', string.format('%.0f', free_from))
+  redis.call('HSET', KEYS[3], 'run', run, 'replication', replication)
+  redis.call('HSET', KEYS[3], 'until', string.format('%.0f', free_from), 'pause', pause)
+elseif pause > 0 and free_from - clock > pause then
+  free_from = clock + pause
+  redis.call('HSET', KEYS[3], 'until', string.format('%.0f', free_from))
 end
 if clock < free_from then
   return {0, 0, free_from - clock}
@@ -75,7 +84,7 @@ local epoch = math.max(last + 1, floor + 1, clock)
 local text = string.format('%.0f', epoch)
 redis.call('SET', KEYS[2], text)
 redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', text)
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', text, 'lease', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {1, epoch, tonumber(ARGV[2])}
 """,

@@ -126,6 +126,44 @@ async def test_a_server_that_may_have_forgotten_a_leader_waits_for_the_end_of_it
     assert all(each.granted for each in durable)
 
 
+async def test_a_clock_that_is_set_back_lengthens_no_lease(servers: Servers) -> None:
+    """Redis keeps the moment at which a latch expires: set back by an hour, its clock is an hour away from it."""
+    server = await asyncio.to_thread(servers.redis, "appendonly yes")
+    connection = RedisConnection(f"redis://:{PASSWORD}@127.0.0.1:{server.port}/0", timeout=10.0)
+    key, hour = ClusterKeys("c1").leader(DISPATCHER), 3_600_000
+    leader, other = (RedisLeaderLatch(connection, ClusterKeys("c1"), DISPATCHER, lease) for lease in (60.0, 6.0))
+    await leader.acquire("s", 0)
+    await connection.command("PEXPIRE", key, hour)
+    reply = await other.acquire("t", 0)
+    assert not reply.granted
+    assert 6.0 < reply.expires_in <= 60.0, "the leader's lease counts, not the one that this contender asks for"
+    assert 6_000 < await connection.command("PTTL", key) <= 60_000
+    await connection.command("PEXPIRE", key, hour)
+    again = await leader.acquire("s", 0)
+    assert again.granted
+    assert again.expires_in <= 60.0
+    await connection.command("HDEL", key, "lease")  # as the former release leaves it
+    await connection.command("PEXPIRE", key, hour)
+    assert (await other.acquire("t", 0)).expires_in > 3_000
+    await connection.close()
+
+
+async def test_a_clock_that_is_set_back_lengthens_no_pause(servers: Servers) -> None:
+    server = await asyncio.to_thread(servers.redis, "appendonly no")
+    connection = RedisConnection(f"redis://:{PASSWORD}@127.0.0.1:{server.port}/0", timeout=10.0)
+    latch, other = (RedisLeaderLatch(connection, ClusterKeys("c1"), DISPATCHER, lease) for lease in (600.0, 6.0))
+    incarnation = ClusterKeys("c1").incarnation
+    assert not (await latch.acquire("s", 0)).granted
+    until = int(await connection.command("HGET", incarnation, "until"))
+    await connection.command("HSET", incarnation, "until", str(until + 3_600_000))
+    for contender in (other, latch):
+        reply = await contender.acquire("s", 0)
+        assert (reply.granted, reply.epoch) == (False, 0)
+        assert 6.0 < reply.expires_in <= 600.0
+    assert int(await connection.command("HGET", incarnation, "until")) < until + 600_000
+    await connection.close()
+
+
 async def test_a_replica_that_missed_the_last_leader_makes_no_second_one(servers: Servers, tmp_path: Path) -> None:
     """The replica is cut off, a leader rises, the master dies, and the replica that knows nothing of it takes over."""
     master = await asyncio.to_thread(servers.redis)

@@ -140,6 +140,36 @@ def test_both_grant_nothing_for_a_lease_after_a_loss(client: redis.Redis) -> Non
         client.config_set("appendonly", "yes")
 
 
+def test_both_shorten_what_a_clock_that_was_set_back_has_lengthened(client: redis.Redis) -> None:
+    both, hour = Both(client, 2), 3_600_000
+    latch = LATCHES[0]
+    both.script(scripts.ACQUIRE, (latch, EPOCH, INCARNATION), "s", LEASE_MS, HIGH)
+    for _ in range(2):
+        client.pexpire(latch, LEASE_MS + hour)
+        both.model._expire(latch, LEASE_MS + hour)
+        reply = both.script(scripts.ACQUIRE, (latch, EPOCH, INCARNATION), "t", LEASE_MS // 2, HIGH)
+        assert LEASE_MS - 60_000 < reply[2] <= LEASE_MS
+        client.hdel(latch, "lease")  # as the former release leaves it: then it stays so long
+        del both.model._hash(latch)["lease"]
+        client.pexpire(latch, LEASE_MS + hour)
+        both.model._expire(latch, LEASE_MS + hour)
+        assert both.script(scripts.ACQUIRE, (latch, EPOCH, INCARNATION), "t", LEASE_MS // 2, HIGH)[2] > LEASE_MS
+        client.hset(latch, "lease", LEASE_MS)
+        both.model._hash(latch)["lease"] = str(LEASE_MS)
+
+
+def test_both_shorten_a_pause_that_a_clock_that_was_set_back_has_lengthened(client: redis.Redis) -> None:
+    both = Both(client, 3)
+    both.script(scripts.ACQUIRE, (LATCHES[0], EPOCH, INCARNATION), "s", LEASE_MS, HIGH)
+    until = str(int(client.time()[0]) * 1000 + LEASE_MS + 3_600_000)
+    client.hset(INCARNATION, mapping={"until": until, "pause": LEASE_MS})
+    both.model._hash(INCARNATION).update({"until": until, "pause": str(LEASE_MS)})
+    for _ in range(2):
+        reply = both.script(scripts.ACQUIRE, (LATCHES[1], EPOCH, INCARNATION), "s", LEASE_MS // 2, HIGH)
+        assert reply[:2] == [0, 0]
+        assert LEASE_MS - 60_000 < reply[2] <= LEASE_MS
+
+
 def test_a_model_that_is_wrong_is_found(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RedisData, "_holds", lambda self, latch, session, epoch: True)
     with pytest.raises(AssertionError):

@@ -59,6 +59,7 @@
 #define say(...) skip
 #endif
 
+#define FAR 254           /* a latch or a pause with it does not end by itself, as with a ttl of 255 */
 #define NOTHING 0
 mtype = { ACQUIRE, RENEW, RELEASE, HUNG, WRITE, COMPARED, CALL };
 
@@ -212,6 +213,13 @@ inline acquire(m, who, above) {
 #ifdef FULL_LEASE_AGAIN   /* FAULT FULL_LEASE_AGAIN: a repeated request is promised a whole lease */
         expires = LEASE
 #else
+#ifndef SET_BACK_KEPT     /* FAULT SET_BACK_KEPT: what a clock that was set back has lengthened stays so long */
+#ifdef SHORTENED          /* FAULT SHORTENED: a contender with a shorter lease shortens the leader's to its own */
+        redis[m].ttl = (redis[m].ttl == FAR -> 1 : redis[m].ttl);
+#else
+        redis[m].ttl = (redis[m].ttl == FAR -> LEASE : redis[m].ttl);
+#endif
+#endif
         expires = redis[m].ttl
 #endif
     :: else ->
@@ -221,6 +229,9 @@ inline acquire(m, who, above) {
 #ifndef NO_PAUSE          /* FAULT NO_PAUSE: a promoted server grants at once */
             redis[m].pause = LEASE;
             redis[m].fast = 0
+#endif
+#ifndef SET_BACK_KEPT
+        :: redis[m].known && redis[m].pause == FAR -> redis[m].pause = LEASE
 #endif
         :: else
         fi;
@@ -649,7 +660,7 @@ proctype Election(byte me) {
 
 inline tick_redis(m) {
     if
-    :: redis[m].owner != 0 && redis[m].ttl != 255 ->
+    :: redis[m].owner != 0 && redis[m].ttl < FAR ->
         redis[m].ttl = redis[m].ttl - 1;
         if
         :: redis[m].ttl == 0 -> redis[m].owner = 0; redis[m].epoch = 0; redis[m].fast = 0
@@ -657,8 +668,19 @@ inline tick_redis(m) {
         fi
     :: else
     fi;
-    down(redis[m].pause)
+    if
+    :: redis[m].pause != FAR -> down(redis[m].pause)
+    :: else
+    fi
 }
+
+/* The server's wall clock is set back by so much that what it waits for does not come within this search. */
+inline set_back(m) {
+    redis[m].ttl = (redis[m].owner != 0 && redis[m].ttl != 255 -> FAR : redis[m].ttl);
+    redis[m].pause = (redis[m].pause > 0 -> FAR : 0)
+}
+
+#define measures(m) ((redis[m].owner != 0 && redis[m].ttl < FAR) || (redis[m].pause > 0 && redis[m].pause < FAR))
 
 inline tick_contender(n) {
     down(c[n].left);
@@ -708,6 +730,7 @@ proctype Misfortune() {
     :: d_step { faults > 0 && c[1].asked != NOTHING -> faults--; hang(1) }
     :: d_step { faults > 0 && leads(0) -> faults--; c[0].lost = 1 }
     :: d_step { faults > 0 && leads(1) -> faults--; c[1].lost = 1 }
+    :: d_step { faults > 0 && measures(promoted) -> faults--; set_back(promoted) }
     :: d_step { faults > 0 && !crashed -> faults--; crashed = 1; c[0].dead = 1; c[0].frozen = 0 }
     :: d_step { faults > 0 && !promoted && !copied -> copy_to_replica() }
     :: d_step { faults > 0 && !promoted -> faults--; lose(0); lose(1); fail_over() }
@@ -733,6 +756,9 @@ proctype Clock() {
         redis[promoted].fast = 1;
         tick_redis(promoted);
         check() }
+#endif
+#ifdef SET_BACK
+    :: d_step { measures(promoted) -> set_back(promoted) }
 #endif
 #ifndef NO_FAILOVER
     :: d_step { !promoted && !copied -> copy_to_replica() }

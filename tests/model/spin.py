@@ -202,6 +202,14 @@ CHECKS = {
             150_000,
         ),
         Check(
+            "set back",
+            "the same without a failover, while the server's clock is set back any number of times",
+            ("DRIFT", "SET_BACK", "NO_FAILOVER", "LEASE=3", "SESSIONS=3", "GRANTS=3"),
+            100_000,
+            ("DRIFT", "SET_BACK", "NO_FAILOVER", "LEASE=3", "SESSIONS=2", "GRANTS=2"),
+            10_000,
+        ),
+        Check(
             "epochs",
             "an epoch is above all that were granted before, by whichever server",
             ("EPOCHS", "NO_STRAGGLERS", "LEASE=3", "SESSIONS=3", "HORIZON=7"),
@@ -255,6 +263,7 @@ FAULTS = (
     Fault(("FULL_LEASE_AGAIN", "BELIEFS_ONLY"), "leases", _TWO_LEADERS),
     Fault(("NO_PAUSE", "BELIEFS_ONLY"), "leases", _TWO_LEADERS),
     Fault(("RENEW_UNTIMED", "BELIEFS_ONLY"), "leases", _TWO_LEADERS),
+    Fault(("SHORTENED", "BELIEFS_ONLY"), "set back", _TWO_LEADERS),
     Fault(("EPOCH_NOT_RAISED",), "epochs", "assertion violated (epoch>highest)"),
     Fault(("EPOCH_WITHOUT_CLOCK",), "epochs", "assertion violated (epoch>highest)"),
     Fault(("WRITE_UNFENCED",), "writes", "assertion violated (act.epoch>=redis"),
@@ -262,6 +271,7 @@ FAULTS = (
     Fault(("CALL_UNFENCED",), "calls", "assertion violated (act.epoch>=acted)"),
     Fault(("CALL_WITHOUT_GATE",), "calls", _TWO_CALLERS),
     Fault(("LATCH_WITHOUT_EXPIRY",), "heals", "acceptance cycle"),
+    Fault(("SET_BACK_KEPT",), "heals", "acceptance cycle"),
     Fault(("REFUSAL_IGNORED",), "heals", "acceptance cycle"),
     Fault(("TIE_KEPT",), "ties", "acceptance cycle"),
 )

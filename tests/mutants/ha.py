@@ -197,8 +197,8 @@ MUTANTS = (
         "latch-of-a-lost-reply-renewed",
         "A session that asks again gets what is left of its lease, not a new one.",
         _SCRIPTS,
-        "  local ttl = redis.call('PTTL', KEYS[1])\n  if ttl < 0 then\n",
-        "  local ttl = -1\n  if ttl < 0 then\n",
+        "local ttl, lease = redis.call('PTTL', KEYS[1]), tonumber(held[3] or ARGV[2])\n",
+        "local ttl, lease = -1, tonumber(held[3] or ARGV[2])\n",
         ("contract/test_ha_election.py::test_a_lost_reply_to_the_acquisition_is_the_same_request_again",),
     ),
     Mutant(
@@ -208,6 +208,30 @@ MUTANTS = (
         "redis.call('PEXPIRE', KEYS[1], ARGV[2])\nreturn {1, epoch",
         "return {1, epoch",
         ("contract/test_ha_election.py::test_a_latch_that_was_given_ends_with_its_lease",),
+    ),
+    Mutant(
+        "lease-lengthened-by-the-clock",
+        "A clock that is set back lengthens no lease.",
+        _SCRIPTS,
+        "  if ttl < 0 or (held[3] and ttl > lease) then\n",
+        "  if ttl < 0 then\n",
+        ("contract/test_ha_failover.py::test_a_clock_that_is_set_back_lengthens_no_lease",),
+    ),
+    Mutant(
+        "lease-shortened-by-a-contender",
+        "A contender shortens a lengthened lease to the leader's own, not to the one that it asks for.",
+        _SCRIPTS,
+        "tonumber(held[3] or ARGV[2])\n",
+        "tonumber(ARGV[2])\n",
+        ("contract/test_ha_failover.py::test_a_clock_that_is_set_back_lengthens_no_lease",),
+    ),
+    Mutant(
+        "pause-lengthened-by-the-clock",
+        "A clock that is set back lengthens no pause of a forgetful server.",
+        _SCRIPTS,
+        "elseif pause > 0 and free_from - clock > pause then\n",
+        "elseif false then\n",
+        ("contract/test_ha_failover.py::test_a_clock_that_is_set_back_lengthens_no_pause",),
     ),
     # ------------------------------------------------------------------ the same in a master's memory
     Mutant(

@@ -34,6 +34,7 @@ import io
 import itertools
 import os
 import random
+import shutil
 import stat
 import struct
 import sys
@@ -45,6 +46,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import conf.files
+from tests.simulation import library
 
 ROOT = "/simulated"
 """Paths below it are simulated; it must not exist in the real file system."""
@@ -1305,6 +1307,7 @@ def _replacements(files: Files) -> Iterator[tuple[Any, str, Any]]:
         yield os, name, _redirected_pair(files, getattr(os, name), ours)
     yield os, "symlink", _redirected_second(files, os.symlink, files.symlink)
     yield os, "sendfile", _redirected_pair(files, os.sendfile, files.sendfile)
+    yield shutil, "rmtree", _redirected(files, shutil.rmtree, library.rmtree)
     for module in (io, builtins):
         yield module, "open", _redirected(files, module.open, files.open_file)
     yield conf.files, "_remembered", _OfProcess(files)
@@ -1364,7 +1367,8 @@ def _redirected_file(files: Files, original: Callable[..., Any], ours: Callable[
 @functools.cache
 def _is_library(name: str) -> bool:
     """Return whether a file of code is the standard library's. The hash of a name is kept, that of code is not."""
-    return name.startswith("<frozen ") or (name.startswith(_LIBRARY) and "-packages/" not in name)
+    is_installed = name.startswith(_LIBRARY) and "-packages/" not in name
+    return is_installed or name.startswith("<frozen ") or name == library.FILE
 
 
 def _holds(opened: _Open, caller: Caller) -> bool:

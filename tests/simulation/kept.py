@@ -123,6 +123,18 @@ KEPT: tuple[Kept, ...] = (
         "followers find the leader",
     ),
     Kept(
+        "The clock of Redis's host was set back by an hour, the leader died, and nobody led for an hour.",
+        "lengthened-lease-kept-by-the-model",
+        "ha",
+        1,
+        (
+            Fault(2.0, "keeper_jump", (-3600.0,)),
+            *(Fault(2.0, "kill", (f"contender{number}",)) for number in (1, 2, 3, 4)),
+        ),
+        3.0,
+        "the cluster heals",
+    ),
+    Kept(
         "A connection broke just after a task was submitted, its TaskExecutor counted as lost, and the job ran twice.",
         "task-executor-of-a-broken-connection-given-up",
         "cluster",
@@ -173,6 +185,7 @@ KEPT: tuple[Kept, ...] = (
         "nothing is left",
     ),
 )
+LOSSES_OF_POWER = tuple(Fault(at_s, "total_power_loss", ("everything", 1.0)) for at_s in (9.0, 12.0, 16.0, 21.0))
 RARE: tuple[Kept, ...] = (
     Kept(
         "A task starts from the checkpoint before the one that is being stored, and removes rows of that one.",
@@ -207,9 +220,57 @@ RARE: tuple[Kept, ...] = (
         11.0,
         "a damaged copy is replaced",
     ),
+    Kept(
+        "A leader counts a renewed lease from the late reply, and leads beside its successor.",
+        "lease-counted-from-the-reply",
+        "ha",
+        1,
+        tuple(Fault(at_s, "late_renewal", (0.65, 2.5)) for at_s in (3.0, 7.0, 11.0, 15.0)),
+        19.0,
+        "one leader at a time",
+    ),
+    Kept(
+        "A leader counts its first lease from the late reply, and leads beside its successor.",
+        "grant-counted-from-the-reply",
+        "ha",
+        1,
+        tuple(
+            Fault(at_s, "late_grant", (host, 0.55, 3.0))
+            for at_s, host in ((3.0, "host1"), (9.0, "host2"), (15.0, "host3"), (21.0, "host1"))
+        ),
+        27.0,
+        "one leader at a time",
+    ),
+    Kept(
+        "A loss of power takes the files of a checkpoint that is acknowledged: their names were not synced.",
+        "names-in-a-directory-not-synced",
+        "streaming",
+        0,
+        LOSSES_OF_POWER,
+        24.0,
+        "no handle dangles",
+    ),
+    Kept(
+        "A loss of power takes a checkpoint that is acknowledged: its name was not synced.",
+        "name-of-a-directory-not-synced",
+        "streaming",
+        0,
+        LOSSES_OF_POWER,
+        24.0,
+        "no handle dangles",
+    ),
+    Kept(
+        "`stop` after the end of the only master leaves the jobs to the next cluster.",
+        "jobs-of-a-stopped-cluster-recovered",
+        "supervision",
+        0,
+        (
+            Fault(0.1, "command", ("host1", "start")),
+            Fault(8.0, "command", ("host1", "submit")),
+            Fault(14.0, "signal", ("host1", 0.375, 9)),  # `entrypoint`
+            Fault(14.0, "command", ("host1", "stop")),
+        ),
+        18.0,
+        "a stopped job stays stopped",
+    ),
 )
-
-
-def plans_for(planted: str) -> list[Kept]:
-    """Return the plans that find a planted fault."""
-    return [one for one in (*KEPT, *RARE) if one.planted == planted]

@@ -1,44 +1,44 @@
 """Faults planted in the product, and whether the simulator finds them.
 
-`tests.simulation.planted` has the faults, of which each replaces a text of one file. A fault is planted in a process of
-its own, in which an import hook changes the text of one module. That process runs seeds of the workload that is to find
-the fault, and every eighth seed of another workload, until a check fails or the time is over. The plans that were kept
-for the fault (`tests.simulation.kept`) come first.
+`tests.simulation.planted` has the faults, of which each replaces a text of one file. For each fault some seeds run in
+children of a process that has loaded the simulator (`tests.simulation.warm`), until a check fails or the CPU is spent:
+
+1. The plans that were kept for the fault (`tests.simulation.kept`).
+2. The plans of its workload that were kept for others. They take a tenth of the CPU of a seed.
+3. Seeds of its workload, and each fourth of another workload.
+
+Plans for others and seeds that do not reach the place of the fault are left out. One run of each without a fault in the
+product tells which places it reaches.
+
+All faults have `FIRST_S` seconds of CPU first. Those that were not found then have more. Each verdict is in the file of
+figures at once, so an interrupted run can be continued:
 
     python -m tests.simulation mutants --only fence-not-compared
-
-All of them take over an hour on one core. Each verdict is in the file of figures at once, so an interrupted run can be
-continued. A first look at all gives each less CPU; those that were not found are tried again with more:
-
-    python -m tests.simulation mutants --minutes 90 --seconds 10 --json out.json
-    python -m tests.simulation mutants --minutes 90 --json out.json --resume
+    python -m tests.simulation mutants --minutes 60 --json out.json --resume
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import functools
 import itertools
 import json
 import subprocess
 import sys
 import time
-import types
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.mutants.model import Mutant
+from tests.simulation.kept import KEPT, RARE, ROOT
 from tests.simulation.planted import CONTROL, Planted, catalogue, controls
+from tests.simulation.warm import Run, Warm
 
-ROOT = Path(__file__).resolve().parents[2]
+FIRST_S = 10.0
+"""Seconds of CPU for which seeds are run against each fault, before any fault has more."""
 LIMIT_S = 60.0
-"""Seconds of CPU for which seeds are run against one fault."""
+"""Seconds of CPU for which seeds are run against one fault in the end."""
 CONTROL_S = 20.0
 """The same for a control, which has no fault."""
 TO_FIND = 0.95
@@ -73,86 +73,60 @@ class Trial:
         return not self.name.startswith(CONTROL)
 
 
-# ------------------------------------------------------------------ in the process with the fault
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads one module with a fault in its text."""
-
-    def __init__(self, name: str, path: str, text: str) -> None:
-        super().__init__(name, path)
-        self._text = text
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        return compile(self._text, self.path, "exec")
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, mutant: Mutant) -> None:
-        self._module = mutant.file.removesuffix(".py").replace("/", ".")
-        self._path = str(ROOT / mutant.file)
-        self._text = mutant.text(ROOT)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != self._module:
-            return None
-        return importlib.util.spec_from_loader(name, _Loader(name, self._path, self._text))
-
-
-def plant(planted: Planted) -> None:
-    """Plant a fault in this process, which must not have imported the product."""
-    sys.meta_path.insert(0, _Finder(planted.mutant))
-
-
-def trial(planted: Planted, limit_s: float) -> Trial:
-    """Plant a fault in this process, which must not have imported the product, and run seeds until it is found."""
+def trial(warm: Warm, planted: Planted, limit_s: float) -> Trial:
+    """Run plans and seeds with a fault until one finds it, or the CPU is spent."""
     mutant = planted.mutant
-    plant(planted)
-    from tests.simulation.kept import plans_for
-    from tests.simulation.workloads import WORKLOADS
-    from tests.simulation.world import run
-
-    warnings.simplefilter("ignore", RuntimeWarning)
-    began = time.process_time()
-    for number, kept in enumerate(plans_for(planted.name), 1):
-        failure = run(WORKLOADS[kept.workload], kept.seed, list(kept.plan), faults_s=kept.faults_s).failure
-        if failure is not None:
-            check, took = f"{kept.workload}: {failure.check} (with a kept plan)", time.process_time() - began
-            return Trial(mutant.name, mutant.file, mutant.guard, True, check, number, took)
-    others = [name for name in WORKLOADS if name != planted.workload]
-    seeds = 0
-    while time.process_time() - began < limit_s:
-        name = others[seeds // 8 % len(others)] if seeds % 8 == 7 else planted.workload
-        gc.freeze()
-        failure = run(WORKLOADS[name], seeds).failure
-        seeds += 1
-        if failure is not None:
-            took = time.process_time() - began
-            return Trial(mutant.name, mutant.file, mutant.guard, True, f"{name}: {failure.check}", seeds, took)
-    return Trial(mutant.name, mutant.file, mutant.guard, False, "", seeds, time.process_time() - began)
+    spent_s, runs = 0.0, 0
+    why = ""
+    for one in _candidates(planted, warm.workloads):
+        is_for_it = one.planted == planted.name
+        if spent_s >= limit_s and not is_for_it:
+            break
+        before_s = warm.measured_s
+        if planted.is_fault and not is_for_it and planted.name not in warm.reached(one.run):
+            spent_s += warm.measured_s - before_s
+            continue
+        ran = warm.run(planted, one.run)
+        spent_s += ran.cpu_s
+        runs += 1
+        if ran.found:
+            check = f"{one.run.workload}: {ran.check}{' (with a kept plan)' if one.planted else ''}"
+            return Trial(mutant.name, mutant.file, mutant.guard, True, check, runs, spent_s)
+        why = ran.check or why
+    return Trial(mutant.name, mutant.file, mutant.guard, False, why, runs, spent_s)
 
 
-# ------------------------------------------------------------------ in the process that asks
+@dataclass(frozen=True)
+class _Candidate:
+    """A run that may find a fault, and the fault for which its plan was kept."""
+
+    run: Run
+    planted: str = ""
+
+
+def _candidates(planted: Planted, workloads: Sequence[str]) -> Iterator[_Candidate]:
+    """Return runs that may find a fault: plans kept for it, those kept for others, seeds; each fourth elsewhere."""
+    plans = sorted((*KEPT, *RARE), key=lambda kept: kept.planted != planted.name)
+    for kept in plans:
+        if kept.planted == planted.name or kept.workload == planted.workload:
+            yield _Candidate(Run(kept.workload, kept.seed, tuple(kept.plan), kept.faults_s), kept.planted)
+    others = [name for name in workloads if name != planted.workload]
+    for seed in itertools.count():
+        yield _Candidate(Run(planted.workload, seed))
+        if seed % 3 == 2:
+            yield _Candidate(Run(others[seed // 3 % len(others)], seed // 3 // len(others)))
 
 
 def try_one(planted: Planted, limit_s: float = LIMIT_S) -> Trial:
-    """Try a fault in a process of its own. A process that ends without a verdict has not found it.
+    """Try a fault in an interpreter of its own.
 
     Raises:
         NotApplicable: the text that the fault replaces is not in its file.
     """
-    mutant = planted.mutant
-    mutant.text(ROOT)
+    planted.mutant.text(ROOT)
     command = [sys.executable, "-W", "ignore", "-m", "tests.simulation.mutants", planted.name, str(limit_s)]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20 * limit_s, check=False)
-    except subprocess.TimeoutExpired:
-        return Trial(mutant.name, mutant.file, mutant.guard, False, "the process stands still", 0, 0.0)
-    for line in done.stdout.splitlines():
-        if line.startswith("{"):
-            return Trial(**json.loads(line))
-    last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-    return Trial(mutant.name, mutant.file, mutant.guard, False, f"the process ends: {last[:200]}", 0, 0.0)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return Trial(**json.loads(done.stdout))
 
 
 def find_all(
@@ -161,6 +135,7 @@ def find_all(
     target: Path | None = None,
     before: Sequence[Trial] = (),
     limit_s: float = LIMIT_S,
+    attempt: Callable[[Planted, float], Trial] | None = None,
 ) -> dict[str, Any]:
     """Plant one fault after another until the time is over; print what finds each, and return the figures.
 
@@ -171,21 +146,28 @@ def find_all(
         before: what came of faults in an earlier run. Those that were found then are not planted again, nor those that
             had as much CPU.
         limit_s: seconds of CPU for which seeds are run against one fault; at most `CONTROL_S` against a control.
+        attempt: how a fault is tried; by default in children of this process.
     """
     until = time.monotonic() + 60 * minutes
     names = {planted.name for planted in wanted}
-    trials = [one for one in before if one.name in names and (one.found or not one.is_fault or one.cpu_s >= limit_s)]
-    tried = {one.name for one in trials}
-    for planted in in_turns([one for one in wanted if one.name not in tried]):
-        if time.monotonic() > until:
-            break
-        result = try_one(planted, limit_s if planted.is_fault else min(limit_s, CONTROL_S))
-        trials.append(result)
-        sys.stdout.write(f"{describe(result)}\n")
-        sys.stdout.flush()
-        if target is not None:
-            _write(target, summary(trials))
-    return summary(trials)
+    trials = {one.name: one for one in before if one.name in names}
+
+    def is_over(planted: Planted, seconds: float) -> bool:
+        last = trials.get(planted.name)
+        return last is not None and (last.found or not last.is_fault or last.cpu_s >= seconds)
+
+    attempt = attempt or functools.partial(trial, Warm(wanted))
+    for seconds in sorted({min(FIRST_S, limit_s), limit_s}):
+        for planted in in_turns([one for one in wanted if not is_over(one, seconds)]):
+            if time.monotonic() > until:
+                break
+            result = attempt(planted, seconds if planted.is_fault else min(limit_s, CONTROL_S))
+            trials[planted.name] = result
+            sys.stdout.write(f"{describe(result)}\n")
+            sys.stdout.flush()
+            if target is not None:
+                _write(target, summary(list(trials.values())))
+    return summary(list(trials.values()))
 
 
 def describe(result: Trial) -> str:
@@ -273,7 +255,7 @@ def _child(arguments: Sequence[str]) -> int:
     parser.add_argument("limit_s", type=float)
     chosen = parser.parse_args(arguments)
     planted = next(one for one in [*controls(), *catalogue()] if one.name == chosen.name)
-    sys.stdout.write(json.dumps(asdict(trial(planted, chosen.limit_s))) + "\n")
+    sys.stdout.write(json.dumps(asdict(trial(Warm([planted]), planted, chosen.limit_s))) + "\n")
     return 0
 
 

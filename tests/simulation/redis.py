@@ -152,24 +152,28 @@ class RedisData:
         session, lease, floor = arguments[0], int(arguments[1]), int(arguments[2])
         held = self._hash(latch)
         if held.get("owner") and (held["owner"] != session or int(held["epoch"]) > floor):
-            ttl = self.ttl(latch)
-            if ttl < 0:
-                ttl = lease
+            ttl, own = self.ttl(latch), int(held.get("lease", lease))
+            if ttl < 0 or ("lease" in held and ttl > own):
+                ttl = own
                 self._expire(latch, ttl)
             return [int(held["owner"] == session), int(held["epoch"]), ttl]
         clock = self._milliseconds()
         info = self._info()
         run, replication = info["run_id"], info["master_replid"]
         known = dict(self._hash(incarnation))
-        free_from = int(known.get("until", "0"))
+        free_from, pause = int(known.get("until", "0")), int(known.get("pause", "0"))
         if known.get("run") != run or known.get("replication") != replication:
             promoted = bool(info["master_replid2"].strip("0"))
             restarted = "run" in known and known["run"] != run
             young = "run" not in known and int(info["uptime_in_seconds"]) * 1000 < lease
             forgets = info["aof_enabled"] != "1"
             if promoted or (forgets and (restarted or young)):
-                free_from = clock + lease
-            self._hset(incarnation, run=run, replication=replication, until=str(free_from))
+                pause = lease
+                free_from = clock + pause
+            self._hset(incarnation, run=run, replication=replication, until=str(free_from), pause=str(pause))
+        elif pause > 0 and free_from - clock > pause:
+            free_from = clock + pause
+            self._hset(incarnation, until=str(free_from))
         if clock < free_from:
             return [0, 0, free_from - clock]
         last = self.values.get(counter, "0")
@@ -177,7 +181,7 @@ class RedisData:
         epoch = max(int(last) + 1, floor + 1, clock)
         self.values[counter] = str(epoch)
         self._delete(latch)
-        self._hset(latch, owner=session, epoch=str(epoch))
+        self._hset(latch, owner=session, epoch=str(epoch), lease=str(lease))
         self._expire(latch, lease)
         return [1, epoch, lease]
 
@@ -283,7 +287,7 @@ class RedisServer:
         self.sessions: dict[_Session, None] = {}
         self._run = 0
         self.replid, self.replid2 = self._new_id("replid"), "0" * 40
-        self._started = 0
+        self._started = self._started_s = 0
         self._waiting: deque[Callable[[], None]] = deque()
         self._saved = self.data.snapshot()
         self._busy_until = 0
@@ -303,7 +307,7 @@ class RedisServer:
             "run_id": f"{self._run_id}",
             "master_replid": self.replid,
             "master_replid2": self.replid2,
-            "uptime_in_seconds": str((self.kernel.now - self._started) // SECOND),
+            "uptime_in_seconds": str(self._milliseconds() // 1000 - self._started_s),
             "aof_enabled": str(int(self.persistent)),
             "role": "master",
             "maxmemory_policy": "noeviction",
@@ -333,7 +337,7 @@ class RedisServer:
             return
         self.up, self.frozen = True, False
         self._run_id = self._new_id("run")
-        self._started = self.kernel.now
+        self._started, self._started_s = self.kernel.now, self._milliseconds() // 1000
         self.kernel.trace("redis starts")
         if self.persistent:
             self.data.known_scripts.clear()

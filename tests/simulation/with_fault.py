@@ -8,11 +8,45 @@ shrunk for a defect that was mended, and a kept plan can be seen to fail without
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import sys
+import types
 from collections.abc import Sequence
+from typing import Any
 
-from tests.simulation.mutants import plant
-from tests.simulation.planted import catalogue
+from tests.mutants.model import Mutant
+from tests.simulation.kept import ROOT
+from tests.simulation.planted import Planted, catalogue
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads one module with a fault in its text."""
+
+    def __init__(self, name: str, path: str, text: str) -> None:
+        super().__init__(name, path)
+        self._text = text
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return compile(self._text, self.path, "exec")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, mutant: Mutant) -> None:
+        self._module = mutant.file.removesuffix(".py").replace("/", ".")
+        self._path = str(ROOT / mutant.file)
+        self._text = mutant.text(ROOT)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != self._module:
+            return None
+        return importlib.util.spec_from_loader(name, _Loader(name, self._path, self._text))
+
+
+def plant(planted: Planted) -> None:
+    """Plant a fault in this process, which must not have imported the product."""
+    sys.meta_path.insert(0, _Finder(planted.mutant))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -568,3 +568,48 @@ def select(path):
             os.rmdir(f"{DATA}/{name}")  # noqa: PTH106
 
     assert announced(disk, program) == ["mkdir", "mkdir", "rmdir", "rmdir"]
+
+
+@pytest.fixture
+def without_rmtree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 removes the names of a tree in another order than 3.12, and ignores those that vanish meanwhile."""
+    monkeypatch.setattr(shutil, "rmtree", lambda *_: pytest.fail("the standard library removes a tree"))
+
+
+def fill_tree() -> None:
+    for name in ("a/b/1", "a/c/2", "a/3"):
+        (DATA / name).parent.mkdir(parents=True, exist_ok=True)
+        (DATA / name).touch()
+
+
+@pytest.mark.usefixtures("without_rmtree")
+def test_a_tree_is_removed_in_the_same_order_whatever_the_standard_library_does(disk: Disk) -> None:
+    removed: list[str] = []
+
+    def before(operation: str, path: str, _disk: Disk) -> None:
+        if operation in ("unlink", "rmdir"):
+            removed.append(Path(path).name)
+
+    with installed(Files({"data": disk}, before=before)):
+        fill_tree()
+        shutil.rmtree(DATA / "a")
+    assert removed == ["2", "c", "3", "1", "b", "a"]
+    assert not list(disk.walk())
+
+
+@pytest.mark.usefixtures("without_rmtree")
+@pytest.mark.parametrize("ignores", [False, True])
+def test_an_entry_that_vanishes_is_an_error_whatever_the_standard_library_does(disk: Disk, ignores: bool) -> None:
+    expected = contextlib.nullcontext() if ignores else pytest.raises(FileNotFoundError)
+
+    def before(operation: str, path: str, _disk: Disk) -> None:
+        if operation == "unlink" and path.endswith("/1"):
+            files.before = None
+            (DATA / "a/b/1").unlink()
+
+    with installed(Files({"data": disk})) as files:
+        fill_tree()
+        files.before = before
+        with expected:
+            shutil.rmtree(DATA / "a", ignore_errors=ignores)
+    assert bool(list(disk.walk())) is not ignores

@@ -109,4 +109,12 @@ OWN = (
         "        if False:\n",
         (),
     ),
+    Mutant(
+        "lengthened-lease-kept-by-the-model",
+        "A clock that is set back lengthens no lease: the script's model does as the script.",
+        "tests/simulation/redis.py",
+        '            if ttl < 0 or ("lease" in held and ttl > own):\n',
+        "            if ttl < 0:\n",
+        (),
+    ),
 )

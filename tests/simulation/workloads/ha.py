@@ -368,6 +368,8 @@ class Ha:
         self.followers: dict[SimProcess, Follower] = {}
         self._stops: dict[SimProcess, asyncio.Event] = {}
         self._losses = 0
+        self.gained_s = -LEASE_S
+        """Virtual second at which the keeper's clock was last set forward, so that leases ended early."""
         self.keeper = kernel.random("keeper").choice(("redis", "redis", "forgetful", "replicas", "master"))
 
     # ------------------------------------------------------------------ what was written
@@ -580,6 +582,9 @@ class Ha:
                 late_s = rng.choice((rng.uniform(0.2, 0.6), rng.uniform(1.5, LEASE_S)))
                 arguments = (rng.choice(names), round(late_s, 3), round(cut_s, 3))
             faults.append(Fault(round(at, 6), kind, arguments))
+        for _ in range(rng.choice((0, 0, 2, 6)) if self.keeper == "redis" else 0):  # others may repeat epochs then
+            jump_s = rng.choice((rng.uniform(-3600.0, 3600.0), rng.uniform(-2.0 * LEASE_S, 2.0 * LEASE_S)))
+            faults.append(Fault(round(rng.uniform(1.0, self.faults_s), 6), "keeper_jump", (round(jump_s, 3),)))
         return sorted(faults, key=lambda fault: fault.at_s)
 
     # ------------------------------------------------------------------ checks
@@ -594,7 +599,8 @@ class Ha:
                     assert contender.term is not None
                     holders.append((contender.name, contender.term.epoch))
         kernel.current = None
-        self.leaders.holding(holders)
+        if kernel.seconds > self.gained_s + 1.01 * LEASE_S:
+            self.leaders.holding(holders)
 
     def check_healed(self) -> None:
         world, kernel = self.world, self.world.kernel
@@ -690,7 +696,7 @@ def _late_grant(world: World, name: str, late_s: float, cut_s: float) -> bool:
         return False
     for process in leaders:
         process.kill()
-    world.kernel.after(max(left_ms - 5, 0) / 1000, _late_replies, world, name, late_s, cut_s)
+    world.kernel.after(min(max(left_ms - 5, 0) / 1000, LEASE_S), _late_replies, world, name, late_s, cut_s)
     return True
 
 
@@ -705,7 +711,20 @@ def _latch_taken(world: World) -> bool:
     return True
 
 
-add_kinds({"late_renewal": _late_renewal, "late_grant": _late_grant, "latch_taken": _latch_taken})
+def _keeper_jump(world: World, seconds: float) -> bool:
+    """Set the clock of Redis's host forward, or back."""
+    if world.redis is None:
+        return False
+    world.redis.master.host.jump(seconds)
+    if seconds > 0:
+        workload: Ha = world.kernel.devices["ha"]
+        workload.gained_s = world.kernel.seconds
+    return True
+
+
+add_kinds(
+    {"keeper_jump": _keeper_jump, "late_renewal": _late_renewal, "late_grant": _late_grant, "latch_taken": _latch_taken}
+)
 
 
 def _here() -> SimProcess:

@@ -4,8 +4,8 @@ Clients run the functions behind the commands, at random times and several at on
 
 - Processes are killed, killed or delayed at a step of their code, asked to end (SIGTERM), stopped and continued.
 - Starts are slow or fail. Pids are reused.
-- The host is suspended or loses its power and what its disk has not synced. Its wall clock does not jump, because Redis
-  measures leases by it: set back, it lengthens them.
+- The host is suspended or loses its power and what its disk has not synced. Its wall clock jumps, by which Redis
+  measures leases.
 - The disk is full or slow. Redis is slow.
 
 Checked are:
@@ -16,7 +16,7 @@ Checked are:
 - What `status` shows is true: a process that has ended before is not shown with its pid.
 - A master ends only because of a fault or a stop.
 - After the faults the cluster runs again, if need be after `start-master` or `start`: all workers are registered, and
-  each accepted job that was not stopped with its cluster is still there.
+  each accepted job that was not stopped with its cluster is still there, and none that was.
 - After `stop` nothing is left: no process, no zombie, no file of a running cluster, no key in Redis, no lock.
 """
 
@@ -225,6 +225,17 @@ class Supervision:
             and (command.process.alive or command.ended is not None or self._end_of(command) > since - 60.0)
         ]
 
+    def _was_stopped(self, since: float) -> bool:
+        """Return whether a stop has succeeded after a moment, with no start beside it and no loss of power after it."""
+        starts = [one for one in self.commands if one.verb in ("start", "start2", "join")]
+        return "fault power_loss" not in self.world.counts and any(
+            command.outcome == "ok"
+            and command.began >= since
+            and not any(one.began < self._end_of(command) and self._end_of(one) > command.began for one in starts)
+            for command in self.commands
+            if command.verb == "stop"
+        )
+
     def _end_of(self, command: Command) -> float:
         life = self.lives[command.process]
         return self.kernel.seconds if life.ended is None else life.ended
@@ -321,6 +332,8 @@ class Supervision:
             listed = {job.job_id: job.status for job in client.list_jobs()}
             self._check_status(client.status(), self.kernel.seconds)
         for job_id, accepted in self.jobs.items():
+            if self._was_stopped(accepted) and job_id in listed and not listed[job_id].is_terminal:
+                self.world.fail("a stopped job stays stopped", f"{job_id}, accepted at {accepted:.3f} s")
             if self._stops(accepted):
                 continue
             self.world.count("jobs verified")
@@ -363,6 +376,9 @@ class Supervision:
             kind = rng.choices(list(weights), list(weights.values()))[0]
             plan.append(Fault(round(at, 6), kind, self._arguments(kind, rng, self.faults_s - at)))
             at += -_log(1.0 - rng.random()) / rate
+        for _ in range(rng.choice((0, 0, 1, 3))):
+            jump_s = rng.choice((rng.uniform(-3600.0, 3600.0), rng.uniform(-5.0, 5.0)))
+            plan.append(Fault(round(rng.uniform(1.0, self.faults_s), 6), "jump", (host, round(jump_s, 3))))
         return sorted(plan, key=lambda fault: fault.at_s)
 
     def _arguments(self, kind: str, rng: random.Random, left_s: float) -> tuple[Any, ...]:
