@@ -65,6 +65,8 @@ EPOCH_NS = 1_750_000_000 * SECOND
 MAX_ITERATIONS = 20_000
 """Iterations of one loop at one moment of virtual time, after which it is said to spin."""
 LAST_EVENTS = 300
+MANY_TIMERS = 100
+"""Timers of a loop above which it drops its cancelled ones as soon as they are more than half of all, as asyncio."""
 
 
 class SimulationError(Exception):
@@ -75,20 +77,24 @@ class ProcessKilled(SystemExit):
     """Raised inside a killed process, by whatever it does next."""
 
 
-class Event:
-    """A call at a virtual time."""
+class Event(list[Any]):
+    """A call at a virtual time: [time, rank, number, function, arguments]. Heaps compare lists without calling us."""
 
-    __slots__ = ("args", "fn", "when")
+    __slots__ = ()
 
-    def __init__(self, when: int, fn: Callable[..., object] | None, args: tuple[Any, ...]) -> None:
-        self.when = when
-        self.fn = fn
-        self.args = args
+    @property
+    def when(self) -> int:
+        """Its time, in nanoseconds."""
+        return self[0]  # type: ignore[no-any-return]
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it will not be called."""
+        return self[3] is None
 
     def cancel(self) -> None:
         """Do not call it."""
-        self.fn = None
-        self.args = ()
+        self[3], self[4] = None, ()
 
 
 class Kernel:
@@ -121,7 +127,9 @@ class Kernel:
         self.closed = False
         self.devices: dict[str, Any] = {}
         """Devices by name (``network``, ``disk``, ...), for those that need each other."""
-        self._events: list[tuple[int, int, int, Event]] = []
+        self._events: list[Event] = []
+        self._until = -1
+        """The time up to which `run` lets time pass; -1 while it does not, or has a condition to look at."""
         self._sequence = itertools.count()
         self._fds = itertools.count(10_000)
         self._pids = itertools.count(101)
@@ -152,8 +160,8 @@ class Kernel:
 
     def at(self, when: int, fn: Callable[..., object], *args: Any, rank: int = 0) -> Event:
         """Call *fn* at *when* (nanoseconds); events of one moment run by rank, then in the order of their making."""
-        event = Event(max(when, self.now), fn, args)
-        heapq.heappush(self._events, (event.when, rank, next(self._sequence), event))
+        event = Event((when if when > self.now else self.now, rank, next(self._sequence), fn, args))
+        heapq.heappush(self._events, event)
         return event
 
     def after(self, seconds: float, fn: Callable[..., object], *args: Any) -> Event:
@@ -163,20 +171,38 @@ class Kernel:
     def run(self, until_s: float, stop: Callable[[], bool] | None = None) -> bool:
         """Let time pass until *until_s*, or until *stop* returns true after an event; return whether it did."""
         until = int(until_s * SECOND)
-        events = self._events
-        while events and not self.halted:
-            if events[0][0] > until:
-                break
-            _, _, _, event = heapq.heappop(events)
-            fn = event.fn
-            if fn is None:
-                continue
-            self.now = event.when
-            fn(*event.args)
-            if self.halted or (stop is not None and stop()):
-                return True
+        self._until = until if stop is None else -1
+        events, pop = self._events, heapq.heappop
+        try:
+            while events and not self.halted:
+                if events[0][0] > until:
+                    break
+                when, _, _, fn, args = pop(events)
+                if fn is None:
+                    continue
+                self.now = when
+                fn(*args)
+                if self.halted or (stop is not None and stop()):
+                    return True
+        finally:
+            self._until = -1
         self.now = max(self.now, until)
         return False
+
+    def skip(self, process: SimProcess, deadline: int) -> bool:
+        """Move the clock to *deadline* if nothing happens until then, in *process* or elsewhere; return whether it did.
+
+        So the thread that runs may sleep without passing control on: nobody else would have used it.
+        """
+        events = self._events
+        while events and events[0].is_cancelled:
+            heapq.heappop(events)
+        if not self.now <= deadline <= self._until or self.halted or (events and events[0][0] <= deadline):
+            return False
+        if not process.is_idle():
+            return False
+        self.now = deadline
+        return True
 
     def halt(self) -> None:
         """Have `run` return after the present event, and at once from then on."""
@@ -227,12 +253,16 @@ class Kernel:
 
     def resume(self, thread: SimThread) -> None:
         """Let a thread run until it blocks or ends."""
-        outer = self.current, self.thread, asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        process, outer, loop = self.current, self.thread, asyncio._get_running_loop()
         self.current, self.thread = thread.process, thread
-        thread.enter()
-        self.current, self.thread = outer[:2]
-        asyncio._set_running_loop(outer[2])
-        sys.set_asyncgen_hooks(*outer[3])
+        if loop is None:
+            thread.enter()
+        else:
+            hooks = sys.get_asyncgen_hooks()
+            thread.enter()
+            asyncio._set_running_loop(loop)
+            sys.set_asyncgen_hooks(*hooks)
+        self.current, self.thread = process, outer
 
     def close(self) -> None:
         """End all processes and their threads; the kernel cannot run again."""
@@ -269,6 +299,8 @@ class SimHost:
         self._booted = 0
         self._suspended_at: int | None = None
         self._suspended = 0
+        self._uptime = 3600 * SECOND
+        """Nanoseconds by which the time since the boot, without those in suspend, is ahead of the true time."""
 
     # ------------------------------------------------------------------ clocks
 
@@ -280,7 +312,7 @@ class SimHost:
         """Return nanoseconds since the boot without those in suspend."""
         if self._suspended_at is not None:
             now = min(now, self._suspended_at)
-        return int((now - self._booted - self._suspended + 3600 * SECOND) * self._rate)
+        return int((now + self._uptime) * self._rate)
 
     def wall(self, now: int) -> int:
         """Return nanoseconds since 1970."""
@@ -288,7 +320,7 @@ class SimHost:
 
     def when_monotonic(self, nanoseconds: float) -> int:
         """Return the time at which `monotonic` reaches a value, if the host is not suspended until then."""
-        return int(nanoseconds / self._rate) + 1 - 3600 * SECOND + self._booted + self._suspended
+        return int(nanoseconds / self._rate) + 1 - self._uptime
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward, or back."""
@@ -305,6 +337,7 @@ class SimHost:
         """End a suspend."""
         if self._suspended_at is not None:
             self._suspended += self.kernel.now - self._suspended_at
+            self._uptime -= self.kernel.now - self._suspended_at
             self._suspended_at = None
             for process in list(self.processes):
                 process.wake()
@@ -327,6 +360,7 @@ class SimHost:
         """Start again after a crash; nothing runs until the workload starts it."""
         self.up = True
         self._booted, self._suspended = self.kernel.now, 0
+        self._uptime = 3600 * SECOND - self.kernel.now
 
     # ------------------------------------------------------------------ processes
 
@@ -492,6 +526,15 @@ class SimProcess:
                     return
         if self.loop is not None:
             self.loop.turn()
+
+    def is_idle(self) -> bool:
+        """Return whether nothing of it is due but the thread that runs."""
+        if not self.may_run or self._busy_until > self.kernel.now:
+            return False
+        loop = self.loop
+        if loop is not None and loop.has_work():
+            return False
+        return not any(thread.is_due for thread in self.threads)
 
     def turn_by_timer(self) -> None:
         """Take a turn, because a timer is due; unless one is about to come anyway."""
@@ -791,6 +834,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(_make_task)
         self.set_exception_handler(_complain)
         self._armed: Event | None = None
+        self._timer_cancelled_count: int = 0
         self._main_task: asyncio.Task[Any] | None = None
         self.dead = False
 
@@ -802,7 +846,11 @@ class SimLoop(asyncio.SelectorEventLoop):
     # ------------------------------------------------------------------ asyncio's side
 
     def time(self) -> float:
-        return self.process.time()
+        process = self.process
+        return process.host.monotonic(self.kernel.now + process.lag) / SECOND
+
+    get_debug = staticmethod(bool)
+    """False, without a call of Python code: asyncio asks at every callback."""
 
     def _make_self_pipe(self) -> None:
         self._internal_fds = 0
@@ -832,7 +880,10 @@ class SimLoop(asyncio.SelectorEventLoop):
             return asyncio.Handle(callback, args, self, context)
         if self.driven and self.kernel.current is not self.process:
             self.process.wake()
-        return super().call_soon(callback, *args, context=context)
+        self._check_closed()  # type: ignore[attr-defined]
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
@@ -844,9 +895,17 @@ class SimLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        if self.dead:
-            return asyncio.TimerHandle(when, callback, args, self, context)
-        return super().call_at(when, callback, *args, context=context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self.dead:
+            self._check_closed()  # type: ignore[attr-defined]
+            heapq.heappush(self.scheduled, timer)
+            timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Run a function in a simulated thread."""
@@ -904,12 +963,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         asyncio._set_running_loop(self)
         try:
             for _ in range(MAX_ITERATIONS):
-                self._run_once()  # type: ignore[attr-defined]
+                self._iterate()
                 if not process.alive:
                     return
-                if not self._ready and not self._sim_selector._maybe and not self._is_due():  # type: ignore[attr-defined]
-                    break
-                if process.lag:
+                if process.lag or not self.has_work():
                     break
             else:
                 raise SimulationError(
@@ -923,21 +980,54 @@ class SimLoop(asyncio.SelectorEventLoop):
         process.spent()
         self._arm()
 
-    def _is_due(self) -> bool:
+    def _iterate(self) -> None:
+        """Run what is ready now, once: what asyncio's `_run_once` does, without waiting and without its debugging."""
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        self._drop_cancelled()
+        if self._sim_selector._maybe:
+            self._process_events(self._sim_selector._poll())  # type: ignore[attr-defined]
+        scheduled = self.scheduled
+        if scheduled:
+            end = self.time() + 1e-9
+            while scheduled and scheduled[0]._when < end:  # type: ignore[attr-defined]
+                timer = heapq.heappop(scheduled)
+                timer._scheduled = False  # type: ignore[attr-defined]
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _drop_cancelled(self) -> None:
+        """Drop cancelled timers: those at the head of the heap, or all if they are many."""
+        scheduled: list[Any] = self.scheduled
+        if len(scheduled) > MANY_TIMERS and self._timer_cancelled_count > len(scheduled) / 2:
+            for timer in scheduled:
+                timer._scheduled = not timer._cancelled
+            scheduled[:] = [timer for timer in scheduled if timer._scheduled]
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
+
+    def has_work(self) -> bool:
+        """Return whether a callback, a file or a timer is due."""
+        if self._ready or self._sim_selector._maybe:  # type: ignore[attr-defined]
+            return True
         scheduled = self.scheduled
         return bool(scheduled) and scheduled[0]._when <= self.time()  # type: ignore[attr-defined]
 
     def _arm(self) -> None:
-        scheduled = self.scheduled
+        scheduled: list[Any] = self.scheduled
         while scheduled and scheduled[0]._cancelled:
-            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
         if not scheduled:
             return
-        when = self.process.host.when_monotonic(scheduled[0]._when * SECOND)  # type: ignore[attr-defined]
-        when = max(when, self.kernel.now + 1)
+        when = max(self.process.host.when_monotonic(scheduled[0]._when * SECOND), self.kernel.now + 1)
         armed = self._armed
-        if armed is not None and armed.fn is not None:
+        if armed is not None and not armed.is_cancelled:
             if armed.when <= when and armed.when > self.kernel.now:
                 return
             armed.cancel()
@@ -1009,7 +1099,8 @@ class SimThread:
         self._target = target
         self._greenlet: greenlet.greenlet | None = None
         self._running_loop: asyncio.AbstractEventLoop | None = None
-        self._hooks: Any = (None, None)
+        self._hooks: Any = None
+        """Hooks of asynchronous generators, of the loop that this thread runs; None without one."""
         self._parks = 0
         self._woken = False
         self._timer: Event | None = None
@@ -1025,6 +1116,10 @@ class SimThread:
         if self._greenlet is None:
             self._greenlet = greenlet.greenlet(self.run)
         self._greenlet.parent = greenlet.getcurrent()
+        if self._running_loop is None:
+            asyncio._set_running_loop(None)
+            self._greenlet.switch()
+            return
         asyncio._set_running_loop(self._running_loop)
         sys.set_asyncgen_hooks(*self._hooks)
         self._greenlet.switch()
@@ -1032,7 +1127,13 @@ class SimThread:
     def _leave(self) -> None:
         assert self._greenlet is not None
         assert self._greenlet.parent is not None
-        self._running_loop, self._hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        self._running_loop = asyncio._get_running_loop()
+        if self._running_loop is None:
+            self._greenlet.parent.switch()
+            return
+        self._hooks = sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(None)
+        sys.set_asyncgen_hooks(None, None)
         self._greenlet.parent.switch()
 
     def run(self) -> None:
@@ -1069,6 +1170,9 @@ class SimThread:
         self._woken = False
         self.waits_for = reason
         if deadline is not None:
+            if self.kernel.skip(self.process, deadline):
+                self.waits_for = "nothing"
+                return False
             self._timer = self.kernel.at(deadline, self._expire, self._parks)
         self._leave()
         self.waits_for = "nothing"
