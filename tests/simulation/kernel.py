@@ -129,7 +129,8 @@ class Kernel:
         """Devices by name (``network``, ``disk``, ...), for those that need each other."""
         self._events: list[Event] = []
         self._until = -1
-        """The time up to which `run` lets time pass; -1 while it does not, or has a condition to look at."""
+        """The time up to which `run` lets time pass; -1 while it does not."""
+        self._stop: Callable[[], bool] | None = None
         self._sequence = itertools.count()
         self._fds = itertools.count(10_000)
         self._pids = itertools.count(101)
@@ -171,7 +172,7 @@ class Kernel:
     def run(self, until_s: float, stop: Callable[[], bool] | None = None) -> bool:
         """Let time pass until *until_s*, or until *stop* returns true after an event; return whether it did."""
         until = int(until_s * SECOND)
-        self._until = until if stop is None else -1
+        self._until, self._stop = until, stop
         events, pop = self._events, heapq.heappop
         try:
             while events and not self.halted:
@@ -201,7 +202,13 @@ class Kernel:
             return False
         if not process.is_idle():
             return False
+        now, stop = self.now, self._stop
+        if stop is not None and stop():
+            return False
         self.now = deadline
+        if stop is not None and stop():
+            self.now = now  # `run` ends before the thread goes on
+            return False
         return True
 
     def halt(self) -> None:
@@ -502,7 +509,7 @@ class SimProcess:
     @property
     def may_run(self) -> bool:
         """Whether it is alive and not stopped."""
-        return self.alive and not self.frozen and not self.host.suspended
+        return self.alive and not self.frozen and self.host._suspended_at is None
 
     def _turn(self) -> None:
         self._woken = False
