@@ -23,7 +23,8 @@ How it works:
    they block: `time.sleep`, locks, conditions, events, queues, joins, `asyncio.run`, blocking sockets. While a
    kernel is installed, `threading` and `queue` build on simulated locks. `loop.run_in_executor` and
    `asyncio.to_thread` run their function in such a thread. A loop that the kernel drives itself must not block; a
-   process whose main function is plain may run loops (`asyncio.run`) and block anywhere.
+   process whose main function is plain may run loops (`asyncio.run`) and block anywhere. A thread that waits until a
+   time before which nothing happens anywhere keeps control, and only the clock moves (`Kernel.skip`).
 4. Each simulated device calls `SimProcess.effect` before anything that others can see. There a process can be killed or
    stalled "at its n-th effect from now" (`kill_at_effect`, `stall_at_effect`), in the middle of a synchronous stretch
    of code. A killed process runs no further callback; its `finally` blocks run, and every effect in them raises
@@ -624,8 +625,8 @@ class SimProcess:
                 frames = task.get_stack(limit=1)
                 where = f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "nothing"
                 lines.append(f"    task {task.get_name()}: in {where}")
-            if loop.scheduled:
-                lines.append(f"    next timer in {loop.scheduled[0]._when - loop.time():.3f} s")  # type: ignore[attr-defined]
+            if loop._scheduled:
+                lines.append(f"    next timer in {loop._scheduled[0]._when - loop.time():.3f} s")
         return lines
 
 
@@ -830,6 +831,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         process: its process.
     """
 
+    _ready: deque[Any]
+    _scheduled: list[Any]
+    _timer_cancelled_count: int
+
     def __init__(self, process: SimProcess) -> None:
         self.process = process
         self.kernel = process.kernel
@@ -841,14 +846,8 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(_make_task)
         self.set_exception_handler(_complain)
         self._armed: Event | None = None
-        self._timer_cancelled_count: int = 0
         self._main_task: asyncio.Task[Any] | None = None
         self.dead = False
-
-    @property
-    def scheduled(self) -> list[asyncio.TimerHandle]:
-        """The timers, as a heap."""
-        return self._scheduled  # type: ignore[attr-defined, no-any-return, unused-ignore]
 
     # ------------------------------------------------------------------ asyncio's side
 
@@ -889,7 +888,7 @@ class SimLoop(asyncio.SelectorEventLoop):
             self.process.wake()
         self._check_closed()  # type: ignore[attr-defined]
         handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)  # type: ignore[attr-defined]
+        self._ready.append(handle)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -905,7 +904,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         if not self.dead:
             self._check_closed()  # type: ignore[attr-defined]
-            heapq.heappush(self.scheduled, timer)
+            heapq.heappush(self._scheduled, timer)
             timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
@@ -989,16 +988,16 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def _iterate(self) -> None:
         """Run what is ready now, once: what asyncio's `_run_once` does, without waiting and without its debugging."""
-        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        ready = self._ready
         self._drop_cancelled()
         if self._sim_selector._maybe:
             self._process_events(self._sim_selector._poll())  # type: ignore[attr-defined]
-        scheduled = self.scheduled
+        scheduled = self._scheduled
         if scheduled:
             end = self.time() + 1e-9
-            while scheduled and scheduled[0]._when < end:  # type: ignore[attr-defined]
+            while scheduled and scheduled[0]._when < end:
                 timer = heapq.heappop(scheduled)
-                timer._scheduled = False  # type: ignore[attr-defined]
+                timer._scheduled = False
                 ready.append(timer)
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -1007,7 +1006,7 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def _drop_cancelled(self) -> None:
         """Drop cancelled timers: those at the head of the heap, or all if they are many."""
-        scheduled: list[Any] = self.scheduled
+        scheduled = self._scheduled
         if len(scheduled) > MANY_TIMERS and self._timer_cancelled_count > len(scheduled) / 2:
             for timer in scheduled:
                 timer._scheduled = not timer._cancelled
@@ -1020,13 +1019,13 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def has_work(self) -> bool:
         """Return whether a callback, a file or a timer is due."""
-        if self._ready or self._sim_selector._maybe:  # type: ignore[attr-defined]
+        if self._ready or self._sim_selector._maybe:
             return True
-        scheduled = self.scheduled
-        return bool(scheduled) and scheduled[0]._when <= self.time()  # type: ignore[attr-defined]
+        scheduled = self._scheduled
+        return bool(scheduled) and scheduled[0]._when <= self.time()
 
     def _arm(self) -> None:
-        scheduled: list[Any] = self.scheduled
+        scheduled = self._scheduled
         while scheduled and scheduled[0]._cancelled:
             self._timer_cancelled_count -= 1
             heapq.heappop(scheduled)._scheduled = False
@@ -1043,11 +1042,11 @@ class SimLoop(asyncio.SelectorEventLoop):
     def die(self) -> None:
         """Run nothing any more, and keep all, so that no destructor runs code of the dead."""
         self.dead = True
-        for handle in (*self._ready, *self.scheduled):  # type: ignore[attr-defined]
+        for handle in (*self._ready, *self._scheduled):
             handle._cancelled = True
         if self._armed is not None:
             self._armed.cancel()
-        self.kernel.graveyard.append([*self._ready, *self.scheduled])  # type: ignore[attr-defined]
+        self.kernel.graveyard.append([*self._ready, *self._scheduled])
 
     def __del__(self, *_: Any) -> None:
         pass  # asyncio warns about an unclosed loop here
