@@ -54,7 +54,7 @@ def files_in_log(contents: Iterable[bytes]) -> set[Path]:
 
 def moved(path: Path, old: Path, new: Path) -> Path:
     """Return the new path of a file below *old*, a directory that was moved to *new*; *path* itself for other files."""
-    return new / path.relative_to(old) if path.is_relative_to(old) else path
+    return new / path.relative_to(old) if old != new and path.is_relative_to(old) else path
 
 
 def relocated(content: bytes, old: Path, new: Path, exists: Callable[[Path], bool]) -> bytes:

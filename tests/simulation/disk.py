@@ -39,10 +39,12 @@ import stat
 import struct
 import sys
 import threading
+import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import conf.files
@@ -51,8 +53,10 @@ from tests.simulation import library
 ROOT = "/simulated"
 """Paths below it are simulated; it must not exist in the real file system."""
 
+_BELOW_ROOT = f"{ROOT}/"
 _FIRST_DESCRIPTOR = 1 << 20
 _LINKS_FOLLOWED = 40
+_USER, _GROUP = os.geteuid(), os.getegid()
 _LOCK = "hhqqi"
 """The first fields of the kernel's ``struct flock``: type, whence, start, length, process."""
 _SECTOR = 512
@@ -397,6 +401,10 @@ class _Place(NamedTuple):
     path: str
 
 
+_place: Callable[[tuple[Disk, Inode, str, Inode | None, str]], _Place] = functools.partial(tuple.__new__, _Place)
+"""Make a place of a tuple, without a call of Python code."""
+
+
 class Files:
     """The simulated file systems as processes see them: a directory of `ROOT` for each disk.
 
@@ -531,8 +539,8 @@ class Files:
             return path >= _FIRST_DESCRIPTOR
         if dir_fd is not None and dir_fd >= _FIRST_DESCRIPTOR:
             return True
-        text = _text(path)
-        return text.startswith(ROOT) and (text == ROOT or text[len(ROOT)] == "/")
+        text = path if type(path) is str else _text(path)
+        return text.startswith(_BELOW_ROOT) or text == ROOT
 
     def _mounted(self) -> Mapping[str, Disk]:
         if not self._of_host:
@@ -541,7 +549,7 @@ class Files:
 
     def _find(self, path: Any, *, follow: bool = True, dir_fd: int | None = None) -> _Place:
         """Resolve a path; the last component may be missing."""
-        text = _text(path)
+        text = path if type(path) is str else _text(path)
         if dir_fd is not None and not text.startswith("/"):
             opened = self._opened(dir_fd)
             return self._walk(opened.disk, opened.inode, text.split("/"), f"{opened.path}/{text}", follow)
@@ -550,7 +558,7 @@ class Files:
         if known is not None and last not in ("", ".", ".."):
             inode = known[1].entries.get(last)
             if inode is None or not (inode.is_link and follow):
-                return _Place(known[0], known[1], last, inode, text)
+                return _place((known[0], known[1], last, inode, text))
         name, _, rest = text.removeprefix(ROOT).lstrip("/").partition("/")
         disk = self._mounted().get(name)
         if disk is None:
@@ -641,7 +649,7 @@ class Files:
             opened = self._opened(path)
             self.before(name, opened.path, opened.disk)
             return
-        text = _text(path)
+        text = path if type(path) is str else _text(path)
         if dir_fd is not None and not text.startswith("/"):
             opened = self._opened(dir_fd)
             self.before(name, f"{opened.path}/{text}", opened.disk)
@@ -657,15 +665,17 @@ class Files:
         entries before the program sees the first, others one by one. `Path.iterdir` lists its directory once in each.
         """
         frame, is_library, is_lazy = sys._getframe(2), False, False
-        code = frame.f_code
         while (back := frame.f_back) is not None:
-            if code.co_filename != __file__:
-                if not _is_library(code.co_filename):
-                    break
+            code = frame.f_code
+            known = _kinds.get(id(code))
+            kind = _kind_of(code) if known is None else known[0]
+            if kind is _Kind.PROGRAM:
+                break
+            if kind is not _Kind.OURS:
                 is_library = True
-                is_lazy = is_lazy or (bool(code.co_flags & inspect.CO_GENERATOR) and code.co_name != "iterdir")
-            frame, code = back, back.f_code
-        line = (code.co_filename, frame.f_lineno)
+                is_lazy = is_lazy or kind is _Kind.LAZY
+            frame = back
+        line = _line_of(frame)
         thread = threading.get_ident()
         if operation in _LOOKS and (is_lazy or (is_library and self._last_lines.get(thread) == line)):
             return False
@@ -677,7 +687,7 @@ class Files:
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         """`os.open`."""
         self._operation("open", path, dir_fd)
-        if _text(path).rstrip("/") == ROOT:
+        if _is_root(path):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), ROOT)
         place = self._find(path, follow=not flags & (os.O_NOFOLLOW | os.O_EXCL), dir_fd=dir_fd)
         disk, inode, writes = place.disk, place.inode, flags & (os.O_WRONLY | os.O_RDWR)
@@ -811,7 +821,7 @@ class Files:
     def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
         """`os.stat`, `os.lstat` and `os.fstat`."""
         self._operation("stat", path, dir_fd)
-        if not isinstance(path, int) and dir_fd is None and _text(path).rstrip("/") == ROOT:
+        if not isinstance(path, int) and dir_fd is None and _is_root(path):
             return _stat_result(stat.S_IFDIR | 0o755, 1, 0, 1, 0, 0)
         disk, inode = self._inode(path, follow=follow_symlinks, dir_fd=dir_fd)
         return _stat_of(disk, inode)
@@ -819,7 +829,7 @@ class Files:
     def listdir(self, path: Any) -> list[str]:
         """`os.listdir`; in an order of its own, as of a real file system."""
         self._operation("listdir", path)
-        if not isinstance(path, int) and _text(path).rstrip("/") == ROOT:
+        if not isinstance(path, int) and _is_root(path):
             return _unsorted(self._mounted())
         disk, inode = self._inode(path)
         if not inode.is_directory:
@@ -1325,10 +1335,10 @@ def _redirected(files: Files, original: Callable[..., Any], ours: Callable[..., 
         if kind is int:
             return (ours if path >= _FIRST_DESCRIPTOR else original)(path, *arguments, **keywords)
         if kind is not str:
-            if not _is_path(path):
+            if not (isinstance(path, PurePath) or _is_path(path)):
                 return original(path, *arguments, **keywords)
             path = os.fspath(path)  # once, and not for each look at it
-        is_ours = files.handles(path, keywords.get("dir_fd"))
+        is_ours = files.handles(path, keywords.get("dir_fd") if keywords else None)
         return (ours if is_ours else original)(path, *arguments, **keywords)
 
     return call
@@ -1364,11 +1374,45 @@ def _redirected_file(files: Files, original: Callable[..., Any], ours: Callable[
 # ------------------------------------------------------------------------------- helpers
 
 
-@functools.cache
-def _is_library(name: str) -> bool:
-    """Return whether a file of code is the standard library's. The hash of a name is kept, that of code is not."""
-    is_installed = name.startswith(_LIBRARY) and "-packages/" not in name
-    return is_installed or name.startswith("<frozen ") or name == library.FILE
+class _Kind(Enum):
+    """Whose code is: the program's, the standard library's, a generator of it, or this module's."""
+
+    PROGRAM = 1
+    LIBRARY = 2
+    LAZY = 3
+    OURS = 4
+
+
+_kinds: dict[int, tuple[_Kind, types.CodeType]] = {}
+"""By the id of the code, which is kept: the hash of a code is that of all its parts."""
+_lines: dict[tuple[int, int], tuple[str, int]] = {}
+"""Files and lines, by the id of a code in `_kinds` and the place in it: Python finds a line by counting."""
+
+
+def _is_installed(name: str) -> bool:
+    return name.startswith(_LIBRARY) and "-packages/" not in name
+
+
+def _kind_of(code: types.CodeType) -> _Kind:
+    name, kind = code.co_filename, _Kind.PROGRAM
+    if name == __file__:
+        kind = _Kind.OURS
+    elif name.startswith("<frozen ") or name == library.FILE or _is_installed(name):
+        is_lazy = code.co_flags & inspect.CO_GENERATOR and code.co_name != "iterdir"
+        kind = _Kind.LAZY if is_lazy else _Kind.LIBRARY
+    _kinds[id(code)] = kind, code
+    return kind
+
+
+def _line_of(frame: types.FrameType) -> tuple[str, int]:
+    code = frame.f_code
+    key = id(code), frame.f_lasti
+    line = _lines.get(key)
+    if line is None:
+        line = code.co_filename, frame.f_lineno
+        if key[0] in _kinds:
+            _lines[key] = line
+    return line
 
 
 def _holds(opened: _Open, caller: Caller) -> bool:
@@ -1381,6 +1425,11 @@ def _is_path(path: Any) -> bool:
 
 def _text(path: Any) -> str:
     return path if type(path) is str else os.fsdecode(path)
+
+
+def _is_root(path: Any) -> bool:
+    text = path if type(path) is str else _text(path)
+    return len(text) <= len(_BELOW_ROOT) and text.rstrip("/") == ROOT
 
 
 def _shown(path: Any) -> str:
@@ -1406,18 +1455,8 @@ def _stat_of(disk: Disk, inode: Inode) -> os.stat_result:
 def _stat_result(mode: int, number: int, device: int, links: int, size: int, mtime_ns: int) -> os.stat_result:
     seconds = mtime_ns / 1e9
     whole = mtime_ns // 1_000_000_000
-    values = (mode, number, device, links, os.geteuid(), os.getegid(), size, whole, whole, whole)
-    more = {
-        "st_atime": seconds,
-        "st_mtime": seconds,
-        "st_ctime": seconds,
-        "st_atime_ns": mtime_ns,
-        "st_mtime_ns": mtime_ns,
-        "st_ctime_ns": mtime_ns,
-        "st_blocks": -(-size // 512),
-        "st_blksize": 4096,
-    }
-    return os.stat_result(values, more)
+    times = (whole, whole, whole, seconds, seconds, seconds, mtime_ns, mtime_ns, mtime_ns)
+    return os.stat_result((mode, number, device, links, _USER, _GROUP, size, *times, 4096, -(-size // 512)))
 
 
 def _flags_of(mode: str) -> int:

@@ -23,7 +23,8 @@ How it works:
    they block: `time.sleep`, locks, conditions, events, queues, joins, `asyncio.run`, blocking sockets. While a
    kernel is installed, `threading` and `queue` build on simulated locks. `loop.run_in_executor` and
    `asyncio.to_thread` run their function in such a thread. A loop that the kernel drives itself must not block; a
-   process whose main function is plain may run loops (`asyncio.run`) and block anywhere.
+   process whose main function is plain may run loops (`asyncio.run`) and block anywhere. A thread that waits until a
+   time before which nothing happens anywhere keeps control, and only the clock moves (`Kernel.skip`).
 4. Each simulated device calls `SimProcess.effect` before anything that others can see. There a process can be killed or
    stalled "at its n-th effect from now" (`kill_at_effect`, `stall_at_effect`), in the middle of a synchronous stretch
    of code. A killed process runs no further callback; its `finally` blocks run, and every effect in them raises
@@ -65,6 +66,8 @@ EPOCH_NS = 1_750_000_000 * SECOND
 MAX_ITERATIONS = 20_000
 """Iterations of one loop at one moment of virtual time, after which it is said to spin."""
 LAST_EVENTS = 300
+MANY_TIMERS = 100
+"""Timers of a loop above which it drops its cancelled ones as soon as they are more than half of all, as asyncio."""
 
 
 class SimulationError(Exception):
@@ -75,20 +78,24 @@ class ProcessKilled(SystemExit):
     """Raised inside a killed process, by whatever it does next."""
 
 
-class Event:
-    """A call at a virtual time."""
+class Event(list[Any]):
+    """A call at a virtual time: [time, rank, number, function, arguments]. Heaps compare lists without calling us."""
 
-    __slots__ = ("args", "fn", "when")
+    __slots__ = ()
 
-    def __init__(self, when: int, fn: Callable[..., object] | None, args: tuple[Any, ...]) -> None:
-        self.when = when
-        self.fn = fn
-        self.args = args
+    @property
+    def when(self) -> int:
+        """Its time, in nanoseconds."""
+        return self[0]  # type: ignore[no-any-return]
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it will not be called."""
+        return self[3] is None
 
     def cancel(self) -> None:
         """Do not call it."""
-        self.fn = None
-        self.args = ()
+        self[3], self[4] = None, ()
 
 
 class Kernel:
@@ -121,7 +128,10 @@ class Kernel:
         self.closed = False
         self.devices: dict[str, Any] = {}
         """Devices by name (``network``, ``disk``, ...), for those that need each other."""
-        self._events: list[tuple[int, int, int, Event]] = []
+        self._events: list[Event] = []
+        self._until = -1
+        """The time up to which `run` lets time pass; -1 while it does not."""
+        self._stop: Callable[[], bool] | None = None
         self._sequence = itertools.count()
         self._fds = itertools.count(10_000)
         self._pids = itertools.count(101)
@@ -152,8 +162,8 @@ class Kernel:
 
     def at(self, when: int, fn: Callable[..., object], *args: Any, rank: int = 0) -> Event:
         """Call *fn* at *when* (nanoseconds); events of one moment run by rank, then in the order of their making."""
-        event = Event(max(when, self.now), fn, args)
-        heapq.heappush(self._events, (event.when, rank, next(self._sequence), event))
+        event = Event((when if when > self.now else self.now, rank, next(self._sequence), fn, args))
+        heapq.heappush(self._events, event)
         return event
 
     def after(self, seconds: float, fn: Callable[..., object], *args: Any) -> Event:
@@ -163,20 +173,44 @@ class Kernel:
     def run(self, until_s: float, stop: Callable[[], bool] | None = None) -> bool:
         """Let time pass until *until_s*, or until *stop* returns true after an event; return whether it did."""
         until = int(until_s * SECOND)
-        events = self._events
-        while events and not self.halted:
-            if events[0][0] > until:
-                break
-            _, _, _, event = heapq.heappop(events)
-            fn = event.fn
-            if fn is None:
-                continue
-            self.now = event.when
-            fn(*event.args)
-            if self.halted or (stop is not None and stop()):
-                return True
+        self._until, self._stop = until, stop
+        events, pop = self._events, heapq.heappop
+        try:
+            while events and not self.halted:
+                if events[0][0] > until:
+                    break
+                when, _, _, fn, args = pop(events)
+                if fn is None:
+                    continue
+                self.now = when
+                fn(*args)
+                if self.halted or (stop is not None and stop()):
+                    return True
+        finally:
+            self._until = -1
         self.now = max(self.now, until)
         return False
+
+    def skip(self, process: SimProcess, deadline: int) -> bool:
+        """Move the clock to *deadline* if nothing happens until then, in *process* or elsewhere; return whether it did.
+
+        So the thread that runs may sleep without passing control on: nobody else would have used it.
+        """
+        events = self._events
+        while events and events[0].is_cancelled:
+            heapq.heappop(events)
+        if not self.now <= deadline <= self._until or self.halted or (events and events[0][0] <= deadline):
+            return False
+        if not process.is_idle():
+            return False
+        now, stop = self.now, self._stop
+        if stop is not None and stop():
+            return False
+        self.now = deadline
+        if stop is not None and stop():
+            self.now = now  # `run` ends before the thread goes on
+            return False
+        return True
 
     def halt(self) -> None:
         """Have `run` return after the present event, and at once from then on."""
@@ -227,12 +261,16 @@ class Kernel:
 
     def resume(self, thread: SimThread) -> None:
         """Let a thread run until it blocks or ends."""
-        outer = self.current, self.thread, asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        process, outer, loop = self.current, self.thread, asyncio._get_running_loop()
         self.current, self.thread = thread.process, thread
-        thread.enter()
-        self.current, self.thread = outer[:2]
-        asyncio._set_running_loop(outer[2])
-        sys.set_asyncgen_hooks(*outer[3])
+        if loop is None:
+            thread.enter()
+        else:
+            hooks = sys.get_asyncgen_hooks()
+            thread.enter()
+            asyncio._set_running_loop(loop)
+            sys.set_asyncgen_hooks(*hooks)
+        self.current, self.thread = process, outer
 
     def close(self) -> None:
         """End all processes and their threads; the kernel cannot run again."""
@@ -269,6 +307,8 @@ class SimHost:
         self._booted = 0
         self._suspended_at: int | None = None
         self._suspended = 0
+        self._uptime = 3600 * SECOND
+        """Nanoseconds by which the time since the boot, without those in suspend, is ahead of the true time."""
 
     # ------------------------------------------------------------------ clocks
 
@@ -280,7 +320,7 @@ class SimHost:
         """Return nanoseconds since the boot without those in suspend."""
         if self._suspended_at is not None:
             now = min(now, self._suspended_at)
-        return int((now - self._booted - self._suspended + 3600 * SECOND) * self._rate)
+        return int((now + self._uptime) * self._rate)
 
     def wall(self, now: int) -> int:
         """Return nanoseconds since 1970."""
@@ -288,7 +328,7 @@ class SimHost:
 
     def when_monotonic(self, nanoseconds: float) -> int:
         """Return the time at which `monotonic` reaches a value, if the host is not suspended until then."""
-        return int(nanoseconds / self._rate) + 1 - 3600 * SECOND + self._booted + self._suspended
+        return int(nanoseconds / self._rate) + 1 - self._uptime
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward, or back."""
@@ -305,6 +345,7 @@ class SimHost:
         """End a suspend."""
         if self._suspended_at is not None:
             self._suspended += self.kernel.now - self._suspended_at
+            self._uptime -= self.kernel.now - self._suspended_at
             self._suspended_at = None
             for process in list(self.processes):
                 process.wake()
@@ -327,6 +368,7 @@ class SimHost:
         """Start again after a crash; nothing runs until the workload starts it."""
         self.up = True
         self._booted, self._suspended = self.kernel.now, 0
+        self._uptime = 3600 * SECOND - self.kernel.now
 
     # ------------------------------------------------------------------ processes
 
@@ -468,7 +510,7 @@ class SimProcess:
     @property
     def may_run(self) -> bool:
         """Whether it is alive and not stopped."""
-        return self.alive and not self.frozen and not self.host.suspended
+        return self.alive and not self.frozen and self.host._suspended_at is None
 
     def _turn(self) -> None:
         self._woken = False
@@ -492,6 +534,15 @@ class SimProcess:
                     return
         if self.loop is not None:
             self.loop.turn()
+
+    def is_idle(self) -> bool:
+        """Return whether nothing of it is due but the thread that runs."""
+        if not self.may_run or self._busy_until > self.kernel.now:
+            return False
+        loop = self.loop
+        if loop is not None and loop.has_work():
+            return False
+        return not any(thread.is_due for thread in self.threads)
 
     def turn_by_timer(self) -> None:
         """Take a turn, because a timer is due; unless one is about to come anyway."""
@@ -574,8 +625,8 @@ class SimProcess:
                 frames = task.get_stack(limit=1)
                 where = f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "nothing"
                 lines.append(f"    task {task.get_name()}: in {where}")
-            if loop.scheduled:
-                lines.append(f"    next timer in {loop.scheduled[0]._when - loop.time():.3f} s")  # type: ignore[attr-defined]
+            if loop._scheduled:
+                lines.append(f"    next timer in {loop._scheduled[0]._when - loop.time():.3f} s")
         return lines
 
 
@@ -780,6 +831,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         process: its process.
     """
 
+    _ready: deque[Any]
+    _scheduled: list[Any]
+    _timer_cancelled_count: int
+
     def __init__(self, process: SimProcess) -> None:
         self.process = process
         self.kernel = process.kernel
@@ -794,15 +849,14 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._main_task: asyncio.Task[Any] | None = None
         self.dead = False
 
-    @property
-    def scheduled(self) -> list[asyncio.TimerHandle]:
-        """The timers, as a heap."""
-        return self._scheduled  # type: ignore[attr-defined, no-any-return, unused-ignore]
-
     # ------------------------------------------------------------------ asyncio's side
 
     def time(self) -> float:
-        return self.process.time()
+        process = self.process
+        return process.host.monotonic(self.kernel.now + process.lag) / SECOND
+
+    get_debug = staticmethod(bool)
+    """False, without a call of Python code: asyncio asks at every callback."""
 
     def _make_self_pipe(self) -> None:
         self._internal_fds = 0
@@ -832,7 +886,10 @@ class SimLoop(asyncio.SelectorEventLoop):
             return asyncio.Handle(callback, args, self, context)
         if self.driven and self.kernel.current is not self.process:
             self.process.wake()
-        return super().call_soon(callback, *args, context=context)
+        self._check_closed()  # type: ignore[attr-defined]
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
@@ -844,9 +901,17 @@ class SimLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        if self.dead:
-            return asyncio.TimerHandle(when, callback, args, self, context)
-        return super().call_at(when, callback, *args, context=context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self.dead:
+            self._check_closed()  # type: ignore[attr-defined]
+            heapq.heappush(self._scheduled, timer)
+            timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Run a function in a simulated thread."""
@@ -904,12 +969,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         asyncio._set_running_loop(self)
         try:
             for _ in range(MAX_ITERATIONS):
-                self._run_once()  # type: ignore[attr-defined]
+                self._iterate()
                 if not process.alive:
                     return
-                if not self._ready and not self._sim_selector._maybe and not self._is_due():  # type: ignore[attr-defined]
-                    break
-                if process.lag:
+                if process.lag or not self.has_work():
                     break
             else:
                 raise SimulationError(
@@ -923,21 +986,54 @@ class SimLoop(asyncio.SelectorEventLoop):
         process.spent()
         self._arm()
 
-    def _is_due(self) -> bool:
-        scheduled = self.scheduled
-        return bool(scheduled) and scheduled[0]._when <= self.time()  # type: ignore[attr-defined]
+    def _iterate(self) -> None:
+        """Run what is ready now, once: what asyncio's `_run_once` does, without waiting and without its debugging."""
+        ready = self._ready
+        self._drop_cancelled()
+        if self._sim_selector._maybe:
+            self._process_events(self._sim_selector._poll())  # type: ignore[attr-defined]
+        scheduled = self._scheduled
+        if scheduled:
+            end = self.time() + 1e-9
+            while scheduled and scheduled[0]._when < end:
+                timer = heapq.heappop(scheduled)
+                timer._scheduled = False
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _drop_cancelled(self) -> None:
+        """Drop cancelled timers: those at the head of the heap, or all if they are many."""
+        scheduled = self._scheduled
+        if len(scheduled) > MANY_TIMERS and self._timer_cancelled_count > len(scheduled) / 2:
+            for timer in scheduled:
+                timer._scheduled = not timer._cancelled
+            scheduled[:] = [timer for timer in scheduled if timer._scheduled]
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
+
+    def has_work(self) -> bool:
+        """Return whether a callback, a file or a timer is due."""
+        if self._ready or self._sim_selector._maybe:
+            return True
+        scheduled = self._scheduled
+        return bool(scheduled) and scheduled[0]._when <= self.time()
 
     def _arm(self) -> None:
-        scheduled = self.scheduled
+        scheduled = self._scheduled
         while scheduled and scheduled[0]._cancelled:
-            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
         if not scheduled:
             return
-        when = self.process.host.when_monotonic(scheduled[0]._when * SECOND)  # type: ignore[attr-defined]
-        when = max(when, self.kernel.now + 1)
+        when = max(self.process.host.when_monotonic(scheduled[0]._when * SECOND), self.kernel.now + 1)
         armed = self._armed
-        if armed is not None and armed.fn is not None:
+        if armed is not None and not armed.is_cancelled:
             if armed.when <= when and armed.when > self.kernel.now:
                 return
             armed.cancel()
@@ -946,11 +1042,11 @@ class SimLoop(asyncio.SelectorEventLoop):
     def die(self) -> None:
         """Run nothing any more, and keep all, so that no destructor runs code of the dead."""
         self.dead = True
-        for handle in (*self._ready, *self.scheduled):  # type: ignore[attr-defined]
+        for handle in (*self._ready, *self._scheduled):
             handle._cancelled = True
         if self._armed is not None:
             self._armed.cancel()
-        self.kernel.graveyard.append([*self._ready, *self.scheduled])  # type: ignore[attr-defined]
+        self.kernel.graveyard.append([*self._ready, *self._scheduled])
 
     def __del__(self, *_: Any) -> None:
         pass  # asyncio warns about an unclosed loop here
@@ -1009,7 +1105,8 @@ class SimThread:
         self._target = target
         self._greenlet: greenlet.greenlet | None = None
         self._running_loop: asyncio.AbstractEventLoop | None = None
-        self._hooks: Any = (None, None)
+        self._hooks: Any = None
+        """Hooks of asynchronous generators, of the loop that this thread runs; None without one."""
         self._parks = 0
         self._woken = False
         self._timer: Event | None = None
@@ -1025,6 +1122,10 @@ class SimThread:
         if self._greenlet is None:
             self._greenlet = greenlet.greenlet(self.run)
         self._greenlet.parent = greenlet.getcurrent()
+        if self._running_loop is None:
+            asyncio._set_running_loop(None)
+            self._greenlet.switch()
+            return
         asyncio._set_running_loop(self._running_loop)
         sys.set_asyncgen_hooks(*self._hooks)
         self._greenlet.switch()
@@ -1032,7 +1133,13 @@ class SimThread:
     def _leave(self) -> None:
         assert self._greenlet is not None
         assert self._greenlet.parent is not None
-        self._running_loop, self._hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        self._running_loop = asyncio._get_running_loop()
+        if self._running_loop is None:
+            self._greenlet.parent.switch()
+            return
+        self._hooks = sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(None)
+        sys.set_asyncgen_hooks(None, None)
         self._greenlet.parent.switch()
 
     def run(self) -> None:
@@ -1069,6 +1176,9 @@ class SimThread:
         self._woken = False
         self.waits_for = reason
         if deadline is not None:
+            if self.kernel.skip(self.process, deadline):
+                self.waits_for = "nothing"
+                return False
             self._timer = self.kernel.at(deadline, self._expire, self._parks)
         self._leave()
         self.waits_for = "nothing"

@@ -28,7 +28,6 @@ from tests.simulation.kernel import (
     ProcessKilled,
     SimLock,
     SimLoopPolicy,
-    SimProcess,
     SimRLock,
     SimulationError,
     install_kernel,
@@ -59,27 +58,20 @@ def _is_foreign(kernel: Kernel) -> bool:
     return _real_thread() != kernel.real_thread
 
 
-def _now(kernel: Kernel) -> tuple[SimProcess | None, int]:
-    process = kernel.current
-    return process, kernel.now + (process.lag if process is not None else 0)
-
-
 def _clocks(kernel: Kernel) -> list[Patch]:
     def wall_ns() -> int:
-        process, now = _now(kernel)
-        return EPOCH_NS + now if process is None else process.host.wall(now)
+        process = kernel.current
+        return EPOCH_NS + kernel.now if process is None else process.host.wall(kernel.now + process.lag)
 
     def monotonic_ns() -> int:
-        process, now = _now(kernel)
-        return now if process is None else process.host.monotonic(now)
+        process = kernel.current
+        return kernel.now if process is None else process.host.monotonic(kernel.now + process.lag)
 
     def gettime_ns(clock: int) -> int:
-        process, now = _now(kernel)
-        if clock == time.CLOCK_REALTIME:
-            return wall_ns()
+        process = kernel.current
         if clock == time.CLOCK_BOOTTIME and process is not None:
-            return process.host.boottime(now)
-        return monotonic_ns()
+            return process.host.boottime(kernel.now + process.lag)
+        return wall_ns() if clock == time.CLOCK_REALTIME else monotonic_ns()
 
     def sleep(seconds: float) -> None:
         if _is_foreign(kernel):

@@ -116,9 +116,16 @@ class World:
         """Redirect files below the simulated root to the disks."""
         kernel = self.kernel
 
+        nobody = disks.Caller("", 0)
+
         def caller() -> disks.Caller:
             process = kernel.current
-            return disks.Caller("", 0) if process is None else disks.Caller(process.host.name, process.pid)
+            if process is None:
+                return nobody
+            found = process.local.get("caller")
+            if found is None:
+                found = process.local["caller"] = disks.Caller(process.host.name, process.pid)
+            return found
 
         def before(operation: str, path: str, disk: disks.Disk) -> None:
             process = kernel.current

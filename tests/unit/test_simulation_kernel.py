@@ -212,6 +212,34 @@ def test_threads_block_in_virtual_time_and_in_the_same_order_for_a_seed() -> Non
     assert logs[0][5:10] == ["0", "1", "4", "9", "slept"]
 
 
+def test_a_thread_that_sleeps_alone_keeps_control_and_passes_over_nothing() -> None:
+    seen: list[tuple[str, float]] = []
+
+    def sleep() -> None:
+        for _ in range(100):
+            time.sleep(1.0)
+        seen.append(("sleeper", round(time.monotonic() - start)))
+
+    def look() -> None:
+        seen.append(("event", kernel.seconds))
+
+    kernel = Kernel(1)
+    with installed(kernel):
+        host = kernel.add_host("one")
+        start = host.monotonic(0) / 1e9
+        process = host.start("sleeper", sleep)
+        kernel.after(10.5, look)
+        kernel.run(until_s=50)
+        assert seen == [("event", 10.5)]
+        assert kernel.seconds == 50
+        assert process.alive
+        kernel.run(until_s=200, stop=lambda: kernel.seconds > 70)
+        assert 70 < kernel.seconds < 72
+        kernel.run(until_s=200)
+    assert seen == [("event", 10.5), ("sleeper", 100)]
+    assert kernel.steps < 10
+
+
 def test_a_killed_process_with_blocked_threads_leaves_none() -> None:
     def main() -> None:
         lock = threading.Lock()
