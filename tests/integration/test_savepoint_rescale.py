@@ -180,7 +180,6 @@ async def driver(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loca
         work_dir=directory / "driver",
         log_file=directory / "log" / "spark-driver.log",
         master="local[2]",
-        archive_dir=None,
         die_with_parent=True,
         conf=conf,
     )

@@ -147,7 +147,6 @@ async def spark(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Spark
         work_dir=directory / "driver",
         log_file=directory / "log" / "spark-driver.log",
         master="local[2]",
-        archive_dir=None,
         die_with_parent=True,
         conf={"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.noDataMicroBatches.enabled": "false"},
     )
