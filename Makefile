@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Unit tests sync thousands of small files: to memory, where that has a gigabyte to spare.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 1000000 2>/dev/null && echo TMPDIR=/dev/shm)
 
-.PHONY: env demo test simulation check static format bench dist docs pictures clean
+.PHONY: env demo test simulation check static archive format bench dist docs pictures clean
 
 env: $(STAMP)
 
@@ -24,7 +24,8 @@ $(STAMP): setup.cfg pyproject.toml
 demo: env
 	$(BIN)/understudy demo
 
-test: static
+test: env
+	$(MAKE) --no-print-directory --jobs 2 --output-sync static archive
 	$(IN_MEMORY) $(BIN)/python -m pytest --numprocesses auto tests/unit
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile \
 		tests/contract tests/fuzz tests/browser tests/integration tests/faults tests/upgrade
@@ -43,6 +44,10 @@ static: env
 	$(BIN)/lint-imports
 	$(BIN)/python -m conf.reference --check
 	$(BIN)/python -m tests.prose
+
+# Spark's classes, from which the drivers of the tests start.
+archive: env
+	$(BIN)/python -m tests.class_archive
 
 format: env
 	$(BIN)/ruff format .

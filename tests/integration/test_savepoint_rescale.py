@@ -31,6 +31,7 @@ from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.rescale import rescale_with
+from tests.python_workers import run_to_its_end
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -144,7 +145,7 @@ class Stream:
         try:
             writer = self.build(self.read).writeStream.format("parquet")
             writer = writer.option("path", str(self.sink)).option("checkpointLocation", str(self.location))
-            writer.trigger(availableNow=True).start().awaitTermination()
+            run_to_its_end(writer.trigger(availableNow=True).start)
         finally:
             for name in {**_CHANGELOG, **self.settings}:
                 self.spark.conf.unset(name)
@@ -180,7 +181,6 @@ async def driver(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loca
         work_dir=directory / "driver",
         log_file=directory / "log" / "spark-driver.log",
         master="local[2]",
-        archive_dir=None,
         die_with_parent=True,
         conf=conf,
     )

@@ -39,6 +39,7 @@ from runtime.spark.driver.local import LocalDriver
 from runtime.spark.state_reader import read_state
 from tests.damage import DAMAGES, Damage, damaged_files, found_in_live, found_in_snapshot
 from tests.json_output import parsed
+from tests.python_workers import run_to_its_end
 from tests.seeds import printed_seed
 from tests.waiting import PATIENCE_S
 
@@ -121,7 +122,7 @@ class Stream:
 
     def run(self) -> None:
         """Take in all that there is."""
-        self.start(availableNow=True).awaitTermination()
+        run_to_its_end(lambda: self.start(availableNow=True))
 
     @property
     def committed(self) -> int:
@@ -147,7 +148,6 @@ async def spark(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Spark
         work_dir=directory / "driver",
         log_file=directory / "log" / "spark-driver.log",
         master="local[2]",
-        archive_dir=None,
         die_with_parent=True,
         conf={"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.noDataMicroBatches.enabled": "false"},
     )

@@ -105,10 +105,17 @@ def _check_private(directory: Path) -> None:
 
 
 class ArchiveBuild:
-    """A background build of an archive. `run` it once the driver has run its warm-up queries."""
+    """A build of an archive. `run` it once the driver has run its warm-up queries.
 
-    def __init__(self, directory: Path, info: DriverInfo) -> None:
+    Args:
+        directory: of the archives.
+        info: the driver that has recorded the classes; it may have ended.
+        idle_only: whether the build leaves the processor to every other process.
+    """
+
+    def __init__(self, directory: Path, info: DriverInfo, *, idle_only: bool = True) -> None:
         self._directory = directory
+        self._idle_only = idle_only
         self._class_list = Path(info.class_list) if info.class_list else None
         self._java = Java(info.java_home, info.java_version, "option")
         self._output = Path(info.log_file).with_suffix(".cds.out")
@@ -173,10 +180,11 @@ class ArchiveBuild:
             f"-XX:SharedArchiveFile={target}",
             *module_options(self._java),
         ]
-        parent = os.getpid()
+        parent, idle_only = os.getpid(), self._idle_only
 
         def in_child() -> None:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            if idle_only:
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             die_with(parent)
 
         self._output.touch(mode=0o600)
