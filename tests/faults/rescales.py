@@ -45,11 +45,16 @@ SHORT = 6
 LONG = 50
 NUMBERS = (2, 5)
 """Partitions of the state, in turn. The job starts with the first."""
-WAYS = ("command", "cluster")
-"""Who rescales: a command with a Spark of its own, or a job in a slot with that of its TaskExecutor."""
+WAYS = {"command": 1, "cluster": 3}
+"""Who rescales, and how often: a command with a Spark of its own, which takes long to start, or a job in a slot."""
 SETTINGS = (*exactly_once.SETTINGS, "taskmanager.numberOfTaskSlots=2", "state.backend.type=rocksdb")
+LOOK_S = 0.25
+"""Seconds between two looks whether a rescale is over."""
 LATE = 1.1
-"""The latest moment of a kill, as a part of the duration of an undisturbed rescale."""
+"""The latest moment of a kill, as a part of the duration of the last rescale that was finished.
+
+A rescale that ends earlier is followed by its kill at once: the tasks restart then.
+"""
 
 
 @dataclass
@@ -90,6 +95,7 @@ class _Run:
         self._sink, self._location = directory / "out", directory / "live"
         self._job_id = ""
         self._partitions = NUMBERS[0]
+        self._took_s: dict[str, float] = {}
         self._deeds: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
             "rescaling process": self._kill_rescaler,
             "spark": self._kill_spark,
@@ -105,12 +111,11 @@ class _Run:
         script = write_job(self._directory, STREAM, "stream.py")
         self._job_id = self._cluster.submit(script, *map(str, (self._source.directory, self._sink, self._location, 1)))
         await_value(lambda: self._committed >= 1)
-        took_s = {way: self._undisturbed(way) for way in WAYS}
-        for number in range(kills):
-            way = self._random.choice(WAYS)
+        self._took_s = {way: self._undisturbed(way) for way in WAYS}
+        for _ in range(kills):
+            (way,) = self._random.choices(list(WAYS), list(WAYS.values()))
             deeds = deeds or self._random.sample(sorted(self._deeds), len(self._deeds))
-            deed, moment_s = deeds.pop(), self._random.uniform(0, LATE * took_s[way])
-            sys.stderr.write(f"{number + 1}: {deed}, {moment_s:.1f} s after the begin of a rescale by {way}\n")
+            deed, moment_s = deeds.pop(), self._random.uniform(0, LATE * self._took_s[way])
             self._killed(way, deed, moment_s)
         self._source.close()
         await_value(lambda: rows_so_far(self._sink).total() >= self._source.expected.total())
@@ -123,27 +128,33 @@ class _Run:
 
     def _undisturbed(self, way: str) -> float:
         """Rescale once without a kill; returns how many seconds that takes."""
-        began = time.monotonic()
-        with self._rescaling(way) as process:
-            process.wait(PATIENCE_S)
-        assert self._outcome(Counter()) == "finished", self._log.read_text()
+        known, began = self._known(), time.monotonic()
+        with self._rescaling(way):
+            await_value(lambda: self._state(known))
         took_s = time.monotonic() - began
+        assert self._outcome(known) == "finished", self._log.read_text()
         self._see_partitions("finished")
         return took_s
 
     def _killed(self, way: str, deed: str, moment_s: float) -> None:
-        known = Counter(one["trigger_id"] for one in self._history())
+        known, began = self._known(), time.monotonic()
         with self._rescaling(way) as process:
             self._source.write(AHEAD)
-            threading.Event().wait(moment_s)  # the random moment
+            while (left_s := began + moment_s - time.monotonic()) > 0 and not self._state(known):
+                threading.Event().wait(min(left_s, LOOK_S))
+            took_s = time.monotonic() - began
+            if self._state(known) == "COMPLETED":
+                self._took_s[way] = took_s
             self._deeds[deed](process)
             killed_ns = last_commit_ns(self._location)
+            sys.stderr.write(f"{self._result.kills.total() + 1}: {deed} killed {took_s:.1f} s into a rescale by {way}")
             self._result.kills[deed] += 1
             process.wait(PATIENCE_S)
         self._source.write(AHEAD)
         await_value(lambda: last_commit_ns(self._location) > killed_ns)
         outcome = self._outcome(known)
         self._see_partitions(outcome)
+        sys.stderr.write(f": {outcome}\n")
         self._result.outcomes[outcome] += 1
         self._result.survived += 1
 
@@ -179,16 +190,19 @@ class _Run:
         (found,) = await_value(look)
         return list(found)
 
-    def _outcome(self, known: Counter[str]) -> str:
+    def _known(self) -> frozenset[str]:
+        return frozenset(one["trigger_id"] for one in self._history())
+
+    def _state(self, known: frozenset[str]) -> str:
+        """State of the rescale that is not known, once it is over; empty before."""
+        new = [one for one in self._history() if one["trigger_id"] not in known][-1:]
+        return new[0]["state"] if new and new[0]["state"] != "IN_PROGRESS" else ""
+
+    def _outcome(self, known: frozenset[str]) -> str:
         """What became of the rescale, once nothing does it any more."""
-
-        def look() -> str:
-            new = [one for one in self._history() if one["trigger_id"] not in known][-1:]
-            if not new:
-                return "not begun"
-            return {"COMPLETED": "finished", "FAILED": "undone"}.get(new[0]["state"], "")
-
-        return str(await_value(look))
+        if self._known() <= known:
+            return "not begun"
+        return {"COMPLETED": "finished", "FAILED": "undone"}[await_value(lambda: self._state(known))]
 
     def _see_partitions(self, outcome: str) -> None:
         """Wait for batches whose state has one of both numbers of partitions: it is the one that the outcome says."""
