@@ -49,6 +49,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runtime.checkpoint.names import savepoint_name
 from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoints import OperationState
 from tests.cluster_harness import Cluster, await_value, started
@@ -63,6 +64,11 @@ ROWS_PER_KEY = 10
 BATCHES_AFTER = 3
 """How many batches show that a query works again."""
 NUMBERS = (2, 4)
+EVERY_S = 1.0
+"""Seconds between two files that a query gets while its state is changed."""
+BEHIND = 5
+"""So many files, each a batch, may wait for it."""
+LOOK_S = 0.05
 SETTINGS = (*rescales.SETTINGS, "spark.driver.memory=2g", "execution.checkpointing.interval=10s")
 LARGE = """\
 import sys
@@ -152,18 +158,24 @@ class Commits:
     def __init__(self, location: Path) -> None:
         self._location = location
         self._seen: set[tuple[str, int]] = set()
+        self._forgotten: set[tuple[str, int]] = set()
 
     @property
     def times(self) -> list[float]:
         """Times of the commits, in seconds since the epoch."""
-        return sorted(at_ns / 1e9 for _, at_ns in self._seen)
+        return sorted(at_ns / 1e9 for _, at_ns in self._seen - self._forgotten)
 
     def look(self) -> None:
-        """See those that are new; one that a rollback has put back has kept its time."""
-        with contextlib.suppress(FileNotFoundError):  # a rollback replaces the directory
-            for entry in os.scandir(self._location / "commits"):
-                if entry.name.isdigit():
-                    self._seen.add((entry.name, entry.stat().st_mtime_ns))
+        """See those that are new; one that a rollback to a checkpoint or savepoint has put back has kept its time."""
+        self._seen |= _commits_in(self._location)
+
+    def forget(self, original: Path, rescaled: Path) -> None:
+        """Forget those that a rescale has written into its copy of a savepoint: no batch was done then."""
+        written, known = set[tuple[str, int]](), set[tuple[str, int]]()
+        for directory, found in ((rescaled, written), (original, known)):
+            for commits in directory.glob("**/commits"):
+                found |= _commits_in(commits.parent)
+        self._forgotten |= written - known
 
     def after(self, moment: float) -> int:
         """How many commits there are after a time."""
@@ -171,16 +183,28 @@ class Commits:
         return sum(at > moment for at in self.times)
 
 
+def _commits_in(location: Path) -> set[tuple[str, int]]:
+    found = set()
+    with contextlib.suppress(FileNotFoundError):  # a rollback replaces the directory
+        for entry in os.scandir(location / "commits"):
+            if entry.name.isdigit():
+                found.add((entry.name, entry.stat().st_mtime_ns))
+    return found
+
+
 @contextlib.contextmanager
-def _repeated(every_s: float, *actions: Callable[[], object]) -> Iterator[None]:
-    """Do things again and again, in a thread of their own; its error is this context's."""
+def _working(commits: Commits, write: Callable[[], object]) -> Iterator[None]:
+    """Give a query a file each second, unless it is far behind, and look at its commits; in a thread."""
     over, errors = threading.Event(), list[BaseException]()
 
     def repeat() -> None:
         try:
-            while not over.wait(every_s):
-                for action in actions:
-                    action()
+            written, due, before = 0, 0.0, len(commits.times)
+            while not over.wait(LOOK_S):
+                commits.look()
+                if time.monotonic() >= due and written < BEHIND + len(commits.times) - before:
+                    write()
+                    written, due = written + 1, time.monotonic() + EVERY_S
         except BaseException as error:
             errors.append(error)
 
@@ -212,8 +236,10 @@ def _rescaled(cluster: Cluster, job_id: str, commits: Commits, rounds: int) -> _
             ended = time.time()
             if status.state is not OperationState.COMPLETED:
                 raise RuntimeError(f"job {job_id} was not rescaled: {status.error}")
-            recorded = (client.job(JobID(job_id)).rescales[-1].ended_ms or 0) / 1000
+            rescale = client.job(JobID(job_id)).rescales[-1]
+            recorded, rescaled = (rescale.ended_ms or 0) / 1000, Path(rescale.savepoint)
             await_value(lambda ended=ended: commits.after(ended) >= BATCHES_AFTER)  # type: ignore[misc]
+            commits.forget(rescaled.with_name(savepoint_name(job_id, trigger_id)), rescaled)
             found.took_s.append(recorded - began)
             found.downtime_s.append(longest_pause(commits.times, recorded))
             print(f"rescale: {found.took_s[-1]:.1f} s, {found.downtime_s[-1]:.1f} s without a batch", file=sys.stderr)
@@ -229,7 +255,7 @@ def _small(cluster: Cluster, directory: Path, rounds: int, cutovers: int, rows: 
     job_id = cluster.submit(files[0], str(source.directory), str(sink), str(location))
     await_value(lambda: commits.after(0) >= BATCHES_AFTER)
     pauses: list[float] = []
-    with _repeated(1.0, lambda: source.write(1)), _repeated(0.05, commits.look):
+    with _working(commits, lambda: source.write(1)):
         took = _rescaled(cluster, job_id, commits, rounds).took_s
         calm = time.time()
         await_value(lambda: commits.after(calm) >= 3 * BATCHES_AFTER)
@@ -322,7 +348,7 @@ def _large(cluster: Cluster, directory: Path, rounds: int, keys: int, small_s: f
     await_value(lambda: commits.after(0) >= ROWS_PER_KEY)
     rebuild_s = commits.times[ROWS_PER_KEY - 1] - began
     print(f"rebuilt: {rebuild_s:.1f} s", file=sys.stderr)
-    with _repeated(1.0, source.some), _repeated(0.05, commits.look):
+    with _working(commits, source.some):
         found = _rescaled(cluster, job_id, commits, rounds)
     source.close()
     _await_rows(lambda: unless_it_changes(counted_rows, sink) or Counter(), source.expected)

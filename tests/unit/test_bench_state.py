@@ -63,6 +63,14 @@ def test_commits_are_seen_once_and_again_where_a_rollback_repeats_their_number(t
     assert commits.after(5.0) == 2
     assert commits.times == [5.0, 6.0, 9.0]
 
+    for name, saved in (("original", {"0": 5.0}), ("rescaled", {"0": 5.0, "1": 9.0})):
+        (tmp_path / name / "counts" / "commits").mkdir(parents=True)
+        for number, at in saved.items():
+            commit(f"../{name}/counts/commits/{number}", at)
+    commits.forget(tmp_path / "original", tmp_path / "rescaled")
+    commits.look()
+    assert commits.times == [5.0, 6.0], "no batch was done when the rescale has written its copy"
+
 
 def sink_of(directory: Path, counts: list[dict[int, int]], logged: list[int]) -> Path:
     """A sink with a file for each batch; its log names those of some batches."""
