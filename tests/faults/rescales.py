@@ -111,9 +111,10 @@ class _Run:
         script = write_job(self._directory, STREAM, "stream.py")
         self._job_id = self._cluster.submit(script, *map(str, (self._source.directory, self._sink, self._location, 1)))
         await_value(lambda: self._committed >= 1)
-        self._took_s = {way: self._undisturbed(way) for way in WAYS}
         for _ in range(kills):
             (way,) = self._random.choices(list(WAYS), list(WAYS.values()))
+            if way not in self._took_s:
+                self._took_s[way] = self._undisturbed(way)
             deeds = deeds or self._random.sample(sorted(self._deeds), len(self._deeds))
             deed, moment_s = deeds.pop(), self._random.uniform(0, LATE * self._took_s[way])
             self._killed(way, deed, moment_s)
