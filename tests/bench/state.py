@@ -12,7 +12,8 @@ count rows by window and key into a file sink, which is exactly once.
   its own settings: 10 rows of each key, in 10 batches. Measured once. The same Spark has run another query before.
 - ``rescale_vs_rebuild_ratio``: ``rescale_s`` over ``rebuild_s``. A source with a longer history makes it smaller.
 - ``rescale_downtime_s``: from the last batch that is committed before the tasks restart to the first one after, at
-  ``--keys`` keys. Median.
+  ``--keys`` keys. Median. ``rescale_pause_s``: the longest time between two batches from the request on. Tasks of the
+  rescale take cores of the same Spark, so that batches wait for them.
 - ``rescale_kills_survived``: kills at a random moment of a rescale, after which the query went on
   (`tests.faults.rescales`). ``rescale_kills_finished``: those whose rescale was finished; the others left the job as
   it was. ``rescale_kill_problems``: contradictions, each of which is printed.
@@ -223,6 +224,7 @@ def _working(commits: Commits, write: Callable[[], object]) -> Iterator[None]:
 class _Rescaled:
     took_s: list[float] = field(default_factory=list)
     downtime_s: list[float] = field(default_factory=list)
+    pause_s: list[float] = field(default_factory=list)
 
 
 def _rescaled(cluster: Cluster, job_id: str, commits: Commits, rounds: int) -> _Rescaled:
@@ -242,7 +244,9 @@ def _rescaled(cluster: Cluster, job_id: str, commits: Commits, rounds: int) -> _
             commits.forget(rescaled.with_name(savepoint_name(job_id, trigger_id)), rescaled)
             found.took_s.append(recorded - began)
             found.downtime_s.append(longest_pause(commits.times, recorded))
-            print(f"rescale: {found.took_s[-1]:.1f} s, {found.downtime_s[-1]:.1f} s without a batch", file=sys.stderr)
+            found.pause_s.append(longest_pause(commits.times, began))
+            figures = found.took_s[-1], found.downtime_s[-1], found.pause_s[-1]
+            print("rescale: {:.1f} s, {:.1f} s without a batch, at most {:.1f} s".format(*figures), file=sys.stderr)
     return found
 
 
@@ -362,6 +366,7 @@ def _large(cluster: Cluster, directory: Path, rounds: int, keys: int, small_s: f
         "rebuild_s": rebuild_s,
         "rescale_vs_rebuild_ratio": rescale_s / rebuild_s,
         "rescale_downtime_s": statistics.median(found.downtime_s),
+        "rescale_pause_s": statistics.median(found.pause_s),
     }
 
 
