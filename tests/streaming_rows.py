@@ -104,3 +104,9 @@ def unless_it_changes(read: Callable[[Path], T], sink: Path) -> T | None:
         return read(sink)
     except FileNotFoundError:
         return None
+
+
+def partitions_of(location: Path, version: int) -> list[int]:
+    """The partitions in whose stores Spark has written a version of the state of a query's first operator."""
+    written = (location / "state" / "0").glob(f"[0-9]*/{version}*.[cz]*")
+    return sorted({int(path.parent.name) for path in written})

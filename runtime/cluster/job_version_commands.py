@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from conf.configuration import Configuration
-from conf.options import CheckpointingOptions, ClientOptions, EnvironmentOptions
+from conf.options import CheckpointingOptions, ClientOptions, EnvironmentOptions, SparkOptions
 from conf.registry import SPARK_PREFIX
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from runtime.cluster.job_upgrade import Version
     from runtime.jobgraph.job_graph import JobKind
     from runtime.spark.dry_run import DryRun
+
+_OF_THE_DRIVER = frozenset((SparkOptions.MASTER.key, SparkOptions.DRIVER_MEMORY.key))
+"""Settings of a job's driver, which its run without rows does not have. A JVM cannot read a size like ``2 gb``."""
 
 
 @job.command(
@@ -235,7 +238,11 @@ def _look_at(configuration: Configuration, version: Version, state: Path) -> tup
     from runtime.jobgraph.job_graph import ArtifactRole
 
     graph = version.graph
-    settings = {key: text for key, text in graph.configuration.items() if key.startswith(SPARK_PREFIX)}
+    settings = {
+        key: text
+        for key, text in graph.configuration.items()
+        if key.startswith(SPARK_PREFIX) and key not in _OF_THE_DRIVER
+    }
     caller = None if graph.working_directory is None else graph.working_directory.caller
     place = Path("." if caller is None else caller.path)
     libraries = [str(path) for path in version.with_role(ArtifactRole.PY_FILE)]

@@ -27,6 +27,7 @@ from runtime.checkpoint.rehearsal import StartedQuery, removes_files
 from runtime.checkpoint.snapshot import describe_query
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.driver.java import find_java, launcher_home
+from runtime.spark.errors import DriverStartError
 from runtime.spark.task.streaming import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of, take_given
 
 _READS = ("load", "json", "orc", "parquet", "text", "csv", "xml", "table")
@@ -43,18 +44,22 @@ def one_core_session(conf: Mapping[str, str], java_home: str | None, scratch: Pa
     *scratch* is a directory that exists until then.
 
     Raises:
-        SparkError: there is no usable Java.
+        SparkError: there is no usable Java, or Spark does not start in it.
     """
     for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
         del os.environ[name]  # variables for the user's own Spark
     java = launcher_home(find_java(java_home), scratch / "java")
     os.environ |= {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"}
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]").appName("understudy-check")
     for key, value in {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf}.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except PySparkException as error:
+        raise DriverStartError(f"Spark does not start with the job's settings: {error}") from error
     try:
         yield session
     finally:

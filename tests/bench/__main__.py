@@ -30,12 +30,13 @@ BENCHMARKS = {
     "rpc": "tests.bench.rpc",
     "scale": "tests.bench.scale",
     "simulation": "tests.bench.simulation",
+    "state": "tests.bench.state",
     "submit": "tests.bench.submit",
     "upgrade": "tests.bench.upgrade",
 }
 
 
-APART = frozenset({"connect", "first_contact", "insight", "simulation", "upgrade"})
+APART = frozenset({"connect", "first_contact", "insight", "simulation", "state", "upgrade"})
 """Those that `all` runs only if they are named: they take long, and have no floor or peer beside them."""
 
 
@@ -58,6 +59,12 @@ def main() -> int:
         if name == "simulation":
             one.add_argument("--minutes", type=float, default=60.0, help="minutes of planted faults (default 60)")
             one.add_argument("--trials", metavar="FILE", help="planted faults of an earlier run, which is continued")
+        if name == "state":
+            one.add_argument(
+                "--kills", type=int, default=3, help="kills within rescales (default 3; the long form: 50)"
+            )
+            one.add_argument("--cutovers", type=int, default=3, help="upgrades (default 3; the long form: 100)")
+            one.add_argument("--keys", type=int, default=200_000, help="keys of the large state (default 200000)")
         if name == "upgrade":
             more = "upgrades, there and back in turn: --rounds by another name"
             one.add_argument("--orders", dest="rounds", type=int, default=argparse.SUPPRESS, help=more)
@@ -89,7 +96,7 @@ def _one(arguments: argparse.Namespace) -> int:
     options = {
         name: value
         for name, value in vars(arguments).items()
-        if name in ("kills", "size", "examples", "minutes", "trials")
+        if name in ("kills", "size", "examples", "minutes", "trials", "cutovers", "keys")
     }
     figures, rows = module.run(arguments.rounds, **options)
     width = max(len(name) for name, _ in rows)

@@ -129,9 +129,9 @@ class _Run:
         self._job_id = ""
         self._commit_ns = -1
         self._deeds: dict[str, Callable[[], None]] = {
-            "task process": lambda: _kill(self._task),
-            "spark driver": lambda: _kill(lambda: self._worker("spark_pid")),
-            "taskexecutor": lambda: _kill(lambda: self._worker("pid")),
+            "task process": lambda: kill_one(self._task),
+            "spark driver": lambda: kill_one(lambda: worker_process(cluster, "spark_pid")),
+            "taskexecutor": lambda: kill_one(lambda: worker_process(cluster, "pid")),
             "everything": self._kill_everything,
             "everything, and the checkpointLocation": self._kill_everything_and_the_location,
         }
@@ -151,7 +151,7 @@ class _Run:
             next_ones = next_ones or self._random.sample(sorted(self._deeds), len(self._deeds))
             deed = next_ones.pop()
             self._deeds[deed]()
-            self._commit_ns = self._last_commit_ns()
+            self._commit_ns = last_commit_ns(self._location)
             result.kills[deed] += 1
             outstanding += 1
         self._source.close()
@@ -171,41 +171,21 @@ class _Run:
 
     def _await_progress(self) -> None:
         """Wait until a batch is committed that was not at the last kill."""
-        await_value(lambda: self._last_commit_ns() > self._commit_ns)
-
-    def _last_commit_ns(self) -> int:
-        """When the last batch was committed; what was put back from a checkpoint has kept its time."""
-        times = [-1]
-        for path in self._location.glob("commits/[0-9]*"):
-            try:
-                times.append(path.stat().st_mtime_ns)
-            except FileNotFoundError:
-                continue  # Spark has removed an old one
-        return max(times)
+        await_value(lambda: last_commit_ns(self._location) > self._commit_ns)
 
     # ------------------------------------------------------------------- deeds
 
     def _task(self) -> int | None:
         return next(iter(self._cluster.tasks_of(self._job_id)), None)
 
-    def _worker(self, process: str) -> int | None:
-        """The process of the TaskExecutor, or its driver, that the ResourceManager knows now."""
-        try:
-            with self._cluster.client() as client:
-                views = client.task_managers()
-        except ActorError:
-            return None  # it is being replaced
-        pids = [int(getattr(view.registration, process)) for view in views]
-        return next((pid for pid in pids if lives(pid)), None)
-
     def _kill_everything(self) -> None:
-        self._end_all()
+        end_all(self._cluster)
         self._cluster.run("start")
 
     def _kill_everything_and_the_location(self) -> None:
         await_value(self._has_checkpoint)
-        self._end_all()
-        self._commit_ns = self._last_commit_ns()
+        end_all(self._cluster)
+        self._commit_ns = last_commit_ns(self._location)
         shutil.rmtree(self._location, ignore_errors=True)
         self._cluster.run("start")
 
@@ -217,13 +197,37 @@ class _Run:
             return False  # the JobMaster is being replaced
         return latest is not None
 
-    def _end_all(self) -> None:
-        while pids := [pid for pid in self._cluster.processes() if lives(pid)]:
-            for pid in pids:
-                _kill(lambda pid=pid: pid)  # type: ignore[misc]
+
+def last_commit_ns(location: Path) -> int:
+    """When the last batch was committed; what was put back from a checkpoint has kept its time."""
+    times = [-1]
+    for path in location.glob("commits/[0-9]*"):
+        try:
+            times.append(path.stat().st_mtime_ns)
+        except FileNotFoundError:
+            continue  # Spark has removed an old one
+    return max(times)
 
 
-def _kill(find: Callable[[], int | None]) -> None:
+def worker_process(cluster: Cluster, process: str) -> int | None:
+    """The process of the TaskExecutor (``pid``), or its driver (``spark_pid``), that the ResourceManager knows now."""
+    try:
+        with cluster.client() as client:
+            views = client.task_managers()
+    except ActorError:
+        return None  # it is being replaced
+    pids = [int(getattr(view.registration, process)) for view in views]
+    return next((pid for pid in pids if lives(pid)), None)
+
+
+def end_all(cluster: Cluster) -> None:
+    """Kill all processes of a cluster."""
+    while pids := [pid for pid in cluster.processes() if lives(pid)]:
+        for pid in pids:
+            kill_one(lambda pid=pid: pid)  # type: ignore[misc]
+
+
+def kill_one(find: Callable[[], int | None]) -> None:
     """Kill a process as soon as there is one, and wait until it is no more."""
     pid = await_value(find)
     kill(pid)  # or it has gone by itself, with one that was killed before it

@@ -27,7 +27,7 @@ from tests.integration.test_checkpoints import STREAM
 from tests.job_files import write_job
 from tests.json_output import parsed
 from tests.rest_client import RestClient
-from tests.streaming_rows import Source, rows_of, rows_so_far
+from tests.streaming_rows import Source, partitions_of, rows_of, rows_so_far
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,6 @@ def rocksdb(cluster: Cluster) -> Cluster:
 
 def committed(location: Path) -> int:
     return last_commit(f"commits/{name}" for name in list_names(location / "commits"))
-
-
-def partitions_of(location: Path, version: int) -> list[int]:
-    """The partitions in whose stores Spark has written a version of the state."""
-    written = (location / "state" / "0").glob(f"[0-9]*/{version}*.[cz]*")
-    return sorted({int(path.parent.name) for path in written})
 
 
 def test_a_job_goes_on_from_a_savepoint_with_other_partitions(rocksdb: Cluster, tmp_path: Path) -> None:

@@ -14,6 +14,14 @@ _LEASES = "runtime/taskexecutor/location_leases.py"
 
 MUTANTS = (
     Mutant(
+        "upgrade-checked-with-the-jobs-heap",
+        "The run without rows of an upgrade has none of the settings of the job's driver.",
+        "runtime/cluster/job_version_commands.py",
+        "        if key.startswith(SPARK_PREFIX) and key not in _OF_THE_DRIVER\n",
+        "        if key.startswith(SPARK_PREFIX)\n",
+        ("unit/test_job_upgrade.py::test_the_check_of_a_version_has_the_jobs_settings_but_not_those_of_its_driver",),
+    ),
+    Mutant(
         "stop-completed-beside-a-restarted-task",
         "A stop is made again if a task is lost whose queries it has stopped.",
         "runtime/checkpoint/coordinator.py",

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import random
 import time
-from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,6 +42,7 @@ from runtime.protocol.checkpoint_statistics import (
 from runtime.protocol.checkpoints import OperationState, SnapshotType
 from runtime.protocol.rescales import Rescale, RescaleCause
 from runtime.protocol.streaming_query import QueryHistory
+from tests.day_and_night import POLICY, Replay, replay
 from tests.json_output import parsed
 from tests.streaming_files import StreamingFiles
 from tests.unit.test_jobgraph import vid
@@ -253,55 +250,22 @@ def test_the_command_shows_the_decision_and_changes_nothing(monkeypatch: pytest.
 
 # ------------------------------------------------------------------ a day and a night
 
-PER_PARTITION = 100.0  # rows that a partition processes in a second
-PEAK = 1_900.0  # rows that arrive in a second at noon
-EVERY_S, OVERHEAD_S, DOWN_S = 10.0, 0.5, 60.0  # between triggers; of a batch; of a rescale
-DAY_S = 86_400.0
-
-
-def load(second: float) -> float:
-    """Rows that arrive in a second: a tenth of the peak at night, and a hill from 6 to 22 o'clock."""
-    hill = max(0.0, math.sin(math.pi * (second % DAY_S / 3600 - 6) / 16))
-    return PEAK * (0.1 + 0.9 * hill**1.5)
-
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_day_and_a_night_hold_the_lag_with_less_than_a_static_peak(seed: int) -> None:
-    noise = random.Random(seed)
-    policy = AutoscalePolicy(lag=round(PEAK * 30))
-    static = math.ceil(PEAK / PER_PARTITION / policy.target)
-    partitions, changed_ms, now, waiting = static, None, 0.0, 0.0
-    batches: list[Batch] = []
-    changes: list[tuple[float, int]] = []
-    slot_seconds = held = total = 0.0
-    began = -EVERY_S
-    while now < 2 * DAY_S:
-        start = max(now, began + EVERY_S)
-        waiting += load(start) * noise.uniform(0.9, 1.1) * (start - now)
-        slot_seconds += partitions * (start - now)
-        took = OVERHEAD_S + waiting / (partitions * PER_PARTITION)
-        lag = load(start) * took
-        busy = took / (start - began)
-        now, began, waiting = start + took, start, lag
-        slot_seconds += partitions * took
-        batches.append(Batch(round(now * 1000), busy, round(lag)))
-        held += lag <= policy.lag  # type: ignore[operator]
-        total += 1
-        made = decide(policy, partitions, batches[-240:], round(now * 1000), changed_ms)
-        if made.partitions != partitions:
-            changes.append((now, made.partitions - partitions))
-            waiting += load(now) * DOWN_S
-            slot_seconds += partitions * DOWN_S
-            now += DOWN_S
-            partitions, changed_ms = made.partitions, round(now * 1000)
-    reversals = Counter(
-        later - earlier < 3600 for (earlier, one), (later, other) in pairwise(changes) if one * other < 0
-    )
-    report = f"{len(changes)} changes, held {held / total:.4f}, slots {slot_seconds / now / static:.3f}, {changes}"
-    assert held / total >= 0.99, report
-    assert slot_seconds / (now * static) <= 0.60, report
-    assert reversals[True] <= 1, report  # an oscillation: there and back within an hour
-    assert 4 <= len(changes) <= 40, report
+    found = replay(seed)
+    assert min(found.held, found.held_time) >= 0.99, found
+    assert found.slots <= 0.60, found
+    assert found.oscillations <= 1, found
+    assert 4 <= len(found.changes) <= 40, found
+
+
+def test_a_replay_without_changes_takes_all_slots_and_one_with_too_few_partitions_misses_the_lag() -> None:
+    still = replay(1, policy=replace(POLICY, least=32, most=32))
+    assert (round(still.slots, 2), still.held, round(still.held_time, 2), still.changes) == (1.0, 1.0, 1.0, [])
+    late = replay(1, policy=replace(POLICY, most=12))
+    assert late.held_time < 0.9, late
+    assert Replay(1.0, 1.0, 1.0, [(0.0, 4), (3599.0, -4), (9000.0, 4), (9001.0, 4)]).oscillations == 1
 
 
 # ------------------------------------------------------------------ the cluster rescales by itself

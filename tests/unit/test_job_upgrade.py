@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
+from conf.configuration import Configuration
 from runtime.checkpoint.compatibility import Fit, Verdict
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import change_lock
@@ -20,6 +21,7 @@ from runtime.checkpoint.retained import write_metadata
 from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.client import ClusterClient
+from runtime.cluster import job_version_commands
 from runtime.cluster.cli import cli
 from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import UpgradedJob
@@ -49,6 +51,8 @@ from runtime.protocol.errors import (
     UnknownOperationError,
 )
 from runtime.protocol.execution_state import ErrorInfo, FailureKind, JobStatus
+from runtime.spark import dry_run
+from runtime.spark.errors import DriverStartError
 from tests.streaming_files import StreamingFiles
 
 BLUE, GREEN, BACK = (JobID(digits * 16) for digits in ("b1", "9e", "ba"))
@@ -605,3 +609,47 @@ def test_a_checkpoint_that_cannot_be_read_is_taken_again(cluster: Cluster, monke
     original = job_upgrade.read_checkpoint
     monkeypatch.setattr(job_upgrade, "read_checkpoint", read_checkpoint)
     assert upgraded(cluster).outcome == "upgraded"
+
+
+def test_the_check_of_a_version_has_the_jobs_settings_but_not_those_of_its_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A JVM does not start with the heap of ``2 gb`` that `-D spark.driver.memory=2g` leaves in the job."""
+    given: list[dict[str, str]] = []
+
+    def look(_configuration: object, _file: Path, _args: object, _kind: object, settings: dict[str, str]) -> object:
+        given.append(settings)
+        return SimpleNamespace(queries=[], started=[])
+
+    monkeypatch.setattr(job_version_commands, "_dry_run", look)
+    monkeypatch.setattr("runtime.checkpoint.retained.describe_state", lambda _state: [])
+    own = {
+        "spark.driver.memory": "2 gb",
+        "spark.master": "spark://host:7077",
+        "spark.sql.session.timeZone": "UTC",
+        "job.queue": "etl",
+    }
+    (tmp_path / "job.py").write_text("")
+    version = Version(
+        replace(JobGraph.for_script("job"), configuration=own), ((tmp_path / "job.py", ArtifactRole.MAIN),)
+    )
+    assert job_version_commands._look_at(Configuration(), version, tmp_path) == ([], [])
+    assert given == [{"spark.sql.session.timeZone": "UTC"}]
+
+
+def test_a_check_whose_spark_does_not_start_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    def not_today(_builder: object) -> None:
+        raise PySparkRuntimeError("not today")
+
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", not_today)
+    monkeypatch.setattr(dry_run, "find_java", lambda _home: None)
+    monkeypatch.setattr(dry_run, "launcher_home", lambda _java, scratch: scratch)
+    with (
+        pytest.raises(DriverStartError, match="Spark does not start with the job's settings: not today"),
+        dry_run.one_core_session({}, None, tmp_path),
+    ):
+        pass
