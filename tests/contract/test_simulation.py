@@ -15,7 +15,7 @@ import pytest
 
 from tests.simulation.faults import Fault
 from tests.simulation.kept import KEPT, RARE, Kept
-from tests.simulation.mutants import try_one
+from tests.simulation.mutants import try_each
 from tests.simulation.planted import catalogue
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.world import run
@@ -79,7 +79,8 @@ def test_a_kept_plan_fails_only_without_the_mend(kept: Kept) -> None:
 
 @pytest.mark.parametrize("name", ["session-used-again", long_form("refused-renewal-ignored")])
 def test_a_planted_fault_is_found(name: str) -> None:
-    assert try_one(next(planted for planted in catalogue() if planted.name == name)).found
+    (trial,) = try_each([planted for planted in catalogue() if planted.name == name])
+    assert trial.found
 
 
 def test_nothing_of_a_run_outlives_it() -> None:

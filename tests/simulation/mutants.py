@@ -44,6 +44,8 @@ CONTROL_S = 20.0
 TO_FIND = 0.95
 """Part of the faults that has to be found."""
 
+OF_A_PLAN = " (with a kept plan)"
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -90,7 +92,7 @@ def trial(warm: Warm, planted: Planted, limit_s: float) -> Trial:
         spent_s += ran.cpu_s
         runs += 1
         if ran.found:
-            check = f"{one.run.workload}: {ran.check}{' (with a kept plan)' if one.planted else ''}"
+            check = f"{one.run.workload}: {ran.check}{OF_A_PLAN if one.planted else ''}"
             return Trial(mutant.name, mutant.file, mutant.guard, True, check, runs, spent_s)
         why = ran.check or why
     return Trial(mutant.name, mutant.file, mutant.guard, False, why, runs, spent_s)
@@ -117,16 +119,18 @@ def _candidates(planted: Planted, workloads: Sequence[str]) -> Iterator[_Candida
             yield _Candidate(Run(others[seed // 3 % len(others)], seed // 3 // len(others)))
 
 
-def try_one(planted: Planted, limit_s: float = LIMIT_S) -> Trial:
-    """Try a fault in an interpreter of its own.
+def try_each(wanted: Sequence[Planted], limit_s: float = LIMIT_S) -> list[Trial]:
+    """Try faults, one after the other, in an interpreter of their own, which loads the simulator once.
 
     Raises:
-        NotApplicable: the text that the fault replaces is not in its file.
+        NotApplicable: the text that a fault replaces is not in its file.
     """
-    planted.mutant.text(ROOT)
-    command = [sys.executable, "-W", "ignore", "-m", "tests.simulation.mutants", planted.name, str(limit_s)]
+    for planted in wanted:
+        planted.mutant.text(ROOT)
+    names = [planted.name for planted in wanted]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.simulation.mutants", str(limit_s), *names]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return Trial(**json.loads(done.stdout))
+    return [Trial(**line) for line in map(json.loads, done.stdout.splitlines())]
 
 
 def find_all(
@@ -251,11 +255,14 @@ def summary(trials: Sequence[Trial]) -> dict[str, Any]:
 
 def _child(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("name")
     parser.add_argument("limit_s", type=float)
+    parser.add_argument("names", nargs="+")
     chosen = parser.parse_args(arguments)
-    planted = next(one for one in [*controls(), *catalogue()] if one.name == chosen.name)
-    sys.stdout.write(json.dumps(asdict(trial(Warm([planted]), planted, chosen.limit_s))) + "\n")
+    known = {one.name: one for one in [*controls(), *catalogue()]}
+    wanted = [known[name] for name in chosen.names]
+    warm = Warm(wanted)
+    for planted in wanted:
+        sys.stdout.write(json.dumps(asdict(trial(warm, planted, chosen.limit_s))) + "\n")
     return 0
 
 

@@ -18,7 +18,7 @@ SOURCE = MODEL.read_text()
 TICK_S = 0.1
 
 MODELLED = {
-    "acquire": ("acquire", "0f3725c4cb6bb3c8bdc0286156e4bc643c5c28cc"),
+    "acquire": ("acquire", "db81d242ff078513289a6cb457c13a32aef014d4"),
     "renew": ("renew", "bfe138359e7eaf28506b2929a60766b624af7667"),
     "release": ("release", "bc5c274d7578412082bf905bb771adba24878b10"),
     "fenced hset": ("fenced_write", "4b6276f31d2cd10b1f79c0af19238dfe200f1faf"),
