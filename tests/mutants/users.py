@@ -652,6 +652,15 @@ MUTANTS = (
         long=True,
     ),
     Mutant(
+        "page-login-renewed-by-each-request",
+        "Requests at the same time renew a login once.",
+        "runtime/rest/static/ui/api.js",
+        "renewal ??= renew(login)",
+        "renewal = renew(login)",
+        ("browser/test_login.py::test_a_token_is_renewed_once_and_what_the_issuer_does_not_end_is_said",),
+        long=True,
+    ),
+    Mutant(
         "page-login-shows-its-verifier",
         "No address has the verifier of a log-in.",
         _CODE_FLOW,
