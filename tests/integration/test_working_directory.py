@@ -91,9 +91,9 @@ import helpers
 def sales(ctx: Context):
     return ctx.spark.read.option("header", True).csv("data/sales.csv")
 
-def write(ctx: Context, sales):
+def write(ctx: Context, sales):  # may run again: Spark gives the Python of a foreachBatch ten seconds to start
     rate = F.udf(helpers.rate, "double")
-    sales.select("region", rate("region").alias("rate")).coalesce(1).write.csv("rated")
+    sales.select("region", rate("region").alias("rate")).coalesce(1).write.mode("overwrite").csv("rated")
     Path("count.txt").write_text(str(sales.count()))
     rows = ctx.spark.readStream.schema("region STRING, rate DOUBLE").csv("data/rates*.csv")
     writer = rows.writeStream.trigger(availableNow=True).option("checkpointLocation", "checkpoint")
