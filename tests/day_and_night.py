@@ -22,7 +22,7 @@ POLICY = AutoscalePolicy(lag=round(PEAK * 30))
 
 @dataclass(frozen=True)
 class Replay:
-    """What became of two days.
+    """The outcome of two days.
 
     Args:
         held: share of the batches whose lag was within the objective.

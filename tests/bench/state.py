@@ -1,4 +1,4 @@
-"""What it costs to change the state of a running query: rescales and upgrades, undisturbed and under SIGKILL.
+"""The costs of changing the state of a running query: rescales and upgrades, undisturbed and under SIGKILL.
 
 A session cluster on this machine has one TaskExecutor with two slots, and state in RocksDB with changelog. Queries
 count rows by window and key into a file sink, which is exactly once.

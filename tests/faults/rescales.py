@@ -46,7 +46,7 @@ LONG = 50
 NUMBERS = (2, 5)
 """Partitions of the state, in turn. The job starts with the first."""
 WAYS = {"command": 1, "cluster": 3}
-"""Who rescales, and how often: a command with a Spark of its own, which takes long to start, or a job in a slot."""
+"""How often each way is taken: a command with a Spark of its own, which takes long to start, or a job in a slot."""
 SETTINGS = (*exactly_once.SETTINGS, "taskmanager.numberOfTaskSlots=2", "state.backend.type=rocksdb")
 LOOK_S = 0.25
 """Seconds between two looks whether a rescale is over."""
@@ -200,7 +200,7 @@ class _Run:
         return new[0]["state"] if new and new[0]["state"] != "IN_PROGRESS" else ""
 
     def _outcome(self, known: frozenset[str]) -> str:
-        """What became of the rescale, once nothing does it any more."""
+        """Return the outcome of the rescale, once nothing does it any more."""
         if self._known() <= known:
             return "not begun"
         return {"COMPLETED": "finished", "FAILED": "undone"}[await_value(lambda: self._state(known))]

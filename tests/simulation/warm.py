@@ -61,7 +61,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a run.
+    """The outcome of a run.
 
     Args:
         check: which failed, or why there is no verdict; empty if nothing was found.
