@@ -116,9 +116,9 @@ class RestartStrategyOptions:
     """Reaction to the failure of a task.
 
     Flink restarts a job only if checkpointing is on. Here, by default, a task whose process, Spark driver or
-    TaskExecutor was lost is restarted up to three times. An exception of the job's own code fails the job at once,
-    because the same code would fail again on the same data. A strategy that is set, for the cluster or by the job
-    itself, applies to both cases.
+    TaskExecutor was lost is restarted up to three times. So is one whose Python process Spark gave up because it had
+    not started within 10 s. An exception of the job's own code fails the job at once, because the same code would fail
+    again on the same data. A strategy that is set, for the cluster or by the job itself, applies to both cases.
     """
 
     TYPE = option(

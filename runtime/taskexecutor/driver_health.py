@@ -22,6 +22,9 @@ STOPPED_TEXTS = ("stopped SparkContext", "SparkContext was shut down", "SparkCon
 
 DISK_FULL = "No space left on device"
 
+_PYTHON_LATE = "Python worker failed to connect back"
+"""What Spark says when a new Python process has not reported to it within 10 s; there is no setting for that time."""
+
 LOOK_INTERVAL_S = 2.0
 ANSWER_S = 30.0
 EXAMINATION_S = 10.0
@@ -241,6 +244,11 @@ def may_be_sparks(failure: ErrorInfo) -> bool:
     if failure.type.endswith(("AnalysisException", "ParseException")):
         return False
     return failure.type.startswith(("py4j.", "pyspark.")) or "py4j" in failure.traceback
+
+
+def is_python_late(failure: ErrorInfo) -> bool:
+    """Return whether Spark has given up a Python process of a task that was too slow to start: no fault of its code."""
+    return _PYTHON_LATE in failure.message or _PYTHON_LATE in failure.traceback
 
 
 def _finding(failure: str) -> Finding:

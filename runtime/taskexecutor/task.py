@@ -96,7 +96,7 @@ from runtime.taskexecutor.driver_choice import (
     session_settings,
     settings_in,
 )
-from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
+from runtime.taskexecutor.driver_health import DriverWatch, is_python_late, kind_of, may_be_sparks
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
@@ -605,8 +605,11 @@ class Task:
         if self._left is not None:
             await self._close_behind(self._left)
 
-    async def _blame_a_lost_driver(self) -> None:
-        """Blame the Spark driver for a failure of the job's code if it is lost: the code notices that end first."""
+    async def _blame_spark(self) -> None:
+        """Blame Spark for a failure of the job's code that is not its own, so that a restart may help.
+
+        Its code notices the end of a lost driver first. Spark gives up a Python process that starts slowly.
+        """
         failure, driver = self._outcome.failure, self._driver
         if failure is None or failure.kind is not FailureKind.USER_CODE:
             return
@@ -618,6 +621,11 @@ class Task:
             logger.info("%s failed with its Spark driver: %s", self._attempt.task_name, error)
             message = f"{driver.loss}: {failure.type}: {failure.message}"
             self._outcome.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
+            return
+        if is_python_late(failure):
+            why = "Spark gave up a Python process that had not started within 10 s (is the machine overloaded?)"
+            logger.warning("%s: %s", self._attempt.task_name, why)
+            self._outcome.blame(FailureKind.TASK_PROCESS_LOST, failure.type, f"{why}: {failure.message}")
 
     @property
     def _watch(self) -> DriverWatch | None:
@@ -755,7 +763,7 @@ class Task:
                 process.close()
             with contextlib.suppress(DriverLostError):  # which `_end_with_driver` reports
                 await driver.save_tables()
-            await self._blame_a_lost_driver()
+            await self._blame_spark()
         except BaseException:
             await self._release(endpoint)
             raise

@@ -90,6 +90,12 @@ def log_in(page: Page, provider: Provider) -> None:
     page.get_by_role("button", name=f"Log in with {provider.issuer.removeprefix('http://')}").click()
 
 
+def log_out(page: Page) -> None:
+    """Log out, and wait for the page to load anew: it does so once the issuer has answered."""
+    with page.expect_navigation():
+        page.get_by_role("button", name="Log out").click()
+
+
 def user_of(page: Page) -> Any:
     """Return the user whom the page's token identifies."""
     return page.evaluate("import('./ui/api.js').then(api => api.getJson('whoami')).then(told => told.user)")
@@ -125,7 +131,7 @@ def test_a_user_logs_in_at_the_issuer_and_out(
     assert page.evaluate("JSON.stringify(localStorage) + document.cookie") == "{}"
     page.reload()
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    page.get_by_role("button", name="Log out").click()
+    log_out(page)
     expect(button).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0
     assert provider.refresh_tokens == []
@@ -153,7 +159,7 @@ def test_what_the_tab_has_not_begun_or_has_used_logs_nobody_in(
         assert (page.url, user_of(page)) == (url, "ada")
     assert grants(provider) == ["authorization_code"]
     provider.denial = {"error": "access_denied", "error_description": "<b>no</b>"}
-    page.get_by_role("button", name="Log out").click()
+    log_out(page)
     log_in(page, provider)
     expect(page.get_by_role("alert").filter(has_text="refuses the log-in: access_denied: <b>no</b>")).to_be_visible()
     assert page.url == url

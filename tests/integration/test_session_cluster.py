@@ -150,6 +150,23 @@ def test_a_job_sets_for_itself_how_it_is_restarted(cluster: Cluster, tmp_path: P
     assert cluster.run("job", "run", "-D", "restart-strategy.type=never", str(file), check=False).returncode == 1
 
 
+def test_a_python_that_spark_did_not_wait_for_does_not_fail_the_job(cluster: Cluster, tmp_path: Path) -> None:
+    lines = (
+        "import sys",
+        "from pathlib import Path",
+        "was_late = Path(sys.argv[1])",
+        "if not was_late.exists():",
+        "    was_late.touch()",
+        "    raise RuntimeError('Python worker failed to connect back.')  # what Spark says",
+    )
+    file = write_job(tmp_path, "\n".join(lines), "late.py")
+    job = parsed(("job", "run"), cluster.run("job", "run", "--json", str(file), str(tmp_path / "late")).stdout)
+    assert (job["state"], job["restarts"]) == ("FINISHED", 1)
+    (failure,) = job["failure_history"]
+    assert failure["kind"] == "task-process-lost"
+    assert "had not started within 10 s" in failure["message"]
+
+
 def test_an_actor_is_looked_up_by_its_address_from_another_process(cluster: Cluster) -> None:
     address = cluster.json("status")["cluster"]["address"]
     secret = (cluster.directory / "secret").read_bytes().strip()

@@ -18,6 +18,7 @@ from runtime.taskexecutor.driver_health import (
     DriverLosses,
     DriverWatch,
     Finding,
+    is_python_late,
     kind_of,
     may_be_sparks,
 )
@@ -193,6 +194,20 @@ async def test_what_a_driver_refuses_is_its_failure_where_it_fails_every_job() -
 )
 def test_which_failures_may_be_the_drivers(type_: str, traceback: str, may_be: bool) -> None:
     assert may_be_sparks(ErrorInfo(FailureKind.USER_CODE, type_, "", traceback)) == may_be
+
+
+@pytest.mark.parametrize(
+    ("message", "traceback", "is_late"),
+    [
+        ("org.apache.spark.SparkException: Python worker failed to connect back.\n\nJVM stacktrace:\n", "", True),
+        ("MyError: no batch", "... Caused by: SparkException: Python worker failed to connect back.\n", True),
+        ("Python worker exited unexpectedly (crashed)", "", False),
+    ],
+)
+def test_a_python_that_spark_has_not_waited_for_is_told_from_the_codes_failures(
+    message: str, traceback: str, is_late: bool
+) -> None:
+    assert is_python_late(ErrorInfo(FailureKind.USER_CODE, "SparkException", message, traceback)) == is_late
 
 
 def test_the_last_loss_is_kept_for_the_next_task_executor(tmp_path: Path) -> None:
