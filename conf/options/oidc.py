@@ -33,9 +33,18 @@ class OidcOptions:
         "security.oidc.client-id",
         Text("understudy", r"[!-~]+", "a text without blanks"),
         None,
-        "Id of the client that stands for the cluster at the issuer. `understudy login` needs the device flow "
-        "without a secret. The web page needs the authorization code flow, with the page's address as a redirect URI. "
-        "Required with `security.oidc.issuer`. A token whose `azp` names another client is refused.",
+        "Id of the client that stands for the cluster at the issuer. The web page needs its authorization code flow, "
+        "with the page's address as a redirect URI. `understudy login` needs its device flow, without a secret, unless "
+        "`security.oidc.device-client-id` is set. Required with `security.oidc.issuer`. A token whose `azp` names "
+        "another client is refused.",
+    )
+    DEVICE_CLIENT_ID = option(
+        "security.oidc.device-client-id",
+        Text("understudy-cli", r"[!-~]+", "a text without blanks"),
+        None,
+        "Id of a second client at the issuer, by which `understudy login` logs in, with the device flow and without a "
+        "secret. Tokens for it are accepted as those of `security.oidc.client-id`. Set it if that client has a secret, "
+        "or may not use the device flow. Unset: `understudy login` uses that client, too.",
     )
     CLIENT_SECRET_FILE = option(
         "security.oidc.client-secret-file",
@@ -43,14 +52,14 @@ class OidcOptions:
         None,
         "The file with the secret of this client, for an issuer that redeems a server's codes only with one, as "
         'that of a "web application". It has mode 0600, belongs to the user of the masters, read at their start. '
-        "Only web endpoints use it, so `understudy login` works only if the issuer's device flow needs no secret. "
+        "Only web endpoints use it. `understudy login` has no secret; see `security.oidc.device-client-id`. "
         "Unset: the client is public.",
     )
     AUDIENCE = option(
         "security.oidc.audience",
         Text("understudy-api", r"[!-~]+", "a text without blanks"),
         None,
-        "The audience that `aud` of a token must contain. Unset: `security.oidc.client-id`, which ID tokens contain. "
+        "The audience that `aud` of a token must contain. Unset: the id of the client, as ID tokens have it. "
         "If it is set, `understudy login` and the web page use the access token, which must be a JWT then.",
     )
     SCOPES = option(

@@ -28,7 +28,7 @@ from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.context import Rest
 from runtime.rest.history_writer import HistoryWriter
-from runtime.rest.issuer import Issuer, offer_of
+from runtime.rest.issuer import Issuer, device_offer_of
 from runtime.rest.listening import (
     allowed_hosts,
     bind_address,
@@ -174,7 +174,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
             max_content,
             with_token=with_token,
             audit=audit,
-            offer=offer_of(configuration),
+            offer=device_offer_of(configuration),
             page_login=page_login,
         )
 

@@ -11,6 +11,7 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from actors.errors import AuthenticationError
@@ -93,17 +94,30 @@ def rules_of(configuration: Configuration) -> OidcRules | None:
         )
     audience = get(OidcOptions.AUDIENCE) or client_id
     return OidcRules(
-        issuer, client_id, audience, get(OidcOptions.USER_CLAIM), get(OidcOptions.GROUPS_CLAIM), roles, default
+        issuer,
+        client_id,
+        audience,
+        get(OidcOptions.USER_CLAIM),
+        get(OidcOptions.GROUPS_CLAIM),
+        roles,
+        default,
+        get(OidcOptions.DEVICE_CLIENT_ID) or "",
     )
 
 
 def offer_of(configuration: Configuration) -> LoginOffer | None:
-    """Return the values by which clients log in; None if no issuer is configured. Raises as `rules_of`."""
+    """Return the values by which the web page logs in; None if no issuer is configured. Raises as `rules_of`."""
     rules = rules_of(configuration)
     if rules is None:
         return None
     wants_access_token = rules.audience != rules.client_id
     return LoginOffer(rules.issuer, rules.client_id, wants_access_token, configuration.get(OidcOptions.SCOPES))
+
+
+def device_offer_of(configuration: Configuration) -> LoginOffer | None:
+    """Return the values by which command lines log in; None if no issuer is configured. Raises as `rules_of`."""
+    offer, client_id = offer_of(configuration), configuration.get(OidcOptions.DEVICE_CLIENT_ID)
+    return offer if offer is None or client_id is None else replace(offer, client_id=client_id)
 
 
 def client_secret_of(configuration: Configuration) -> SecretStr | None:

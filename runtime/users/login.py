@@ -184,8 +184,8 @@ class DeviceAuthorization:
         if status != 200:
             raise LoginError(
                 f"{issuer} does not begin a device flow: {reason_of(status, raw)}",
-                "have the device flow allowed without a secret for the client (security.oidc.client-id) at the issuer, "
-                "or ask an admin for a token (`understudy token add`)",
+                "have the cluster's security.oidc.device-client-id name a client that the issuer allows the device "
+                "flow without a secret, or ask an admin for a token (`understudy token add`)",
             )
         device_code, user_code = raw.get("device_code"), raw.get("user_code")
         url, complete = raw.get("verification_uri"), raw.get("verification_uri_complete", "")

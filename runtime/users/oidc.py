@@ -69,6 +69,7 @@ class OidcRules:
         groups_claim: claim with the user's groups; points lead into objects.
         roles: role of each group.
         default_role: role of a user who is in none of these groups; None to refuse them.
+        device_client_id: a second client of the cluster, by which command lines log in; empty if there is none.
     """
 
     issuer: str
@@ -78,6 +79,7 @@ class OidcRules:
     groups_claim: str
     roles: Mapping[str, Role]
     default_role: Role | None = None
+    device_client_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ def check_login(id_token: str, nonce: str, keys: Sequence[VerificationKey], rule
     if not looks_like_a_jwt(token):
         raise TokenRefusedError("this is no signed JWT")
     claims = _verified(token, _object(token.partition(b".")[0], "header"), keys)
-    _check_source(claims, replace(rules, audience=rules.client_id))
+    _check_source(claims, replace(rules, audience=rules.client_id, device_client_id=""))
     _check_times(claims, now_ms)
     shown = claims.get("nonce")
     if not isinstance(shown, str) or not hmac.compare_digest(shown.encode("utf-8", "replace"), nonce.encode()):
@@ -191,10 +193,13 @@ def _check_source(claims: Mapping[str, Any], rules: OidcRules) -> None:
         raise TokenRefusedError(f"its issuer is {_shown(claims.get('iss'))}, not {rules.issuer}")
     audience = claims.get("aud")
     audiences = audience if isinstance(audience, list) else [audience]
-    if rules.audience not in audiences:
-        raise TokenRefusedError(f"it is for {_shown(audience)}, not for {rules.audience} (security.oidc.audience)")
-    if claims.get("azp", rules.client_id) != rules.client_id:
-        raise TokenRefusedError(f"it was issued to {_shown(claims['azp'])}, not to {rules.client_id}")
+    clients = [rules.client_id, *([rules.device_client_id] if rules.device_client_id else [])]
+    accepted = clients if rules.audience == rules.client_id else [rules.audience]
+    if not any(name in audiences for name in accepted):
+        wanted = " or ".join(accepted)
+        raise TokenRefusedError(f"it is for {_shown(audience)}, not for {wanted} (security.oidc.audience)")
+    if claims.get("azp", rules.client_id) not in clients:
+        raise TokenRefusedError(f"it was issued to {_shown(claims['azp'])}, not to {' or '.join(clients)}")
 
 
 def _check_times(claims: Mapping[str, Any], now_ms: int) -> int:

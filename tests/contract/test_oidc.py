@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -30,7 +31,7 @@ from runtime.errors import ClusterError
 from runtime.http_client import WebAddress
 from runtime.issuer_client import IssuerUnreachableError, ask, fetch, trusted
 from runtime.rest.authorization import KnownIdentities
-from runtime.rest.issuer import Issuer, offer_of
+from runtime.rest.issuer import Issuer, device_offer_of
 from runtime.rest.page_login import PageLogin
 from runtime.rest.server import tls_context
 from runtime.users.audit import AuditLog
@@ -206,7 +207,7 @@ class LoginSite(Site):
             directory,
             identities=identities,
             audit=AuditLog(self.audit_file),
-            offer=offer_of(configuration),
+            offer=device_offer_of(configuration),
             page_login=lambda policy: PageLogin.of(configuration, issuer, identities, policy),
         )
 
@@ -239,13 +240,36 @@ class Desk:
         return found
 
 
+OpenDesk = Callable[[dict[str, str]], Desk]
+
+
 @pytest.fixture
-def desk(tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def open_desk(tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenDesk]:
+    """Opens a desk at a cluster with these settings."""
     sleeps: list[float] = []
     monkeypatch.setattr(login_commands, "time", SimpleNamespace(sleep=sleeps.append, monotonic=lambda: 0.0))
-    site = LoginSite(tmp_path, settings(provider))
-    with served(tmp_path, site=site) as cluster:
-        yield Desk(provider, cluster, site, tmp_path / "config" / "logins", sleeps)
+    with ExitStack() as stack:
+
+        def opened(configured: dict[str, str]) -> Desk:
+            site = LoginSite(tmp_path, configured)
+            cluster = stack.enter_context(served(tmp_path, site=site))
+            return Desk(provider, cluster, site, tmp_path / "config" / "logins", sleeps)
+
+        yield opened
+
+
+@pytest.fixture
+def desk(open_desk: OpenDesk, provider: Provider) -> Desk:
+    return open_desk(settings(provider))
+
+
+@pytest.fixture
+def secret_settings(tmp_path: Path, provider: Provider) -> dict[str, str]:
+    """Settings of a cluster whose client has a secret."""
+    provider.client_secret = "a secret: of+the cluster"
+    file = tmp_path / "issuer-secret"
+    write_private(file, provider.client_secret.encode())
+    return settings(provider, **{"security.oidc.client-secret-file": str(file)})
 
 
 def test_a_login_serves_all_commands_and_is_private(desk: Desk) -> None:
@@ -269,6 +293,31 @@ def test_a_login_serves_all_commands_and_is_private(desk: Desk) -> None:
     lines = [json.loads(line) for line in desk.site.audit_file.read_text().splitlines()]
     assert {line["user"] for line in lines} == {"ada"}
     assert {line["token"].partition(":")[0] for line in lines} == {"oidc"}
+
+
+def test_command_lines_log_in_by_a_second_client_where_the_clusters_has_a_secret(
+    open_desk: OpenDesk, provider: Provider, secret_settings: dict[str, str]
+) -> None:
+    refused = open_desk(secret_settings).run("login")
+    assert isinstance(refused.exception, ClusterError)
+    assert "invalid_client" in str(refused.exception)
+    assert "security.oidc.device-client-id" in refused.exception.remedy
+    provider.device_client = "understudy-cli"
+    desk = open_desk({**secret_settings, "security.oidc.device-client-id": "understudy-cli"})
+    done = desk.run("login")
+    assert done.exit_code == 0, done.output
+    assert json.loads(desk.run("whoami", "--json").stdout)["user"] == "ada"
+    login = desk.login()
+    with desk.file.locked():
+        desk.file.write(replace(login, expires_ms=0))
+    assert desk.run("whoami").exit_code == 0
+    assert desk.login().refresh_token != login.refresh_token, "renewed"
+    page = RestClient(desk.cluster.url, "").log_in_on_the_page()
+    assert page.status == 200, page.body
+    (of_page,) = set(provider.refresh_tokens) - {desk.login().refresh_token}
+    assert desk.run("logout").exit_code == 0
+    assert provider.refresh_tokens == [of_page]
+    assert {form.get("client_id") for form in provider.forms} == {"understudy-cli", None}, "None: in the header"
 
 
 def test_the_client_waits_as_the_issuer_says(desk: Desk) -> None:
@@ -443,12 +492,8 @@ async def test_a_refused_token_is_no_error_of_the_issuer(provider: Provider) -> 
 # ------------------------------------------------------------------------ the web page
 
 
-def test_a_client_with_a_secret_logs_in_by_http(tmp_path: Path, provider: Provider) -> None:
-    provider.client_secret = "a secret: of+the cluster"
-    file = tmp_path / "issuer-secret"
-    write_private(file, provider.client_secret.encode())
-    configured = settings(provider, **{"security.oidc.client-secret-file": str(file)})
-    with served(tmp_path, site=LoginSite(tmp_path, configured)) as cluster:
+def test_a_client_with_a_secret_logs_in_by_http(tmp_path: Path, secret_settings: dict[str, str]) -> None:
+    with served(tmp_path, site=LoginSite(tmp_path, secret_settings)) as cluster:
         done = RestClient(cluster.url, "").log_in_on_the_page()
     assert done.status == 200, done.body
 

@@ -88,6 +88,8 @@ class Provider:
         """The query that each unused code was given for."""
         self.client_secret = ""
         """Secret of a confidential client, as the issuer demands it; empty for a public client."""
+        self.device_client = ""
+        """Id of a public client that may use the device flow, and nothing else; then the other one may not."""
         self.checks_pkce = True
         self.id_claims: dict[str, Any] = {}
         """Further claims of ID tokens; None as the value leaves one out."""
@@ -125,8 +127,11 @@ class Provider:
             return 503, {}
         if path == "/token":
             self.forms.append(form)
-        if path in ("/token", "/revoke") and self._client_of(form, authorization) != CLIENT_ID:
+        client = self._client_of(form, authorization)
+        if path in ("/device", "/token", "/revoke") and client not in (CLIENT_ID, self.device_client or CLIENT_ID):
             return 401, {"error": "invalid_client"}
+        if path == "/device" and client != (self.device_client or CLIENT_ID):
+            return 400, {"error": "unauthorized_client"}
         match path:
             case "/.well-known/openid-configuration":
                 return 200, self.document
@@ -143,7 +148,7 @@ class Provider:
                     "interval": self.interval,
                 }
             case "/token":
-                return self._tokens(form)
+                return self._tokens(form, str(client))
             case "/revoke":
                 self.refresh_tokens = [token for token in self.refresh_tokens if token != form["token"]]
                 return 200, {}
@@ -164,7 +169,8 @@ class Provider:
 
     def _client_of(self, form: Mapping[str, str], authorization: str) -> str | None:
         """Return the client that asks, if it shows its secret in one way only, and in the one that is published."""
-        if not self.client_secret:
+        is_public = not self.client_secret or form.get("client_id") == self.device_client
+        if is_public:
             return None if authorization else form.get("client_id")
         methods = self.document.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         if authorization:
@@ -187,10 +193,10 @@ class Provider:
             return None
         return {"nonce": begun.get("nonce"), **self.id_claims}
 
-    def _tokens(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
+    def _tokens(self, form: dict[str, str], client: str) -> tuple[int, dict[str, Any]]:
         if self.answers:
             return self.answers.pop(0)
-        claims: dict[str, Any] = {}
+        claims: dict[str, Any] = {"aud": client}
         if form["grant_type"] == "refresh_token":
             if form["refresh_token"] not in self.refresh_tokens:
                 return 400, {"error": "invalid_grant", "error_description": "Token is not active"}
@@ -199,13 +205,13 @@ class Provider:
             found = self._of_code(form)
             if found is None:
                 return 400, {"error": "invalid_grant", "error_description": "Code not valid"}
-            claims = found
+            claims |= found
         elif not self.device_code or form["device_code"] != self.device_code:
             return 400, {"error": "expired_token"}
         self.device_code = ""
         self.refresh_tokens.append(secrets.token_urlsafe(16))
         return 200, {
-            "access_token": self.token(aud="understudy-api", azp=CLIENT_ID),
+            "access_token": self.token(aud="understudy-api", azp=client),
             "id_token": self.token(**claims),
             "refresh_token": self.refresh_tokens[-1],
             "expires_in": self.lifetime_s,

@@ -29,6 +29,7 @@ from runtime.users.oidc import (
     KeyRing,
     OidcRules,
     UnknownKeyError,
+    check_login,
     identify,
     keys_of,
     looks_like_a_jwt,
@@ -189,6 +190,22 @@ def test_a_token_that_was_issued_to_another_client_is_refused() -> None:
     assert who(signed(azp="understudy")).name == "ada"
     for client in ("grafana", "", ["understudy"], None):
         refused(unsafe(azp=client), "was issued to")
+
+
+def test_a_token_of_the_clusters_second_client_counts_except_as_a_login_of_the_page() -> None:
+    rules = replace(RULES, device_client_id="understudy-cli")
+    for claims in ({"aud": "understudy-cli"}, {"aud": ["understudy-cli"], "azp": "understudy-cli"}, {}):
+        assert who(signed(**claims), rules).name == "ada"
+    refused(signed(aud="understudy-cli"), "not for understudy ", RULES)
+    refused(signed(aud="grafana"), "not for understudy or understudy-cli ", rules)
+    refused(signed(azp="grafana"), "not to understudy or understudy-cli", rules)
+    api = replace(rules, audience="api")
+    assert who(signed(aud="api", azp="understudy-cli"), api).name == "ada"
+    refused(signed(aud="understudy-cli"), "not for api ", api)
+    for claims in ({"aud": "understudy-cli"}, {"azp": "understudy-cli"}):
+        with pytest.raises(TokenRefusedError, match="'understudy-cli', not"):
+            check_login(signed(nonce="n", **claims), "n", KEYS, rules, NOW_S * 1000)
+    check_login(signed(nonce="n"), "n", KEYS, rules, NOW_S * 1000)
 
 
 def test_a_token_is_valid_between_its_times_with_a_small_leeway() -> None:
