@@ -222,7 +222,8 @@ def test_a_changed_job_is_told_whether_it_fits_and_nothing_is_touched(checkpoint
 
     # Another name of one query.
     renamed = write_job(tmp_path, two.replace('queryName("counts")', 'queryName("other")'), "renamed.py")
-    refused = cluster.run("job", "run", "--from", savepoint, str(renamed), "--", *arguments, check=False)
+    once = ("-D", "restart-strategy.type=none", "--from", savepoint)
+    refused = cluster.run("job", "run", *once, str(renamed), "--", *arguments, check=False)
     assert refused.returncode == 1
     assert "holds no state of query 'other', but of 'counts'" in refused.stderr
     missing = cluster.run("job", "run", "--from", str(tmp_path), str(renamed), "--", *arguments, check=False)
