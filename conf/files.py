@@ -35,6 +35,12 @@ _remembered: set[_Name] = set()
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}")
 
 
+def user_cache(name: str) -> Path:
+    """Return a directory of this user on this machine, which all clusters share; it may not exist yet."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "understudy" / name
+
+
 @contextlib.contextmanager
 def private_file(path: Path, *, durable: bool = True, replace: bool = True) -> Iterator[BinaryIO]:
     """Write a file in a ``with``, with mode 0600; it appears under its name, complete, at the end of the block.

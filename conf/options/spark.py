@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conf.files import user_cache
 from conf.option import computed_option, option
 from conf.values import (
     Boolean,
@@ -24,17 +24,12 @@ if TYPE_CHECKING:
 _HOST_PORT = r"[^\s:,/]+:[0-9]{1,5}"
 
 
-def _cache_dir(name: str) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "understudy" / name
-
-
 def _cds_cache_dir(_configuration: Configuration) -> Path:
-    return _cache_dir("cds")
+    return user_cache("cds")
 
 
 def _ivy_dir(_configuration: Configuration) -> Path:
-    return _cache_dir("ivy")
+    return user_cache("ivy")
 
 
 class SparkOptions:

@@ -11,6 +11,7 @@ The decisions are pure; `read_holder`, `lock_holder` and `may_be_written_to` rea
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import struct
@@ -20,7 +21,9 @@ from pathlib import Path
 
 from actors.errors import WireError
 from actors.rpc.codec import from_plain
+from conf.files import user_cache
 from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.remote_files import is_remote
 
 SETTLE_S = 5.0
 """Seconds to wait for another job's lease: its holder may be about to end."""
@@ -159,7 +162,12 @@ def refusal(location: str, wanted: LeaseHolder, named: LeaseHolder | None, locke
 
 
 def lease_file(location: str) -> Path:
-    """Return the file whose lock is the lease: beside the location, since a restore exchanges the whole location."""
+    """Return the file whose lock is the lease: beside the location, since a restore exchanges the whole location.
+
+    The lease of a remote location is a file of this user on this machine.
+    """
+    if is_remote(location):
+        return user_cache("leases") / f"{hashlib.sha256(location.rstrip('/').encode()).hexdigest()}.lease"
     resolved = Path(location).resolve()
     return resolved.with_name(f".{resolved.name}.lease")
 

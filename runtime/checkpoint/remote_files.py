@@ -1,4 +1,4 @@
-"""Files below a URL of a file system that fsspec knows (``s3://``, ``hdfs://``, ``ftp://``), for savepoints.
+"""Files below a URL of a file system that fsspec knows (``s3://``, ``hdfs://``, ``ftp://``).
 
 Users install the packages that a scheme needs beyond fsspec itself (``s3fs`` for ``s3``). Commands, logs and
 job graphs show the URL, so it has no credentials. These come from fsspec's own configuration (``~/.config/fsspec``,
@@ -7,13 +7,14 @@ job graphs show the URL, so it has no credentials. These come from fsspec's own 
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import secrets
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from runtime.checkpoint.errors import SavepointError
@@ -24,6 +25,36 @@ _PRIVATE_TO_A_PROCESS = frozenset({"memory"})
 _LOCAL = frozenset({"local"})
 _THREADS = 4
 _OTHER_CHARACTERS = 200
+_CHANGED = (
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "modified",
+    "modify",
+    "modificationTime",
+    "ETag",
+    "etag",
+)
+"""Names by which fsspec's file systems say when a file was changed, or which content it has."""
+
+
+class RemoteFile(NamedTuple):
+    """A file of a remote file system.
+
+    Args:
+        size: in bytes.
+        stamp: a number that another content of the file does not have, as far as the file system tells times or
+            digests; None if it tells neither.
+    """
+
+    size: int
+    stamp: int | None
+
+
+def is_remote(location: str) -> bool:
+    """Return whether a path, as the runtime knows it, is a URL of a remote file system."""
+    return "://" in location
 
 
 def checked_url(text: str) -> str:
@@ -104,9 +135,13 @@ class RemoteDirectory:
 
     def files(self) -> dict[str, int]:
         """Return the files below the directory by their relative paths, with their sizes; none if it is not there."""
+        return {name: file.size for name, file in self.listing().items()}
 
-        def walk(fs: Any) -> dict[str, int]:
-            found: dict[str, int] = {}
+    def listing(self) -> dict[str, RemoteFile]:
+        """Return the files below the directory by their relative paths; none if it is not there."""
+
+        def walk(fs: Any) -> dict[str, RemoteFile]:
+            found: dict[str, RemoteFile] = {}
             pending = [self._root]
             while pending:
                 directory = pending.pop()
@@ -115,7 +150,7 @@ class RemoteDirectory:
                     if entry["type"] == "directory":
                         pending.append(name)
                     else:
-                        found[name.removeprefix(self._root).lstrip("/")] = int(entry["size"])
+                        found[name.removeprefix(self._root).lstrip("/")] = RemoteFile(int(entry["size"]), _stamp(entry))
             return found
 
         return self._do("list", "", walk)
@@ -234,6 +269,12 @@ class RemoteDirectory:
                 self._shared = found
             self._own.file_system = found
         return found
+
+
+def _stamp(entry: dict[str, Any]) -> int | None:
+    """Return a number for what a file system says of a file's content; it differs where that does."""
+    told = [repr(entry[key]) for key in _CHANGED if entry.get(key) is not None]
+    return int.from_bytes(hashlib.sha256("\n".join(told).encode()).digest()[:6]) if told else None
 
 
 def _info(fs: Any, path: str) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ from runtime.checkpoint.files import list_files, list_names, take_files
 from runtime.checkpoint.layout import SINK_LOG, sink_files
 from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointQuery
 from runtime.checkpoint.metadata_log import chain, compacted, read_unique_ids
+from runtime.checkpoint.remote_files import is_remote
 from runtime.checkpoint.restore import restore_snapshot, rewrite
 from runtime.checkpoint.retained import is_checkpoint
 from runtime.checkpoint.savepoint import open_savepoint, read_savepoint, write_savepoint
@@ -465,7 +466,7 @@ def find_undo(job_id: str, path: str) -> Undo:
         raise SavepointError(f"the partitions before the rescale are not known any more: {error}", remedy) from error
     committed = {}
     for one in rescaled.queries:
-        if not Path(one.snapshot.location).is_dir():
+        if not is_remote(one.snapshot.location) and not Path(one.snapshot.location).is_dir():
             raise SnapshotError(f"query {one.snapshot.name!r}: {one.snapshot.location} does not exist", remedy)
         committed[one.snapshot.name] = committed_batch(QueryLocation(one.snapshot.name, one.snapshot.location))
     return undo_of(rescaled, original, committed)

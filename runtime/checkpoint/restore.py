@@ -13,7 +13,8 @@ Files:
     <parent>/.<location>.restore/      journal.json, location/ (prepared), old-<n>/ (former)
     <sink>/_understudy_restore/        log/ (prepared), old-<n>/ (former)
 
-No query may run on the location during a restore. All functions block.
+No query may run on the location during a restore. All functions block. A remote location has no such journal; see
+`runtime.checkpoint.remote_location`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from conf.files import make_private, remove_tree, rename_durably, sync_directori
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names, path_of, take_files, uri_of
 from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, sink_files
+from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
 
@@ -146,16 +148,62 @@ def restore_snapshot(
         make_private(workspace / "location", durable=True)
         _write(workspace, journal)
         take_files(Path(snapshot.path) / CHECKPOINT, files, workspace / "location", copy=copy)
-        _adapt(workspace / "location", files, location, new_query_id=new_query_id)
+        _adapt(workspace / "location", files, f"file:{location}", new_query_id=new_query_id)
         if sink is not None and keeps_log:
-            remove_tree(sink / _SINK_WORKSPACE)  # left by a restore whose location a user has removed
-            _prepare_log(snapshot, sink / _SINK_WORKSPACE / "log", sink, copy=copy)
-            sync_directories(sink / _SINK_WORKSPACE)
+            _prepare_sink(snapshot, sink, copy=copy)
         sync_directories(workspace)
         _write(workspace, replace(journal, phase=_EXCHANGING))  # all prepared files are on the disk
     except OSError as error:
         raise SnapshotError(f"query {snapshot.name!r} cannot be restored to {location}: {error}") from error
     finish_restore(location)
+
+
+def restore_to_url(
+    snapshot: QuerySnapshot,
+    url: str,
+    sink: Path | None,
+    work: Path,
+    *,
+    new_query_id: bool = False,
+    copy: bool = False,
+) -> None:
+    """Restore a snapshot into a checkpointLocation in a remote file system, as `restore_snapshot` does.
+
+    After an interruption no query starts there until a restore has completed; it may be of another snapshot.
+
+    Args:
+        snapshot: the snapshot to restore.
+        url: the checkpointLocation from now on.
+        sink: directory of the file sink from now on, which is local; None if there is none.
+        work: a directory that is made for the prepared files, and removed.
+        new_query_id: as in `restore_snapshot`.
+        copy: whether the sink's log shares no file with the snapshot.
+
+    Raises:
+        SnapshotLostError: as `restore_snapshot`. Nothing was changed.
+        SnapshotError: a file cannot be read or written.
+        SavepointError: the remote file system cannot be reached.
+    """
+    files = [name for name in check_snapshot(snapshot).files if not name.endswith(".crc")]  # only local ones have these
+    location, old_sink = RemoteLocation(url), None if snapshot.sink is None else Path(snapshot.sink)
+    try:
+        if sink is not None and old_sink is not None:
+            check_sink(snapshot, old_sink, sink)
+        remove_tree(work)
+        make_private(work)
+        take_files(Path(snapshot.path) / CHECKPOINT, files, work)
+        _adapt(work, files, location.url, new_query_id=new_query_id)
+        location.replace(work, files)
+        if sink is not None and old_sink is not None:
+            _prepare_sink(snapshot, sink, copy=copy)
+            _replace(sink / SINK_LOG, sink / _SINK_WORKSPACE / "log")
+            _sweep(sink, snapshot.batch_id)
+            remove_tree(sink / _SINK_WORKSPACE)
+        location.complete()
+    except OSError as error:
+        raise SnapshotError(f"query {snapshot.name!r} cannot be restored to {location.url}: {error}") from error
+    finally:
+        remove_tree(work)
 
 
 def finish_restore(location: Path) -> bool:
@@ -197,22 +245,22 @@ def _read(workspace: Path) -> _Journal | None:
         return None
 
 
-def _adapt(stage: Path, files: Iterable[str], location: Path, *, new_query_id: bool) -> None:
-    """Change the files of a prepared checkpointLocation that contain its path or the query's id."""
+def _adapt(stage: Path, files: Iterable[str], root: str, *, new_query_id: bool) -> None:
+    """Change the files of a prepared checkpointLocation that contain its URI *root* or the query's id."""
     for path in files:
         if path == "metadata" and new_query_id:
             rewrite(stage / path, json.dumps({"id": str(uuid.uuid4())}).encode())
         if "/_metadata/v2/" in path and not path.endswith(".crc"):
-            rewrite(stage / path, _with_schemas_at(location, (stage / path).read_bytes()))
+            rewrite(stage / path, _with_schemas_at(root, (stage / path).read_bytes()))
 
 
-def _with_schemas_at(location: Path, content: bytes) -> bytes:
-    """Return the metadata of a transformWithState with the absolute paths of its schemas in *location*."""
+def _with_schemas_at(root: str, content: bytes) -> bytes:
+    """Return the metadata of a transformWithState with the absolute paths of its schemas below the URI *root*."""
     version, text = content.decode().split("\n", 1)
     metadata = json.loads(text)
     for store in metadata["stateStoreInfo"]:
         parts = [path_of(schema).parts for schema in store.get("stateSchemaFilePaths", ())]
-        store["stateSchemaFilePaths"] = ["file:" + "/".join((str(location), "state", *part[-4:])) for part in parts]
+        store["stateSchemaFilePaths"] = ["/".join((root, "state", *part[-4:])) for part in parts]
     return f"{version}\n{json.dumps(metadata, separators=(',', ':'))}".encode()
 
 
@@ -246,6 +294,13 @@ def check_sink(snapshot: QuerySnapshot, old: Path, new: Path) -> None:
             f"of {len(named)} files of that time, {gone[0]} among them; they were removed, or abandoned by a rollback",
             "take an earlier snapshot, or put the files back",
         )
+
+
+def _prepare_sink(snapshot: QuerySnapshot, sink: Path, *, copy: bool) -> None:
+    """Prepare the sink's log of a snapshot beside the live one, on the disk."""
+    remove_tree(sink / _SINK_WORKSPACE)  # left by a restore whose location a user has removed
+    _prepare_log(snapshot, sink / _SINK_WORKSPACE / "log", sink, copy=copy)
+    sync_directories(sink / _SINK_WORKSPACE)
 
 
 def _prepare_log(snapshot: QuerySnapshot, stage: Path, sink: Path, *, copy: bool) -> None:

@@ -11,6 +11,8 @@ batches. So a snapshot needs neither a request to the query nor a pause:
 The file system counts hard links. So a file of several snapshots is stored once, and is removed with the last of them
 (Flink's ``SharedStateRegistry``, without a registry).
 
+The files of a remote location are fetched first (`runtime.checkpoint.remote_location`).
+
 All functions block.
 """
 
@@ -45,6 +47,8 @@ from runtime.checkpoint.layout import (
     sink_files,
 )
 from runtime.checkpoint.metadata_log import IncompleteError, compacted, last_entry
+from runtime.checkpoint.remote_files import is_remote
+from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.restore import files_in_log, finish_restore, restore_snapshot
 from runtime.checkpoint.stored_snapshot import (
     CHECKPOINT,
@@ -68,6 +72,9 @@ __all__ = [
     "restore_snapshot",
     "take_snapshot",
 ]
+
+_FETCHED = "fetched"
+"""Directory below an incomplete snapshot with the files of a remote location."""
 
 _ATTEMPTS = 10
 """How often a snapshot is tried when files that it needs disappear; each attempt takes the newest commit."""
@@ -96,6 +103,7 @@ def take_snapshot(
     Raises:
         SnapshotError: no committed batch has all its files undamaged, or a file cannot be read or written. Nothing is
             left behind at *target*.
+        SavepointError: the file system of a remote location cannot be reached.
     """
     if target.exists():
         snapshot = load_snapshot(target)
@@ -129,7 +137,7 @@ def take_snapshot(
 def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None) -> int:
     """Check that a query can continue from its own files; return the last batch that it has committed.
 
-    This reads all files that Spark reads when the query starts.
+    This reads all files that Spark reads when the query starts, if they are local.
 
     Args:
         query: the query, which does not run.
@@ -137,7 +145,11 @@ def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None
 
     Raises:
         SnapshotError: a file is damaged or missing.
+        SavepointError: the file system of a remote location cannot be reached.
     """
+    if is_remote(query.location):
+        log = None if query.sink is None else list_names(Path(query.sink) / SINK_LOG)
+        return RemoteLocation(query.location).restart_batch(log)
     location = Path(query.location)
     try:
         listing = list_sizes(location) if location.exists() else {}
@@ -147,15 +159,21 @@ def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None
         _compare(CHECKPOINT, record_files(location, batch.files), before)
         if query.sink is not None and names is not None:
             # The log may have an entry of a batch that was planned but not committed.
-            log = sink_files(names, max(batch.batch_id, last_entry(names)))
-            _compare(SINK, record_files(Path(query.sink) / SINK_LOG, log), before)
+            entries = sink_files(names, max(batch.batch_id, last_entry(names)))
+            _compare(SINK, record_files(Path(query.sink) / SINK_LOG, entries), before)
     except (IncompleteError, OSError) as error:
         raise SnapshotError(f"query {query.name!r} cannot continue from {query.location}: {error}") from error
     return batch.batch_id
 
 
 def committed_batch(query: QueryLocation) -> int:
-    """Return the last batch that a query has committed; `NOTHING_COMMITTED` if there is none."""
+    """Return the last batch that a query has committed; `NOTHING_COMMITTED` if there is none.
+
+    Raises:
+        SavepointError: the file system of a remote location cannot be reached.
+    """
+    if is_remote(query.location):
+        return RemoteLocation(query.location).committed_batch()
     return last_commit(f"commits/{name}" for name in list_names(Path(query.location) / "commits"))
 
 
@@ -165,26 +183,35 @@ def describe_query(query: QueryLocation) -> QueryDescription:
     Raises:
         SnapshotError: a file is damaged or missing.
     """
+    location = Path(query.location)
     try:
-        return describe(query.name, _choose(query), lambda path: (Path(query.location) / path).read_bytes())
+        if is_remote(query.location):
+            remote = RemoteLocation(query.location)
+            return describe(query.name, remote.last_batch()[0], remote.read)
+        return describe(query.name, _choose(location), lambda path: (location / path).read_bytes())
     except (IncompleteError, OSError) as error:
         raise SnapshotError(f"the state of query {query.name!r} at {query.location} cannot be read: {error}") from error
 
 
-def _choose(query: QueryLocation) -> BatchFiles:
+def _choose(location: Path) -> BatchFiles:
     """Return the files of the last committed batch."""
-    location = Path(query.location)
     # Read the commits first: Spark writes the files that a commit needs before the commit.
-    batch_id = committed_batch(query)
+    batch_id = last_commit(f"commits/{name}" for name in list_names(location / "commits"))
     listing = list_sizes(location) if location.exists() else {}
     return files_of_batch(listing, batch_id, partial(read_checked, location))
 
 
 def _take(query: QueryLocation, part: Path, target: Path, previous: QuerySnapshot | None, loaded: int) -> QuerySnapshot:
     location, older = Path(query.location), Path(previous.path) if previous else None
-    batch, known = _choose(query), _records_of(previous, query)
+    known = _records_of(previous, query)
+    if is_remote(query.location):
+        location = part / _FETCHED
+        RemoteLocation(query.location).fetch(location, older / CHECKPOINT if older and known else None)
+    batch = _choose(location)
     make_private(part / CHECKPOINT, below=part)
     taken = take_files(location, batch.files, part / CHECKPOINT, older / CHECKPOINT if older else None)
+    if is_remote(query.location):
+        remove_tree(location)  # its files have their other names now
     records = _recorded(CHECKPOINT, part, batch.files, known)
     if query.sink is not None:
         log = Path(query.sink) / SINK_LOG

@@ -16,12 +16,15 @@ import re
 from pathlib import Path
 
 from conf.files import make_private, write_private
-from runtime.checkpoint.errors import SavepointError, SnapshotError, SnapshotLostError
+from runtime.checkpoint.errors import CheckpointError, SavepointError, SnapshotError, SnapshotLostError
 from runtime.checkpoint.lease import lease_file, may_be_written_to
 from runtime.checkpoint.names import directory_name
+from runtime.checkpoint.remote_files import is_remote
+from runtime.checkpoint.remote_location import RemoteLocation
+from runtime.checkpoint.restore import restore_to_url
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
 from runtime.protocol.checkpoints import JobManagerTaskRestore
-from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 
 LOAD_FAILURES = 2
 """How many failures in a row to load one state send a query back: a single failure may have a passing cause."""
@@ -61,13 +64,16 @@ class TaskRestore:
 
         Raises:
             SavepointError: the savepoint has no state of this query, but of others that have not started.
-            SnapshotError: the state cannot be restored.
+            SnapshotError: the state cannot be restored, or an interrupted restore cannot be completed.
         """
-        finish_restore(Path(query.location))  # in case an earlier attempt was killed during a restore
-        restore = self._restore
+        restore, state = self._restore, self._states.get(query.name)
+        # An earlier attempt may have been killed during a restore.
+        if not is_remote(query.location):
+            finish_restore(Path(query.location))
+        elif state is None:
+            _check_not_half_restored(query)
         if restore is None:
             return ""
-        state = self._states.get(query.name)
         if state is None:
             self._check_unclaimed(query, restore)
             return ""
@@ -81,8 +87,11 @@ class TaskRestore:
 
     @staticmethod
     def began_at(query: QueryLocation) -> int:
-        """Return the last batch that a query has committed; call it after `prepare`."""
-        return committed_batch(query)
+        """Return the last batch that a query has committed, as far as is known; call it after `prepare`."""
+        try:
+            return committed_batch(query)
+        except SavepointError:  # Spark may reach a remote location that this process cannot read
+            return NOTHING_COMMITTED
 
     def failed(self, query: QueryLocation, began_at: int, message: str) -> str:
         """Note that a query has failed; return a note for the log, empty if it is no failure to load state.
@@ -92,7 +101,7 @@ class TaskRestore:
             began_at: the last batch that was committed when it started.
             message: of Spark's exception.
         """
-        if not is_load_failure(message) or committed_batch(query) > began_at:
+        if not is_load_failure(message) or self.began_at(query) > began_at:
             return ""
         mark = self._load_failures(query.name)
         known = _read_mark(mark)
@@ -133,7 +142,7 @@ class TaskRestore:
         problems = []
         for checkpoint_id, kept in found:
             try:
-                _put_back(query, kept)
+                self._put_back(query, kept)
             except SnapshotLostError as error:
                 problems.append(f"checkpoint {checkpoint_id} cannot be restored: {error}")
                 continue
@@ -146,6 +155,16 @@ class TaskRestore:
             "start the job from a savepoint with `understudy job run --from`; without its checkpointLocation it loses "
             "its state",
         )
+
+    def _put_back(
+        self, query: QueryLocation, state: QuerySnapshot, *, copy: bool = False, new_query_id: bool = False
+    ) -> None:
+        sink = None if query.sink is None else Path(query.sink)
+        if is_remote(query.location):
+            work = self._directory / "prepared" / directory_name(query.name)
+            restore_to_url(state, query.location, sink, work, new_query_id=new_query_id, copy=copy)
+        else:
+            restore_snapshot(state, Path(query.location), sink, new_query_id=new_query_id, copy=copy)
 
     def _load_failures(self, name: str) -> Path:
         return self._directory / "load-failures" / f"{directory_name(name)}.json"
@@ -172,7 +191,7 @@ class TaskRestore:
         if new_query_id is None:  # two running queries need two ids, for Spark and for sinks that remember batches
             elsewhere = lease_file(state.location) != lease_file(query.location)
             new_query_id = elsewhere and may_be_written_to(state.location)
-        _put_back(query, state, copy=True, new_query_id=new_query_id)  # share no file with the user's savepoint
+        self._put_back(query, state, copy=True, new_query_id=new_query_id)  # share no file with the user's savepoint
         make_private(mark.parent, durable=True)
         done = {
             "savepoint": savepoint,
@@ -200,6 +219,19 @@ def _read_mark(path: Path) -> dict[str, int]:
     return known
 
 
-def _put_back(query: QueryLocation, state: QuerySnapshot, *, copy: bool = False, new_query_id: bool = False) -> None:
-    sink = None if query.sink is None else Path(query.sink)
-    restore_snapshot(state, Path(query.location), sink, new_query_id=new_query_id, copy=copy)
+def _check_not_half_restored(query: QueryLocation) -> None:
+    """Check that no restore into a remote location was interrupted; one that cannot be reached is Spark's matter.
+
+    Raises:
+        SnapshotError: one was.
+    """
+    try:
+        is_half_restored = RemoteLocation(query.location).is_half_restored()
+    except CheckpointError:
+        return  # the checkpoints of the query say why
+    if is_half_restored:
+        raise SnapshotError(
+            f"query {query.name!r} cannot start from {query.location}: a restore there was interrupted",
+            "start the job from the savepoint or checkpoint again (`understudy job run --from`), or give the query "
+            "another checkpointLocation",
+        )

@@ -55,9 +55,8 @@ class ProgramControl:
     def tell_known(self) -> None:
         """Report the running queries to a new TaskExecutor, which acquires their leases again."""
         for known in list(self._known.values()):
-            if "://" not in known.query.location:
-                with contextlib.suppress(LocationInUseError):  # the query already runs: ending it would gain nothing
-                    self.acquire_lease(known.query.location, is_running=True)
+            with contextlib.suppress(LocationInUseError):  # the query already runs: ending it would gain nothing
+                self.acquire_lease(known.query.location, is_running=True)
             self.tell(QueryStarts(known.query, known.batch))
 
     def acquire_lease(self, location: str, *, is_running: bool = False) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from conf.files import make_private
 from runtime.checkpoint.lease import (
     LeaseDecision,
     LeaseHolder,
@@ -23,6 +24,7 @@ from runtime.checkpoint.lease import (
     read_holder,
     refusal,
 )
+from runtime.checkpoint.remote_files import is_remote
 from runtime.process_signals import signal_process
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.spark.driver.api import SparkDriver
@@ -119,7 +121,10 @@ class LocationLeases:
 
     async def _try(self, path: Path, location: str, begun: float) -> bool:
         """Take the lease if it is free; return whether it was."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if is_remote(location):
+            make_private(path.parent)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
         _make_own(path)
         self._check_order(path, location)
         if await self._lock(path):

@@ -18,7 +18,8 @@ from actors.errors import ActorError
 from conf.files import make_private
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import directory_name
-from runtime.checkpoint.snapshot import take_snapshot
+from runtime.checkpoint.remote_files import is_remote
+from runtime.checkpoint.snapshot import committed_batch, take_snapshot
 from runtime.ids import JobID
 from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
@@ -231,8 +232,9 @@ class TaskCheckpoints:
                 # A query that started after the stop would run on.
                 await self._all_started(trigger.timeout_s)
                 is_stop = bool(self._queries)  # a task without queries runs to its own end
-            self._check_locations()
+            self._check_sinks()
             if is_stop:
+                await self._check_remote_locations()
                 self._stop_outcome = StopOutcome.FAILED  # until the savepoint is known to be complete
                 report = await self._stop_queries(_drains(trigger))
             queries, duration_ms = await self._snapshot(trigger)
@@ -293,13 +295,18 @@ class TaskCheckpoints:
         if missing:
             raise CheckpointError(f"streaming query {missing[0]!r} has not been started again")
 
-    def _check_locations(self) -> None:
+    def _check_sinks(self) -> None:
         for query in self._queries.values():
-            if "://" in query.location:
+            if query.sink is not None and is_remote(query.sink):
                 raise CheckpointError(
-                    f"the checkpointLocation of query {query.name!r} is {query.location}: only those in a local file "
-                    "system are checkpointed"
+                    f"the file sink of query {query.name!r} is {query.sink}; the sink's log has to go back with the "
+                    "query, and only a local one can"
                 )
+
+    async def _check_remote_locations(self) -> None:
+        """Check that remote locations can be read, before their queries are stopped for it."""
+        for query in [query for query in self._queries.values() if is_remote(query.location)]:
+            await asyncio.get_running_loop().run_in_executor(None, committed_batch, query)
 
     def _take(self, queries: list[QueryLocation], directory: Path) -> list[QuerySnapshot]:
         # The JobMaster has made the checkpoint's directory. If it has removed it since, the checkpoint or the job is

@@ -11,6 +11,10 @@ _RESTORE = "runtime/checkpoint/restore.py"
 _SAVEPOINT = "runtime/checkpoint/savepoint.py"
 _LEASE = "runtime/checkpoint/lease.py"
 _LEASES = "runtime/taskexecutor/location_leases.py"
+_REMOTE = "runtime/checkpoint/remote_location.py"
+_INTERRUPTED = (
+    "contract/test_remote_locations.py::test_an_interrupted_restore_is_found_and_done_again_whatever_was_left"
+)
 
 MUTANTS = (
     Mutant(
@@ -208,8 +212,8 @@ MUTANTS = (
         "prepared-log-not-synced",
         "The log that a rollback prepares is on the disk before its journal says so.",
         _RESTORE,
-        "            sync_directories(sink / _SINK_WORKSPACE)\n",
-        "            pass\n",
+        "    sync_directories(sink / _SINK_WORKSPACE)\n",
+        "",
         ("unit/test_checkpoint_snapshot.py::test_each_step_of_a_rollback_is_on_the_disk_before_its_journal_says_so",),
     ),
     Mutant(
@@ -439,5 +443,69 @@ MUTANTS = (
         "await asyncio.gather(locking, return_exceptions=True)",
         "pass",
         ("unit/test_location_leases.py::test_no_lock_is_taken_after_the_attempt_has_given_up_its_locks",),
+    ),
+    Mutant(
+        "remote-restore-without-a-mark",
+        "A remote location whose restore was interrupted is known by a mark.",
+        _REMOTE,
+        "            directory.put_whole(MARK,",
+        "            len(",
+        (_INTERRUPTED,),
+    ),
+    Mutant(
+        "remote-location-half-restored",
+        "No checkpoint is taken of a remote location whose restore is not complete.",
+        _REMOTE,
+        'raise SnapshotError(f"a restore into {self.url} is not complete")',
+        "pass",
+        (_INTERRUPTED,),
+    ),
+    Mutant(
+        "start-at-a-half-restored-location",
+        "No query starts without a state at a remote location whose restore is not complete.",
+        "runtime/checkpoint/task_restore.py",
+        "    if is_half_restored:\n",
+        "    if False:\n",
+        (_INTERRUPTED,),
+    ),
+    Mutant(
+        "remote-file-known-by-its-size",
+        "A remote file that was written again is fetched again.",
+        _REMOTE,
+        "(before.st_size, before.st_mtime_ns) == (file.size, file.stamp)",
+        "before.st_size == file.size",
+        ("contract/test_remote_locations.py::test_a_file_that_was_written_again_is_fetched_again",),
+    ),
+    Mutant(
+        "remote-restore-not-compared",
+        "What a remote location shows after a restore is compared with what was written.",
+        _REMOTE,
+        "        if found != wanted:\n",
+        "        if False:\n",
+        ("contract/test_remote_locations.py::test_what_the_storage_shows_otherwise_than_written_keeps_the_mark",),
+    ),
+    Mutant(
+        "stopped-before-the-location-was-read",
+        "A query is not stopped for a savepoint if its remote location cannot be read.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "                await self._check_remote_locations()\n",
+        "",
+        ("unit/test_task_checkpoints.py::test_queries_whose_state_cannot_be_kept_are_not_stopped",),
+    ),
+    Mutant(
+        "checkpoint-beside-a-remote-sink",
+        "A query with a remote file sink is not checkpointed, since its log would not go back.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "            self._check_sinks()\n",
+        "",
+        ("unit/test_task_checkpoints.py::test_a_query_with_a_remote_file_sink_is_not_checkpointed",),
+    ),
+    Mutant(
+        "remote-location-back-without-its-sinks-files",
+        "A query does not go back at a remote location to what its file sink has lost.",
+        _RESTORE,
+        "            check_sink(snapshot, old_sink, sink)\n",
+        "            pass\n",
+        ("contract/test_remote_locations.py::test_what_the_sink_has_lost_changes_nothing",),
     ),
 )

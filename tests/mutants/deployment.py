@@ -181,8 +181,8 @@ MUTANTS = (
         "lease-of-a-running-query-not-taken-anew",
         "A TaskExecutor that comes later takes the leases of the queries that run.",
         _PROGRAM,
-        "                    self.acquire_lease(known.query.location, is_running=True)\n",
-        "                    pass\n",
+        "                self.acquire_lease(known.query.location, is_running=True)\n",
+        "                pass\n",
         ("unit/test_embedded.py::test_a_new_task_executor_is_told_of_queries_and_answers_for_leases",),
     ),
     Mutant(

@@ -204,6 +204,20 @@ async def test_a_free_lease_is_taken_and_says_by_whom(tmp_path: Path) -> None:
     assert attempt.told == []
 
 
+async def test_the_lease_of_a_remote_location_is_a_private_file_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    attempt = Attempt(tmp_path)
+    for url in ("s3://bucket/live", "s3://bucket/live/", "s3://bucket/other"):
+        await attempt.leases.acquire(url)
+    one, other = attempt.driver.locked
+    assert (one, other) == (lease_file("s3://bucket/live"), lease_file("s3://bucket/other"))
+    assert one.parent == tmp_path / "cache" / "understudy" / "leases"
+    assert (one.parent.stat().st_mode & 0o777, one.stat().st_mode & 0o777) == (0o700, 0o600)
+    assert attempt.told == []
+
+
 async def test_another_job_keeps_it(
     tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

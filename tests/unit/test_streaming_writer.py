@@ -195,8 +195,8 @@ def test_sparks_own_setting_for_locations_is_respected_for_named_queries(tmp_pat
 
 
 def test_another_file_system_is_told_as_it_is(seen: Seen) -> None:
-    seen.writer().queryName("q").format("noop").option("checkpointLocation", "hdfs://name/live").start()
-    assert seen.told == [QueryLocation("q", "hdfs://name/live", None)]
+    seen.writer().queryName("q").format("noop").option("checkpointLocation", "nosuch://name/live").start()
+    assert seen.told == [QueryLocation("q", "nosuch://name/live", None)]
 
 
 def test_a_table_is_no_file_sink_that_is_known(seen: Seen) -> None:
@@ -207,9 +207,8 @@ def test_a_table_is_no_file_sink_that_is_known(seen: Seen) -> None:
 def test_no_query_starts_before_it_has_the_lease_of_its_location(seen: Seen, tmp_path: Path) -> None:
     seen.writer().format("noop").option("checkpointLocation", "file:///live").start()
     seen.writer().queryName("own").format("noop").start()
-    far = "hdfs://far/away"  # no lock of ours reaches there
-    seen.writer().format("noop").option("checkpointLocation", far).start()
-    assert seen.leased == ["/live", str(tmp_path / "live" / "own")]
+    seen.writer().format("noop").option("checkpointLocation", "nosuch://far/away").start()
+    assert seen.leased == ["/live", str(tmp_path / "live" / "own"), "nosuch://far/away"]
     told = len(seen.told)
     with pytest.raises(LocationInUseError, match="by another job"):
         seen.writer().format("noop").option("checkpointLocation", "/taken").start()

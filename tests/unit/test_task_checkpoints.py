@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +133,20 @@ async def test_a_complete_checkpoint_is_what_the_next_builds_upon(files: Streami
 
 async def test_what_cannot_be_snapshotted_is_declined(tmp_path: Path) -> None:
     checkpoints, responder, _ = made()
-    checkpoints.query_started(QueryLocation("far", "hdfs://name/live"))
+    checkpoints.query_started(QueryLocation("far", "nosuch://name/live"))
     checkpoints.trigger(trigger(tmp_path))
     decline = await responder.next()
     assert isinstance(decline, DeclineCheckpoint)
-    assert "hdfs://name/live" in decline.reason
+    assert "nosuch://name/live cannot be used: no file system for the scheme" in decline.reason
+
+
+async def test_a_query_with_a_remote_file_sink_is_not_checkpointed(files: StreamingFiles, tmp_path: Path) -> None:
+    checkpoints, responder, _ = made()
+    checkpoints.query_started(replace(files.query, sink="s3://bucket/out"))
+    checkpoints.trigger(trigger(tmp_path))
+    decline = await responder.next()
+    assert isinstance(decline, DeclineCheckpoint)
+    assert "the file sink of query 'counts' is s3://bucket/out" in decline.reason
 
 
 @pytest.mark.parametrize("content", [None, b"", b"other"])
@@ -270,9 +280,9 @@ async def test_a_task_without_queries_is_not_stopped_and_ends_as_it_ends(tmp_pat
 
 async def test_queries_whose_state_cannot_be_kept_are_not_stopped(tmp_path: Path) -> None:
     checkpoints, responder, stopper = made()
-    checkpoints.query_started(QueryLocation("far", "s3://bucket/live"))
+    checkpoints.query_started(QueryLocation("far", "nosuch://bucket/live"))
     checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
-    assert "s3://bucket/live" in (await responder.next()).reason
+    assert "nosuch://bucket/live" in (await responder.next()).reason
     assert stopper.drains == []
     assert await checkpoints.end() is StopOutcome.NOT_ASKED
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.causes import cause_of
 from runtime.checkpoint.names import directory_name
 from runtime.protocol.checkpoints import JobManagerTaskRestore
-from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation
+from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import QueryLostError, QueryRunsAlreadyError, UnsupportedByEndpointError
 from runtime.spark.messages import Finished, Note, QueryFailed, QueryStarts
 from runtime.spark.spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
@@ -502,12 +502,10 @@ class StreamingQueries:
         sink = path or settings.get("path")
         is_file_sink = kind in FILE_FORMATS and sink is not None
         query = QueryLocation(name, location, self._absolute(sink) if is_file_sink and sink else None)
-        note, batch = "", NOTHING_COMMITTED
-        if "://" not in location:
-            self._acquire_lease(location)
-            note = self._restore.prepare(query)
-            batch = self._restore.began_at(query)
-            self._locations[name] = query, batch
+        self._acquire_lease(location)
+        note = self._restore.prepare(query)
+        batch = self._restore.began_at(query)
+        self._locations[name] = query, batch
         if note:
             print(note, file=sys.stderr, flush=True)  # noqa: T201
         self._tell(QueryStarts(query, batch, note))

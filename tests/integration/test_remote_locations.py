@@ -1,0 +1,70 @@
+"""A query whose checkpointLocation is on a real FTP server: Spark writes there, checkpoints are taken from there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.checkpoint.lease import lease_file
+from runtime.checkpoint.stored_snapshot import load_snapshot
+from tests.cluster_harness import Cluster, await_value
+from tests.ftp_server import FtpServer
+from tests.integration.test_checkpoints import STREAM
+from tests.job_files import write_job
+from tests.streaming_rows import Source, rows_of, rows_so_far
+
+# Hadoop's FTP client has the server connect back by default.
+FTP = """\
+spark.conf.set("fs.ftp.user.127.0.0.1", "anonymous")
+spark.conf.set("fs.ftp.password.127.0.0.1", "none")
+spark.conf.set("fs.ftp.data.connection.mode", "PASSIVE_LOCAL_DATA_CONNECTION_MODE")
+"""
+
+
+@pytest.fixture
+def ftp(tmp_path: Path) -> Iterator[FtpServer]:
+    logging.getLogger("pyftpdlib").setLevel(logging.WARNING)
+    server = FtpServer(tmp_path / "ftp", anonymous=True)
+    yield server
+    server.close()
+
+
+def test_a_query_with_a_remote_location_is_checkpointed_and_goes_back(
+    cluster: Cluster, ftp: FtpServer, tmp_path: Path
+) -> None:
+    url = f"ftp://127.0.0.1:{ftp.port}/live"
+    source, sink = Source(tmp_path / "in"), tmp_path / "out"
+    script = write_job(tmp_path, STREAM.replace("rows = ", FTP + "rows = ", 1), "stream.py")
+    settings = ("-D", "spark.sql.session.timeZone=UTC")
+    source.write(3)
+    job_id = cluster.submit(script, str(source.directory), str(sink), url, options=settings)
+    await_value(lambda: rows_so_far(sink).total() > 0)
+    taken = Path(cluster.run("job", "checkpoint", job_id).stdout.strip())
+    (snapshot,) = (load_snapshot(path.parent) for path in taken.rglob("snapshot.json"))
+    assert (snapshot.location, snapshot.batch_id >= 0) == (url, True)
+
+    # The state is at the URL, and the query goes on from there.
+    (task,), seen = cluster.tasks_of(job_id), rows_so_far(sink).total()
+    os.kill(task, signal.SIGKILL)
+    source.write(2)
+    await_value(lambda: rows_so_far(sink).total() > seen)
+
+    # Stopped, and begun again at the same place from where it was before: the batches since then are done again.
+    kept = cluster.run("job", "savepoint", job_id, str(tmp_path / "savepoints")).stdout.strip()
+    seen = rows_so_far(sink).total()
+    source.write(2)
+    await_value(lambda: rows_so_far(sink).total() > seen)
+    cluster.run("job", "stop", "--savepoint", str(tmp_path / "others"), job_id)
+    second = cluster.submit(script, str(source.directory), str(sink), url, options=("--from", kept, *settings))
+    source.close()
+    await_value(lambda: rows_so_far(sink).total() >= source.expected.total())
+    assert rows_of(sink) == source.expected
+    assert cluster.job(second)["checkpoints"]["latest_restored"]["path"] == kept
+    cluster.run("job", "cancel", second)
+    assert not (ftp.directory / "live" / ".understudy-restore").exists()
+    lease_file(url).unlink()
