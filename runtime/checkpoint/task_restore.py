@@ -17,9 +17,11 @@ from pathlib import Path
 
 from conf.files import make_private, write_private
 from runtime.checkpoint.errors import CheckpointError, SavepointError, SnapshotError, SnapshotLostError
+from runtime.checkpoint.layout import SINK_LOG
 from runtime.checkpoint.lease import lease_file, may_be_written_to
+from runtime.checkpoint.metadata_log import last_entry
 from runtime.checkpoint.names import directory_name
-from runtime.checkpoint.remote_files import is_remote
+from runtime.checkpoint.remote_files import RemoteDirectory, is_remote
 from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.restore import restore_to_url
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
@@ -63,7 +65,8 @@ class TaskRestore:
         """Restore the state that a query starts from; return a note of it, empty if nothing was restored.
 
         Raises:
-            SavepointError: the savepoint has no state of this query, but of others that have not started.
+            SavepointError: the savepoint has no state of this query, but of others that have not started; or a remote
+                location or sink cannot be reached.
             SnapshotError: the state cannot be restored, or an interrupted restore cannot be completed.
         """
         restore, state = self._restore, self._states.get(query.name)
@@ -160,6 +163,9 @@ class TaskRestore:
         self, query: QueryLocation, state: QuerySnapshot, *, copy: bool = False, new_query_id: bool = False
     ) -> None:
         sink = None if query.sink is None else Path(query.sink)
+        if query.sink is not None and is_remote(query.sink):
+            _check_remote_sink(query, query.sink, state)
+            sink = None
         if is_remote(query.location):
             work = self._directory / "prepared" / directory_name(query.name)
             restore_to_url(state, query.location, sink, work, new_query_id=new_query_id, copy=copy)
@@ -217,6 +223,21 @@ def _read_mark(path: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     return known
+
+
+def _check_remote_sink(query: QueryLocation, sink: str, state: QuerySnapshot) -> None:
+    """Check that a remote file sink is not ahead of a state: it would skip the batches that its log has.
+
+    Raises:
+        SnapshotError: it is.
+    """
+    written = last_entry(RemoteDirectory(f"{sink}/{SINK_LOG}").files())
+    if written > state.batch_id:
+        raise SnapshotError(
+            f"query {query.name!r} cannot go back to batch {state.batch_id}: its file sink {sink} has batch {written}, "
+            "and only a local one can go back, too",
+            "give the sink another directory",
+        )
 
 
 def _check_not_half_restored(query: QueryLocation) -> None:

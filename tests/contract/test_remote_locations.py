@@ -283,6 +283,21 @@ def test_a_task_begins_with_its_remote_files_with_a_checkpoint_or_not_at_all(que
     assert none.began_at(query.location) == NOTHING_COMMITTED
 
 
+def test_a_query_begins_with_a_remote_sink_that_is_not_ahead_of_it(query: Query, ftp: FtpServer) -> None:
+    query.files.run(3)
+    begun_from = JobManagerTaskRestore(0, (query.take(1),), "/savepoints/one")
+    local = QueryLocation("counts", str(query.directory / "live"), f"ftp://127.0.0.1:{ftp.port}/out")
+    assert "begins from batch 2" in TaskRestore(query.directory / "task", begun_from).prepare(local)
+    assert start(query.directory / "live") == 2
+    log = ftp.directory / "out" / "_spark_metadata"
+    log.mkdir(parents=True)
+    for batch in range(4):
+        (log / str(batch)).write_text("v1")
+    with pytest.raises(SnapshotError, match=r"cannot go back to batch 2: its file sink .*/out has batch 3"):
+        TaskRestore(query.directory / "again", begun_from).prepare(local)
+    assert not list(Path.cwd().glob("ftp:*")), "a URL is no directory here"
+
+
 def test_what_the_sink_has_lost_changes_nothing(query: Query) -> None:
     query.files.run(2)
     snapshot = query.take(1)

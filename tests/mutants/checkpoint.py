@@ -508,4 +508,12 @@ MUTANTS = (
         "            pass\n",
         ("contract/test_remote_locations.py::test_what_the_sink_has_lost_changes_nothing",),
     ),
+    Mutant(
+        "remote-sink-ahead",
+        "A query does not go back if its remote file sink cannot, which would skip the batches that it has.",
+        "runtime/checkpoint/task_restore.py",
+        "    if written > state.batch_id:\n",
+        "    if False:\n",
+        ("contract/test_remote_locations.py::test_a_query_begins_with_a_remote_sink_that_is_not_ahead_of_it",),
+    ),
 )
