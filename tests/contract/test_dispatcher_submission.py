@@ -42,7 +42,8 @@ from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis
 from tests.waiting import AT_ONCE, PATIENCE_S
 
 LEASE = 30.0
-RETENTION = partial(Retention, 1000, 1 << 20, 3600.0)
+RETENTION = partial(Retention, 1000, 1 << 20, 7 * 24 * 3600.0)
+"""Jobs of these tests end when the tests are loaded, which may be more than an hour before they run."""
 JOB, OTHER, FORGOTTEN = JobID("a" * 32), JobID("b" * 32), JobID("c" * 32)
 
 
