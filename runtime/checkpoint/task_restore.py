@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 from conf.files import make_private, write_private
@@ -26,7 +27,7 @@ from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.restore import restore_to_url
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
 from runtime.protocol.checkpoints import JobManagerTaskRestore
-from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
+from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 
 LOAD_FAILURES = 2
 """How many failures in a row to load one state send a query back: a single failure may have a passing cause."""
@@ -90,11 +91,15 @@ class TaskRestore:
 
     @staticmethod
     def began_at(query: QueryLocation) -> int:
-        """Return the last batch that a query has committed, as far as is known; call it after `prepare`."""
+        """Return the last batch that a query has committed; call it after `prepare`.
+
+        If a remote location cannot be read, return more than any batch. Then no checkpoint counts as loaded by this
+        run.
+        """
         try:
             return committed_batch(query)
-        except SavepointError:  # Spark may reach a remote location that this process cannot read
-            return NOTHING_COMMITTED
+        except SavepointError:  # Spark may reach what this process cannot read
+            return sys.maxsize
 
     def failed(self, query: QueryLocation, began_at: int, message: str) -> str:
         """Note that a query has failed; return a note for the log, empty if it is no failure to load state.

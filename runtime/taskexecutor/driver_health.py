@@ -23,7 +23,7 @@ STOPPED_TEXTS = ("stopped SparkContext", "SparkContext was shut down", "SparkCon
 DISK_FULL = "No space left on device"
 
 _PYTHON_LATE = "Python worker failed to connect back"
-"""What Spark says when a new Python process has not reported to it within 10 s; there is no setting for that time."""
+"""Spark's message if a new Python process has not reported to it within 10 s; there is no setting for that time."""
 
 LOOK_INTERVAL_S = 2.0
 ANSWER_S = 30.0
