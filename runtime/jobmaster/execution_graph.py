@@ -34,7 +34,13 @@ from runtime.jobmaster.execution import (
 from runtime.jobmaster.query_history import QueryHistories
 from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
+from runtime.protocol.archived_execution_graph import (
+    STANDS_BY,
+    ArchivedExecutionGraph,
+    AttemptInfo,
+    TaskInfo,
+    VertexInfo,
+)
 from runtime.protocol.descriptor import (
     AttemptInformation,
     ExecutionReport,
@@ -324,6 +330,7 @@ class ExecutionGraph:
             self._query_histories.add(task.chain.key, progress.queries, at.epoch_ms)
             own = set(task.chain.vertices)
             task.current.queries = progress.queries
+            task.current.stands_by = progress.stands_by
             task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
 
     def attempts_without_logs(self) -> list[tuple[ExecutionAttemptID, ResourceID]]:
@@ -920,4 +927,4 @@ def _waiting_for(task: Task, tasks: Mapping[JobVertexID, Task]) -> str:
     if task.current.state is ExecutionState.CREATED:
         unfinished = [tasks[key].chain.name for key in task.chain.inputs if not tasks[key].is_finished]
         return ", ".join(f"the result of {name!r}" for name in unfinished)
-    return ""
+    return STANDS_BY if task.current.stands_by and task.current.state is ExecutionState.RUNNING else ""

@@ -37,7 +37,7 @@ from runtime.jobmaster.execution_graph import (
 )
 from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.archived_execution_graph import STANDS_BY, ArchivedExecutionGraph, JobDetails
 from runtime.protocol.descriptor import (
     ResultPartitionInfo,
     TaskDeploymentDescriptor,
@@ -274,6 +274,19 @@ def test_progress_is_kept_for_the_present_attempt_and_its_own_vertices() -> None
     assert (first.progress, second.progress) == (progress, VertexProgress(vid("b")))
     assert second.inputs == (vid("a"),)
     assert [history.id for history in d.graph.query_histories()] == ["id"]
+
+
+def test_a_task_that_stands_by_says_what_it_waits_for() -> None:
+    d = Driver("a-b")
+    d.start()
+    d.run("a -> b")
+    standing = TaskProgress(d.attempt("a -> b"), (), stands_by=True)
+    for progress, waits_for in ((standing, STANDS_BY), (replace(standing, stands_by=False), "")):
+        d.graph.progress_reported(progress, d.at())
+        assert d.graph.archive().tasks[0].waiting_for == waits_for
+    d.graph.progress_reported(standing, d.at())
+    d.report("a -> b", S.FINISHED)
+    assert d.graph.archive().tasks[0].waiting_for == ""
 
 
 def test_a_querys_history_outlives_the_attempts_that_made_it() -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from conf.configuration import Configuration
 from runtime.checkpoint.compatibility import Fit, Verdict
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.names import change_lock
+from runtime.checkpoint.names import change_lock, savepoint_name
 from runtime.checkpoint.retained import write_metadata
 from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
@@ -43,6 +43,7 @@ from runtime.environment.claims import Claim
 from runtime.errors import ClusterError
 from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
+from runtime.protocol.archived_execution_graph import STANDS_BY
 from runtime.protocol.checkpoints import CheckpointMetadata, OperationState, OperationStatus, TaskSnapshot
 from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
@@ -81,12 +82,20 @@ class Cluster:
         self.failures: dict[str, str] = {}
         self.stops: dict[str, OperationStatus] = {}
         self.stop_fails = ""
+        self.free_slots = 1
+        self.version = "0.2.0"
+        self.standing_by: set[str] = set()
         self.kill_at = -1
         self.calls = 0
 
     @property
     def running(self) -> list[str]:
-        return [self.codes[job_id] for job_id, status in self.jobs.items() if not status.is_globally_terminal]
+        """The jobs that work: those that stand by do not."""
+        return [
+            self.codes[job_id]
+            for job_id, status in self.jobs.items()
+            if not status.is_globally_terminal and job_id not in self.standing_by
+        ]
 
     @property
     def savepoints(self) -> list[str]:
@@ -151,9 +160,11 @@ class Cluster:
             return OperationStatus(trigger_id, OperationState.FAILED, error=self.stop_fails), None
         if trigger_id not in self.stops:
             self._live(job_id)
-            path = self._savepoint(f"stopped-{job_id}", directory)
+            path = self._savepoint(savepoint_name(job_id, trigger_id), directory)
             self.stops[trigger_id] = OperationStatus(trigger_id, OperationState.COMPLETED, path=path)
             self.jobs[job_id] = JobStatus.FINISHED
+            for later in sorted(self.standing_by):
+                self._take_over(later, path)
         return self.stops[trigger_id], JobStatus.FINISHED
 
     def call_submit(self, graph: JobGraph, main: Path, libraries: tuple[tuple[Path, ArtifactRole], ...]) -> JobID:
@@ -161,26 +172,52 @@ class Cluster:
         if "reject" in code:
             raise JobSubmissionError("the queue is full")
         if graph.job_id not in self.jobs:
-            assert self.running == [], "two versions at once"
             assert graph.savepoint is not None
+            assert graph.savepoint.after or self.running == [], "two versions at once"
             assert graph.savepoint.new_query_id is False
             files = [Artifact(path.name, role, content=path.read_bytes()) for path, role in libraries]
             artifact = Artifact(main.name, ArtifactRole.MAIN, content=main.read_bytes())
             self.graphs[graph.job_id] = graph.with_artifacts(artifact, *files)
             self.codes[graph.job_id] = code
             self.jobs[graph.job_id] = JobStatus.RUNNING
-            if "commit" in code:
-                self.files.run()
-            if "fail" in code:
-                self.failures[graph.job_id] = "division by zero"
+            if "broken" in code:
+                self.failures[graph.job_id] = "no module named x"
                 self.jobs[graph.job_id] = JobStatus.RESTARTING
+            elif "ends" in code:
+                self.jobs[graph.job_id] = JobStatus.FINISHED
+            elif graph.savepoint.after:
+                self.standing_by.add(graph.job_id)
+            else:
+                self._work(graph.job_id)
         return graph.job_id
+
+    def _work(self, job_id: str) -> None:
+        assert len(self.running) == 1, "two versions at once"
+        if "commit" in self.codes[job_id]:
+            self.files.run()
+        if "fail" in self.codes[job_id]:
+            self.failures[job_id] = "division by zero"
+            self.jobs[job_id] = JobStatus.RESTARTING
+
+    def _take_over(self, job_id: str, path: str) -> None:
+        """Let a job begin that stands by; it fails if the former job has left another savepoint."""
+        self.standing_by.discard(job_id)
+        state = self.graphs[JobID(job_id)].savepoint
+        assert state is not None
+        assert (state.path, self.jobs[state.after]) == (path, JobStatus.FINISHED)
+        self._work(job_id)
+
+    def call_task_managers(self) -> list[Any]:
+        registration = SimpleNamespace(version=self.version)
+        return [SimpleNamespace(free_slots=self.free_slots, registration=registration)]
 
     def call_job(self, job_id: str) -> Any:
         self._known(job_id)
         why = self.failures.get(job_id)
         failures = () if why is None else (ErrorInfo(FailureKind.USER_CODE, "ZeroDivisionError", why),)
-        task = SimpleNamespace(attempts=[SimpleNamespace(queries=("counts",) if why is None else ())])
+        stands_by = job_id in self.standing_by
+        queries = ("counts",) if why is None and not stands_by else ()
+        task = SimpleNamespace(attempts=[SimpleNamespace(queries=queries)], waiting_for=STANDS_BY if stands_by else "")
         graph = self.graphs[JobID(job_id)]
         return SimpleNamespace(
             status=self.jobs[job_id],
@@ -196,6 +233,7 @@ class Cluster:
 
     def call_cancel(self, job_id: str) -> None:
         self._live(job_id)
+        self.standing_by.discard(job_id)
         self.jobs[job_id] = JobStatus.CANCELED
 
     def call_result(self, job_id: str) -> object:
@@ -349,10 +387,10 @@ def test_the_new_version_takes_over_and_keeps_all_but_the_code(cluster: Cluster)
     blue = cluster.graphs[BLUE]
     cluster.graphs[BLUE] = replace(blue, artifacts=(library, *blue.artifacts), client_heartbeat_timeout_s=5.0)
     done = upgraded(cluster)
-    savepoint = str(cluster.root / "savepoints" / f"stopped-{BLUE}")
+    (name,) = cluster.savepoints  # the one of the check is removed
+    savepoint = str(cluster.root / "savepoints" / name)
     assert done == UpgradedJob(done.job_id, BLUE, "upgraded", "", savepoint, {BATCH: 1})
     assert (cluster.running, cluster.jobs[BLUE]) == (["# commit green"], JobStatus.FINISHED)
-    assert cluster.savepoints == [f"stopped-{BLUE}"], "the one of the check is removed"
     graph = cluster.graphs[JobID(done.job_id)]
     assert (graph.name, graph.argv, graph.priority, graph.environment) == (
         "clicks",
