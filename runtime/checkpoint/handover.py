@@ -43,10 +43,21 @@ def pending_state(savepoint: str, former: str, file: Path) -> JobManagerTaskRest
     return JobManagerTaskRestore(0, (nothing,), savepoint, pending=str(file))
 
 
+def encode_handover(restore: JobManagerTaskRestore) -> bytes:
+    """Return the stored form of a state."""
+    return json.dumps(to_plain(restore)).encode()
+
+
+def decode_handover(content: bytes) -> JobManagerTaskRestore:
+    """Return a state from its stored form; raises ValueError or WireError."""
+    found: JobManagerTaskRestore = from_plain(json.loads(content), JobManagerTaskRestore)
+    return found
+
+
 def write_handover(file: Path, restore: JobManagerTaskRestore) -> None:
     """Write the file durably; raises OSError."""
     make_private(file.parent, durable=True)
-    write_private(file, json.dumps(to_plain(restore)).encode())
+    write_private(file, encode_handover(restore))
 
 
 def read_handover(file: Path) -> JobManagerTaskRestore | None:
@@ -56,9 +67,8 @@ def read_handover(file: Path) -> JobManagerTaskRestore | None:
         SnapshotError: it cannot be read.
     """
     try:
-        found: JobManagerTaskRestore = from_plain(json.loads(file.read_bytes()), JobManagerTaskRestore)
+        return decode_handover(file.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, WireError) as error:
         raise SnapshotError(f"the state that the job takes over cannot be read from {file}: {error}") from error
-    return found

@@ -241,7 +241,8 @@ def _is_left_at(query: QueryLocation, state: QuerySnapshot) -> bool:
             "committed since",
             "`understudy job run --from` goes back to the savepoint",
         )
-    if max(entries(list_names(Path(query.location) / "offsets")), default=NOTHING_COMMITTED) != state.batch_id:
+    planned = max(entries(list_names(Path(query.location) / "offsets")), default=NOTHING_COMMITTED)
+    if planned != state.batch_id:
         return False
     try:
         return inspect_location(query, state) == state.batch_id

@@ -21,7 +21,7 @@ from runtime.checkpoint.retained import write_metadata
 from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.client import ClusterClient
-from runtime.cluster import job_version_commands
+from runtime.cluster import job_upgrade, job_version_commands
 from runtime.cluster.cli import cli
 from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import UpgradedJob
@@ -440,6 +440,86 @@ def test_a_new_version_that_fails_before_its_first_batch_gives_way(cluster: Clus
     assert kept(cluster) == []
 
 
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [("broken green", "ZeroDivisionError: no module named x"), ("ends", "it is FINISHED")],
+)
+def test_a_new_version_that_fails_before_its_first_query_stops_nothing(cluster: Cluster, code: str, why: str) -> None:
+    with pytest.raises(ClusterError, match=f"has not come to its first query: {why}") as refused:
+        upgraded(cluster, code)
+    assert "runs on" in refused.value.remedy
+    assert (cluster.running, cluster.stops, kept(cluster)) == (["# commit blue"], {}, [])
+    assert upgraded(cluster).outcome == "upgraded"
+
+
+def test_a_new_version_comes_to_its_first_query_before_the_former_one_is_stopped(cluster: Cluster) -> None:
+    stood_by: list[set[str]] = []
+    stop = Cluster.call_stop_and_await_end
+
+    def stopping(client: Cluster, *given: Any, **named: Any) -> Any:
+        stood_by.append(set(client.standing_by))
+        return stop(client, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cluster, "call_stop_and_await_end", stopping)
+        done = upgraded(cluster)
+    assert stood_by == [{done.job_id}]
+
+
+@pytest.mark.parametrize(("free_slots", "version"), [(0, "0.2.0"), (1, "0.1.0")])
+def test_without_room_the_new_version_starts_after_the_former_one(
+    cluster: Cluster, free_slots: int, version: str
+) -> None:
+    cluster.free_slots, cluster.version = free_slots, version
+    done = upgraded(cluster)
+    assert (done.outcome, cluster.running) == ("upgraded", ["# commit green"])
+    savepoint = cluster.graphs[JobID(done.job_id)].savepoint
+    assert savepoint is not None
+    assert savepoint.after == ""
+
+
+def test_a_version_that_does_not_come_to_its_first_query_in_time_is_not_waited_for(cluster: Cluster) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(job_upgrade, "STANDS_BY", "something else")
+        assert upgraded(cluster).outcome == "upgraded"
+    assert cluster.running == ["# commit green"]
+
+
+def test_a_new_version_does_not_stand_by_for_a_job_that_is_not_stopped(cluster: Cluster) -> None:
+    cluster.stop_fails = "a query has failed"
+    with pytest.raises(ClusterError, match="was not stopped"):
+        upgraded(cluster)
+    assert cluster.standing_by == set()
+    cluster.stop_fails = ""
+
+    def ends(client: Cluster, job_id: str, *_: Any, **__: Any) -> Any:
+        client.jobs[job_id] = JobStatus.FAILED
+        raise JobAlreadyTerminatedError(f"job {job_id} is over")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cluster, "call_stop_and_await_end", ends)
+        with pytest.raises(JobAlreadyTerminatedError):
+            upgraded(cluster)
+    assert (cluster.standing_by, kept(cluster)) == (set(), [])
+
+
+def test_an_undo_after_a_new_version_took_over_by_itself_repeats_nothing(tmp_path: Path) -> None:
+    """The command was killed as it had asked for the stop: the new version has committed a batch since."""
+    for place in range(1, calls_of("commit green", tmp_path / "whole") + 1):
+        cluster = Cluster(tmp_path / str(place))
+        cluster.kill_at = place
+        with pytest.raises(Killed):
+            upgraded(cluster)
+        if not cluster.stops:
+            continue
+        (savepoint,) = cluster.savepoints
+        undone = upgrader(cluster).undo(BLUE)
+        assert cluster.running == ["# commit blue"]
+        assert undone.savepoint != str(cluster.root / "savepoints" / savepoint), "the work of the new version stays"
+        return
+    pytest.fail("no call asks for the stop")
+
+
 def test_a_version_without_data_is_looked_at_again(cluster: Cluster) -> None:
     done = upgraded(cluster, "green waits")
     assert done.outcome == "waiting"
@@ -637,7 +717,6 @@ def test_options_that_do_not_go_together(words: list[str], problem: str) -> None
 
 def test_a_checkpoint_that_cannot_be_read_is_taken_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     read = iter([CheckpointError("it is being removed")])
-    from runtime.cluster import job_upgrade
 
     def read_checkpoint(path: Path) -> CheckpointMetadata:
         for error in read:
