@@ -490,11 +490,18 @@ class JobUpgrader:
         return upgrade
 
     def _was_asked_to_stop(self, upgrade: Upgrade) -> bool:
+        if self._savepoint(upgrade).is_dir():
+            return True
         try:
             self._client.operation(upgrade.blue, upgrade.trigger_id)
-        except UnknownOperationError:
+        except (UnknownOperationError, JobAlreadyTerminatedError, JobNotFoundError):
             return False
         return True
+
+    def _savepoint(self, upgrade: Upgrade) -> Path:
+        """Return where the stop leaves its savepoint."""
+        directory = absolute_place(self._directory(upgrade) or self._home)
+        return Path(place_below(directory, savepoint_name(upgrade.blue, upgrade.trigger_id)))
 
     def _directory(self, upgrade: Upgrade) -> Path | None:
         return self._savepoints.directory(Path(upgrade.directory) if upgrade.directory else None)
@@ -512,14 +519,11 @@ class JobUpgrader:
         Raises:
             ClusterError: green is not accepted, or fails; blue runs on.
         """
-        directory = self._directory(upgrade)
-        if directory is None or not self._has_room():
+        if not self._has_room():
             return
-        savepoint = place_below(absolute_place(directory), savepoint_name(upgrade.blue, upgrade.trigger_id))
+        early = replace(upgrade, savepoint=str(self._savepoint(upgrade)))
         try:
-            self._submit(
-                place.version(_GREEN), replace(upgrade, savepoint=savepoint), upgrade.green, upgrade.blue, is_early=True
-            )
+            self._submit(place.version(_GREEN), early, upgrade.green, upgrade.blue, is_early=True)
         except JobGraphError:
             self._give_up(place, upgrade)
             raise
@@ -552,23 +556,26 @@ class JobUpgrader:
 
     def _stop(self, place: _Place, upgrade: Upgrade) -> Upgrade:
         """Stop blue between two batches, and record its savepoint. If that fails, blue runs on."""
-        directory = self._directory(upgrade)
+        directory, path = self._directory(upgrade), str(self._savepoint(upgrade))
         try:
             with self._step(f"stopping job {upgrade.blue}", _unfinished(upgrade)):
                 status, _ = self._client.stop_and_await_end(upgrade.blue, directory, trigger_id=upgrade.trigger_id)
         except (JobAlreadyTerminatedError, JobNotFoundError):
-            self._give_up(place, upgrade)  # it has ended by itself
-            raise
-        if status.state is not OperationState.COMPLETED:
-            self._give_up(place, upgrade)
-            raise ClusterError(
-                f"job {upgrade.blue} was not stopped: {status.error}", "the job runs on; fix the cause and try again"
-            )
-        for line in status.notes:
-            self._note(f"note: {line}")
-        queries = read_savepoint(Path(status.path)).queries
-        batches = {one.snapshot.name: one.snapshot.batch_id for one in queries}
-        return place.write(replace(upgrade, step=Step.STARTING, savepoint=status.path, batches=batches))
+            if not Path(path).is_dir():  # it has ended by itself; else it was stopped, and is forgotten since
+                self._give_up(place, upgrade)
+                raise
+        else:
+            if status.state is not OperationState.COMPLETED:
+                self._give_up(place, upgrade)
+                raise ClusterError(
+                    f"job {upgrade.blue} was not stopped: {status.error}",
+                    "the job runs on; fix the cause and try again",
+                )
+            path = status.path
+            for line in status.notes:
+                self._note(f"note: {line}")
+        batches = {one.snapshot.name: one.snapshot.batch_id for one in read_savepoint(Path(path)).queries}
+        return place.write(replace(upgrade, step=Step.STARTING, savepoint=path, batches=batches))
 
     def _submit(
         self, version: Version, upgrade: Upgrade, job_id: JobID, upgraded_from: JobID, *, is_early: bool = False

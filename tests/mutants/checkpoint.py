@@ -55,10 +55,7 @@ MUTANTS = (
         "runtime/checkpoint/task_restore.py",
         "    if planned != state.batch_id:\n",
         "    if False:\n",
-        (
-            "unit/test_task_restore.py"
-            "::test_a_query_begins_from_a_copy_where_the_former_job_has_left_something_else[it has planned a batch]",
-        ),
+        ("unit/test_task_restore.py::test_a_query_begins_from_a_copy_where_the_former_job_has_left_something_else",),
     ),
     Mutant(
         "taken-over-from-damaged-files",
@@ -66,10 +63,7 @@ MUTANTS = (
         "runtime/checkpoint/task_restore.py",
         "        return inspect_location(query, state) == state.batch_id\n",
         "        return True\n",
-        (
-            "unit/test_task_restore.py"
-            "::test_a_query_begins_from_a_copy_where_the_former_job_has_left_something_else[a file is damaged]",
-        ),
+        ("unit/test_task_restore.py::test_a_query_begins_from_a_copy_where_the_former_job_has_left_something_else",),
     ),
     Mutant(
         "standby-on-a-task-executor-that-knows-none",

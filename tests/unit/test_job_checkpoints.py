@@ -1062,9 +1062,9 @@ async def test_the_tasks_wait_for_the_end_of_the_job_whose_state_they_take_over(
     file = Path(restore.pending)
     leave_savepoint(job)  # it is there before the former job has ended, and the former job may still go on
     async with asyncio.timeout(PATIENCE_S):
-        while len(looks) < 3:  # noqa: ASYNC110
+        while len(looks) < 3:
+            assert (job.failures, read_handover(file)) == ([], None)
             await asyncio.sleep(0)
-        assert read_handover(file) is None
         job.keeper.jobs[FORMER] = JobEntry(JobSchedulingStatus.DONE)
         while (found := read_handover(file)) is None:
             assert job.failures == []

@@ -149,6 +149,8 @@ class Cluster:
         return OperationStatus(TriggerID.random(), OperationState.COMPLETED, path=str(path))
 
     def call_operation(self, job_id: str, trigger_id: TriggerID) -> OperationStatus:
+        if job_id not in self.jobs or (self.jobs[job_id].is_globally_terminal and trigger_id not in self.stops):
+            raise JobNotFoundError(f"there is no job {job_id}")
         if trigger_id not in self.stops:
             raise UnknownOperationError("no such request")
         return self.stops[trigger_id]
@@ -158,6 +160,7 @@ class Cluster:
     ) -> tuple[OperationStatus, JobStatus | None]:
         if self.stop_fails:
             return OperationStatus(trigger_id, OperationState.FAILED, error=self.stop_fails), None
+        self._known(job_id)
         if trigger_id not in self.stops:
             self._live(job_id)
             path = self._savepoint(savepoint_name(job_id, trigger_id), directory)
@@ -503,21 +506,44 @@ def test_a_new_version_does_not_stand_by_for_a_job_that_is_not_stopped(cluster: 
     assert (cluster.standing_by, kept(cluster)) == (set(), [])
 
 
-def test_an_undo_after_a_new_version_took_over_by_itself_repeats_nothing(tmp_path: Path) -> None:
-    """The command was killed as it had asked for the stop: the new version has committed a batch since."""
-    for place in range(1, calls_of("commit green", tmp_path / "whole") + 1):
-        cluster = Cluster(tmp_path / str(place))
+def killed_when(begun: Callable[[Cluster], object], root: Path) -> Cluster:
+    """A cluster whose command was killed at the first call after which something holds."""
+    for place in range(1, calls_of("commit green", root / "whole") + 1):
+        cluster = Cluster(root / str(place))
         cluster.kill_at = place
         with pytest.raises(Killed):
             upgraded(cluster)
-        if not cluster.stops:
-            continue
-        (savepoint,) = cluster.savepoints
-        undone = upgrader(cluster).undo(BLUE)
-        assert cluster.running == ["# commit blue"]
-        assert undone.savepoint != str(cluster.root / "savepoints" / savepoint), "the work of the new version stays"
-        return
-    pytest.fail("no call asks for the stop")
+        if begun(cluster):
+            return cluster
+    raise AssertionError("it never holds")
+
+
+def test_an_undo_after_a_new_version_took_over_by_itself_repeats_nothing(tmp_path: Path) -> None:
+    """The command was killed as it had asked for the stop: the new version has committed a batch since."""
+    cluster = killed_when(lambda cluster: cluster.stops, tmp_path)
+    (savepoint,) = cluster.savepoints
+    undone = upgrader(cluster).undo(BLUE)
+    assert cluster.running == ["# commit blue"]
+    assert undone.savepoint != str(cluster.root / "savepoints" / savepoint), "the work of the new version stays"
+
+
+def test_an_upgrade_is_finished_whose_former_job_is_forgotten(tmp_path: Path) -> None:
+    cluster = killed_when(lambda cluster: cluster.stops, tmp_path)
+    del cluster.jobs[BLUE]
+    assert upgrader(cluster).finish(BLUE).outcome == "upgraded"
+    assert cluster.running == ["# commit green"]
+
+
+@pytest.mark.parametrize("order", ["finish", "undo"])
+def test_nothing_is_left_of_an_upgrade_whose_former_job_has_ended_by_itself(tmp_path: Path, order: str) -> None:
+    cluster = killed_when(lambda cluster: cluster.standing_by, tmp_path)
+    cluster.jobs[BLUE] = JobStatus.FAILED
+    if order == "undo":
+        upgrader(cluster).undo(BLUE)
+    else:
+        with pytest.raises(JobAlreadyTerminatedError):
+            upgrader(cluster).finish(BLUE)
+    assert (cluster.running, cluster.standing_by, kept(cluster)) == ([], set(), [])
 
 
 def test_a_version_without_data_is_looked_at_again(cluster: Cluster) -> None:
