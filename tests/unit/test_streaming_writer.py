@@ -236,7 +236,7 @@ def test_a_query_starts_only_when_the_former_job_has_ended(tmp_path: Path) -> No
     threads = [threading.Thread(target=start, args=(name,), daemon=True) for name in ("one", "two")]
     for thread in threads:
         thread.start()
-    await_value(lambda: seen.stands_by or started)
+    await_value(lambda: seen.stands_by or seen.leased)
     for thread in threads:
         thread.join(0.1)
     assert (seen.leased, seen.told, started) == ([], [], [])
