@@ -389,11 +389,14 @@ class ExecutionGraph:
         return self._begin_to_fail(error, at) + self._settle(at)
 
     def restart_all(self, at: Instant) -> list[Instruction]:
-        """Run all unfinished tasks again, without a failure; ignored in states in which no task may be restarted."""
+        """Run all unfinished tasks again, without a failure and without a delay.
+
+        Ignored in states in which no task may be restarted.
+        """
         if self._status not in ACTIVE:
             return []
         unfinished = {key for key, task in self._tasks.items() if not task.is_finished}
-        return self._restart(_region_to_restart(self._tasks, unfinished), at) + self._settle(at)
+        return self._restart(_region_to_restart(self._tasks, unfinished), at, delay_s=0.0) + self._settle(at)
 
     def move_tasks(self, resource_id: ResourceID, at: Instant) -> list[Instruction]:
         """Run the tasks of a TaskExecutor again elsewhere, without a failure and without a delay. Idempotent.

@@ -790,7 +790,7 @@ def test_a_successor_releases_what_its_predecessor_did_not_come_to() -> None:
 
 
 def test_restarting_all_is_no_failure_and_leaves_what_has_finished() -> None:
-    d = Driver("a=b", "b-c")
+    d = Driver("a=b", "b-c", restart=RestartStrategyConfig.fixed_delay(1, 30.0))
     d.start()
     d.run("a")
     d.report("a", S.FINISHED)
@@ -799,7 +799,7 @@ def test_restarting_all_is_no_failure_and_leaves_what_has_finished() -> None:
     instructions = d.graph.restart_all(d.at())
     assert only(CancelTask, instructions).attempt_id == first
     restart = only(ScheduleRestart, instructions)
-    assert restart.task_names == ("b -> c",)
+    assert (restart.task_names, restart.delay_s) == (("b -> c",), 0.0)
     d.note(d.graph.restart_due(restart.restart_id, d.at()))
     d.note(d.graph.task_state_reported(TaskExecutionState(first, S.CANCELED), d.at()))
     assert d.assign("b -> c").attempt.attempt_number == 1
