@@ -32,6 +32,7 @@ from actors.rpc.gateway import FencingToken
 from blob.server import _decode as decode_blob_fence
 from blob.server import _encode as encode_blob_fence
 from runtime import __version__
+from runtime.checkpoint.handover import decode_handover, encode_handover
 from runtime.checkpoint.integrity import FileRecord, decode_records, encode_records
 from runtime.checkpoint.lease import LeaseHolder
 from runtime.checkpoint.manifest import Savepoint, from_manifest, to_manifest
@@ -52,7 +53,7 @@ from runtime.jobgraph.codec import decode, decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
-from runtime.protocol.checkpoints import CheckpointMetadata
+from runtime.protocol.checkpoints import CheckpointMetadata, JobManagerTaskRestore
 from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.rest.connect.record import SessionRecord, decode_record
 from runtime.users.identities import ApiToken, User
@@ -336,6 +337,16 @@ FORMATS = (
         encode_upgrade,
         decode_upgrade,
         "`job upgrade` of this job fails, and names the file and the remedy.",
+    ),
+    StoredFormat(
+        "handover",
+        "`taken-over/state.json` in the directory of a job's checkpoints: the state that a new version takes over",
+        "JSON",
+        None,
+        example(JobManagerTaskRestore),
+        encode_handover,
+        decode_handover,
+        "The new version fails, and the message names the file.",
     ),
     StoredFormat(
         "former-environment",

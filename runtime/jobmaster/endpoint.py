@@ -309,6 +309,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         if self._cannot_begin:
             self._checkpoints_fail(self._cannot_begin)
+        elif self._checkpoints is not None:
+            self._checkpoints.begin()
 
     def _heartbeat_of(
         self, resource_id: ResourceID, gateway: TaskExecutorGateway

@@ -57,6 +57,7 @@ class Execution:
     waiting_for: str = ""
     progress: dict[JobVertexID, VertexProgress] = field(default_factory=dict)
     queries: tuple[StreamingQuery, ...] = ()
+    stands_by: bool = False
     spark: SparkWork | None = None
 
     def __post_init__(self, now_ms: int) -> None:

@@ -71,6 +71,7 @@ from runtime.spark.messages import (
     QueryFailed,
     QueryStarts,
     Running,
+    StandsBy,
 )
 from runtime.spark.spec import (
     CONNECT_USER,
@@ -535,6 +536,7 @@ class Task:
         self._driver = services.driver
         self._progress: tuple[VertexProgress, ...] = ()
         self._queries: tuple[StreamingQuery, ...] = ()
+        self._stands_by = False
         self._seen_queries = SeenQueries()
         self._scheduler_pool = ""
         self._place: JobPlace | None = None
@@ -553,7 +555,7 @@ class Task:
     @property
     def progress(self) -> TaskProgress:
         """Progress of its Spark stages and of its streaming queries."""
-        return TaskProgress(self._attempt.attempt_id, self._progress, self._queries)
+        return TaskProgress(self._attempt.attempt_id, self._progress, self._queries, self._stands_by)
 
     @property
     def cancelled(self) -> bool:
@@ -920,7 +922,11 @@ class Task:
         match message:
             case Running():
                 self._enter(TaskExecutionState(self._attempt.attempt_id, ExecutionState.RUNNING))
+            case StandsBy():
+                self._stands_by = True
+                self._tell_progress()
             case QueryStarts():
+                self._stands_by = False
                 self.checkpoints.query_started(message.query, message.batch, was_restored=bool(message.note))
                 if message.note:
                     logger.warning("task %s: %s", self._attempt.task_name, message.note)

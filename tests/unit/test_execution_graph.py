@@ -37,7 +37,7 @@ from runtime.jobmaster.execution_graph import (
 )
 from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.archived_execution_graph import STANDS_BY, ArchivedExecutionGraph, JobDetails
 from runtime.protocol.descriptor import (
     ResultPartitionInfo,
     TaskDeploymentDescriptor,
@@ -274,6 +274,19 @@ def test_progress_is_kept_for_the_present_attempt_and_its_own_vertices() -> None
     assert (first.progress, second.progress) == (progress, VertexProgress(vid("b")))
     assert second.inputs == (vid("a"),)
     assert [history.id for history in d.graph.query_histories()] == ["id"]
+
+
+def test_a_task_that_stands_by_says_what_it_waits_for() -> None:
+    d = Driver("a-b")
+    d.start()
+    d.run("a -> b")
+    standing = TaskProgress(d.attempt("a -> b"), (), stands_by=True)
+    for progress, waits_for in ((standing, STANDS_BY), (replace(standing, stands_by=False), "")):
+        d.graph.progress_reported(progress, d.at())
+        assert d.graph.archive().tasks[0].waiting_for == waits_for
+    d.graph.progress_reported(standing, d.at())
+    d.report("a -> b", S.FINISHED)
+    assert d.graph.archive().tasks[0].waiting_for == ""
 
 
 def test_a_querys_history_outlives_the_attempts_that_made_it() -> None:
@@ -777,7 +790,7 @@ def test_a_successor_releases_what_its_predecessor_did_not_come_to() -> None:
 
 
 def test_restarting_all_is_no_failure_and_leaves_what_has_finished() -> None:
-    d = Driver("a=b", "b-c")
+    d = Driver("a=b", "b-c", restart=RestartStrategyConfig.fixed_delay(1, 30.0))
     d.start()
     d.run("a")
     d.report("a", S.FINISHED)
@@ -786,7 +799,7 @@ def test_restarting_all_is_no_failure_and_leaves_what_has_finished() -> None:
     instructions = d.graph.restart_all(d.at())
     assert only(CancelTask, instructions).attempt_id == first
     restart = only(ScheduleRestart, instructions)
-    assert restart.task_names == ("b -> c",)
+    assert (restart.task_names, restart.delay_s) == (("b -> c",), 0.0)
     d.note(d.graph.restart_due(restart.restart_id, d.at()))
     d.note(d.graph.task_state_reported(TaskExecutionState(first, S.CANCELED), d.at()))
     assert d.assign("b -> c").attempt.attempt_number == 1
