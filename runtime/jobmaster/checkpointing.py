@@ -66,6 +66,8 @@ from runtime.protocol.execution_state import Instant, JobStatus
 from runtime.protocol.leader import LeaderTerm
 from runtime.retry import retry
 
+REMOVED = ".removed"
+"""How the name of a directory ends while it is removed; it begins with a dot."""
 _SETTINGS = ("execution.checkpointing.", "state.")
 """How the keys of a job's settings begin that its figures show."""
 
@@ -156,7 +158,8 @@ class JobCheckpoints:
         # A checkpoint that cannot be read is still in the store: its files stay until a later one subsumes it.
         kept = {item.path for item in completed} | {str(self._directory / f"{PREFIX}{number}") for number in unreadable}
         abandoned = [path for path in begun if str(path) not in kept]
-        self._coordinator.recovered(completed, totals, len(abandoned), unreadable)
+        number = sum(not path.name.endswith(REMOVED) for path in abandoned)
+        self._coordinator.recovered(completed, totals, number, unreadable)
         if abandoned:
             await self._endpoint.run_blocking(self._sweep, abandoned)
         if self._job.savepoint is not None and not completed:
@@ -203,8 +206,8 @@ class JobCheckpoints:
         return completed, unreadable
 
     def _begun(self) -> list[Path]:
-        """Return the directories of checkpoints that were begun, completed or not."""
-        return sorted(self._directory.glob("chk-*"))
+        """Return the directories of checkpoints that were begun, completed or not, and those of interrupted removals."""
+        return [*sorted(self._directory.glob("chk-*")), *self._directory.glob(f".*{REMOVED}")]
 
     def _sweep(self, abandoned: Sequence[Path]) -> None:
         """Remove the directories of checkpoints that former JobMasters started and did not complete."""
@@ -212,10 +215,23 @@ class JobCheckpoints:
             self._remove_tree(path)
 
     def _remove_tree(self, path: Path) -> None:
-        """Remove as much as possible. A rest fails no job, but the log names it."""
-        shutil.rmtree(path, ignore_errors=True)
-        if path.exists():
-            self._endpoint.log.warning("%s could not be removed completely: remove it by hand", path)
+        """Remove as much as possible. A rest fails no job, but the log names it.
+
+        Rename the directory first. A TaskExecutor that was lost may still take a snapshot, by the old paths. Its files
+        would otherwise appear in directories that this function has just listed, and stay.
+        """
+        removed = path if path.name.startswith(".") else path.with_name(f".{path.name}{REMOVED}")
+        shutil.rmtree(removed, ignore_errors=True)  # an interrupted removal
+        try:
+            path.rename(removed)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._endpoint.log.info("%s is removed in place: %s", path, error)
+            removed = path
+        shutil.rmtree(removed, ignore_errors=True)
+        if removed.exists():
+            self._endpoint.log.warning("%s could not be removed completely: remove it by hand", removed)
 
     async def finish(self, status: JobStatus, failure: str = "") -> None:
         """End the job's checkpoints: wait for a savepoint that is being written, then remove the job's own files.
@@ -465,6 +481,8 @@ class JobCheckpoints:
             if is_over():
                 with contextlib.suppress(OSError):  # made again after its removal, it is empty
                     directory.rmdir()
+                    if self._closed:
+                        directory.parent.rmdir()
                 return "the checkpoint is over"
             await gateway.trigger_checkpoint(self._job.job_id, message)
             return ""
