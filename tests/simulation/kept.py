@@ -273,4 +273,27 @@ RARE: tuple[Kept, ...] = (
         18.0,
         "a stopped job stays stopped",
     ),
+    Kept(
+        "`status` shows the process of a worker that has ended while its next start keeps failing.",
+        "ended-process-shown",
+        "supervision",
+        0,
+        (
+            Fault(0.1, "command", ("host1", "start")),
+            Fault(18.1, "fail_start", ("worker", 14)),  # the supervisor's pause grows to some seconds
+            Fault(18.2, "signal", ("host1", 0.99, 9)),  # the last by name, `worker`
+            *(Fault(at_s, "command", ("host1", "status")) for at_s in (22.0, 24.0, 26.0, 27.0, 28.0, 30.0)),
+        ),
+        33.0,
+        "shown states are true",
+    ),
+    Kept(
+        "A worker that does not listen to SIGTERM keeps the last master from its end, until `stop` kills it.",
+        "sigterm-trusted",
+        "supervision",
+        0,
+        (Fault(0.1, "command", ("host1", "start")), Fault(18.0, "deaf", ("host1", 0.0))),
+        19.0,
+        "the last master ends all processes",
+    ),
 )

@@ -265,7 +265,8 @@ class Workload(Protocol):
         """Return the faults of a run."""
 
     # The calm time ends early once `check_healed` finds nothing, and the stop once `check_stopped` does and no process
-    # is left. A workload may have `is_healed` and `is_stopped`, which then decide that instead.
+    # is left. A workload may have `is_healed` and `is_stopped`, which then decide that instead, and `stop_s`, the most
+    # virtual seconds of its stop.
 
     def check_often(self) -> None:
         """Check what is cheap; called many times."""
@@ -404,7 +405,7 @@ def run(
                 if is_stopped is None:
                     is_stopped = _Passed(world, workload.check_stopped, STOPPED_EVERY_S)
                     kernel.after(STOPPED_EVERY_S, is_stopped.look)
-                kernel.run(kernel.seconds + STOP_S, is_stopped)
+                kernel.run(kernel.seconds + getattr(workload, "stop_s", STOP_S), is_stopped)
             if world.failure is None:
                 workload.check_stopped()
                 waits = kernel.describe_waits() if world.failure is not None else ""

@@ -94,7 +94,7 @@ OWN: tuple[Mutant, ...] = (
         "The last master ends Redis.",
         "runtime/cluster/master.py",
         "            await self._stop([REDIS])\n",
-        "            pass\n",
+        "            await self._supervisor.detach(REDIS)\n",  # without both, the end of the process's actors stops it
         (),
     ),
     Mutant(
@@ -102,7 +102,7 @@ OWN: tuple[Mutant, ...] = (
         "The last master ends the workers.",
         "runtime/cluster/master.py",
         "            await self._stop(workers)\n",
-        "            pass\n",
+        "            for name in workers:\n                await self._supervisor.detach(name)\n",
         (),
     ),
     Mutant(
