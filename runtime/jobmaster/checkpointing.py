@@ -158,8 +158,7 @@ class JobCheckpoints:
         # A checkpoint that cannot be read is still in the store: its files stay until a later one subsumes it.
         kept = {item.path for item in completed} | {str(self._directory / f"{PREFIX}{number}") for number in unreadable}
         abandoned = [path for path in begun if str(path) not in kept]
-        number = sum(not path.name.endswith(REMOVED) for path in abandoned)
-        self._coordinator.recovered(completed, totals, number, unreadable)
+        self._coordinator.recovered(completed, totals, len(abandoned), unreadable)
         if abandoned:
             await self._endpoint.run_blocking(self._sweep, abandoned)
         if self._job.savepoint is not None and not completed:
@@ -206,8 +205,8 @@ class JobCheckpoints:
         return completed, unreadable
 
     def _begun(self) -> list[Path]:
-        """Return the directories of checkpoints that were begun, completed or not, and those of interrupted removals."""
-        return [*sorted(self._directory.glob("chk-*")), *self._directory.glob(f".*{REMOVED}")]
+        """Return the directories of checkpoints that were begun, completed or not."""
+        return sorted(self._directory.glob("chk-*"))
 
     def _sweep(self, abandoned: Sequence[Path]) -> None:
         """Remove the directories of checkpoints that former JobMasters started and did not complete."""
@@ -215,23 +214,28 @@ class JobCheckpoints:
             self._remove_tree(path)
 
     def _remove_tree(self, path: Path) -> None:
-        """Remove as much as possible. A rest fails no job, but the log names it.
+        """Remove as much as possible. A rest fails no job, but the log names it."""
+        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            self._endpoint.log.warning("%s could not be removed completely: remove it by hand", path)
 
-        Rename the directory first. A TaskExecutor that was lost may still take a snapshot, by the old paths. Its files
-        would otherwise appear in directories that this function has just listed, and stay.
+    def _remove_for_good(self, path: Path) -> None:
+        """Remove a directory at the end of the job, also if a TaskExecutor that was lost still writes into it.
+
+        The directory gets another name first. Otherwise a file may appear in a part of it that was listed already, and
+        nobody would remove that later.
         """
         removed = path if path.name.startswith(".") else path.with_name(f".{path.name}{REMOVED}")
-        shutil.rmtree(removed, ignore_errors=True)  # an interrupted removal
+        if removed.exists():
+            shutil.rmtree(removed, ignore_errors=True)  # an interrupted removal
         try:
             path.rename(removed)
         except FileNotFoundError:
-            pass
+            return
         except OSError as error:
             self._endpoint.log.info("%s is removed in place: %s", path, error)
             removed = path
-        shutil.rmtree(removed, ignore_errors=True)
-        if removed.exists():
-            self._endpoint.log.warning("%s could not be removed completely: remove it by hand", removed)
+        self._remove_tree(removed)
 
     async def finish(self, status: JobStatus, failure: str = "") -> None:
         """End the job's checkpoints: wait for a savepoint that is being written, then remove the job's own files.
@@ -246,13 +250,13 @@ class JobCheckpoints:
         self.close()
         kept = self._coordinator.completed if self._settings.retains(status) else ()
         if not kept:
-            await self._endpoint.run_blocking(self._remove_tree, self._directory)
+            await self._endpoint.run_blocking(self._remove_for_good, self._directory)
             await self._endpoint.run_blocking(self._sync_removal, self._directory.parent)
             return
         self._endpoint.log.info("job %s: retained %s", self._job.job_id, ", ".join(sorted(kept)))
         for path in self._directory.iterdir():
             if path.name not in kept:
-                await self._endpoint.run_blocking(self._remove_tree, path)
+                await self._endpoint.run_blocking(self._remove_for_good, path)
         await self._endpoint.run_blocking(self._sync_removal, self._directory)
 
     def _sync_removal(self, directory: Path) -> None:

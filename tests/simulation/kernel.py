@@ -183,7 +183,9 @@ class Kernel:
                 if fn is None:
                     continue
                 if when < self.now:
-                    raise SimulationError(f"the clock is at {self.seconds} s, and an event was due at {when / SECOND} s")
+                    raise SimulationError(
+                        f"the clock is at {self.seconds} s, and an event was due at {when / SECOND} s"
+                    )
                 self.now = when
                 fn(*args)
                 if self.halted or (stop is not None and stop()):

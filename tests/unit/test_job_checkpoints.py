@@ -790,11 +790,8 @@ async def test_a_successor_ends_the_removal_that_a_former_job_master_has_begun(j
     checkpoints = await job.lead()
     await until(checkpoints, request())
     checkpoints.close()
-    make_private(job.directory / f".chk-7{REMOVED}" / "task")
     successor = await job.lead()
-    assert job.kept() == ["chk-1"]
-    assert successor.statistics().counts.failed == 0
-    make_private(job.directory.parent / f".{job.directory.name}{REMOVED}")
+    job.directory.rename(job.directory.with_name(f".{job.directory.name}{REMOVED}"))
     await successor.finish(JobStatus.CANCELED)
     assert list(job.directory.parent.iterdir()) == []
 
