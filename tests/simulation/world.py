@@ -209,7 +209,8 @@ class World:
 
     def preview(self, check: Callable[[], None]) -> list[str]:
         """Run a check without recording what it finds; return the names of the checks that failed."""
-        self._previewed = found = []
+        found: list[str] = []
+        self._previewed = found
         try:
             check()
         finally:
