@@ -69,6 +69,8 @@ from runtime.retry import retry
 LOOK_S = 0.05
 """Seconds between two looks whether the job has ended whose state this one takes over."""
 
+REMOVED = ".removed"
+"""How the name of a directory ends while it is removed; it begins with a dot."""
 _SETTINGS = ("execution.checkpointing.", "state.")
 """How the keys of a job's settings begin that its figures show."""
 
@@ -247,6 +249,24 @@ class JobCheckpoints:
         if path.exists():
             self._endpoint.log.warning("%s could not be removed completely: remove it by hand", path)
 
+    def _remove_for_good(self, path: Path) -> None:
+        """Remove a directory at the end of the job, also if a TaskExecutor that was lost still writes into it.
+
+        The directory gets another name first. Otherwise a file may appear in a part of it that was listed already, and
+        nobody would remove that later.
+        """
+        removed = path if path.name.startswith(".") else path.with_name(f".{path.name}{REMOVED}")
+        if removed.exists():
+            shutil.rmtree(removed, ignore_errors=True)  # an interrupted removal
+        try:
+            path.rename(removed)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._endpoint.log.info("%s is removed in place: %s", path, error)
+            removed = path
+        self._remove_tree(removed)
+
     async def finish(self, status: JobStatus, failure: str = "") -> None:
         """End the job's checkpoints: wait for a savepoint that is being written, then remove the job's own files.
 
@@ -261,13 +281,13 @@ class JobCheckpoints:
         self.close()
         kept = self._coordinator.completed if self._settings.retains(status) else ()
         if not kept:
-            await self._endpoint.run_blocking(self._remove_tree, self._directory)
+            await self._endpoint.run_blocking(self._remove_for_good, self._directory)
             await self._endpoint.run_blocking(self._sync_removal, self._directory.parent)
             return
         self._endpoint.log.info("job %s: retained %s", self._job.job_id, ", ".join(sorted(kept)))
         for path in self._directory.iterdir():
             if path.name not in kept:
-                await self._endpoint.run_blocking(self._remove_tree, path)
+                await self._endpoint.run_blocking(self._remove_for_good, path)
         await self._endpoint.run_blocking(self._sync_removal, self._directory)
 
     def _sync_removal(self, directory: Path) -> None:
@@ -501,6 +521,8 @@ class JobCheckpoints:
             if is_over():
                 with contextlib.suppress(OSError):  # made again after its removal, it is empty
                     directory.rmdir()
+                    if self._closed:
+                        directory.parent.rmdir()
                 return "the checkpoint is over"
             await gateway.trigger_checkpoint(self._job.job_id, message)
             return ""

@@ -153,6 +153,14 @@ MUTANTS = (
         ("unit/test_task_checkpoints.py::test_a_stop_waits_for_the_queries_of_a_task_that_was_restored",),
     ),
     Mutant(
+        "late-file-in-what-is-being-removed",
+        "A TaskExecutor that was lost writes nothing into the checkpoints of a job while its end removes them.",
+        "runtime/jobmaster/checkpointing.py",
+        "            path.rename(removed)\n",
+        "            removed = path\n",
+        ("unit/test_job_checkpoints.py::test_a_task_executor_that_was_lost_writes_nothing_into_what_is_being_removed",),
+    ),
+    Mutant(
         "request-after-the-end-of-a-job-waits-for-ever",
         "A checkpoint that is requested while a job reports its end fails, and is not in progress for ever.",
         "runtime/checkpoint/coordinator.py",

@@ -157,22 +157,6 @@ KEPT: tuple[Kept, ...] = (
         "no query goes back too far",
     ),
     Kept(
-        "A checkpoint that was requested while the job reported its end was in progress for ever.",
-        "request-after-the-end-of-a-job-waits-for-ever",
-        "streaming",
-        4192590889,
-        (
-            Fault(0.860711, "disk_full", ("shared", 2.743959)),
-            Fault(5.547267, "redis_freeze", (1.565001,)),
-            Fault(5.689439, "kill_at_effect", ("master1-0", 36)),
-            Fault(6.451623, "freeze", ("master1-1", 0.583539)),
-            Fault(8.544079, "suspend", ("host3", 7.468203)),
-            Fault(9.561956, "total_power_loss", ("nothing", 0.528)),
-        ),
-        14.0,
-        "an accepted request ends",
-    ),
-    Kept(
         "A TaskExecutor that stood still took part in a checkpoint when its job had ended elsewhere; its files stayed.",
         "directory-of-a-removed-checkpoint-made-again",
         "streaming",
@@ -272,5 +256,28 @@ RARE: tuple[Kept, ...] = (
         ),
         18.0,
         "a stopped job stays stopped",
+    ),
+    Kept(
+        "`status` shows the process of a worker that has ended while its next start keeps failing.",
+        "ended-process-shown",
+        "supervision",
+        0,
+        (
+            Fault(0.1, "command", ("host1", "start")),
+            Fault(18.1, "fail_start", ("worker", 14)),  # the supervisor's pause grows to some seconds
+            Fault(18.2, "signal", ("host1", 0.99, 9)),  # the last by name, `worker`
+            *(Fault(at_s, "command", ("host1", "status")) for at_s in (22.0, 24.0, 26.0, 27.0, 28.0, 30.0)),
+        ),
+        33.0,
+        "shown states are true",
+    ),
+    Kept(
+        "A worker that does not listen to SIGTERM keeps the last master from its end, until `stop` kills it.",
+        "sigterm-trusted",
+        "supervision",
+        0,
+        (Fault(0.1, "command", ("host1", "start")), Fault(18.0, "deaf", ("host1", 0.0))),
+        19.0,
+        "the last master ends all processes",
     ),
 )

@@ -182,6 +182,10 @@ class Kernel:
                 when, _, _, fn, args = pop(events)
                 if fn is None:
                     continue
+                if when < self.now:
+                    raise SimulationError(
+                        f"the clock is at {self.seconds} s, and an event was due at {when / SECOND} s"
+                    )
                 self.now = when
                 fn(*args)
                 if self.halted or (stop is not None and stop()):

@@ -90,6 +90,8 @@ class World:
         self.disk_delays: dict[str, float] = {}
         """Longest seconds of an operation on a slow disk, by its name."""
         self._stop_callbacks: list[Callable[[], None]] = []
+        self._previewed: list[str] | None = None
+        """What `fail` has heard of in a preview; None outside of one."""
 
     # ------------------------------------------------------------------ the world
 
@@ -198,10 +200,22 @@ class World:
 
     def fail(self, check: str, text: str) -> None:
         """Record a failure and end the run; only the first counts."""
-        if self.failure is None:
+        if self._previewed is not None:
+            self._previewed.append(check)
+        elif self.failure is None:
             self.failure = Failure(check, text, self.kernel.seconds)
             self.kernel.trace("failed", check)
             self.kernel.halt()
+
+    def preview(self, check: Callable[[], None]) -> list[str]:
+        """Run a check without recording what it finds; return the names of the checks that failed."""
+        found: list[str] = []
+        self._previewed = found
+        try:
+            check()
+        finally:
+            self._previewed = None
+        return found
 
     def count(self, what: str, number: int = 1) -> None:
         """Count something that has happened."""
@@ -251,7 +265,9 @@ class Workload(Protocol):
     def plan(self, rng: random.Random) -> list[Fault]:
         """Return the faults of a run."""
 
-    # A workload may have `is_healed` and `is_stopped`: whether the calm time, or the stop, can end early.
+    # The calm time ends early once `check_healed` finds nothing, and the stop once `check_stopped` does and no process
+    # is left. A workload may have `is_healed` and `is_stopped`, which then decide that instead, and `stop_s`, the most
+    # virtual seconds of its stop.
 
     def check_often(self) -> None:
         """Check what is cheap; called many times."""
@@ -274,6 +290,10 @@ DEFECTS = (AttributeError, TypeError, LookupError, AssertionError, NameError, Va
 """Exceptions that are never meant: one that is logged with its traceback is a defect."""
 CHECK_EVERY_S = 0.05
 STOP_S = 20.0
+SETTLE_S = 20.0
+"""Least virtual seconds of calm: suspended work, leases and timeouts of the last faults are over by then."""
+SETTLED_EVERY_S = 4.0
+STOPPED_EVERY_S = 1.0
 
 
 class _LogHandler(logging.Handler):
@@ -307,6 +327,28 @@ def _logging(world: World) -> Iterator[None]:
         root.handlers[:] = before
         root.setLevel(level)
         logging.raiseExceptions = raising
+
+
+class _Passed:
+    """Whether a check has found nothing; it looks now and then, and what it finds does not count yet."""
+
+    def __init__(self, world: World, check: Callable[[], None], every_s: float) -> None:
+        self._world = world
+        self._check = check
+        self._every_s = every_s
+        self._has_passed = False
+
+    def __call__(self) -> bool:
+        return self._has_passed
+
+    def look(self) -> None:
+        """Run the check, and look again later if it fails."""
+        world = self._world
+        found = world.preview(self._check)
+        is_stopping_still = world.stopping and any(host.processes for host in world.kernel.hosts.values())
+        self._has_passed = not found and not is_stopping_still
+        if not self._has_passed:
+            world.kernel.after(self._every_s, self.look)
 
 
 def run(
@@ -347,8 +389,12 @@ def run(
             kernel.after(CHECK_EVERY_S, look)
 
         kernel.after(CHECK_EVERY_S, look)
+        is_healed = getattr(workload, "is_healed", None)
+        if is_healed is None:
+            is_healed = _Passed(world, workload.check_healed, SETTLED_EVERY_S)
+            kernel.after(workload.faults_s + SETTLE_S, is_healed.look)
         try:
-            kernel.run(end_s, getattr(workload, "is_healed", None))
+            kernel.run(end_s, is_healed)
             waits = kernel.describe_waits() if kernel.halted else ""
             if world.failure is None:
                 workload.check_healed()
@@ -356,7 +402,11 @@ def run(
             if world.failure is None:
                 world.stopping = True
                 workload.stop()
-                kernel.run(kernel.seconds + STOP_S, getattr(workload, "is_stopped", None))
+                is_stopped = getattr(workload, "is_stopped", None)
+                if is_stopped is None:
+                    is_stopped = _Passed(world, workload.check_stopped, STOPPED_EVERY_S)
+                    kernel.after(STOPPED_EVERY_S, is_stopped.look)
+                kernel.run(kernel.seconds + getattr(workload, "stop_s", STOP_S), is_stopped)
             if world.failure is None:
                 workload.check_stopped()
                 waits = kernel.describe_waits() if world.failure is not None else ""

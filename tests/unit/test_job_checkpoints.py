@@ -35,7 +35,7 @@ from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster import savepoints
-from runtime.jobmaster.checkpointing import JobCheckpoints
+from runtime.jobmaster.checkpointing import REMOVED, JobCheckpoints
 from runtime.jobmaster.endpoint import current_instant
 from runtime.jobmaster.savepoints import SavepointWriter
 from runtime.protocol.checkpoint_statistics import CheckpointStatsCounts
@@ -760,6 +760,54 @@ async def test_the_end_of_the_job_waits_for_what_is_written_and_removes_the_rest
         await asyncio.wait(checkpoints._work, return_when=asyncio.FIRST_COMPLETED)
     await checkpoints.finish(JobStatus.CANCELED)
     assert checkpoints.operation(wanted.trigger_id).state is OperationState.COMPLETED
+    assert not job.directory.exists()
+
+
+@pytest.mark.parametrize("retention", ["NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION"])
+async def test_a_task_executor_that_was_lost_writes_nothing_into_what_is_being_removed(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, retention: str
+) -> None:
+    checkpoints = await job.lead(**{RETENTION: retention})
+    await until(checkpoints, request())
+    late = job.directory / "chk-2" / "task"
+    make_private(late)
+    removing, refused = os.rmdir, []
+
+    def late_write(*arguments: Any, **named: Any) -> None:
+        """Remove a directory; before that, take part in a checkpoint that is over."""
+        try:
+            (late / f"file{len(refused)}").write_text("a part of a snapshot")
+        except FileNotFoundError as error:
+            refused.append(error)
+        removing(*arguments, **named)
+
+    monkeypatch.setattr(os, "rmdir", late_write)
+    await checkpoints.finish(JobStatus.CANCELED)
+    assert refused
+    assert "could not be removed" not in caplog.text
+    assert not late.parent.exists()
+    assert [str(path) for path in job.directory.parent.rglob(f".*{REMOVED}")] == []
+
+
+async def test_a_successor_ends_the_removal_that_a_former_job_master_has_begun(job: Job) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+    checkpoints.close()
+    successor = await job.lead()
+    job.directory.rename(job.directory.with_name(f".{job.directory.name}{REMOVED}"))
+    await successor.finish(JobStatus.CANCELED)
+    assert list(job.directory.parent.iterdir()) == []
+
+
+async def test_a_job_ends_whose_directory_cannot_be_renamed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+
+    def fail(self: Path, target: Path) -> Path:
+        raise PermissionError("no renames here")
+
+    monkeypatch.setattr(Path, "rename", fail)
+    await checkpoints.finish(JobStatus.CANCELED)
     assert not job.directory.exists()
 
 

@@ -240,6 +240,36 @@ def test_a_thread_that_sleeps_alone_keeps_control_and_passes_over_nothing() -> N
     assert kernel.steps < 10
 
 
+def test_an_event_that_time_has_passed_is_reported() -> None:
+    kernel = Kernel(1)
+    with installed(kernel):
+        kernel.add_host("one").start("sleeper", time.sleep, 20.0)
+        kernel.after(1.0, list)
+        kernel.run(until_s=0.5)
+        kernel.now = 2_000_000_000
+        with pytest.raises(SimulationError, match=r"the clock is at 2\.0 s, and an event was due at 1\.0 s"):
+            kernel.run(until_s=50)
+
+
+def test_a_process_that_is_stopped_in_a_thread_does_not_go_on_after_its_sleep() -> None:
+    seen: list[float] = []
+
+    def stop_itself() -> None:
+        time.sleep(0.5)  # by now nothing else is due
+        process.freeze()
+        time.sleep(1.0)
+        seen.append(kernel.seconds)
+
+    kernel = Kernel(1)
+    with installed(kernel):
+        process = kernel.add_host("one").start("main", stop_itself)
+        kernel.run(until_s=50)
+        assert seen == []
+        process.thaw()
+        kernel.run(until_s=60)
+    assert seen == [50]
+
+
 def test_a_killed_process_with_blocked_threads_leaves_none() -> None:
     def main() -> None:
         lock = threading.Lock()

@@ -100,6 +100,8 @@ OPERATION_S = {"fsync": 0.002, "rename": 0.0005, "unlink": 0.0003, "link": 0.000
 """Mean virtual seconds of the operations in which other threads run."""
 CHANGED = "is not what it was when an earlier checkpoint was taken"
 """Part of the reason with which a checkpoint of changed files is declined."""
+CLOCKS_S = 6.0
+"""Seconds by which a wall clock may differ from the true time."""
 RECENT_S = 30.0
 """Seconds in which a job must have completed a checkpoint at the end; clocks of hosts differ by up to 10."""
 KNOWN = {
@@ -858,12 +860,16 @@ class Streaming:
             self._check_rows(job, complete=True)
             self._check_checkpoints(job)
             last_s = max((one.completed_ms / 1000 for one in self._stored(job).values()), default=0.0)
-            if last_s < (EPOCH_NS + self.world.kernel.now) / SECOND - RECENT_S:
+            if last_s < max((EPOCH_NS + self.world.kernel.now) / SECOND - RECENT_S, self._calm_from()):
                 self.world.fail("checkpoints go on", f"{job.graph.name} has had none for {RECENT_S:g} s")
         for job in self.jobs:
             if job.status is not None:
                 self._check_ended(job)
         self._check_parts()
+
+    def _calm_from(self) -> float:
+        """Return a time on each host's wall clock at which the faults are over."""
+        return EPOCH_NS / SECOND + self.faults_s + CLOCKS_S
 
     def _check_ended(self, job: Job) -> None:
         if self._handles(job):

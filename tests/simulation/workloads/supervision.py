@@ -3,7 +3,7 @@
 Clients run the functions behind the commands, at random times and several at once, beside faults:
 
 - Processes are killed, killed or delayed at a step of their code, asked to end (SIGTERM), stopped and continued.
-- Starts are slow or fail. Pids are reused.
+- Starts are slow or fail. Pids are reused. A worker does not listen to SIGTERM.
 - The host is suspended or loses its power and what its disk has not synced. Its wall clock jumps, by which Redis
   measures leases.
 - The disk is full or slow. Redis is slow.
@@ -18,6 +18,7 @@ Checked are:
 - After the faults the cluster runs again, if need be after `start-master` or `start`: all workers are registered, and
   each accepted job that was not stopped with its cluster is still there, and none that was.
 - After `stop` nothing is left: no process, no zombie, no file of a running cluster, no key in Redis, no lock.
+- The last master ends all processes of its cluster; `stop` itself has to end none that a living master was to end.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ VERIFY_S = 25.0
 STOP_GRACE_S = 1.0
 """Seconds from the end of `stop` in which orphans may still end."""
 ZOMBIE_S = 20.0
+DEAF = 0.15
+"""Probability that a worker does not listen to SIGTERM."""
 FULL = os.strerror(errno.ENOSPC)
 HEADS = ("entrypoint", "host")
 WEIGHTS = {
@@ -133,6 +136,8 @@ class Supervision:
     name: ClassVar[str] = "supervision"
     faults_s = 60.0
     calm_s = 200.0
+    stop_s = 60.0
+    """A master gives a worker 20 s to end, and `stop` gives the masters 30 s."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -188,7 +193,7 @@ class Supervision:
             .set(ClusterOptions.ID, CLUSTER)
             .set(ClusterOptions.RUNTIME_DIR, self.directory)
             .set(ClusterOptions.START_TIMEOUT, 40.0)
-            .set(ClusterOptions.STOP_TIMEOUT, 10.0)
+            .set(ClusterOptions.STOP_TIMEOUT, 30.0)
             .set(ClientOptions.TIMEOUT, 10.0)
             .set(HighAvailabilityOptions.LEASE, 3.0)
             .set(TaskManagerOptions.COUNT, self.workers)
@@ -379,6 +384,8 @@ class Supervision:
         for _ in range(rng.choice((0, 0, 1, 3))):
             jump_s = rng.choice((rng.uniform(-3600.0, 3600.0), rng.uniform(-5.0, 5.0)))
             plan.append(Fault(round(rng.uniform(1.0, self.faults_s), 6), "jump", (host, round(jump_s, 3))))
+        if rng.random() < DEAF:
+            plan.append(Fault(round(rng.uniform(1.0, self.faults_s), 6), "deaf", (host, round(rng.random(), 3))))
         return sorted(plan, key=lambda fault: fault.at_s)
 
     def _arguments(self, kind: str, rng: random.Random, left_s: float) -> tuple[Any, ...]:
@@ -409,9 +416,10 @@ class Supervision:
                 return round(0.001 * 200 ** rng.random(), 4), duration
         raise ValueError(f"unknown fault {kind!r}")
 
-    def victim(self, host: str, where: float) -> Entry | None:
-        """Return one of the living processes of a host."""
-        living = sorted(self.system.running(self.kernel.hosts[host]), key=lambda entry: (entry.sim.name, entry.pid))
+    def victim(self, host: str, where: float, name: str = "") -> Entry | None:
+        """Return one of the living processes of a host, of a name if there is one."""
+        running = [entry for entry in self.system.running(self.kernel.hosts[host]) if name in ("", entry.sim.name)]
+        living = sorted(running, key=lambda entry: (entry.sim.name, entry.pid))
         return living[int(where * len(living))] if living else None
 
     # ------------------------------------------------------------------ checks
@@ -496,6 +504,8 @@ class Supervision:
         self.kernel.complaints[:] = [text for text in self.kernel.complaints if FULL not in text]
         if final is None or final.outcome != "ok":
             world.fail("a stop ends", f"{final}")
+        elif left_behind := [line for line in final.said if "had been left behind" in line]:
+            world.fail("the last master ends all processes", f"`stop` had to: {left_behind[0]}")
         mark = str(self.directory)
         left = [
             e
@@ -587,6 +597,16 @@ def _pause(world: World, host: str, where: float, seconds: float) -> bool:
     return True
 
 
+def _deaf(world: World, host: str, where: float) -> bool:
+    """Let a worker hang, as far as SIGTERM is concerned, as long as it lives."""
+    entry = _workload(world).victim(host, where, "worker")
+    if entry is None:
+        return False
+    entry.sim.local["handlers"] = {}
+    entry.sim.local["ignored"] = {int(signal.SIGTERM)}
+    return True
+
+
 def _fail_start(world: World, program: str, count: int) -> None:
     _workload(world).system.failing[program] = count
 
@@ -604,6 +624,7 @@ add_kinds(
         "hit_at_effect": _hit_at_effect,
         "delay_at_effect": _delay_at_effect,
         "pause": _pause,
+        "deaf": _deaf,
         "power_loss": _power_loss,
         "fail_start": _fail_start,
         "slow_start": _slow_start,

@@ -1,0 +1,42 @@
+"""Faults planted in the simulator itself: the positive control of what it promises the checks of the product."""
+
+from __future__ import annotations
+
+from tests.mutants.model import Mutant
+
+_KERNEL = "tests/simulation/kernel.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "clock-jumps-over-events",
+        "A thread that sleeps keeps control only if nothing happens anywhere until it goes on.",
+        _KERNEL,
+        " or (events and events[0][0] <= deadline):",
+        ":",
+        ("unit/test_simulation_kernel.py::test_a_thread_that_sleeps_alone_keeps_control_and_passes_over_nothing",),
+    ),
+    Mutant(
+        "clock-runs-backwards",
+        "An event that time has passed by is reported: a jump of the clock has gone over it.",
+        _KERNEL,
+        "                if when < self.now:\n",
+        "                if False:\n",
+        ("unit/test_simulation_kernel.py::test_an_event_that_time_has_passed_is_reported",),
+    ),
+    Mutant(
+        "stopped-process-sleeps-on",
+        "A process that is stopped does not go on at the end of a sleep.",
+        _KERNEL,
+        "        if not process.is_idle():\n            return False\n",
+        "",
+        ("unit/test_simulation_kernel.py::test_a_process_that_is_stopped_in_a_thread_does_not_go_on_after_its_sleep",),
+    ),
+    Mutant(
+        "clock-jumps-beyond-the-end",
+        "Time passes only up to the end of a run.",
+        _KERNEL,
+        "if not self.now <= deadline <= self._until or",
+        "if not self.now <= deadline or",
+        ("unit/test_simulation_kernel.py::test_a_thread_that_sleeps_alone_keeps_control_and_passes_over_nothing",),
+    ),
+)
