@@ -249,6 +249,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._known_addresses.clear()
         if saved is not None:
             now = current_instant()
+            for resource_id, until_ms in saved.awaited_successors.items():
+                self._task_managers.await_successor(resource_id, until_ms)
             for request_id, slot in graph.restore(saved, now):
                 self._pool.adopt_slot(request_id, slot, now.monotonic_s)
                 self._known_addresses[slot.slot_id.resource_id] = slot.address
@@ -284,7 +286,11 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return saved
 
     def _encoded_execution(self) -> bytes:
-        saved = replace(self._require_graph().snapshot(current_instant()), rescales=self._rescales.all)
+        saved = replace(
+            self._require_graph().snapshot(current_instant()),
+            rescales=self._rescales.all,
+            awaited_successors=self._task_managers.awaited_successors,
+        )
         checkpoints = self._checkpoints
         if checkpoints is not None:
             saved = replace(saved, rollback=checkpoints.rollback, checkpoints=checkpoints.totals)
@@ -304,6 +310,9 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         for resource_id, address in self._known_addresses.items():
             # It registers by itself, unless it has ended, which the heartbeats show.
             self._task_managers.expect(resource_id, address)
+            if (until_ms := self._task_managers.awaited_successors.get(resource_id)) is not None:
+                self._look_for_successor(resource_id, until_ms)
+                continue
             gateway = self.gateway(address, TaskExecutorGateway, term=term)
             self._heartbeats.monitor(resource_id, self._heartbeat_of(resource_id, gateway))
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
@@ -543,10 +552,33 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         if self._heartbeats is not None:
             self._heartbeats.monitor(resource_id, self._heartbeat_of(resource_id, gateway))
         was_reconciling = graph.is_reconciling
-        reported = graph.executions_reported(resource_id, report.executions, current_instant())
+        reported = graph.executions_reported(
+            resource_id, report.executions, current_instant(), has_adopted=bool(registration.predecessors)
+        )
         self._do([*reported, *self._pool.reconcile(resource_id, report.slots)])
         if was_reconciling and not graph.is_reconciling:
             self.log.info("job %s is reconciled with its TaskExecutors: %s", self._job_id, graph.status.value)
+
+    @rpc
+    async def expect_successor(self, resource_id: ResourceID, lifetime_s: float) -> None:
+        self._require_graph()
+        self._task_managers.address_of(resource_id)
+        until_ms = current_instant().epoch_ms + round(lifetime_s * 1000)
+        self.log.info("TaskExecutor %s of job %s is about to have a successor", resource_id, self._job_id)
+        if self._heartbeats is not None:
+            self._heartbeats.unmonitor(resource_id)
+        self._task_managers.await_successor(resource_id, until_ms)
+        self._look_for_successor(resource_id, until_ms)
+        await self._written()
+
+    def _look_for_successor(self, resource_id: ResourceID, until_ms: int) -> None:
+        """Count a TaskExecutor as lost at a time, unless a successor has registered by then."""
+
+        def look() -> None:
+            if self._task_managers.awaited_successors.get(resource_id) == until_ms:
+                self._task_manager_lost(resource_id, "no successor of it has registered in time")
+
+        self.schedule_run_async(max(until_ms - current_instant().epoch_ms, 0) / 1000, look)
 
     @rpc_sync
     def offer_slots(self, resource_id: ResourceID, offers: list[SlotOffer]) -> list[AllocationID]:

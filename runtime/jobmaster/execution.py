@@ -166,6 +166,8 @@ class ExecutionGraphSnapshot:
         checkpoints: counts of checkpoints; the completed checkpoints in the store may have later totals.
         cancelled_because: as in `ArchivedExecutionGraph`.
         rescales: as in `ArchivedExecutionGraph`.
+        awaited_successors: TaskExecutors whose tasks run on until their successor registers, each with the time until
+            which the job waits for it, in milliseconds since the epoch.
     """
 
     job_id: JobID
@@ -183,6 +185,7 @@ class ExecutionGraphSnapshot:
     checkpoints: CheckpointTotals = NO_TOTALS
     cancelled_because: str = ""
     rescales: tuple[Rescale, ...] = ()
+    awaited_successors: dict[ResourceID, int] = field(default_factory=dict)
 
 
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:
