@@ -646,7 +646,7 @@ class Workers:
 
 
 class DrainResult(Enum):
-    """How a drain has ended."""
+    """Outcome of a drain."""
 
     IDLE = "idle"
     """No job uses the TaskExecutor."""

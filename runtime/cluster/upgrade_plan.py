@@ -449,7 +449,7 @@ def why_drained(obstacles: Sequence[Obstacle], job_id: JobID | None = None) -> s
 
     Args:
         obstacles: those of the TaskExecutor that last.
-        job_id: the job to which this is told; None for all.
+        job_id: the job whose users read this; None for all.
     """
     if not obstacles:
         return ""

@@ -110,6 +110,8 @@ from runtime.retry import retry
 from runtime.trace_context import JobTrace
 
 LOST_LOGS_TIMEOUT_S = 5.0
+SUCCESSOR_INTERVAL_S = 1.0
+"""Seconds between two questions to the ResourceManager whether a TaskExecutor has another successor than expected."""
 SLOT_GONE_DELAY_S = 0.5
 POOL_GRACE_S = 5.0  # the ResourceManager's rejection comes first, and its message says more
 
@@ -572,13 +574,28 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await self._written()
 
     def _look_for_successor(self, resource_id: ResourceID, until_ms: int) -> None:
-        """Count a TaskExecutor as lost at a time, unless a successor has registered by then."""
+        self.spawn(self._await_successor(resource_id, until_ms), f"awaiting the successor of {resource_id}")
 
-        def look() -> None:
-            if self._task_managers.awaited_successors.get(resource_id) == until_ms:
+    async def _await_successor(self, resource_id: ResourceID, until_ms: int) -> None:
+        """Count a TaskExecutor as lost at a time, or once the ResourceManager has another one that adopted nothing.
+
+        By then its tasks have ended: see `Predecessor`. A TaskExecutor without tasks registers with no JobMaster.
+        """
+
+        def is_awaited() -> bool:
+            return self._task_managers.awaited_successors.get(resource_id) == until_ms
+
+        while is_awaited():
+            left_s = (until_ms - current_instant().epoch_ms) / 1000
+            found = await self._resource_manager.registration_of(resource_id)
+            if not is_awaited():
+                return
+            if left_s <= 0:
                 self._task_manager_lost(resource_id, "no successor of it has registered in time")
-
-        self.schedule_run_async(max(until_ms - current_instant().epoch_ms, 0) / 1000, look)
+            elif found is not None and self._task_managers.is_replaced_by(found):
+                self._task_manager_lost(resource_id, "its process was replaced, and has adopted nothing")
+            else:
+                await asyncio.sleep(min(left_s, SUCCESSOR_INTERVAL_S))
 
     @rpc_sync
     def offer_slots(self, resource_id: ResourceID, offers: list[SlotOffer]) -> list[AllocationID]:

@@ -166,8 +166,8 @@ class ExecutionGraphSnapshot:
         checkpoints: counts of checkpoints; the completed checkpoints in the store may have later totals.
         cancelled_because: as in `ArchivedExecutionGraph`.
         rescales: as in `ArchivedExecutionGraph`.
-        awaited_successors: TaskExecutors whose tasks run on until their successor registers, each with the time until
-            which the job waits for it, in milliseconds since the epoch.
+        awaited_successors: TaskExecutors that have left their tasks to a successor. The job waits for it until the
+            time, in milliseconds since the epoch.
     """
 
     job_id: JobID

@@ -21,7 +21,7 @@ def python_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What keeps a TaskExecutor from handing over a job, or anything.
+    """A reason why a TaskExecutor cannot hand over a job, or anything.
 
     Args:
         reason: in words.
@@ -36,7 +36,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class HandOverReport:
-    """What a TaskExecutor can hand over to its successor.
+    """A TaskExecutor's answer whether it can hand its tasks over.
 
     Args:
         version: of the state that it writes for its successor.

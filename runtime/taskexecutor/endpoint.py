@@ -489,8 +489,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _leave_all(self, until: float) -> None:
         """Leave everything to the successor, and end. Nothing else of this process runs between its first line and end.
 
-        So the state that it leaves is the last one. After the first zygote has got it there is no way back, because a
-        successor may have the tasks: this process then ends in any case.
+        So the state that it leaves is the last one. Once the first zygote has it, there is no way back: a successor may
+        have the tasks. Then this process ends in any case.
         """
         if obstacles := self._obstacles():
             self._keep(obstacles[0].reason)

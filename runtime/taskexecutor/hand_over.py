@@ -1,4 +1,4 @@
-"""What a TaskExecutor leaves to its successor when it is exchanged while its tasks run.
+"""The state that a TaskExecutor leaves to its successor when it is exchanged while its tasks run.
 
 The task processes, and the zygote that has forked them, stay as they are. The zygote keeps their control sockets and
 the state below while no TaskExecutor lives (`runtime.spark.task.zygote`). The Spark driver stays with the worker's
@@ -147,7 +147,7 @@ class _Versioned:
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """What the decision about one task depends on.
+    """Facts on which the decision about one task depends.
 
     Args:
         job_id: its job.
@@ -186,7 +186,7 @@ def obstacle_of(task: TaskFacts) -> Obstacle | None:
 
 
 class Predecessor:
-    """What the former TaskExecutor of this worker has left. The methods that block are called on another thread.
+    """The tasks that the former TaskExecutor of this worker has left. Call the methods that block on another thread.
 
     Args:
         directory: of the worker.
@@ -223,8 +223,8 @@ class Predecessor:
             try:
                 held.adopt()
             except (OSError, ControlError) as error:
-                logger.warning("tasks of a predecessor have ended: %s", error)
-                held.close()
+                logger.warning("tasks of a predecessor end: %s", error)
+                held.end()
             else:
                 adopted.append(held)
         return adopted

@@ -565,7 +565,7 @@ class Task:
 
     @property
     def facts(self) -> TaskFacts:
-        """What decides whether it can be handed over."""
+        """The facts that decide whether it can be handed over."""
         process = self._process
         has_ended = process is not None and process.has_ended
         gone = self._outcome.finished or self._outcome.failure is not None or self._given_up.is_set()

@@ -10,14 +10,14 @@ zygote kills its tasks and ends. When the zygote dies, the kernel kills its task
 only thread.
 
 An owner that is exchanged hands the zygote over instead. It sends `keep` with the control socket of each task that is
-to stay, then `hand_over` with the socket on which a successor connects, and with what the successor has to know. From
-the answer `held` on, the end of the owner ends nothing. The zygote then kills its tasks, and their Spark driver, unless
-a successor adopts them in time. So the zygote decides alone who owns its tasks, and nobody else can disagree:
+to stay. Then it sends `hand_over`, with the socket on which a successor connects, and with a state for the successor.
+From the answer `held` on, the end of the owner ends nothing. The zygote then kills its tasks, and their Spark driver,
+unless a successor adopts them in time. So the zygote decides alone which process owns its tasks:
 
-1. A successor that connects gets the owner's words and a copy of each control socket. Nothing is its own yet: if it
-   ends now, the next one gets the same.
+1. A successor that connects gets the state and a copy of each control socket. Nothing is its own yet: if it ends now,
+   the next one gets the same.
 2. It sends `adopt`. From that moment it is the owner, whose end ends the tasks. The zygote answers `adopted`, with the
-   exit status of each task that has ended meanwhile. Or it sends `discard`, and everything ends.
+   exit status of each task that has ended during the wait. Or it sends `discard`, and everything ends.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ WARM_MODULES_IF_INSTALLED = ("ipykernel",)
 
 _MAX_FDS = 64
 _LOOK_S = 1.0
-"""Longest wait for a successor before the clock is read again: the machine may have been suspended meanwhile."""
+"""Longest wait in seconds for a successor before the clock is read again, since the machine may be suspended."""
 
 _ENDED = 1000
 """Number of ended tasks whose exit status is remembered, for an owner that hands them over before it has read it."""
@@ -83,10 +83,10 @@ _ENDED = 1000
 
 @dataclass(slots=True)
 class _Held:
-    """What a zygote keeps for the successor of its owner.
+    """Tasks that a zygote keeps for the successor of its owner.
 
     Args:
-        state: what the successor has to know.
+        state: from the former owner, for the successor.
         until: the end of the wait, in seconds of the clock that runs through suspend.
         listener: on which the successor connects.
         driver: pidfd of the tasks' Spark driver; None if that has ended.
@@ -250,7 +250,7 @@ class _Zygote:
                     os.read(self._wake_reading, 4096)
                 self._reap()
             if held.driver in readable:
-                return None  # it has ended, and nothing of its tasks can go on
+                return None  # it has ended, and no task can continue without it
             if asked.fileno() not in readable:
                 continue
             if candidate is None:
@@ -266,7 +266,7 @@ class _Zygote:
                     return None
                 return self._become_adopted(held, candidate)
         if held.driver is not None:
-            # What the tasks run there has no owner either: it would go on while the job runs elsewhere.
+            # Queries of the tasks run there. They would continue while the job runs elsewhere.
             signal.pidfd_send_signal(held.driver, signal.SIGKILL)
         return None
 
@@ -276,7 +276,7 @@ class _Zygote:
         try:
             check_peer_is_us(candidate)
             candidate.settimeout(left)
-            candidate.sendall(encode({"op": "held", "pid": os.getpid(), "state": held.state}))
+            candidate.sendall(encode({"op": "held", "state": held.state}))
             for pid, control in held.controls.items():
                 socket.send_fds(candidate, [encode({"op": "kept", "pid": pid})], [control])
             candidate.sendall(encode({"op": "all"}))

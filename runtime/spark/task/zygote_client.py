@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -46,6 +47,7 @@ HELD = "held-"
 """Beginning of the names of the sockets on which zygotes without an owner wait for one."""
 
 _MAX_FDS = 64
+_ZYGOTE = b"runtime.spark.task.zygote"
 
 
 class TaskProcess:
@@ -112,7 +114,7 @@ class TaskProcess:
 
     @property
     def unread(self) -> bytes:
-        """What the task has sent and `messages` has not yielded, without what is still in the socket."""
+        """Bytes that the task has sent and `messages` has not yielded, without those that are still in the socket."""
         return b"".join(encode(pack(message)) for message in self._received) + self._reader.incomplete
 
     @property
@@ -518,12 +520,15 @@ class HeldZygote:
         self._reader = FrameReader()
         self._controls: dict[int, socket.socket] = {}
         self._ended: dict[int, int] = {}
-        self._pid = 0
+        self._pid = int(path.name.removeprefix(HELD))
         self.state = b""
 
     @classmethod
     def find(cls, directory: Path) -> Iterator[HeldZygote]:
-        """Yield the zygotes that wait in a directory; remove the sockets of those that have ended. Blocks."""
+        """Yield the zygotes that wait in a directory; end those that do not answer, with their tasks. Blocks.
+
+        So after this no task of a former owner runs, except those that can be adopted.
+        """
         for path in sorted(directory.glob(f"{HELD}*")):
             sock = socket.socket(socket.AF_UNIX)
             sock.settimeout(HAND_OVER_S)
@@ -533,11 +538,12 @@ class HeldZygote:
                     sock.connect(f"{short}/{path.name}")
                 check_peer_is_us(sock)
                 held._read()
-            except (OSError, WireError, AuthenticationError) as error:
-                logger.info("no tasks are adopted from %s: %s", path.name, error)
+            except AuthenticationError as error:
+                logger.error("%s is not a socket of this user, and is ignored: %s", path, error)
                 held.close()
-                if isinstance(error, ConnectionRefusedError):
-                    path.unlink(missing_ok=True)
+            except (OSError, WireError) as error:
+                logger.info("no tasks are adopted from %s: %s", path.name, error)
+                held.end()
             else:
                 yield held
 
@@ -555,8 +561,8 @@ class HeldZygote:
                     raise WireError("the zygote has ended")
                 for message in self._reader.feed(data):
                     match message:
-                        case {"op": "held", "pid": pid, "state": state}:
-                            self._pid, self.state = pid, state
+                        case {"op": "held", "state": state}:
+                            self.state = state
                         case {"op": "kept", "pid": pid} if descriptors:
                             self._controls[pid] = socket.socket(fileno=descriptors.popleft())
                         case {"op": "all"}:
@@ -596,11 +602,23 @@ class HeldZygote:
         return zygote, tasks
 
     def discard(self) -> None:
-        """End the zygote and its tasks. Blocks until it has ended, or for `HAND_OVER_S`."""
+        """End the zygote and its tasks. Blocks until they have ended."""
         with contextlib.suppress(OSError):
             self._sock.sendall(encode({"op": "discard"}))
             while self._sock.recv(65536):
                 pass
+        self.end()
+
+    def end(self) -> None:
+        """End the zygote by force; the kernel ends its tasks then. Blocks until it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(self._pid)
+            try:
+                if _ZYGOTE in Path(f"/proc/{self._pid}/cmdline").read_bytes():  # not another one that got its pid
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    select.select([process], [], [])
+            finally:
+                os.close(process)
         self._path.unlink(missing_ok=True)
         self.close()
 
