@@ -302,6 +302,21 @@ async def test_the_socket_may_have_a_long_path(scene: Scene) -> None:
     assert len((await asyncio.to_thread(scene.found)).state) == 5_000_000
 
 
+def test_when_the_time_is_over_the_driver_ends_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *call: killed.append(call))
+    monkeypatch.setattr(zygote, "_now", lambda: 100.0)
+    ours, theirs = socket.socketpair()
+    driver = os.pidfd_open(os.getpid())
+    with ours, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "held"))
+        listener.listen(1)
+        held = zygote._Held(b"state", 99.0, listener, driver, {})
+        assert zygote._Zygote(theirs)._await_successor(held) is None
+    os.close(driver)
+    assert killed == [(driver, signal.SIGKILL)]
+
+
 async def test_another_users_process_gets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     state = zygote._Zygote(theirs)

@@ -87,7 +87,7 @@ MUTANTS = (
         _ZYGOTE,
         "while (left := held.until - _now()) > 0 and held.driver is not None:",
         "while (left := held.until - _now()) and held.driver is not None:",
-        (f"{_HANDED}::test_a_successor_that_hangs_gets_no_more_time",),
+        (f"{_HANDED}::test_when_the_time_is_over_the_driver_ends_too",),
     ),
     Mutant(
         "driver-without-an-owner",
@@ -95,15 +95,7 @@ MUTANTS = (
         _ZYGOTE,
         "            signal.pidfd_send_signal(held.driver, signal.SIGKILL)\n",
         "            pass\n",
-        (f"{_HANDED}::test_without_a_successor_in_time_the_tasks_end_with_their_driver",),
-    ),
-    Mutant(
-        "adopter-outlived",
-        "Adopted tasks end with the TaskExecutor that has adopted them.",
-        _ZYGOTE,
-        'FrameReader(), None\n        return {"op": "adopted"',
-        'FrameReader(), held\n        return {"op": "adopted"',
-        (f"{_HANDED}::test_a_successor_that_is_killed_after_it_has_adopted_takes_the_tasks_along",),
+        (f"{_HANDED}::test_when_the_time_is_over_the_driver_ends_too",),
     ),
     Mutant(
         "successor-without-tasks-trusted",
