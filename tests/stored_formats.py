@@ -57,6 +57,7 @@ from runtime.protocol.hand_over import VERSION
 from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.rest.connect.record import SessionRecord, decode_record
 from runtime.taskexecutor.hand_over import HandOver
+from runtime.taskexecutor.worker_files import Successor
 from runtime.users.identities import ApiToken, User
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -358,6 +359,16 @@ FORMATS = (
         HandOver.encode,
         HandOver.decode,
         "The tasks end, and run again. `cluster upgrade` drains the TaskExecutor instead if it knows that before.",
+    ),
+    StoredFormat(
+        "worker-successor",
+        "`successor.json` in the directory of a worker whose TaskExecutor `cluster upgrade` exchanges",
+        "JSON",
+        None,
+        example(Successor),
+        Successor.encode,
+        Successor.decode,
+        "The worker stays as it is. It logs the reason, and starts its TaskExecutor again.",
     ),
     StoredFormat(
         "lease",

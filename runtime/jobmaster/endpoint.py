@@ -252,7 +252,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         if saved is not None:
             now = current_instant()
             for resource_id, until_ms in saved.awaited_successors.items():
-                self._task_managers.await_successor(resource_id, until_ms)
+                if until_ms > now.epoch_ms:  # else its tasks have ended by now, unless it has a successor
+                    self._task_managers.await_successor(resource_id, until_ms)
             for request_id, slot in graph.restore(saved, now):
                 self._pool.adopt_slot(request_id, slot, now.monotonic_s)
                 self._known_addresses[slot.slot_id.resource_id] = slot.address
@@ -544,13 +545,21 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     # ------------------------------------------------------------ TaskExecutors
 
-    @rpc_sync
-    def register_task_manager(self, registration: TaskExecutorRegistration, report: JobReport) -> None:
+    @rpc
+    async def register_task_manager(self, registration: TaskExecutorRegistration, report: JobReport) -> None:
+        self._register(registration, report)
+        if registration.predecessors:
+            await self._written()  # otherwise the next JobMaster would look for the predecessor
+
+    def _register(self, registration: TaskExecutorRegistration, report: JobReport) -> None:
         graph = self._require_graph()
         resource_id = registration.resource_id
         if self._task_managers.is_replaced_by(registration):
             self._task_manager_lost(resource_id, "its process was replaced")
         gateway = self._task_managers.add(registration)
+        if registration.predecessors:
+            self._pool.address_changed(resource_id, registration.address)
+            graph.address_changed(resource_id, registration.address)
         if self._heartbeats is not None:
             self._heartbeats.monitor(resource_id, self._heartbeat_of(resource_id, gateway))
         was_reconciling = graph.is_reconciling

@@ -544,6 +544,13 @@ class ExecutionGraph:
             instructions += self._fail_tasks(missing, error, at)
         return instructions
 
+    def address_changed(self, resource_id: ResourceID, address: str) -> None:
+        """Note the address of a TaskExecutor that has adopted the tasks of its predecessor."""
+        for task in self._tasks.values():
+            execution = task.current
+            if execution.slot is not None and execution.slot.slot_id.resource_id == resource_id:
+                execution.slot = replace(execution.slot, address=address)
+
     def executions_reported(
         self,
         resource_id: ResourceID,

@@ -289,7 +289,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self.slots.allocate(slot.slot_id, slot.job_id, slot.allocation_id, self._noted_owner)
         for task, process in tasks_of(left, processes):
             logs = self._logs.keeper_of(task.descriptor, task.logs)
-            self._tasks.adopt(task, process, self._attempts.make(task.descriptor), services, logs)
+            self._tasks.adopt(task, process, self._attempts.of(task.descriptor), services, logs)
         self.log.info("%d tasks of %s run on here", len(self._tasks), left.predecessors[-1])
         for job_id, job_master in left.job_masters.items():
             self._job_heartbeats.monitor(job_id)

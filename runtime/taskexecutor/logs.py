@@ -59,9 +59,8 @@ class AttemptDirectories:
 
     def make(self, descriptor: TaskDeploymentDescriptor) -> Path:
         """Make and return the directory of a new attempt."""
-        job = self._root / descriptor.job.job_id
-        job.mkdir(mode=0o700, exist_ok=True)
-        directory = job / descriptor.attempt.attempt_id
+        directory = self.of(descriptor)
+        directory.parent.mkdir(mode=0o700, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
         description = {
             "task": descriptor.attempt.task_name,
@@ -70,6 +69,10 @@ class AttemptDirectories:
         }
         write_private(directory / _DESCRIPTION, json.dumps(description).encode(), durable=False)
         return directory
+
+    def of(self, descriptor: TaskDeploymentDescriptor) -> Path:
+        """Return the directory of an attempt."""
+        return self._root / descriptor.job.job_id / descriptor.attempt.attempt_id
 
     def upload_logs(self, job_id: JobID, blobs: BlobClient) -> list[TaskLog]:
         """Upload the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""

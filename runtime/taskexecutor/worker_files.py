@@ -107,18 +107,28 @@ class Successor:
         """
         file = cls.file(directory)
         try:
-            found = cls(**json.loads(file.read_bytes()))
+            found = cls.decode(file.read_bytes())
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             logger.warning("%s cannot be read, and is removed: %s", file, error)
             found = None
         file.unlink(missing_ok=True)
         return found if found is not None and found.task_executor == task_executor else None
 
+    @classmethod
+    def decode(cls, data: bytes) -> Successor:
+        """Return an order from its stored form; raises ValueError, KeyError or TypeError."""
+        values = json.loads(data)
+        return cls(int(values["task_executor"]), str(values["python"]), str(values["path"]))
+
+    def encode(self) -> bytes:
+        """Return the stored form."""
+        return json.dumps(asdict(self)).encode()
+
     def write(self, directory: Path) -> None:
         """Write the file into a worker's directory. Raises OSError."""
-        write_private(self.file(directory), json.dumps(asdict(self)).encode())
+        write_private(self.file(directory), self.encode())
 
 
 @dataclass(frozen=True, slots=True)

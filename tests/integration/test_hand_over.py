@@ -138,6 +138,10 @@ def test_an_upgrade_leaves_queries_and_batch_jobs_as_they_are(pair: Cluster, tmp
     for each in (job_id, rate):
         await_checkpoints(upgraded, each)
     new = submit_batch(upgraded, tmp_path, "new")
+    running = pair.tasks_of(new.job_id)
+    leaver = hand_over(upgraded)  # tasks of two zygotes, and for some of them the second time
+    await_value(lambda: upgraded.pid_of(f"tm:{NAME}") != leaver)
+    assert (state(), pair.tasks_of(new.job_id)) == (before, running)
     new.release()
     upgraded.run("job", "cancel", cancelled.job_id)
     assert upgraded.await_status(cancelled.job_id, "CANCELED", "FINISHED")["state"] == "CANCELED"
@@ -216,7 +220,7 @@ def query(cluster: Cluster, tmp_path: Path) -> StreamingQuery:
     return query
 
 
-VICTIMS = ("old TaskExecutor", "new TaskExecutor", "zygote", "adopter", "worker")
+VICTIMS = ("JobMaster", "old TaskExecutor", "new TaskExecutor", "zygote", "adopter", "worker")
 
 
 def test_whatever_is_killed_during_a_hand_over_each_row_is_there_once(cluster: Cluster, query: StreamingQuery) -> None:
@@ -240,6 +244,14 @@ def leave_and_kill(cluster: Cluster, job_id: str, victim: str) -> None:
     if victim != "old TaskExecutor":
         await_value(lambda: not lives(old))
     match victim:
+        case "JobMaster":
+            kill(cluster.pid_of(f"jobmaster-{job_id}"))
+            await_checkpoints(cluster, job_id)
+            assert cluster.tasks_of(job_id) == [task], "the next JobMaster has waited too"
+            # And the next but one knows where the tasks are.
+            kill(cluster.pid_of(f"jobmaster-{job_id}"))
+            await_checkpoints(cluster, job_id)
+            assert cluster.tasks_of(job_id) == [task]
         case "old TaskExecutor":
             kill(old)
         case "new TaskExecutor":

@@ -117,6 +117,17 @@ MUTANTS = (
         ("unit/test_job_master_clock.py::test_the_next_job_master_awaits_the_successor_too",),
     ),
     Mutant(
+        "successor-forgotten-by-the-next",
+        "The next JobMaster looks for adopted tasks at the TaskExecutor that has adopted them.",
+        "runtime/jobmaster/endpoint.py",
+        "            await self._written()  # otherwise the next JobMaster would look for the predecessor\n",
+        "            pass\n",
+        (
+            "unit/test_job_master_clock.py"
+            "::test_an_adopting_task_executor_is_answered_once_the_next_job_master_would_know_its_address",
+        ),
+    ),
+    Mutant(
         "task-left-in-the-middle-of-a-checkpoint",
         "No task is handed over while a snapshot of it is taken.",
         "runtime/taskexecutor/hand_over.py",

@@ -557,6 +557,17 @@ def test_what_a_successor_has_not_adopted_has_failed_and_the_rest_runs_on() -> N
     assert d.states()["a"] == "RUNNING"
 
 
+def test_the_next_job_master_looks_for_tasks_where_their_last_task_executor_is() -> None:
+    d = Driver("a-b")
+    d.start()
+    d.run("a -> b", "tm-1")
+    d.graph.address_changed(ResourceID("tm-2"), "elsewhere")
+    d.graph.address_changed(ResourceID("tm-1"), "akka.tcp://x@127.0.0.1:9/user/tm-1")
+    successor = Driver("a-b")
+    ((_, slot),) = successor.graph.restore(d.graph.snapshot(d.at()), d.at())
+    assert slot.address == "akka.tcp://x@127.0.0.1:9/user/tm-1"
+
+
 # ------------------------------------------------------------------------- cancelling
 
 

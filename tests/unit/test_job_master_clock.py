@@ -24,6 +24,7 @@ from runtime.jobmaster.execution_graph import ReleaseSlot, RequestSlot
 from runtime.jobmaster.rescale_history import RescaleHistory
 from runtime.jobmaster.restart_strategy import RestartStrategyState
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotPool
+from runtime.protocol.descriptor import JobReport, SlotOffer
 from runtime.protocol.errors import UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import LeaderTerm
@@ -164,6 +165,25 @@ async def test_a_successor_that_has_adopted_nothing_shows_that_the_tasks_are_los
     await called(lost)
     assert "has adopted nothing" in lost.call_args.args[1]
     assert master._resource_manager.registration_of.await_count == 4
+
+
+async def test_an_adopting_task_executor_is_answered_once_the_next_job_master_would_know_its_address(
+    master: Any,
+) -> None:
+    second = "akka.tcp://x@127.0.0.1:3/user/tm-0"
+    master._task_managers = managers = TaskManagers(
+        master, JobID("a" * 32), Configuration(), BlobAddress("127.0.0.1", 1), Mock()
+    )
+    managers.add(registration(SLOT.address))
+    master._pool.adopt_slot(REQUEST, SLOT, 0.0)
+    master._graph.executions_reported, master._written = Mock(return_value=[]), AsyncMock()
+    held = JobReport((), (SlotOffer(SLOT.allocation_id, SLOT.slot_id),))
+    await master.register_task_manager(registration(SLOT.address), held)
+    assert not master._written.await_count
+    await master.register_task_manager(registration(second, SLOT.address), held)
+    assert master._written.await_count == 1
+    assert master._graph.address_changed.call_args.args == (WORKER, second)
+    assert [slot.address for slot in master._pool.allocated_slots] == [second]
 
 
 async def test_the_next_job_master_awaits_the_successor_too(master: Any) -> None:
