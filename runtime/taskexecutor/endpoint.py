@@ -57,6 +57,7 @@ from runtime.protocol.errors import (
 )
 from runtime.protocol.execution_state import ErrorInfo, FailureKind
 from runtime.protocol.hand_over import VERSION, HandOverReport, Obstacle, python_version
+from runtime.protocol.leader import boottime
 from runtime.protocol.messages import (
     JobHeartbeat,
     LeaderAddress,
@@ -475,24 +476,36 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             return
         if obstacles := self._obstacles():
             raise HandOverRefusedError(f"TaskExecutor {self.name} keeps its tasks: {obstacles[0].reason}")
-        self._hands_over, until = True, time.monotonic() + lifetime_s
+        # Before the first JobMaster begins to wait: the tasks end before any of them gives its wait up.
+        self._hands_over, until = True, boottime() + lifetime_s
+        waiting = frozenset(self._connections.jobs())
         try:
-            for job_id in self._connections.jobs():
+            for job_id in waiting:
                 connection = self._connections.find(job_id)
                 if connection is not None:
                     await connection.gateway.expect_successor(self.resource_id, lifetime_s + SUCCESSOR_MARGIN_S)
         except (ActorError, GatewayError) as error:
             self._keep(f"a JobMaster does not wait for a successor: {error}")
             raise HandOverRefusedError(f"TaskExecutor {self.name} keeps its tasks: {error}") from error
-        self.schedule_run_async(FLUSH_S, lambda: self._leave_all(until))
+        self.schedule_run_async(FLUSH_S, lambda: self._leave_all(until, waiting))
 
-    def _leave_all(self, until: float) -> None:
+    def _leave_all(self, until: float, waiting: frozenset[JobID]) -> None:
         """Leave everything to the successor, and end. Nothing else of this process runs between its first line and end.
 
         So the state that it leaves is the last one. Once the first zygote has it, there is no way back: a successor may
         have the tasks. Then this process ends in any case.
+
+        Args:
+            until: when the tasks end without a successor, in seconds of the clock that runs through suspend.
+            waiting: the jobs whose JobMaster waits for the successor.
         """
-        if obstacles := self._obstacles():
+        obstacles = self._obstacles()
+        obstacles += [
+            Obstacle("it has just got a slot", True, job_id)
+            for job_id in self._connections.jobs()
+            if job_id not in waiting
+        ]
+        if obstacles:
             self._keep(obstacles[0].reason)
             return
         state = HandOver(
@@ -508,7 +521,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         try:
             for zygote in self._zygotes:
                 kept = [process for process in processes if zygote.runs(process)]
-                zygote.hand_over(kept, state, until - time.monotonic(), driver, self._directory)
+                zygote.hand_over(kept, state, until, driver, self._directory)
         except (OSError, SparkError):
             self.log.exception("tasks end with this TaskExecutor: their zygote does not keep them")
         os.kill(os.getpid(), signal.SIGKILL)

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from actors.errors import AuthenticationError
+from runtime.protocol.leader import boottime
 from runtime.spark.errors import WireError
 from runtime.spark.messages import Note
 from runtime.spark.process import start_time
@@ -68,7 +68,7 @@ class Scene:
 
     def leave(self, *kept: TaskProcess, seconds: float = LONG_S, state: bytes = b"state") -> None:
         """The owner hands the tasks over, and ends, as far as anybody sees."""
-        self.zygote.hand_over(kept, state, seconds, self.driver_key, self.directory)
+        self.zygote.hand_over(kept, state, boottime() + seconds, self.driver_key, self.directory)
         self.end_owner(*kept)
 
     def end_owner(self, *tasks: TaskProcess) -> None:
@@ -215,7 +215,7 @@ async def test_a_successor_that_is_killed_after_it_has_adopted_takes_the_tasks_a
 
 async def test_no_second_successor_gets_in_while_there_is_one_or_while_the_owner_lives(scene: Scene) -> None:
     task = await scene.task()
-    scene.zygote.hand_over([task], b"", LONG_S, scene.driver_key, scene.directory)
+    scene.zygote.hand_over([task], b"", boottime() + LONG_S, scene.driver_key, scene.directory)
     early = socket.socket(socket.AF_UNIX)
     early.setblocking(False)
     early.connect(str(scene.directory / f"{HELD}{scene.process.pid}"))
@@ -324,7 +324,7 @@ async def test_another_users_process_gets_nothing(tmp_path: Path, monkeypatch: p
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "held"))
     listener.listen(1)
-    held = zygote._Held(b"state", time.monotonic() + LONG_S, listener, None, {1: ours.fileno()})
+    held = zygote._Held(b"state", boottime() + LONG_S, listener, None, {1: ours.fileno()})
     stranger = socket.socket(socket.AF_UNIX)
     stranger.connect(str(tmp_path / "held"))
     assert state._introduce(held, LONG_S) is None

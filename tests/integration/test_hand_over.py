@@ -206,9 +206,9 @@ def held(cluster: Cluster) -> list[Path]:
 def hosted(cluster: Cluster, worker: int) -> list[int]:
     """Return the TaskExecutors below a worker, also one that has not registered."""
     found = []
-    for admin in psutil.Process(worker).children():
-        with contextlib.suppress(psutil.Error):
-            found += [child.pid for child in admin.children() if child.name() == NAME or "python" in child.name()]
+    for child in psutil.Process(worker).children():  # its actor system, its driver, zygotes without a TaskExecutor
+        if "runtime.cluster.worker" in _words(child.pid):
+            found += [actor.pid for actor in child.children()]
     return found
 
 
@@ -230,7 +230,7 @@ def test_whatever_is_killed_during_a_hand_over_each_row_is_there_once(cluster: C
         await_checkpoints(cluster, job_id)
         leave_and_kill(cluster, job_id, victim)
         await_checkpoints(cluster, job_id)
-        assert len(cluster.tasks_of(job_id)) == 1, victim
+        await_value(lambda: len(cluster.tasks_of(job_id)) == 1)
         assert held(cluster) == [], victim
     query.end()
     assert query.problems == []

@@ -224,7 +224,7 @@ class _Zygote:
         pid, started = order["driver"]
         self._held = _Held(
             order["state"],
-            _now() + order["seconds"],
+            order["until"],
             socket.socket(fileno=listener),
             _open_process(pid, started),
             self._kept,

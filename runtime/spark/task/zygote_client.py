@@ -394,7 +394,7 @@ class Zygote:
         self,
         kept: Iterable[TaskProcess],
         state: bytes,
-        seconds: float,
+        until: float,
         driver: tuple[int, int],
         directory: Path,
     ) -> None:
@@ -406,7 +406,8 @@ class Zygote:
         Args:
             kept: the tasks that stay; all others end.
             state: what the successor has to know.
-            seconds: after which the tasks end, and their driver is killed, unless a successor has adopted them.
+            until: when the tasks end, and their driver is killed, unless a successor has adopted them by then. In
+                seconds of the clock that runs through suspend, which all processes of the machine share.
             driver: pid and start time of their Spark driver.
             directory: in which the successor looks for `HeldZygote`; this user's alone.
 
@@ -417,7 +418,7 @@ class Zygote:
         for task in kept:
             socket.send_fds(self._sock, [encode({"op": "keep", "pid": task.pid})], [task.control.fileno()])
         with _listening(directory, f"{HELD}{self.pid}") as listener:
-            order = encode({"op": "hand_over", "state": state, "seconds": seconds, "driver": list(driver)})
+            order = encode({"op": "hand_over", "state": state, "until": until, "driver": list(driver)})
             sent = socket.send_fds(self._sock, [order], [listener.fileno()])
             self._sock.sendall(memoryview(order)[sent:])
         while data := self._sock.recv(65536):
