@@ -54,8 +54,11 @@ from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 from runtime.protocol.checkpoints import CheckpointMetadata, JobManagerTaskRestore
+from runtime.protocol.hand_over import VERSION
 from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.rest.connect.record import SessionRecord, decode_record
+from runtime.taskexecutor.hand_over import HandOver
+from runtime.taskexecutor.worker_files import Successor
 from runtime.users.identities import ApiToken, User
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -357,6 +360,26 @@ FORMATS = (
         FormerEnvironment.encode,
         FormerEnvironment.decode,
         "`--rollback` is refused: no upgrade is known. `--to` names the environment instead.",
+    ),
+    StoredFormat(
+        "hand-over",
+        "the memory of a zygote, from the end of a TaskExecutor that is exchanged until its successor adopts its tasks",
+        "MessagePack",
+        None,
+        example(HandOver, version=VERSION),
+        HandOver.encode,
+        HandOver.decode,
+        "The tasks end, and run again. `cluster upgrade` drains the TaskExecutor instead if it knows that before.",
+    ),
+    StoredFormat(
+        "worker-successor",
+        "`successor.json` in the directory of a worker whose TaskExecutor `cluster upgrade` exchanges",
+        "JSON",
+        None,
+        example(Successor),
+        Successor.encode,
+        Successor.decode,
+        "The worker stays as it is. It logs the reason, and starts its TaskExecutor again.",
     ),
     StoredFormat(
         "lease",

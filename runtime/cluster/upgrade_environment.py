@@ -27,6 +27,7 @@ from runtime.cluster.upgrade_plan import ClusterState, PlannedProcess, Target, U
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError
 from runtime.feature_level import FeatureLevels, Release, supported_levels
+from runtime.protocol.hand_over import READABLE, python_version
 
 PROJECT, SPARK = "understudy-spark", "pyspark"
 TOOLS = frozenset({"pip", "setuptools", "wheel"})
@@ -36,7 +37,7 @@ VENV = ("-m", "venv")
 PIP = ("-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
 PROBE_S = 60.0
 _PROBE = """
-import importlib.metadata, json, runtime
+import importlib.metadata, json, runtime, sys
 from runtime.feature_level import supported_levels
 from runtime.protocol.resource_manager import ResourceManagerGateway
 try:
@@ -45,7 +46,12 @@ except importlib.metadata.PackageNotFoundError:
     spark = ""
 levels = supported_levels()
 drains = hasattr(ResourceManagerGateway, "drain_task_manager")
-print(json.dumps([runtime.__version__, levels.oldest, levels.newest, spark, drains]))
+try:
+    from runtime.protocol.hand_over import READABLE as adopts
+except ImportError:
+    adopts = ()
+python = ".".join(map(str, sys.version_info[:2]))
+print(json.dumps([runtime.__version__, levels.oldest, levels.newest, spark, drains, python, adopts]))
 """
 """Program that prints the release of an environment; its packages may be of any release since 0.1.0."""
 _PACKAGES = """
@@ -157,18 +163,20 @@ class Environment:
             UpgradeRefusedError: there is none, or it cannot be imported.
         """
         if self.is_own:
-            return Target(Release(runtime.__version__, supported_levels()), _pyspark(), str(self.python))
+            release = Release(runtime.__version__, supported_levels())
+            return Target(release, _pyspark(), str(self.python), python_version=python_version(), adopts=READABLE)
         try:
             done = self.run(["-c", _PROBE], PROBE_S)
             if done.returncode != 0:
                 raise ValueError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
-            version, oldest, newest, spark, drains = json.loads(done.stdout)
+            version, oldest, newest, spark, drains, python, adopts = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             raise UpgradeRefusedError(
                 f"{self.python} has no Understudy that a cluster could run: {error}",
                 f"install it there: {self.python} -m pip install understudy-spark",
             ) from error
-        return Target(Release(version, FeatureLevels(oldest, newest)), spark, str(self.python), drains)
+        release = Release(version, FeatureLevels(oldest, newest))
+        return Target(release, spark, str(self.python), drains, python, tuple(adopts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -554,14 +554,26 @@ class ExecutionGraph:
             instructions += self._fail_tasks(missing, error, at)
         return instructions
 
+    def address_changed(self, resource_id: ResourceID, address: str) -> None:
+        """Note the address of a TaskExecutor that has adopted the tasks of its predecessor."""
+        for task in self._tasks.values():
+            execution = task.current
+            if execution.slot is not None and execution.slot.slot_id.resource_id == resource_id:
+                execution.slot = replace(execution.slot, address=address)
+
     def executions_reported(
-        self, resource_id: ResourceID, reports: Iterable[ExecutionReport], at: Instant
+        self,
+        resource_id: ResourceID,
+        reports: Iterable[ExecutionReport],
+        at: Instant,
+        *,
+        has_adopted: bool = False,
     ) -> list[Instruction]:
         """Compare with the attempts of a TaskExecutor that registers: adopt this job's, cancel the rest.
 
         A former JobMaster may have decided to deploy an attempt that the TaskExecutor does not know. It has never
         begun, so it is deployed again without a failure. (If the TaskExecutor's process was replaced, it is lost before
-        it reports.)
+        it reports.) If it has adopted the tasks of a predecessor, those that it does not report have ended.
         """
         if self._status.is_terminal:
             return []
@@ -574,6 +586,14 @@ class ExecutionGraph:
                 instructions.append(CancelTask(attempt_id, resource_id))
             elif task is not None:
                 instructions += self.task_state_reported(report.state, Instant(at.monotonic_s, report.since_ms))
+        if has_adopted:
+            lost = [self._attempts[each] for each in sorted(self.attempts_seen_at(resource_id) - held.keys())]
+            error = ErrorInfo(
+                FailureKind.TASK_EXECUTOR_LOST,
+                "TaskExecutorLostException",
+                f"TaskExecutor {resource_id} was exchanged, and its successor has not found the task",
+            )
+            instructions += self._fail_tasks(lost, error, at) if lost else []
         return instructions + self._without_the_awaited(resource_id, held, at) + self._settle(at)
 
     def _without_the_awaited(

@@ -39,6 +39,7 @@ from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyC
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.protocol.archived_execution_graph import STANDS_BY, ArchivedExecutionGraph, JobDetails
 from runtime.protocol.descriptor import (
+    ExecutionReport,
     ResultPartitionInfo,
     TaskDeploymentDescriptor,
     TaskExecutionState,
@@ -548,6 +549,36 @@ def test_deployments_are_reconciled_with_what_a_task_executor_holds() -> None:
     assert d.graph.deployments_reported(tm, [], frozenset(), d.at()) == [], "it may have begun after the question"
     instructions = d.graph.deployments_reported(tm, [], seen, d.at())
     assert only(ScheduleRestart, instructions).task_names == ("a", "c")
+
+
+def test_what_a_successor_has_not_adopted_has_failed_and_the_rest_runs_on() -> None:
+    d = Driver("a=c", "b=c", restart=RestartStrategyConfig.fixed_delay(2))
+    d.start()
+    d.run("a")
+    d.run("b")
+    running = TaskExecutionState(d.attempt("a"), S.RUNNING)
+    report = ExecutionReport(running, 1, JobVertexID.random(), AllocationID.random())
+    tm = ResourceID("tm-1")
+    both = [report, replace(report, state=replace(running, attempt_id=d.attempt("b")))]
+    assert d.graph.executions_reported(tm, both, d.at(), has_adopted=True) == []
+    assert d.graph.executions_reported(tm, [report], d.at()) == [], "the heartbeats settle that"
+    instructions = d.graph.executions_reported(tm, [report], d.at(), has_adopted=True)
+    assert only(ScheduleRestart, instructions).task_names == ("b", "c")
+    (failure,) = d.graph.archive().failure_history
+    assert failure.kind is FailureKind.TASK_EXECUTOR_LOST
+    assert "its successor has not found the task" in failure.message
+    assert d.states()["a"] == "RUNNING"
+
+
+def test_the_next_job_master_looks_for_tasks_where_their_last_task_executor_is() -> None:
+    d = Driver("a-b")
+    d.start()
+    d.run("a -> b", "tm-1")
+    d.graph.address_changed(ResourceID("tm-2"), "elsewhere")
+    d.graph.address_changed(ResourceID("tm-1"), "akka.tcp://x@127.0.0.1:9/user/tm-1")
+    successor = Driver("a-b")
+    ((_, slot),) = successor.graph.restore(d.graph.snapshot(d.at()), d.at())
+    assert slot.address == "akka.tcp://x@127.0.0.1:9/user/tm-1"
 
 
 # ------------------------------------------------------------------------- cancelling

@@ -193,7 +193,7 @@ class ModelDriver:
         """The text that reports its loss."""
         return self.info.loss
 
-    async def reset(self) -> None:
+    async def reset(self, kept: object = ()) -> None:
         """End what a predecessor left."""
 
     def kill(self, why: str) -> None:
