@@ -130,7 +130,7 @@ def run(directory: Path, rounds: Sequence[Round], seed: int) -> Result:
         rounds: the upgrades.
         seed: of the client, and of which process of a kind is killed.
     """
-    tree = release.export(release.latest_release() or "HEAD", directory / "previous")
+    tree = release.export_previous(directory / "previous")
     cluster = Cluster(directory / "c", SETTINGS, tree)
     cluster.run("start", "--masters=2")
     try:
