@@ -133,7 +133,7 @@ def run(directory: Path, rounds: Sequence[Round], seed: int) -> Result:
         rounds: the upgrades.
         seed: of the client, and of which process of a kind is killed.
     """
-    tree = release.export(release.latest_release() or "HEAD", directory / "previous")
+    tree = release.export_previous(directory / "previous")
     return _run(directory, tree, release.ROOT, rounds, seed)
 
 
