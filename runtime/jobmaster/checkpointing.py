@@ -71,6 +71,7 @@ LOOK_S = 0.05
 
 REMOVED = ".removed"
 """How the name of a directory ends while it is removed; it begins with a dot."""
+
 _SETTINGS = ("execution.checkpointing.", "state.")
 """How the keys of a job's settings begin that its figures show."""
 
