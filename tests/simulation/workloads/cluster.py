@@ -249,6 +249,7 @@ class ModelTask:
         logs: Any,
         responder: Any,
         epoch: int,
+        adopted: None,
     ) -> None:
         self.descriptor = descriptor
         self._on_state = on_state
@@ -1029,7 +1030,7 @@ def _patches(kernel: Any) -> list[Patch]:
         workload.sends(self)
         return found
 
-    def create_services(*_: Any) -> Any:
+    def create_services(*_: Any, **__: Any) -> Any:
         async def nothing() -> None:
             return None
 
