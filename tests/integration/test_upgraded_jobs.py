@@ -23,8 +23,9 @@ from runtime.cluster.documents import UpgradedJob
 from runtime.cluster.job_upgrade import JobUpgrader, Version, new_version
 from runtime.errors import ClusterError
 from runtime.ids import JobID
-from runtime.protocol.archived_execution_graph import STANDS_BY
+from runtime.protocol.archived_execution_graph import STANDS_BY, TaskInfo
 from runtime.protocol.errors import JobNotFoundError
+from runtime.protocol.execution_state import ExecutionState
 from tests.cluster_harness import Cluster, await_value
 from tests.job_files import write_job
 from tests.json_output import parsed
@@ -47,6 +48,16 @@ counts = (
 )
 writer = counts.writeStream.queryName("counts").format("parquet").option("checkpointLocation", location)
 writer.trigger(processingTime="200 milliseconds").start(sink).awaitTermination()
+"""
+
+
+# The check before an upgrade runs the code, too; the job's own run waits.
+HELD = """\
+import pathlib, time
+if pathlib.Path({checked!r}).exists():
+    while not pathlib.Path({gate!r}).exists():
+        time.sleep(0.05)
+pathlib.Path({checked!r}).touch()
 """
 
 
@@ -90,12 +101,19 @@ class Stream:
 
     def stands_by(self) -> bool:
         """Return whether the new version is at the start of its query."""
+        return any(task.waiting_for == STANDS_BY for task in self._green_tasks())
+
+    def green_runs(self) -> bool:
+        """Return whether the task of the new version runs."""
+        return any(task.state is ExecutionState.RUNNING for task in self._green_tasks())
+
+    def _green_tasks(self) -> tuple[TaskInfo, ...]:
         try:
             green = json.loads((self.kept / "upgrade.json").read_text())["green"]
             with self.cluster.client() as client:
-                return any(task.waiting_for == STANDS_BY for task in client.job(JobID(green)).tasks)
+                return client.job(JobID(green)).tasks
         except (FileNotFoundError, JobNotFoundError):
-            return False
+            return ()
 
     @property
     def state(self) -> str:
@@ -138,8 +156,15 @@ def upgraded_or_refused(upgrader: JobUpgrader, job_id: JobID, file: Path) -> Upg
 
 
 def test_an_upgrade_whose_command_is_killed_is_finished(cluster: Cluster, tmp_path: Path) -> None:
+    """It is killed while the new version, which is not at its query yet, runs beside the former one."""
     stream = Stream(cluster, tmp_path)
-    stream.killed(stream.stands_by, stream.job_id, str(stream.file("green")))
+    checked, gate = tmp_path / "checked", tmp_path / "gate"
+    held = HELD.format(checked=str(checked), gate=str(gate))
+    file = write_job(tmp_path, held + version("green"), "green.py")
+    stream.killed(stream.green_runs, stream.job_id, str(file))
+    assert stream.state == "RUNNING"
+    gate.touch()
+    await_value(stream.stands_by)
     stream.source.write(2)
     words = "job", "upgrade", "--json", stream.job_id
     done = parsed(("job", "upgrade"), cluster.run(*words).stdout)
