@@ -7,6 +7,7 @@ is complete; without that file it is remade. Its packages follow from those of t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -534,12 +535,26 @@ def remove_unused(directory: ClusterDirectory, say: Callable[[str], None]) -> No
 
 
 def _users(path: Path) -> Iterator[int]:
-    """Yield the processes whose program or arguments are in a directory."""
+    """Yield the processes whose program, arguments or open files are in a directory.
+
+    A Spark driver that runs on after an upgrade names its jars in none of its arguments, but has them open.
+    """
     prefix = os.fsencode(f"{path}{os.sep}")
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes()
         except OSError:  # it has just ended
             continue
-        if prefix in words or os.fsencode(path) in words.split(b"\0"):
+        if prefix in words or os.fsencode(path) in words.split(b"\0") or _has_open(process, path):
             yield int(process.name)
+
+
+def _has_open(process: Path, path: Path) -> bool:
+    """Return whether a process, by its directory in ``/proc``, has a file of a directory open."""
+    directory = path.resolve()
+    with contextlib.suppress(OSError):  # it has just ended, or is another user's
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if descriptor.readlink().is_relative_to(directory):
+                    return True
+    return False
