@@ -67,6 +67,7 @@ class HeldTask:
         progress: Spark's counts.
         queries: that are active.
         seen_queries: all that it has had, with their last figures.
+        stands_by: whether its code waits for the end of the job in whose place it starts.
         logs: sizes of the TaskExecutor's own logs when the attempt began, by name.
         checkpoints: its part in checkpoints.
     """
@@ -85,6 +86,7 @@ class HeldTask:
     progress: tuple[VertexProgress, ...] = ()
     queries: tuple[StreamingQuery, ...] = ()
     seen_queries: tuple[StreamingQuery, ...] = ()
+    stands_by: bool = False
     logs: dict[str, int] = field(default_factory=dict)
     checkpoints: HeldCheckpoints = HeldCheckpoints()  # frozen
 
@@ -198,7 +200,7 @@ class Predecessor:
         self._driver = driver
         self._held: list[HeldZygote] = []
         self.left: HandOver | None = None
-        """What it has left; None if it has left nothing that fits."""
+        """State that it has left; None if there is none that fits."""
 
     def look(self) -> None:
         """Find what it has left, and end what cannot be adopted. Blocks."""

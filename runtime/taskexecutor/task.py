@@ -562,6 +562,7 @@ class Task:
         self.state, self.since_ms = held.state, held.since_ms
         self._process, self._endpoint, self._place = process, held.endpoint, held.place
         self._note, self._progress, self._queries = held.note, held.progress, held.queries
+        self._stands_by, self._scheduler_pool = held.stands_by, held.scheduler_pool
         self._seen_queries.add(held.seen_queries)
         self.checkpoints.take_over(held.checkpoints)
 
@@ -599,6 +600,7 @@ class Task:
             progress=self._progress,
             queries=self._queries,
             seen_queries=self._seen_queries.all,
+            stands_by=self._stands_by,
             logs=self._logs.starts,
             checkpoints=self.checkpoints.held(),
         )
@@ -719,7 +721,7 @@ class Task:
             return None
         job_id = self._job.job_id
         lease = self._services.libraries.register_lease(job_id)
-        self._scheduler_pool = self._services.fair_pools.enter(job_id, adopted[0].scheduler_pool if adopted else "")
+        self._scheduler_pool = self._services.fair_pools.enter(job_id, self._scheduler_pool)
         try:
             if adopted is not None:
                 return await self._continue(adopted[1], adopted[0].endpoint, lease)

@@ -1,15 +1,18 @@
-"""What a TaskExecutor leaves to its successor, and when it leaves anything, as pure rules."""
+"""The state that a TaskExecutor leaves to its successor, and the rules when it leaves it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from actors.errors import WireError
 from actors.rpc.gateway import FencingToken
+from conf.configuration import Configuration
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobKind
@@ -30,6 +33,7 @@ from runtime.taskexecutor.hand_over import (
 )
 from runtime.taskexecutor.services import FairPools
 from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.task import Task
 from runtime.taskexecutor.worker_files import Successor
 
 JOB, OTHER = JobID("1" * 32), JobID("2" * 32)
@@ -131,3 +135,16 @@ def test_the_order_to_a_worker_holds_for_one_task_executor_and_once(tmp_path: Pa
     assert not Successor.file(tmp_path).exists()
     Successor.file(tmp_path).write_text(json.dumps({"python": "/new/bin/python"}))
     assert Successor.take(tmp_path, 10) is None
+
+
+async def test_an_adopted_task_leaves_what_its_predecessor_has_left(tmp_path: Path) -> None:
+    held = replace(a_task(), stands_by=True)
+    process: Any = SimpleNamespace(pid=held.pid, unread=held.unread)
+    services: Any = SimpleNamespace(configuration=Configuration(), driver=None, blobs=None)
+    logs: Any = SimpleNamespace(starts=held.logs)
+    nothing: Any = None
+    task = Task(
+        held.descriptor, tmp_path, services, nothing, nothing, logs, nothing, held.epoch, adopted=(held, process)
+    )
+    assert task.held() == held
+    assert task.progress.stands_by
