@@ -13,11 +13,11 @@ from runtime.spark.driver.java import find_java
 from runtime.spark.errors import SparkError
 
 OLDER = 25
-"""The first Java that is not."""
+"""Every Java before this release is an older one."""
 
 
 def older_java() -> Path:
-    """Return its home."""
+    """Return the home of that Java."""
     with contextlib.suppress(SparkError):  # there is none
         found = find_java(None, {"PATH": os.environ["PATH"]})
         if found.major < OLDER:

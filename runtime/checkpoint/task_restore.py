@@ -205,10 +205,8 @@ class TaskRestore:
             new_query_id = elsewhere and may_be_written_to(state.location)
         continues = restore is not None and restore.continues and not done and not new_query_id
         continues = continues and _is_left_at(query, state)
-        if not continues:
-            self._put_back(
-                query, state, copy=True, new_query_id=new_query_id
-            )  # share no file with the user's savepoint
+        if not continues:  # a copy shares no file with the user's savepoint
+            self._put_back(query, state, copy=True, new_query_id=new_query_id)
         make_private(mark.parent, durable=True)
         done = {
             "savepoint": savepoint,

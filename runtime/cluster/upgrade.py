@@ -653,7 +653,7 @@ class DrainResult(Enum):
     GONE = "gone"
     """Another process has its name."""
     HANDED_OVER = "handed over"
-    """It has ended, and its successor is starting."""
+    """The TaskExecutor has ended, and its successor is starting."""
 
 
 class HandingOver:

@@ -101,7 +101,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 async def told(task: TaskProcess) -> str | None:
-    """What a task says next; None if it has ended."""
+    """The next message of a task; None if it has ended."""
     async with asyncio.timeout(PATIENCE_S):
         message = await task._receive()
     assert message is None or isinstance(message, Note)
@@ -343,5 +343,5 @@ async def test_nothing_is_adopted_from_another_users_process(scene: Scene, monke
 
 
 def refuse(sock: socket.socket) -> None:
-    """What `check_peer_is_us` does with another user's process, which tests have not."""
+    """Refuse a peer, as `check_peer_is_us` does with another user's process, which tests do not have."""
     raise AuthenticationError("the other end is a process of user 1")

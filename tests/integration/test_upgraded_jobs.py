@@ -156,7 +156,7 @@ def upgraded_or_refused(upgrader: JobUpgrader, job_id: JobID, file: Path) -> Upg
 
 
 def test_an_upgrade_whose_command_is_killed_is_finished(cluster: Cluster, tmp_path: Path) -> None:
-    """It is killed while the new version, which is not at its query yet, runs beside the former one."""
+    """Kill the command while the new version runs beside the former one, and is not at its query yet."""
     stream = Stream(cluster, tmp_path)
     checked, gate = tmp_path / "checked", tmp_path / "gate"
     held = HELD.format(checked=str(checked), gate=str(gate))
