@@ -87,7 +87,6 @@ from runtime.protocol.master import MASTER, MasterGateway
 from runtime.protocol.messages import TaskExecutorRegistration, TaskManagerInfo
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
-from runtime.spark.process import start_time
 from runtime.taskexecutor.worker_files import Successor
 
 Say = Callable[[str], None]
@@ -715,6 +714,10 @@ class HandingOver:
         return self._order(registration)
 
     def _order(self, registration: TaskExecutorRegistration) -> bool:
+        try:
+            leaving = ProcessRecord.of(self._step.process, registration.pid)
+        except ProcessLookupError:
+            return False
         Successor(registration.pid, str(self._environment.python), self._environment.path).write(self._worker)
         try:
             self._client.gateway_at(registration.address, TaskExecutorGateway).hand_over(self._patience_s).result()
@@ -724,7 +727,7 @@ class HandingOver:
             return False
         except ActorError as error:  # it may have ended, or not have got the order
             self._tell(f"{self._step.process}: {error}")
-        if await_condition(lambda: not _lives(registration.pid), LEAVING_S):
+        if await_condition(lambda: not leaving.is_alive(), LEAVING_S):
             return True
         Successor.file(self._worker).unlink(missing_ok=True)
         return False
@@ -733,10 +736,6 @@ class HandingOver:
         if text != self._told:
             self._told = text
             self._say(text)
-
-
-def _lives(pid: int) -> bool:
-    return start_time(pid) is not None
 
 
 class Drain:

@@ -18,7 +18,7 @@ from actors.errors import AuthenticationError
 from runtime.protocol.leader import boottime
 from runtime.spark.errors import WireError
 from runtime.spark.messages import Note
-from runtime.spark.process import start_time
+from runtime.spark.process import ProcessHandle, start_time
 from runtime.spark.task import zygote, zygote_client
 from runtime.spark.task.zygote_client import HELD, HeldZygote, TaskProcess, Zygote
 from runtime.spark.wire import encode
@@ -247,6 +247,14 @@ async def test_without_a_successor_in_time_the_tasks_end_with_their_driver(scene
     await ended(scene.process.pid, task.pid)
 
 
+async def test_an_owner_that_stands_still_after_it_has_left_its_tasks_keeps_them_no_longer(scene: Scene) -> None:
+    task = await scene.task()
+    scene.zygote.hand_over([task], b"", boottime() + 1.0, scene.driver_key, scene.directory)
+    assert await asyncio.to_thread(scene.driver.wait, PATIENCE_S) == -signal.SIGKILL
+    await ended(scene.process.pid, task.pid)
+    scene.end_owner(task)
+
+
 async def test_a_successor_that_hangs_gets_no_more_time(scene: Scene) -> None:
     task = await scene.task()
     scene.leave(task, seconds=1.0)
@@ -303,18 +311,22 @@ async def test_the_socket_may_have_a_long_path(scene: Scene) -> None:
 
 
 def test_when_the_time_is_over_the_driver_ends_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed: list[tuple[int, int]] = []
-    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *call: killed.append(call))
-    monkeypatch.setattr(zygote, "_now", lambda: 100.0)
+    monkeypatch.setattr(zygote, "boottime", lambda: 100.0)
     ours, theirs = socket.socketpair()
-    driver = os.pidfd_open(os.getpid())
-    with ours, socket.socket(socket.AF_UNIX) as listener:
+    process = subprocess.Popen(["sleep", str(int(LONG_S))])
+    started = start_time(process.pid)
+    assert started is not None
+    driver = ProcessHandle(process.pid, started)
+    with process, ours, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "held"))
         listener.listen(1)
         held = zygote._Held(b"state", 99.0, listener, driver, {})
         assert zygote._Zygote(theirs)._await_successor(held) is None
-    os.close(driver)
-    assert killed == [(driver, signal.SIGKILL)]
+        driver.close()
+        try:
+            assert process.wait(PATIENCE_S) == -signal.SIGKILL
+        finally:
+            process.kill()
 
 
 async def test_another_users_process_gets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,6 @@ import select
 import signal
 import socket
 import sys
-import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -40,9 +39,10 @@ from actors.own_modules import import_own
 from actors.rpc.codec import prepare
 from actors.rpc.security import check_peer_is_us
 from runtime.jobgraph.codec import decode
+from runtime.protocol.leader import boottime
 from runtime.spark.errors import WireError
 from runtime.spark.messages import Ready, Run, pack, prepare_messages, unpack_to_task
-from runtime.spark.process import die_with, start_time
+from runtime.spark.process import ProcessHandle, die_with
 from runtime.spark.spec import PreparedSpec, TaskSpec
 from runtime.spark.task.run import run_task
 from runtime.spark.wire import BlockingChannel, FrameReader, Message, encode
@@ -89,14 +89,14 @@ class _Held:
         state: from the former owner, for the successor.
         until: the end of the wait, in seconds of the clock that runs through suspend.
         listener: on which the successor connects.
-        driver: pidfd of the tasks' Spark driver; None if that has ended.
+        driver: the tasks' Spark driver; None if that has ended.
         controls: control sockets of the tasks, by pid.
     """
 
     state: bytes
     until: float
     listener: socket.socket
-    driver: int | None
+    driver: ProcessHandle | None
     controls: dict[int, int]
 
 
@@ -133,7 +133,12 @@ class _Zygote:
                 pass
 
     def _turn(self) -> bool:
-        readable, _, _ = select.select([self._owner.fileno(), self._wake_reading], [], [])
+        held = self._held
+        if held is not None and held.until <= boottime():
+            return False  # the owner stands still, and its jobs count it as lost
+        readable, _, _ = select.select(
+            [self._owner.fileno(), self._wake_reading], [], [], None if held is None else _LOOK_S
+        )
         if self._wake_reading in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_reading, 4096)
@@ -221,12 +226,14 @@ class _Zygote:
         """Keep the tasks that the owner has named for its successor, and end the others."""
         for pid in self._children - self._kept.keys():
             _kill_group(pid)
-        pid, started = order["driver"]
+        driver: ProcessHandle | None = None
+        with contextlib.suppress(ProcessLookupError):
+            driver = ProcessHandle(*order["driver"])
         self._held = _Held(
             order["state"],
             order["until"],
             socket.socket(fileno=listener),
-            _open_process(pid, started),
+            driver,
             self._kept,
         )
         self._kept = {}
@@ -240,16 +247,16 @@ class _Zygote:
         self._owner.close()
         candidate: socket.socket | None = None
         waiting: deque[Message] = deque()
-        while (left := held.until - _now()) > 0 and held.driver is not None:
+        while (left := held.until - boottime()) > 0 and held.driver is not None:
             asked = held.listener if candidate is None else candidate
             readable, _, _ = select.select(
-                [asked.fileno(), self._wake_reading, held.driver], [], [], min(left, _LOOK_S)
+                [asked.fileno(), self._wake_reading, held.driver.fileno()], [], [], min(left, _LOOK_S)
             )
             if self._wake_reading in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_reading, 4096)
                 self._reap()
-            if held.driver in readable:
+            if held.driver.fileno() in readable:
                 return None  # it has ended, and no task can continue without it
             if asked.fileno() not in readable:
                 continue
@@ -267,7 +274,7 @@ class _Zygote:
                 return self._become_adopted(held, candidate)
         if held.driver is not None:
             # Queries of the tasks run there. They would continue while the job runs elsewhere.
-            signal.pidfd_send_signal(held.driver, signal.SIGKILL)
+            held.driver.send_signal(signal.SIGKILL)
         return None
 
     def _introduce(self, held: _Held, left: float) -> socket.socket | None:
@@ -287,9 +294,10 @@ class _Zygote:
 
     def _become_adopted(self, held: _Held, owner: socket.socket) -> Message:
         ended = [[pid, self._ended[pid]] for pid in held.controls if pid in self._ended]
-        for descriptor in (*held.controls.values(), held.driver):
-            assert descriptor is not None
+        for descriptor in held.controls.values():
             os.close(descriptor)
+        if held.driver is not None:
+            held.driver.close()
         held.listener.close()
         owner.settimeout(None)
         self._owner, self._reader, self._held = owner, FrameReader(), None
@@ -306,22 +314,6 @@ class _Zygote:
 def _kill_group(leader: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-
-
-def _now() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _open_process(pid: int, started: int) -> int | None:
-    """Return a pidfd of the process with that start time; None if it has ended."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    if start_time(pid) == started:
-        return descriptor
-    os.close(descriptor)
-    return None
 
 
 def _received(candidate: socket.socket) -> bytes:
