@@ -11,6 +11,8 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from actors.errors import AuthenticationError
 from runtime.protocol.leader import boottime
 from runtime.spark.errors import WireError
 from runtime.spark.messages import Note
-from runtime.spark.process import ProcessHandle, start_time
+from runtime.spark.process import start_time
 from runtime.spark.task import zygote, zygote_client
 from runtime.spark.task.zygote_client import HELD, HeldZygote, TaskProcess, Zygote
 from runtime.spark.wire import encode
@@ -311,22 +313,19 @@ async def test_the_socket_may_have_a_long_path(scene: Scene) -> None:
 
 
 def test_when_the_time_is_over_the_driver_ends_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the former owner, which has left everything, still lives."""
     monkeypatch.setattr(zygote, "boottime", lambda: 100.0)
+    killed: list[int] = []
     ours, theirs = socket.socketpair()
-    process = subprocess.Popen(["sleep", str(int(LONG_S))])
-    started = start_time(process.pid)
-    assert started is not None
-    driver = ProcessHandle(process.pid, started)
-    with process, ours, socket.socket(socket.AF_UNIX) as listener:
+    with ours, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "held"))
         listener.listen(1)
-        held = zygote._Held(b"state", 99.0, listener, driver, {})
-        assert zygote._Zygote(theirs)._await_successor(held) is None
-        driver.close()
-        try:
-            assert process.wait(PATIENCE_S) == -signal.SIGKILL
-        finally:
-            process.kill()
+        driver: Any = SimpleNamespace(fileno=listener.fileno, send_signal=killed.append)
+        left = zygote._Zygote(theirs)
+        left._held = zygote._Held(b"state", 99.0, listener, driver, {})
+        assert not left._turn()
+        assert left._await_successor(left._held) is None
+    assert killed == [signal.SIGKILL]
 
 
 async def test_another_users_process_gets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ MUTANTS = (
         _ZYGOTE,
         "            return False  # the owner stands still, and its jobs count it as lost\n",
         "            pass\n",
-        (f"{_HANDED}::test_an_owner_that_stands_still_after_it_has_left_its_tasks_keeps_them_no_longer",),
+        (f"{_HANDED}::test_when_the_time_is_over_the_driver_ends_too",),
     ),
     Mutant(
         "driver-without-an-owner",
