@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from runtime.spark.driver.java import find_java
+from tests.older_java import older_java
 from tests.rest_client import RestClient
 from tests.waiting import PATIENCE_S
 
@@ -21,6 +21,11 @@ OPENED = ("java.lang", "java.util", "java.net", "java.io", "java.nio")
 """What Flink has to see of Java's own packages."""
 
 _STACK_FRAME = re.compile(r"\s+(at \S+\(|\.\.\. \d+ more)")
+
+
+def flink_java() -> Path:
+    """The program `java` for Flink, which uses the security manager that Java 24 has taken away."""
+    return older_java() / "bin" / "java"
 
 
 def flink_home() -> Path | None:
@@ -74,7 +79,7 @@ class FlinkClient:
 
     def __call__(self, *arguments: str) -> Said:
         """One command, to its end."""
-        java = [find_java(None).executable, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
+        java = [str(flink_java()), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
         opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED]
         environment = {**os.environ, "FLINK_CONF_DIR": str(self._configuration)}
         environment.pop("FLINK_REST_CLIENT_HEADERS", None)

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import pyspark
 
-from runtime.spark.driver.java import find_java
-from tests.flink_package import OPENED, flink_home
+from tests.flink_package import OPENED, flink_home, flink_java
 from tests.rest_client import RestClient
 
 TOTAL = "499500"
@@ -128,7 +127,7 @@ def flink_session(directory: Path) -> Iterator[FlinkSession | None]:
         (directory / "config.yaml").write_text(CONFIGURATION.format(rpc=rpc, rest=rest, directory=directory))
     jars = ":".join(map(str, sorted((home / "lib").glob("*.jar"))))
     opened = (f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED)
-    java = [find_java().executable, *opened, f"-Djava.io.tmpdir={directory}", "-Xmx768m", "-cp", jars]
+    java = [str(flink_java()), *opened, f"-Djava.io.tmpdir={directory}", "-Xmx768m", "-cp", jars]
     environ = {**os.environ, "FLINK_CONF_DIR": str(directory)}
     job = _compile(directory, jars)
     with contextlib.ExitStack() as stack:
@@ -160,7 +159,7 @@ def _compile(directory: Path, jars: str) -> Path:
     source.write_text(SOURCE)
     spark = Path(pyspark.__file__).parent / "jars"
     compiler = ":".join(str(jar) for name in ("janino", "commons-compiler") for jar in spark.glob(f"{name}-*.jar"))
-    janino = [find_java().executable, "-cp", compiler, "org.codehaus.commons.compiler.samples.CompilerDemo"]
+    janino = [str(flink_java()), "-cp", compiler, "org.codehaus.commons.compiler.samples.CompilerDemo"]
     command = [*janino, "-d", str(directory), "-classpath", jars, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

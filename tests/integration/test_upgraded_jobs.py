@@ -30,6 +30,7 @@ from tests.cluster_harness import Cluster, await_value
 from tests.job_files import write_job
 from tests.json_output import parsed
 from tests.streaming_rows import Source, files_of, rows_of, rows_so_far
+from tests.waiting import PATIENCE_S
 
 # As that of test_checkpoints, with a mark of its version; the marks are lines of the files of each version.
 STREAM = """\
@@ -165,9 +166,11 @@ def test_an_upgrade_whose_command_is_killed_is_finished(cluster: Cluster, tmp_pa
     assert stream.state == "RUNNING"
     gate.touch()
     await_value(stream.stands_by)
-    stream.source.write(2)
-    words = "job", "upgrade", "--json", stream.job_id
-    done = parsed(("job", "upgrade"), cluster.run(*words).stdout)
+    words = cluster.command("job", "upgrade", "--json", stream.job_id)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        await_value(lambda: process.poll() is not None or stream.state == "FINISHED")
+        stream.source.write(2)  # for the first batch of the new version
+        done = parsed(("job", "upgrade"), process.communicate(timeout=PATIENCE_S)[0])
     assert (done["outcome"], done["upgraded_from"]) == ("upgraded", stream.job_id)
     assert cluster.job(done["job_id"])["upgraded_from"] == stream.job_id
     assert stream.end(done["job_id"]).keys() == {"blue", "green"}
