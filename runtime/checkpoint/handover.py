@@ -19,8 +19,18 @@ from runtime.checkpoint.errors import SnapshotError
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
 
-LOOK_S = 0.02
-"""Seconds between two looks for the file."""
+SOON_S = 600.0
+"""Seconds within which the former job is expected to end. If the command was killed, it may be repeated days later."""
+
+LATER_S = 1.0
+"""Seconds between two looks after that."""
+
+_LOOK_S = 0.02
+
+
+def pause_s(waited_s: float, look_s: float = _LOOK_S) -> float:
+    """Return the seconds until the next look at what the former job leaves, after so many seconds of waiting."""
+    return look_s if waited_s < SOON_S else LATER_S
 
 
 def handover_file(job_directory: Path) -> Path:

@@ -34,6 +34,7 @@ from runtime.checkpoint.coordinator import (
     TriggerTasks,
 )
 from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.handover import pause_s
 from runtime.checkpoint.retained import PREFIX, write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
 from runtime.feature_level import FeatureLevel, Format, can_read, lowest_level, readable_versions
@@ -189,8 +190,10 @@ class JobCheckpoints:
             self._taking_over = self._endpoint.spawn(self._take_over(settings), "taking over the state of a job")
 
     async def _take_over(self, settings: SavepointRestoreSettings) -> None:
-        while not await self._has_ended(JobID(settings.after)):  # noqa: ASYNC110  # of another process
-            await asyncio.sleep(LOOK_S)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while not await self._has_ended(JobID(settings.after)):
+            await asyncio.sleep(pause_s(loop.time() - begun, LOOK_S))
         try:
             self._restores.initial = await self._endpoint.run_blocking(self._savepoints.take_over, settings)
         except (CheckpointError, OSError) as error:

@@ -23,7 +23,7 @@ from conf.files import make_private
 from runtime.checkpoint import remote_files
 from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
-from runtime.checkpoint.handover import read_handover
+from runtime.checkpoint.handover import LATER_S, SOON_S, pause_s, read_handover
 from runtime.checkpoint.remote_savepoint import dispose_at, verify_at
 from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
 from runtime.checkpoint.savepoint import SavepointJob, read_savepoint, verify_savepoint, write_savepoint
@@ -1139,6 +1139,10 @@ async def test_a_job_fails_whose_former_job_has_left_no_savepoint(job: Job) -> N
             await asyncio.sleep(0.01)
     assert f"job {FORMER} has ended without the savepoint" in job.failures[0]
     assert read_handover(Path(restore.pending)) is None
+
+
+def test_a_job_that_stands_by_for_long_looks_less_often() -> None:
+    assert pause_s(0.0) == pause_s(SOON_S - 1) < pause_s(SOON_S) == pause_s(1e9) == LATER_S
 
 
 async def test_a_job_that_stands_by_can_be_cancelled(job: Job) -> None:

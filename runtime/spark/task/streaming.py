@@ -515,15 +515,16 @@ class StreamingQueries:
 
     def _await_former_job(self) -> None:
         """Wait until the job whose state this one takes over has ended; raises SnapshotError."""
-        from runtime.checkpoint.handover import LOOK_S, read_handover
+        from runtime.checkpoint.handover import pause_s, read_handover
 
         with self._taking_over:
             begin_with = self._begin_with
             if begin_with is None or not begin_with.pending:
                 return
             self._tell(StandsBy())
+            begun = time.monotonic()
             while (found := read_handover(Path(begin_with.pending))) is None:
-                time.sleep(LOOK_S)
+                time.sleep(pause_s(time.monotonic() - begun))
             self._begin_with = found
 
     def _tell_failed(self, name: str, error: BaseException) -> None:
