@@ -213,7 +213,8 @@ def test_rows_are_right_although_a_side_is_killed_during_the_cut_over(
         assert (side, "was not stopped" in str(done)) == ("former", True), done
         working, versions = stream.job_id, {"blue"}
     else:
-        assert done.outcome == ("returned" if side == "new" else "upgraded")
+        # It waits for rows if the former version has committed all of them before it was stopped.
+        assert done.outcome in (("returned",) if side == "new" else ("upgraded", "waiting"))
         working, versions = done.job_id, {"blue"} if side == "new" else {"blue", "green"}
     assert stream.end(working).keys() == versions
 
