@@ -192,7 +192,7 @@ class JobCheckpoints:
     async def _take_over(self, settings: SavepointRestoreSettings) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        while not await self._has_ended(JobID(settings.after)):
+        while not await self._has_ended(JobID(settings.after)):  # noqa: ASYNC110  # of another process
             await asyncio.sleep(pause_s(loop.time() - begun, LOOK_S))
         try:
             self._restores.initial = await self._endpoint.run_blocking(self._savepoints.take_over, settings)
