@@ -2,7 +2,7 @@
 
 A part is the master of a host or its TaskExecutors. `upgrade_part` runs on the host itself. It ends a master in good
 order, and starts it again from the other environment. The process that keeps the TaskExecutors of a host continues in
-the other environment, and its TaskExecutors are exchanged as those of a cluster on one host. `upgrade_hosts` runs it by
+the other environment. Then they are exchanged as those of a cluster on one host. `upgrade_hosts` runs it by
 ssh on each host that ``masters`` and ``workers`` name: standbys, then the leading master, then the TaskExecutors.
 
 The plan follows from the present state of the hosts. So an interrupted upgrade continues when it is run again.
@@ -227,7 +227,7 @@ def upgrade_part(
                 after = part.state_of((exchange.together if is_whole else exchange.one_by_one)(whole, steps))
                 check_exchanged(steps[-1], state, after, target, own)
                 plan = plan_upgrade(after, target, own)
-        if choices.rollback:
+        if choices.rollback and not choices.masters_only:  # else the TaskExecutors follow
             part.directory.upgraded_from.unlink(missing_ok=True)
     return target, steps, plan
 
@@ -285,7 +285,7 @@ class _Exchange:
 
 
 def _move_keeper(directory: ClusterDirectory, environment: Environment, patience_s: float) -> None:
-    """Have the process that keeps a host's TaskExecutors continue in another environment; they run on meanwhile.
+    """Have the process that keeps a host's TaskExecutors continue in another environment; they run on.
 
     Raises:
         ClusterError: it does not.
