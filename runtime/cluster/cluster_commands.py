@@ -445,6 +445,7 @@ def _upgrade_hosts(
     options = ["--to", str(to.absolute())] if to is not None else []
     options += ["--rollback"] if choices.rollback else []
     options += ["--yes"] if is_accepted else []
+    options += ["--masters-only"] if choices.masters_only else []
     options += ["--drain-timeout", f"{choices.drain_timeout_s:g} s"]
     parameters = click.get_current_context().params
     left = "hosts that have been exchanged stay so; run the command again for the rest"

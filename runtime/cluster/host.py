@@ -4,6 +4,9 @@
 
 `understudy start --role task-executor` starts it. It keeps ``taskmanager.count`` workers running. It ends if one of
 them was not registered within ``taskmanager.registration.timeout`` (as Flink's TaskManager does).
+
+An upgrade may order that it continues in the environment of another release: by the file `Successor`, and SIGHUP. It
+then becomes that program by `exec`, and finds its workers running by their claims.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ from actors.receptionist import PATH as RECEPTIONIST_PATH
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, JobManagerOptions, TaskManagerOptions
-from runtime.cluster.host_processes import Report
-from runtime.cluster.supervisor import own_supervisor, process_child
+from runtime.cluster.host_processes import HOST, Report
+from runtime.cluster.supervisor import become, own_supervisor, process_child
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
-from runtime.taskexecutor.worker_files import REGISTERED, RegistrationState
+from runtime.taskexecutor.worker_files import REGISTERED, RegistrationState, Successor
 
 logger = logging.getLogger(__name__)
 
@@ -70,16 +73,36 @@ async def all_registered(context: ComponentContext) -> None:
         await asyncio.sleep(CHECK_INTERVAL_S)
 
 
-async def _serve(context: ComponentContext, report: Report) -> None:
+def _continue_elsewhere(directory: ClusterDirectory, lock: ClusterLock) -> None:
+    """Become this host's process in another environment; return only if none was ordered, or it cannot be run."""
+    successor = Successor.take(directory.root, os.getpid())
+    if successor is None:
+        return
+    if not os.access(successor.python, os.X_OK):
+        logger.error("this process stays as it is: %s cannot be run", successor.python)
+        return
+    logger.info("this process becomes that of %s", successor.python)
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (nobody, lock.descriptor):
+        os.set_inheritable(descriptor, True)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: a second order would end a program that just starts
+    become(successor, HOST, (str(directory.root), str(nobody), str(lock.descriptor)))
+
+
+async def _serve(context: ComponentContext, report: Report, lock: ClusterLock) -> None:
     loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_requested.set)
+    loop.add_signal_handler(signal.SIGHUP, _continue_elsewhere, context.directory, lock)
     supervisor = own_supervisor(lambda child, pid: None)
     registering, stopped = loop.create_task(all_registered(context)), loop.create_task(stop_requested.wait())
     try:
         for index in range(context.configuration.get(TaskManagerOptions.COUNT)):
             name = worker_name(context.configuration, index)
-            await supervisor.add(process_child(context, name, "worker", "runtime.cluster.worker", (str(index), name)))
+            claim = context.directory.claim(name)
+            claim.try_acquire()
+            words = str(index), name
+            await supervisor.add(process_child(context, name, "worker", "runtime.cluster.worker", words, claim))
         report.send(address=context.configuration.get(ClusterOptions.HOST))
         await asyncio.wait((registering, stopped), return_when=asyncio.FIRST_COMPLETED)
         if registering.done():
@@ -95,7 +118,7 @@ def main() -> int:
     """Run until stopped; return exit status 0, or 1 if it could not start or was not registered in time."""
     directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
     try:
-        with ClusterLock.handed(directory.lock_file, int(sys.argv[3]), exclusive=True):
+        with ClusterLock.handed(directory.lock_file, int(sys.argv[3]), exclusive=True) as lock:
             configuration = Configuration.read(directory.configuration_file)
             claim = directory.claim(NAME)
             claim.try_acquire()
@@ -110,7 +133,7 @@ def main() -> int:
                 get(JobManagerOptions.RPC_PORT),
                 RECEPTIONIST_PATH,
             )
-            asyncio.run(_serve(ComponentContext(configuration, directory, system), report))
+            asyncio.run(_serve(ComponentContext(configuration, directory, system), report, lock))
             claim.forget()
             directory.clean()
     except (ClusterError, ConfigurationError, OSError) as error:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from actors import Actor, ActorProcessDied, ActorRef, Backoff, Directive, OneForOneStrategy, Props, message
 from actors.address import ActorAddress
@@ -24,6 +24,7 @@ from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, wait_for_process, wait_readable
 from runtime.environment.descriptor import ProcessRecord
 from runtime.protocol.master import WorkerProcess
+from runtime.taskexecutor.worker_files import Successor
 
 logger = logging.getLogger(__name__)
 
@@ -318,6 +319,17 @@ def start_process(
         os.close(waiting)
         os.close(letting_go)
     return process
+
+
+def become(environment: Successor, module: str, arguments: Sequence[str]) -> NoReturn:
+    """Continue as a program of another environment: the same process, with the same children. Raises OSError."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    os.execve(  # noqa: S606  # this process's own program
+        environment.python,
+        [environment.python, "-P", "-m", module, *arguments],
+        {**os.environ, "PYTHONPATH": environment.path},
+    )
 
 
 def await_gate() -> None:

@@ -34,7 +34,6 @@ from conf.values import Duration
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_locally
 from runtime.cluster.host_processes import MEMBER, ClusterStartError, await_condition, fixed_workers
-from runtime.cluster.supervisor import WORKER_PREFIX
 from runtime.cluster.upgrade_environment import (
     PROBE_S,
     Environment,
@@ -170,14 +169,15 @@ def upgrade(
         if to is not None and _is_wheel(to):
             to = install_wheel(configuration, directory, Wheel.read(to), say, choices, is_accepted=is_accepted)
         environment, target = choose_target(directory, to, choices)
-        masters = Masters(directory, environment, claim, Configuration.read(directory.configuration_file))
+        running = Configuration.read(directory.configuration_file)
+        masters = Masters(directory, environment, claim, running)
         masters.await_started()
         if _ended_master(directory, claim) and not directory.heads():  # the only one: no other can be asked
             say(f"starting the master that an interrupted upgrade has ended, with {target.release}")
             masters.exchange("")
         with connect_locally(configuration) as client:
             state, has_all = observe(client, directory), choices.masters_only
-            workers = Workers(client, directory, masters, say, choices, environment, target)
+            workers = Workers(client, directory, running, say, choices, environment, target)
             while True:
                 check_upgrade(state, target)
                 plan = plan_upgrade(state, target, choices)
@@ -188,7 +188,7 @@ def upgrade(
                 if step is None:
                     break
                 check_interruption(plan, is_accepted=is_accepted)
-                say(_progress(step, len(done) + 1, len(done) + len(plan.steps)))
+                say(progress(step, len(done) + 1, len(done) + len(plan.steps)))
                 if _is_master(step, state):
                     if step.pid:
                         FormerEnvironment.keep(directory, step, state)
@@ -267,7 +267,7 @@ def _is_master(step: PlannedProcess, state: ClusterState) -> bool:
     return step.process not in {worker.name for worker in state.task_executors}
 
 
-def _progress(step: PlannedProcess, number: int, total: int) -> str:
+def progress(step: PlannedProcess, number: int, total: int) -> str:
     verb = "exchanging" if step.pid else "starting"
     was = f" (process {step.pid}, {step.version or 'unknown version'})" if step.pid else ""
     return f"{number} of {total}: {verb} {step.process}{was}; {step.effect}"
@@ -553,8 +553,8 @@ class Workers:
 
     Args:
         client: of the cluster.
-        directory: of the cluster.
-        masters: of the cluster.
+        directory: of the cluster, or of one host's part.
+        configuration: with which that runs.
         say: called with what it waits for.
         choices: of the operator.
         environment: of the other release.
@@ -565,7 +565,7 @@ class Workers:
         self,
         client: ClusterClient,
         directory: ClusterDirectory,
-        masters: Masters,
+        configuration: Configuration,
         say: Say,
         choices: UpgradeChoices,
         environment: Environment,
@@ -575,7 +575,9 @@ class Workers:
         self._target = target
         self._client = client
         self._directory = directory
-        self._masters = masters
+        self._configuration = configuration
+        self._start_timeout_s = configuration.get(ClusterOptions.START_TIMEOUT)
+        self._stop_timeout_s = configuration.get(ClusterOptions.STOP_TIMEOUT)
         self._say = say
         self._choices = choices
         self._missing_since: dict[str, float] = {}
@@ -588,8 +590,8 @@ class Workers:
         Raises:
             ClusterError: that takes longer than ``cluster.start-timeout``.
         """
-        wanted = _kept_workers(Configuration.read(self._directory.configuration_file))
-        deadline = time.monotonic() + self._masters.start_timeout_s
+        wanted = _kept_workers(self._configuration)
+        deadline = time.monotonic() + self._start_timeout_s
         while len(state.task_executors) < wanted:
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -615,7 +617,7 @@ class Workers:
         found = self._directory.claim(step.process).living()
         if found is None:  # it has just ended, and registers again
             since = self._missing_since.setdefault(step.process, time.monotonic())
-            if time.monotonic() - since > self._masters.start_timeout_s:
+            if time.monotonic() - since > self._start_timeout_s:
                 raise ClusterError(
                     f"{step.process} is registered, and no process of it runs on this host",
                     "run the upgrade on its host, or leave the TaskExecutors with --masters-only",
@@ -625,7 +627,7 @@ class Workers:
         if self._target.drains and (left := self._vacate(step)) is not DrainResult.IDLE:
             return left is DrainResult.HANDED_OVER
         signal_process(record.pid, signal.SIGTERM, record.is_alive)
-        if not await_condition(lambda: not record.is_alive(), self._masters.stop_timeout_s):
+        if not await_condition(lambda: not record.is_alive(), self._stop_timeout_s):
             raise ClusterError(
                 f"{step.process} (process {record.pid}) has not ended within cluster.stop-timeout after SIGTERM",
                 f"see {self._directory.log}/{step.process}-runner.log; end it, and run the upgrade again",
@@ -634,7 +636,7 @@ class Workers:
 
     def _vacate(self, step: PlannedProcess) -> DrainResult:
         """Wait until no job uses a TaskExecutor, or it has handed its tasks over, or another process has its name."""
-        patience_s = self._masters.start_timeout_s
+        patience_s = self._start_timeout_s
         handing_over = HandingOver(
             self._client, self._directory, self._environment, self._target, step, patience_s, self._say
         )
@@ -682,7 +684,7 @@ class HandingOver:
         say: Say,
     ) -> None:
         self._client = client
-        self._worker = directory.taskmanager(int(step.process.removeprefix(WORKER_PREFIX)))
+        self._worker = directory.taskmanager(int(step.process.rpartition("-")[2]))
         self._environment = environment
         self._target = target
         self._step = step

@@ -1,8 +1,9 @@
 """Upgrading a cluster on several hosts: one host's part, and all parts over ssh, one after the other.
 
-A part is the master of a host or its TaskExecutors. `upgrade_part` runs on the host itself: it ends the part in good
-order, and starts it again from the other environment. TaskExecutors are drained first. `upgrade_hosts` runs it by ssh
-on each host that ``masters`` and ``workers`` name: standbys, then the leading master, then the TaskExecutors.
+A part is the master of a host or its TaskExecutors. `upgrade_part` runs on the host itself. It ends a master in good
+order, and starts it again from the other environment. The process that keeps the TaskExecutors of a host continues in
+the other environment. Then they are exchanged as those of a cluster on one host. `upgrade_hosts` runs it by
+ssh on each host that ``masters`` and ``workers`` name: standbys, then the leading master, then the TaskExecutors.
 
 The plan follows from the present state of the hosts. So an interrupted upgrade continues when it is run again.
 """
@@ -10,7 +11,9 @@ The plan follows from the present state of the hosts. So an interrupted upgrade 
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,8 +28,9 @@ from conf.configuration import Configuration
 from conf.options import ClusterOptions, EnvironmentOptions, TaskManagerOptions
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_by_redis
+from runtime.cluster.host import NAME as KEEPER
 from runtime.cluster.host import worker_name
-from runtime.cluster.host_processes import ClusterStartError
+from runtime.cluster.host_processes import ClusterStartError, await_condition
 from runtime.cluster.roles import Role, role_configuration
 from runtime.cluster.session import leave_cluster
 from runtime.cluster.ssh import HostRole, refuse_secrets, roles_of_hosts, ssh_command
@@ -36,10 +40,12 @@ from runtime.cluster.upgrade import (
     Drain,
     DrainResult,
     Say,
+    Workers,
     check_exchanged,
     choose_target,
     exclusive,
     observe,
+    progress,
     settled,
 )
 from runtime.cluster.upgrade_environment import PROBE_S, Environment, FormerEnvironment
@@ -52,13 +58,16 @@ from runtime.cluster.upgrade_plan import (
     UpgradeRefusedError,
     check_interruption,
     check_upgrade,
+    is_restarted_whole,
     plan_upgrade,
 )
-from runtime.environment.claims import Claim
+from runtime.environment.claims import Claim, is_claimed
 from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
+from runtime.process_signals import signal_process
 from runtime.protocol.leader import DISPATCHER
+from runtime.taskexecutor.worker_files import Successor
 
 ANSWER_S = 180.0
 ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
@@ -212,19 +221,13 @@ def upgrade_part(
             if steps:
                 check_order(part.role, client.status().version, target)
                 check_interruption(plan, is_accepted=is_accepted)
-                for number, step in enumerate(steps, 1):
-                    say(f"{number} of {len(steps)}: exchanging {step.process} (process {step.pid}); {step.effect}")
                 FormerEnvironment.keep(part.directory, steps[0], state)
-                running = part.running()
-                patience_s = running.get(ClusterOptions.START_TIMEOUT)
-                if part.role is Role.TASK_EXECUTOR and target.drains:
-                    drain_all(client, steps, patience_s, choices, say)
-                _restart(part, environment, running, say)
-                moved = steps if part.role is Role.TASK_EXECUTOR else ()
-                after = part.state_of(settled(client, part.directory, whole, patience_s, *moved))
+                exchange = _Exchange(client, part, environment, target, choices, say)
+                is_whole = part.role is Role.MASTER or is_restarted_whole(state, target)
+                after = part.state_of((exchange.together if is_whole else exchange.one_by_one)(whole, steps))
                 check_exchanged(steps[-1], state, after, target, own)
                 plan = plan_upgrade(after, target, own)
-        if choices.rollback:
+        if choices.rollback and not choices.masters_only:  # else the TaskExecutors follow
             part.directory.upgraded_from.unlink(missing_ok=True)
     return target, steps, plan
 
@@ -239,6 +242,87 @@ def drain_all(
             gone = steps[results.index(DrainResult.GONE)].process
             raise ClusterError(f"{gone} has ended meanwhile", "run the upgrade again once it is registered")
         time.sleep(POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """The exchange of a part's processes; for its arguments see `upgrade_part`."""
+
+    client: ClusterClient
+    part: Part
+    environment: Environment
+    target: Target
+    choices: UpgradeChoices
+    say: Say
+
+    def together(self, whole: ClusterState, steps: Sequence[PlannedProcess]) -> ClusterState:
+        """End all processes of the part, TaskExecutors without tasks, and start them again; return the state after."""
+        for number, step in enumerate(steps, 1):
+            self.say(progress(step, number, len(steps)))
+        running, part = self.part.running(), self.part
+        patience_s = running.get(ClusterOptions.START_TIMEOUT)
+        if part.role is Role.TASK_EXECUTOR and self.target.drains:
+            drain_all(self.client, steps, patience_s, self.choices, self.say)
+        _restart(part, self.environment, running, self.say)
+        moved = steps if part.role is Role.TASK_EXECUTOR else ()
+        return settled(self.client, part.directory, whole, patience_s, *moved)
+
+    def one_by_one(self, whole: ClusterState, steps: Sequence[PlannedProcess]) -> ClusterState:
+        """Exchange the TaskExecutors of the part one after the other; return the state after.
+
+        The process that keeps them comes first: it starts one that ends by itself in the other environment.
+        """
+        running, directory = self.part.running(), self.part.directory
+        patience_s = running.get(ClusterOptions.START_TIMEOUT)
+        _move_keeper(directory, self.environment, patience_s)
+        workers = Workers(self.client, directory, running, self.say, self.choices, self.environment, self.target)
+        for number, step in enumerate(steps, 1):
+            self.say(progress(step, number, len(steps)))
+            while not workers.exchange(step):
+                time.sleep(POLL_S)  # it has ended by itself, and registers again
+            whole = settled(self.client, directory, whole, patience_s, step)
+        return whole
+
+
+def _move_keeper(directory: ClusterDirectory, environment: Environment, patience_s: float) -> None:
+    """Have the process that keeps a host's TaskExecutors continue in another environment; they run on.
+
+    Raises:
+        ClusterError: it does not.
+    """
+    claim = directory.claim(KEEPER)
+    found = claim.living()
+    remedy = f"see {directory.log / KEEPER}.log, and run the upgrade again"
+    if found is None:
+        raise ClusterError("the process that keeps the TaskExecutors of this host has just ended", remedy)
+    keeper = found[0]
+    Successor(keeper.pid, str(environment.python), environment.path).write(directory.root)
+    signal_process(keeper.pid, signal.SIGHUP, keeper.is_alive)
+
+    def serves() -> bool:
+        return not keeper.is_alive() or (_program_of(keeper.pid) == str(environment.python) and is_claimed(claim.path))
+
+    if not await_condition(serves, patience_s):
+        raise ClusterError(
+            f"the process that keeps the TaskExecutors of this host ({keeper.pid}) does not continue from "
+            f"{environment.python}",
+            remedy,
+        )
+    if not keeper.is_alive():
+        raise ClusterStartError(
+            f"the process that keeps the TaskExecutors of this host has ended; it was to continue from "
+            f"{environment.python}",
+            f"see {directory.log / KEEPER}.out; `understudy stop --role task-executor` and `start --role "
+            "task-executor` start them again",
+        )
+
+
+def _program_of(pid: int) -> str:
+    """Return the first word of a process's command line; empty if it has ended."""
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0])
+    except OSError:
+        return ""
 
 
 def _restart(part: Part, environment: Environment, running: Configuration, say: Say) -> None:

@@ -418,17 +418,26 @@ def next_drain_step(found: DrainedTaskExecutor, waited_s: float, timeout_s: floa
     return DrainStep.MOVE
 
 
-def hand_over_obstacles(worker: RunningTaskExecutor, target: Target, *, is_part: bool = False) -> tuple[Obstacle, ...]:
+def is_restarted_whole(state: ClusterState, target: Target) -> bool:
+    """Return whether the TaskExecutors of a host are restarted together, with the process that keeps them.
+
+    That of 0.1.0 can neither continue in another environment, nor take over workers that run.
+
+    Args:
+        state: of one host's part of a cluster.
+        target: the other installation.
+    """
+    return state.is_part and (not target.adopts or any(worker.report is None for worker in state.task_executors))
+
+
+def hand_over_obstacles(worker: RunningTaskExecutor, target: Target) -> tuple[Obstacle, ...]:
     """Return what keeps a TaskExecutor from handing its tasks over to one of another installation; empty for nothing.
 
     Args:
         worker: the TaskExecutor.
         target: the other installation. `check_upgrade` has compared its Spark.
-        is_part: see `ClusterState`.
     """
     report = worker.report
-    if is_part:
-        return (Obstacle("the processes of a host are restarted together"),)
     if report is None:
         return (Obstacle(f"{worker.release} hands no tasks over"),)
     if report.version not in target.adopts:
@@ -501,7 +510,9 @@ def _exchange_worker(
 
 
 def _lasting_obstacles(worker: RunningTaskExecutor, state: ClusterState, target: Target) -> tuple[Obstacle, ...]:
-    return lasting(hand_over_obstacles(worker, target, is_part=state.is_part))
+    if is_restarted_whole(state, target):
+        return (Obstacle("0.1.0 restarts the TaskExecutors of a host together"),)
+    return lasting(hand_over_obstacles(worker, target))
 
 
 def _job(

@@ -32,7 +32,7 @@ from runtime.cluster.leftovers import (
     own_children,
     remove_abandoned_sockets,
 )
-from runtime.cluster.supervisor import Child, Running, await_gate, own_supervisor, wait_for_exit
+from runtime.cluster.supervisor import Child, Running, await_gate, become, own_supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, bound_outputs, log_config
 from runtime.spark.driver.adopted import AdoptedDriver
 from runtime.spark.driver.api import DriverInfo, SparkDriver, info_file
@@ -125,13 +125,7 @@ class TaskManagerRunner:
             return
         logger.info("this worker becomes that of %s", successor.python)
         await asyncio.get_running_loop().run_in_executor(self._system_thread, self._system.shutdown)
-        for handler in logging.getLogger().handlers:
-            handler.flush()
-        os.execve(  # noqa: S606  # this process's own program
-            successor.python,
-            [successor.python, "-P", "-m", "runtime.cluster.worker", *sys.argv[1:]],
-            {**os.environ, "PYTHONPATH": successor.path},
-        )
+        become(successor, "runtime.cluster.worker", sys.argv[1:])
 
     async def _inherited_driver(self) -> LocalDriver | None:
         """Return the driver that this process has started as the worker of another release; None if there is none.

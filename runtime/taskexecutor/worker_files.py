@@ -82,10 +82,12 @@ class DriverUser:
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """The environment in which a worker continues after the end of its TaskExecutor, as an upgrade has ordered.
+    """The environment in which a process continues, as an upgrade has ordered.
+
+    A worker does so after the end of its TaskExecutor, and the process that keeps a host's workers at once.
 
     Args:
-        task_executor: process id of the TaskExecutor whose end is meant.
+        task_executor: process id of the TaskExecutor whose end is meant; or of the host's process.
         python: the interpreter.
         path: directories of packages, as in ``PYTHONPATH``.
     """

@@ -9,14 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from runtime import __version__
 from runtime.spark.driver.java import find_java
-from tests.cluster_harness import GROUPS, ROOT, Cluster
+from tests.cluster_harness import GROUPS, ROOT, Cluster, await_value
 from tests.fakes.redis_server import RedisServer, redis_server  # noqa: F401  # a fixture
 from tests.fakes.sshd import find_sshd, running_sshd, unused_port
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import PAUSED, TRIVIAL, write_job
 from tests.json_output import parsed
 from tests.next_release import VERSION, make_environment, make_next_release
 from tests.waiting import PATIENCE_S
@@ -51,10 +52,25 @@ def upgrade(conf: Path, *arguments: str) -> dict[tuple[str, str], tuple[bool, st
 
 
 def upgrade_there_and_back(conf: Path, scratch: Path) -> None:
-    """Upgrade the hosts to another release, and the master back; a job runs on each mixture."""
+    """Upgrade the hosts to another release and back; a job runs on each mixture, and another one all the time."""
     environment = make_environment(scratch / "venv", make_next_release(scratch / "next"))
     to = f"--to={environment}"
-    job = write_job(scratch, TRIVIAL)
+    job, gate = write_job(scratch, TRIVIAL), scratch / "gate"
+    waiting = write_job(scratch, PAUSED, "waiting.py")
+    held = command(conf, "job", "run", "--detach", str(waiting), str(gate)).stdout.strip()
+    part = Cluster(scratch / "run" / "task-executor")
+    await_value(Path(f"{gate}.began").exists)
+
+    def kept() -> tuple[list[int], list[str]]:
+        """The process that keeps the TaskExecutors, a worker and the other job's task; programs of the first two."""
+        found = parsed(("job", "info"), command(conf, "job", "info", "--json", held).stdout)
+        assert (found["state"], found["restarts"]) == ("RUNNING", 0), found
+        processes = {pid: psutil.Process(pid).cmdline() for pid in part.processes()}
+        own = {
+            module: next(pid for pid, words in processes.items() if f"runtime.cluster.{module}" in words)
+            for module in ("host", "worker")
+        }
+        return [*own.values(), *part.tasks_of(held)], [processes[pid][0] for pid in own.values()]
 
     def versions() -> tuple[str, str]:
         assert command(conf, "job", "run", str(job)).stdout == "sum 499500\n"
@@ -80,15 +96,24 @@ def upgrade_there_and_back(conf: Path, scratch: Path) -> None:
         assert (refused.returncode, says in refused.stderr) == (1, True), refused.stderr
     assert versions() == (__version__, __version__)
 
+    before, old = kept()
     done = upgrade(conf, "--yes", to)
     assert [detail for _, detail, _ in done.values()][:2] == ["exchanged", "exchanged"], done
     assert versions() == (VERSION, VERSION)
+    new = str(environment / "bin" / "python")
+    assert kept() == (before, [new, new]) != (before, old), "all were handed over"
     again = upgrade(conf, to)
     assert [detail for _, detail, _ in again.values()][:2] == ["runs it already", "runs it already"]
 
     back = command(conf, "cluster", "upgrade", "--hosts", "--rollback", "--masters-only", "--yes")
     assert back.returncode == 0, back.stderr
     assert versions() == (__version__, VERSION)
+    done = upgrade(conf, "--rollback")
+    assert [detail for _, detail, _ in done.values()][:2] == ["runs it already", "exchanged"], done
+    assert versions() == (__version__, __version__)
+    assert kept() == (before, old), "and handed back"
+    gate.touch()
+    await_value(lambda: "FINISHED" in command(conf, "job", "info", held).stdout)
 
 
 def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(

@@ -57,6 +57,14 @@ MUTANTS = (
         ("unit/test_upgrade_plan.py::test_batch_tasks_may_finish_and_streaming_queries_move_last",),
     ),
     Mutant(
+        "workers-kept-by-a-release-that-starts-its-own",
+        "The process of 0.1.0 that keeps the TaskExecutors of a host never continues beside those that run.",
+        _PLAN,
+        "return state.is_part and (not target.adopts or any(",
+        "return state.is_part and (any(",
+        ("unit/test_upgrade_plan.py::test_the_task_executors_of_a_host_are_restarted_together_by_the_release_0_1_0",),
+    ),
+    Mutant(
         "undrained-downgrade-unasked",
         "Tasks fail in a downgrade only if the operator accepts that.",
         _PLAN,

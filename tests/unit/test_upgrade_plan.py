@@ -20,6 +20,7 @@ from runtime.cluster.upgrade_plan import (
     check_interruption,
     check_upgrade,
     hand_over_obstacles,
+    is_restarted_whole,
     lasting,
     missing_workers,
     next_drain_step,
@@ -197,7 +198,24 @@ def test_what_keeps_a_task_executor_from_handing_its_tasks_over(
     (step,) = plan_upgrade(ClusterState(1, (), (worker,), JOBS), target).steps
     assert step.effect.startswith("is drained (")
     assert reason in step.effect
-    assert hand_over_obstacles(LEAVING, ADOPTING, is_part=True) != ()
+
+
+@pytest.mark.parametrize(
+    ("worker", "target", "is_whole"),
+    [
+        (LEAVING, ADOPTING, False),
+        (replace(LEAVING, report=None), ADOPTING, True),
+        (LEAVING, replace(ADOPTING, adopts=()), True),
+    ],
+)
+def test_the_task_executors_of_a_host_are_restarted_together_by_the_release_0_1_0(
+    worker: RunningTaskExecutor, target: Target, is_whole: bool
+) -> None:
+    state = replace(STATE, masters=(), task_executors=(worker,), is_part=True)
+    assert is_restarted_whole(state, target) is is_whole
+    (step,) = plan_upgrade(state, target).steps
+    assert ("0.1.0 restarts the TaskExecutors of a host together" in step.effect) is is_whole
+    assert not is_restarted_whole(replace(state, is_part=False), target)
 
 
 def test_jobs_whose_tasks_are_adopted_notice_nothing() -> None:
