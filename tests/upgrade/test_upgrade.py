@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import release
 from tests.seeds import printed_seed
-from tests.upgrade.orders import KILLED, Round, random_rounds, run, run_to_next
+from tests.upgrade.orders import KILLED, LARGE, Result, Round, random_rounds, run, run_to_next
 
 has_previous = pytest.mark.skipif(
     release.latest_release() is None, reason="the commit of the previous release is not in this clone"
@@ -40,10 +41,11 @@ def test_a_cluster_of_the_previous_release_is_upgraded_while_it_works(tmp_path: 
 
 @has_previous
 @pytest.mark.slow
-def test_and_in_any_order_there_and_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("carry_out", [run, run_to_next])
+def test_and_in_any_order_there_and_back(tmp_path: Path, carry_out: Callable[..., Result]) -> None:
     seed = printed_seed()
-    rounds = random_rounds(random.Random(seed), ROUNDS)
-    result = run(tmp_path, rounds, seed)
+    rounds = random_rounds(random.Random(seed), ROUNDS, LARGE)
+    result = carry_out(tmp_path, rounds, seed, LARGE)
     assert result.problems == []
     assert result.killed
 
