@@ -85,7 +85,7 @@ def _continue_elsewhere(directory: ClusterDirectory, lock: ClusterLock) -> None:
     nobody = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (nobody, lock.descriptor):
         os.set_inheritable(descriptor, True)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: a second order would end a program that just starts
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: another order would end the program that just starts
     become(successor, HOST, (str(directory.root), str(nobody), str(lock.descriptor)))
 
 
@@ -93,7 +93,12 @@ async def _serve(context: ComponentContext, report: Report, lock: ClusterLock) -
     loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_requested.set)
-    loop.add_signal_handler(signal.SIGHUP, _continue_elsewhere, context.directory, lock)
+
+    def ordered_to_continue() -> None:
+        if not stop_requested.is_set():
+            _continue_elsewhere(context.directory, lock)
+
+    loop.add_signal_handler(signal.SIGHUP, ordered_to_continue)
     supervisor = own_supervisor(lambda child, pid: None)
     registering, stopped = loop.create_task(all_registered(context)), loop.create_task(stop_requested.wait())
     try:
@@ -109,6 +114,7 @@ async def _serve(context: ComponentContext, report: Report, lock: ClusterLock) -
             registering.result()
             await stopped
     finally:
+        stop_requested.set()
         for task in (registering, stopped):
             task.cancel()
         await asyncio.gather(*(supervisor.remove(name) for name in list(supervisor.children)))
@@ -116,6 +122,7 @@ async def _serve(context: ComponentContext, report: Report, lock: ClusterLock) -
 
 def main() -> int:
     """Run until stopped; return exit status 0, or 1 if it could not start or was not registered in time."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can follow an order
     directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
     try:
         with ClusterLock.handed(directory.lock_file, int(sys.argv[3]), exclusive=True) as lock:
