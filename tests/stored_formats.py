@@ -373,7 +373,7 @@ FORMATS = (
     ),
     StoredFormat(
         "worker-successor",
-        "`successor.json` in the directory of a worker whose TaskExecutor `cluster upgrade` exchanges",
+        "`successor.json` in the directory of a worker, or of a host's part, that `cluster upgrade` exchanges",
         "JSON",
         None,
         example(Successor),
