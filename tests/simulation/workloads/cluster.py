@@ -359,7 +359,7 @@ class Guardian(RpcEndpoint, MasterGateway):
 
     @rpc_sync
     def notify_feature_level(self, level: int) -> None:
-        raise NotImplementedError
+        """Do nothing: it writes no description of the cluster."""
 
     @rpc_sync
     def shut_down_cluster(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
