@@ -695,6 +695,10 @@ class ClusterClient:
         """Return a typed gateway to the actor at any address, also of another system with the same secret."""
         return self._link.lookup_address(address, gateway_type)
 
+    def gateway_at(self, address: str, gateway_type: type[G]) -> G:
+        """Return a typed gateway to the actor of a process that has no receptionist, such as a TaskExecutor."""
+        return self._link.gateway(ActorAddress.parse(address), gateway_type)
+
     def _ask(self, question: Callable[[DispatcherGateway], Ask[T]], timeout_s: float | None = None) -> T:
         return _run(self._cluster.ask(question, timeout_s))
 

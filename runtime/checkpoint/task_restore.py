@@ -18,16 +18,17 @@ from pathlib import Path
 
 from conf.files import make_private, write_private
 from runtime.checkpoint.errors import CheckpointError, SavepointError, SnapshotError, SnapshotLostError
+from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import SINK_LOG
 from runtime.checkpoint.lease import lease_file, may_be_written_to
-from runtime.checkpoint.metadata_log import last_entry
+from runtime.checkpoint.metadata_log import entries, last_entry
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.remote_files import RemoteDirectory, is_remote
 from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.restore import restore_to_url
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
 from runtime.protocol.checkpoints import JobManagerTaskRestore
-from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 
 LOAD_FAILURES = 2
 """How many failures in a row to load one state send a query back: a single failure may have a passing cause."""
@@ -202,7 +203,10 @@ class TaskRestore:
         if new_query_id is None:  # two running queries need two ids, for Spark and for sinks that remember batches
             elsewhere = lease_file(state.location) != lease_file(query.location)
             new_query_id = elsewhere and may_be_written_to(state.location)
-        self._put_back(query, state, copy=True, new_query_id=new_query_id)  # share no file with the user's savepoint
+        continues = restore is not None and restore.continues and not done and not new_query_id
+        continues = continues and _is_left_at(query, state)
+        if not continues:  # a copy shares no file with the user's savepoint
+            self._put_back(query, state, copy=True, new_query_id=new_query_id)
         make_private(mark.parent, durable=True)
         done = {
             "savepoint": savepoint,
@@ -215,6 +219,33 @@ class TaskRestore:
         renamed = ", under a new query id" if new_query_id else ""
         again = f" once more: {why}" if why else ""
         return f"query {query.name} begins from batch {state.batch_id} of {savepoint}{renamed}{again}"
+
+
+def _is_left_at(query: QueryLocation, state: QuerySnapshot) -> bool:
+    """Return whether the files of a query, as the former job has left them, are those of its savepoint.
+
+    Then a copy of the savepoint would change nothing. A batch that was planned after it may be one of the former
+    version's sources, so it is planned again.
+
+    Raises:
+        SnapshotError: a batch was committed after the savepoint, which a copy would undo.
+    """
+    if (query.location, query.sink) != (state.location, state.sink) or is_remote(query.location):
+        return False
+    committed = committed_batch(query)
+    if committed > state.batch_id:
+        raise SnapshotError(
+            f"query {query.name!r} does not continue at batch {state.batch_id} of the savepoint: batch {committed} was "
+            "committed since",
+            "`understudy job run --from` goes back to the savepoint",
+        )
+    planned = max(entries(list_names(Path(query.location) / "offsets")), default=NOTHING_COMMITTED)
+    if planned != state.batch_id:
+        return False
+    try:
+        return inspect_location(query, state) == state.batch_id
+    except SnapshotError:
+        return False
 
 
 def is_load_failure(message: str) -> bool:

@@ -360,9 +360,10 @@ def upgrade(
     """Exchange the processes of the running cluster for those of another release, one after the other.
 
     Standby masters are exchanged first, then the leading one, which hands over. Tasks keep running, and jobs can be
-    submitted. Then each TaskExecutor is drained and exchanged: its batch tasks may finish, and its streaming queries
-    move to another one after a checkpoint. No job fails. An interrupted upgrade continues when the command is run
-    again. --rollback returns to the earlier release, also after half an upgrade.
+    submitted. Then each TaskExecutor is exchanged, and its successor adopts its running tasks. One that cannot hand
+    them over is drained: its batch tasks may finish, and its streaming queries move after a checkpoint. No job fails.
+    An interrupted upgrade continues when the command is run again. --rollback returns to the earlier release, also
+    after half an upgrade.
 
     --hosts upgrades a cluster on several hosts, one host after the other over ssh.
     """

@@ -30,7 +30,7 @@ from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.metadata_log import entries
-from runtime.checkpoint.names import change_lock
+from runtime.checkpoint.names import change_lock, savepoint_name
 from runtime.checkpoint.retained import read_checkpoint
 from runtime.checkpoint.savepoint import open_savepoint, read_savepoint
 from runtime.cluster.documents import UpgradedJob
@@ -43,6 +43,7 @@ from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.errors import JobGraphError
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
 from runtime.jobgraph.working_directory import WorkingDirectory
+from runtime.protocol.archived_execution_graph import STANDS_BY
 from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
@@ -50,6 +51,7 @@ from runtime.protocol.errors import (
     JobSubmissionError,
     UnknownOperationError,
 )
+from runtime.protocol.places import absolute_place, place_below
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
 
 if TYPE_CHECKING:
@@ -59,8 +61,13 @@ if TYPE_CHECKING:
 LOOK_S = 0.25
 """Seconds between two looks at a new version that has not committed a batch."""
 
+STANDBY_S = 60.0
+"""Seconds for which a new version may take until its code has come to its first query; then it starts afterwards."""
+
 _JOURNAL, _GRAPH, _FILES, _BLUE, _GREEN = "upgrade.json", "graph", "files", "blue", "green"
 _UNDONE = "the upgrade was undone"
+_CANNOT_STAND_BY = frozenset({"", "0.1.0"})
+"""Releases whose TaskExecutors cannot let a job stand by."""
 _READ_HERE = "the new version is checked and kept"
 
 logger = logging.getLogger(__name__)
@@ -307,9 +314,11 @@ class JobUpgrader:
         """Replace the code of a running job.
 
         1. A savepoint of the job is taken while it runs. If the new version does not fit that, it is refused.
-        2. The job is stopped between two batches, with a savepoint.
-        3. The new version starts from that savepoint, as a job of its own.
-        4. If the new version fails before it has committed a batch, it is ended. Then the former version starts from
+        2. The new version is submitted as a job of its own. In a free slot its code runs to the start of its first
+           query, and stands by there. If it fails before, it is refused.
+        3. The job is stopped between two batches, with a savepoint.
+        4. The new version takes over from that savepoint, by itself.
+        5. If the new version fails before it has committed a batch, it is ended. Then the former version starts from
            the savepoint, as a job of its own, too.
 
         If this is interrupted, `finish` or `undo` continues. A call with the same version finishes it, too.
@@ -369,9 +378,9 @@ class JobUpgrader:
                 case Action.TAKE_BACK:
                     assert known is not None
                     if not self._was_asked_to_stop(known):
-                        place.remove()
+                        self._give_up(place, known)
                         return UpgradedJob(known.blue, "", "returned", "the job was not stopped yet", "", {})
-                    return self._return(place, self._stop(place, known), _UNDONE)
+                    known = self._stop(place, known)
                 case Action.GO_ON:
                     assert known is not None
                     return self._go_on(place, known)
@@ -447,6 +456,8 @@ class JobUpgrader:
         """Do the steps that are left."""
         try:
             if upgrade.step is Step.STOPPING:
+                if not self._was_asked_to_stop(upgrade):
+                    self._stand_by(place, upgrade)
                 upgrade = self._stop(place, upgrade)
             if upgrade.step is Step.STARTING or upgrade.is_waiting:
                 upgrade = self._start(place, upgrade)
@@ -462,7 +473,8 @@ class JobUpgrader:
         """Start green, unless it was started, and record whether it works."""
         if upgrade.step is Step.STARTING:
             try:
-                self._submit(place.version(_GREEN), upgrade, upgrade.green, upgrade.blue)
+                if not self._exists(upgrade.green):
+                    self._submit(place.version(_GREEN), upgrade, upgrade.green, upgrade.blue)
             except (JobSubmissionError, JobGraphError) as error:
                 return place.write(_returning(upgrade, f"the new version was not accepted: {error}"))
             self._note(f"job {upgrade.green} takes the place of job {upgrade.blue}")
@@ -478,36 +490,107 @@ class JobUpgrader:
         return upgrade
 
     def _was_asked_to_stop(self, upgrade: Upgrade) -> bool:
+        if self._savepoint(upgrade).is_dir():
+            return True
         try:
             self._client.operation(upgrade.blue, upgrade.trigger_id)
-        except UnknownOperationError:
+        except (UnknownOperationError, JobAlreadyTerminatedError, JobNotFoundError):
             return False
         return True
 
+    def _savepoint(self, upgrade: Upgrade) -> Path:
+        """Return where the stop leaves its savepoint."""
+        directory = absolute_place(self._directory(upgrade) or self._home)
+        return Path(place_below(directory, savepoint_name(upgrade.blue, upgrade.trigger_id)))
+
+    def _directory(self, upgrade: Upgrade) -> Path | None:
+        return self._savepoints.directory(Path(upgrade.directory) if upgrade.directory else None)
+
+    def _give_up(self, place: _Place, upgrade: Upgrade) -> None:
+        """End green, which stands by, and forget the upgrade: blue was not stopped by it."""
+        end_job(self._client, upgrade.green)
+        place.remove()
+
+    def _stand_by(self, place: _Place, upgrade: Upgrade) -> None:
+        """Submit green while blue runs, and wait until its code is at the start of its first query.
+
+        Without a free slot, and beside a TaskExecutor of release 0.1.0, green is submitted after blue has ended.
+
+        Raises:
+            ClusterError: green is not accepted, or fails; blue runs on.
+        """
+        if not self._has_room():
+            return
+        early = replace(upgrade, savepoint=str(self._savepoint(upgrade)))
+        try:
+            self._submit(place.version(_GREEN), early, upgrade.green, upgrade.blue, is_early=True)
+        except JobGraphError:
+            self._give_up(place, upgrade)
+            raise
+        except JobSubmissionError as error:  # its queue may have no place for two
+            self._note(f"note: job {upgrade.green} starts after job {upgrade.blue} has ended: {error}")
+            return
+        begun = self._clock()
+        with self._step(f"starting job {upgrade.green} beside job {upgrade.blue}", _unfinished(upgrade)):
+            while True:
+                job = self._client.job(upgrade.green)
+                if (failure := failure_of(job)) or job.status.is_globally_terminal:
+                    self._give_up(place, upgrade)
+                    raise ClusterError(
+                        f"the new version has not come to its first query: {failure or f'it is {job.status.value}'}",
+                        f"change it; job {upgrade.blue} runs on",
+                    )
+                if any(task.waiting_for == STANDS_BY for task in job.tasks):
+                    return
+                if self._clock() - begun > STANDBY_S:
+                    self._note(f"note: job {upgrade.green} is not at its first query after {STANDBY_S:g} s")
+                    return
+                self._pause(LOOK_S)
+
+    def _has_room(self) -> bool:
+        """Return whether a job may stand by: a slot is free, and all TaskExecutors know how to."""
+        views = self._client.task_managers()
+        return any(view.free_slots for view in views) and all(
+            view.registration.version not in _CANNOT_STAND_BY for view in views
+        )
+
     def _stop(self, place: _Place, upgrade: Upgrade) -> Upgrade:
         """Stop blue between two batches, and record its savepoint. If that fails, blue runs on."""
-        directory = self._savepoints.directory(Path(upgrade.directory) if upgrade.directory else None)
+        directory, path = self._directory(upgrade), str(self._savepoint(upgrade))
         try:
             with self._step(f"stopping job {upgrade.blue}", _unfinished(upgrade)):
                 status, _ = self._client.stop_and_await_end(upgrade.blue, directory, trigger_id=upgrade.trigger_id)
         except (JobAlreadyTerminatedError, JobNotFoundError):
-            place.remove()  # it has ended by itself
-            raise
-        if status.state is not OperationState.COMPLETED:
-            place.remove()
-            raise ClusterError(
-                f"job {upgrade.blue} was not stopped: {status.error}", "the job runs on; fix the cause and try again"
-            )
-        for line in status.notes:
-            self._note(f"note: {line}")
-        queries = read_savepoint(Path(status.path)).queries
-        batches = {one.snapshot.name: one.snapshot.batch_id for one in queries}
-        return place.write(replace(upgrade, step=Step.STARTING, savepoint=status.path, batches=batches))
+            if not Path(path).is_dir():  # it has ended by itself; else it was stopped, and is forgotten since
+                self._give_up(place, upgrade)
+                raise
+        else:
+            if status.state is not OperationState.COMPLETED:
+                self._give_up(place, upgrade)
+                raise ClusterError(
+                    f"job {upgrade.blue} was not stopped: {status.error}",
+                    "the job runs on; fix the cause and try again",
+                )
+            path = status.path
+            for line in status.notes:
+                self._note(f"note: {line}")
+        batches = {one.snapshot.name: one.snapshot.batch_id for one in read_savepoint(Path(path)).queries}
+        return place.write(replace(upgrade, step=Step.STARTING, savepoint=path, batches=batches))
 
-    def _submit(self, version: Version, upgrade: Upgrade, job_id: JobID, upgraded_from: JobID) -> None:
-        """Submit a version that starts from the savepoint; submitting a job again changes nothing."""
+    def _submit(
+        self, version: Version, upgrade: Upgrade, job_id: JobID, upgraded_from: JobID, *, is_early: bool = False
+    ) -> None:
+        """Submit a version that starts from the savepoint; submitting a job again changes nothing.
+
+        *is_early*: before the job in whose place it starts has ended.
+        """
         # What the user accepted to lose was checked. The query continues, so it keeps its id wherever it starts.
-        state = SavepointRestoreSettings(upgrade.savepoint, allow_non_restored_state=True, new_query_id=False)
+        state = SavepointRestoreSettings(
+            upgrade.savepoint,
+            allow_non_restored_state=True,
+            new_query_id=False,
+            after=upgraded_from if is_early else "",
+        )
         graph = replace(
             version.graph,
             job_id=job_id,

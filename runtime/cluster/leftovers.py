@@ -77,13 +77,18 @@ def _is_served(path: Path) -> bool:
 CHILDREN_INTERVAL_S = 5.0
 
 
-def ended_children() -> set[int]:
-    """Return the children of this process that have ended without being waited for (Linux)."""
+def own_children() -> set[int]:
+    """Return the children of this process, also those that have ended without being waited for (Linux)."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended: another has its children
             found.update(int(word) for word in listing.read_text().split())
-    return {pid for pid in found if _is_zombie(pid)}
+    return found
+
+
+def ended_children() -> set[int]:
+    """Return the children of this process that have ended without being waited for (Linux)."""
+    return {pid for pid in own_children() if _is_zombie(pid)}
 
 
 def _is_zombie(pid: int) -> bool:

@@ -7,9 +7,10 @@ The claim ``upgrade`` in the runtime directory excludes a second upgrade. It nam
 present. An upgrade may be interrupted between the end of the old master and the start of the new one. Then the next
 upgrade finds the name there, and starts the master.
 
-A TaskExecutor is drained first: the command repeats `ResourceManagerGateway.drain_task_manager`. If the command is
-interrupted, jobs get slots of that TaskExecutor again after `DRAIN_LIFETIME_S`. Then its worker process ends, and its
-master starts another one, or the ResourceManager requests one when a job needs it.
+A TaskExecutor gets no new tasks first: the command repeats `ResourceManagerGateway.drain_task_manager`. If the command
+is interrupted, jobs get slots of that TaskExecutor again after `DRAIN_LIFETIME_S`. If it can hand its tasks over, it
+does so, and its worker process becomes that of the other release (`HandingOver`). Otherwise its tasks finish or move,
+and its worker process ends. Its master starts another one, or the ResourceManager requests one when a job needs it.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 
 from actors.address import ActorAddress
-from actors.errors import ActorError
+from actors.errors import ActorError, UnknownActor
 from conf.configuration import Configuration
 from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget, ResourceManagerOptions
 from conf.values import Duration
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_locally
 from runtime.cluster.host_processes import MEMBER, ClusterStartError, await_condition, fixed_workers
+from runtime.cluster.supervisor import WORKER_PREFIX
 from runtime.cluster.upgrade_environment import (
     PROBE_S,
     Environment,
@@ -55,9 +58,12 @@ from runtime.cluster.upgrade_plan import (
     UpgradeRefusedError,
     check_interruption,
     check_upgrade,
+    hand_over_obstacles,
+    lasting,
     missing_workers,
     next_drain_step,
     plan_upgrade,
+    why_drained,
 )
 from runtime.environment.claims import Claim
 from runtime.environment.context import has_redis
@@ -68,12 +74,20 @@ from runtime.ids import JobID, ResourceID, TriggerID
 from runtime.process_signals import signal_process
 from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.dispatcher import DispatcherGateway
-from runtime.protocol.errors import GatewayError, JobNotReachableError, UnknownTaskExecutorError
+from runtime.protocol.errors import (
+    GatewayError,
+    HandOverRefusedError,
+    JobNotReachableError,
+    UnknownTaskExecutorError,
+)
 from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.hand_over import VERSION, HandOverReport, Obstacle, python_version
 from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER
 from runtime.protocol.master import MASTER, MasterGateway
-from runtime.protocol.messages import TaskManagerInfo
+from runtime.protocol.messages import TaskExecutorRegistration, TaskManagerInfo
 from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.taskexecutor.worker_files import Successor
 
 Say = Callable[[str], None]
 
@@ -81,6 +95,10 @@ CLAIM = "upgrade"
 DRAIN_LIFETIME_S = 10.0
 """Seconds after which jobs get slots of a drained TaskExecutor again if this command does not repeat its call."""
 POLL_S = 0.25
+HAND_OVER_PATIENCE_S = 60.0
+"""Seconds for which a hand-over waits for what passes by itself, such as a checkpoint; then tasks are drained."""
+LEAVING_S = 15.0
+"""Seconds that a TaskExecutor may take to end after it has accepted the order to leave its tasks."""
 
 
 def preview(
@@ -159,7 +177,7 @@ def upgrade(
             masters.exchange("")
         with connect_locally(configuration) as client:
             state, has_all = observe(client, directory), choices.masters_only
-            workers = Workers(client, directory, masters, say, choices)
+            workers = Workers(client, directory, masters, say, choices, environment, target)
             while True:
                 check_upgrade(state, target)
                 plan = plan_upgrade(state, target, choices)
@@ -176,7 +194,7 @@ def upgrade(
                         FormerEnvironment.keep(directory, step, state)
                     masters.exchange(step.process if step.pid else "")
                     before, state = state, settled(client, directory, state, masters.start_timeout_s)
-                elif workers.exchange(step, drains=target.drains):
+                elif workers.exchange(step):
                     before, state = state, settled(client, directory, state, masters.start_timeout_s, step)
                 else:
                     time.sleep(POLL_S)  # it registers again
@@ -365,7 +383,19 @@ def _task_executors(client: ClusterClient) -> Iterator[RunningTaskExecutor]:
             registration.spark_version if registration.spark_master.startswith("local") else "",
             _jobs_of(info),
             registration.slots,
+            _hand_over_report(client, registration.address),
         )
+
+
+def _hand_over_report(client: ClusterClient, address: str) -> HandOverReport | None:
+    """Return what a TaskExecutor can hand over; None if its release hands nothing over."""
+    try:
+        return client.gateway_at(address, TaskExecutorGateway).request_hand_over().result()
+    except UnknownActor:
+        return None
+    except ActorError as error:
+        obstacle = Obstacle(f"it does not answer: {error}", passes=True)
+        return HandOverReport(VERSION, python_version(), (obstacle,))
 
 
 def _kept_workers(configuration: Configuration) -> int:
@@ -519,7 +549,7 @@ class Masters:
 
 
 class Workers:
-    """Drains and ends the TaskExecutors of a cluster's runtime directory; others start them again.
+    """Exchanges the TaskExecutors of a cluster's runtime directory.
 
     Args:
         client: of the cluster.
@@ -527,11 +557,22 @@ class Workers:
         masters: of the cluster.
         say: called with what it waits for.
         choices: of the operator.
+        environment: of the other release.
+        target: the other release.
     """
 
     def __init__(
-        self, client: ClusterClient, directory: ClusterDirectory, masters: Masters, say: Say, choices: UpgradeChoices
+        self,
+        client: ClusterClient,
+        directory: ClusterDirectory,
+        masters: Masters,
+        say: Say,
+        choices: UpgradeChoices,
+        environment: Environment,
+        target: Target,
     ) -> None:
+        self._environment = environment
+        self._target = target
         self._client = client
         self._directory = directory
         self._masters = masters
@@ -559,12 +600,14 @@ class Workers:
             state = observe(self._client, self._directory)
         return state
 
-    def exchange(self, step: PlannedProcess, *, drains: bool) -> bool:
-        """Drain a TaskExecutor and end its process; return False if it has ended by itself before.
+    def exchange(self, step: PlannedProcess) -> bool:
+        """Let a TaskExecutor hand its tasks over, or drain it and end its process.
 
         Args:
             step: names the TaskExecutor.
-            drains: whether the ResourceManager can drain it.
+
+        Returns:
+            False if it has ended by itself before.
 
         Raises:
             ClusterError: its tasks or its process do not end, or it has no process on this host.
@@ -579,8 +622,8 @@ class Workers:
                 )
             return False
         record: ProcessRecord = found[0]
-        if drains and not self._drain(step):
-            return False
+        if self._target.drains and (left := self._vacate(step)) is not DrainResult.IDLE:
+            return left is DrainResult.HANDED_OVER
         signal_process(record.pid, signal.SIGTERM, record.is_alive)
         if not await_condition(lambda: not record.is_alive(), self._masters.stop_timeout_s):
             raise ClusterError(
@@ -589,14 +632,110 @@ class Workers:
             )
         return True
 
-    def _drain(self, step: PlannedProcess) -> bool:
-        """Wait until no job uses a TaskExecutor; return False if another process has its name by then."""
-        drain = Drain(self._client, step, self._masters.start_timeout_s, self._choices, self._say)
-        while not (is_idle := drain.advance()):
-            if is_idle is None:
-                return False
+    def _vacate(self, step: PlannedProcess) -> DrainResult:
+        """Wait until no job uses a TaskExecutor, or it has handed its tasks over, or another process has its name."""
+        patience_s = self._masters.start_timeout_s
+        handing_over = HandingOver(
+            self._client, self._directory, self._environment, self._target, step, patience_s, self._say
+        )
+        drain = Drain(self._client, step, patience_s, self._choices, self._say, handing_over)
+        while (result := drain.advance()) is None:
             time.sleep(POLL_S)
-        return True
+        return result
+
+
+class DrainResult(Enum):
+    """Outcome of a drain."""
+
+    IDLE = "idle"
+    """No job uses the TaskExecutor."""
+    GONE = "gone"
+    """Another process has its name."""
+    HANDED_OVER = "handed over"
+    """The TaskExecutor has ended, and its successor is starting."""
+
+
+class HandingOver:
+    """Lets a TaskExecutor hand its tasks over to its successor, in the same worker process.
+
+    The file `Successor` tells the worker in which environment it continues. It is written before the TaskExecutor gets
+    the order, so that a command that is interrupted changes nothing, or everything.
+
+    Args:
+        client: of the cluster.
+        directory: of the cluster.
+        environment: of the other release.
+        target: the other release.
+        step: names the TaskExecutor.
+        patience_s: seconds for which the successor may start.
+        say: called with what it waits for.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        directory: ClusterDirectory,
+        environment: Environment,
+        target: Target,
+        step: PlannedProcess,
+        patience_s: float,
+        say: Say,
+    ) -> None:
+        self._client = client
+        self._worker = directory.taskmanager(int(step.process.removeprefix(WORKER_PREFIX)))
+        self._environment = environment
+        self._target = target
+        self._step = step
+        self._patience_s = patience_s
+        self._say = say
+        self._begun: float | None = None
+        self._told = ""
+
+    def advance(self, registration: TaskExecutorRegistration) -> bool | None:
+        """Do what is next.
+
+        Returns:
+            whether the TaskExecutor has left its tasks to its successor; None if it has to be drained.
+        """
+        now = time.monotonic()
+        self._begun = now if self._begun is None else self._begun
+        worker = RunningTaskExecutor(
+            registration.resource_id,
+            registration.pid,
+            registration.component.release,
+            report=_hand_over_report(self._client, registration.address),
+        )
+        obstacles = hand_over_obstacles(worker, self._target)
+        if obstacles and (lasting(obstacles) or now - self._begun > HAND_OVER_PATIENCE_S):
+            self._tell(f"{self._step.process} is drained: {why_drained(lasting(obstacles) or obstacles)}")
+            return None
+        if obstacles:
+            return False
+        return self._order(registration)
+
+    def _order(self, registration: TaskExecutorRegistration) -> bool:
+        try:
+            leaving = ProcessRecord.of(self._step.process, registration.pid)
+        except ProcessLookupError:
+            return False
+        Successor(registration.pid, str(self._environment.python), self._environment.path).write(self._worker)
+        try:
+            self._client.gateway_at(registration.address, TaskExecutorGateway).hand_over(self._patience_s).result()
+        except HandOverRefusedError as error:
+            Successor.file(self._worker).unlink(missing_ok=True)
+            self._tell(str(error))
+            return False
+        except ActorError as error:  # it may have ended, or not have got the order
+            self._tell(f"{self._step.process}: {error}")
+        if await_condition(lambda: not leaving.is_alive(), LEAVING_S):
+            return True
+        Successor.file(self._worker).unlink(missing_ok=True)
+        return False
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            self._say(text)
 
 
 class Drain:
@@ -608,11 +747,19 @@ class Drain:
         patience_s: seconds for which tasks that move may take to leave it.
         choices: of the operator.
         say: called with what it waits for.
+        handing_over: lets it hand its tasks over instead, if it can; None: it never does.
     """
 
     def __init__(
-        self, client: ClusterClient, step: PlannedProcess, patience_s: float, choices: UpgradeChoices, say: Say
+        self,
+        client: ClusterClient,
+        step: PlannedProcess,
+        patience_s: float,
+        choices: UpgradeChoices,
+        say: Say,
+        handing_over: HandingOver | None = None,
     ) -> None:
+        self._handing_over = handing_over
         self._client = client
         self._step = step
         self._patience_s = patience_s
@@ -623,8 +770,8 @@ class Drain:
         self._told: frozenset[JobID] = frozenset()
         self._checkpoints = _Checkpoints(client, say)
 
-    def advance(self) -> bool | None:
-        """Do what is next; return whether no job uses it, or None if another process has its name.
+    def advance(self) -> DrainResult | None:
+        """Do what is next; return how the drain has ended, or None if it has not.
 
         To be repeated within `DRAIN_LIFETIME_S`, until the TaskExecutor has ended.
 
@@ -635,10 +782,14 @@ class Drain:
         try:
             info = self._ask(moves_tasks=self._moved > 0)
         except UnknownTaskExecutorError:
-            return None
+            return DrainResult.GONE
         if info.registration.pid != self._step.pid:
-            return None
+            return DrainResult.GONE
         there = _jobs_of(info)
+        if there and not self._moved and self._handing_over is not None:
+            has_left = self._handing_over.advance(info.registration)
+            if has_left is not None:
+                return DrainResult.HANDED_OVER if has_left else None
         streaming = self._streaming() & frozenset(there) if there else frozenset()
         drained = DrainedTaskExecutor(
             info.slots.free == info.slots.registered,
@@ -649,7 +800,7 @@ class Drain:
         now = time.monotonic()
         match next_drain_step(drained, now - self._begun, self._choices.drain_timeout_s):
             case DrainStep.END:
-                return True
+                return DrainResult.IDLE
             case DrainStep.WAIT if drained.batch - self._told:
                 self._told |= drained.batch
                 limit = Duration().render(self._choices.drain_timeout_s)
@@ -663,7 +814,7 @@ class Drain:
                         f"tasks of {', '.join(sorted(there))} did not leave {name} within cluster.start-timeout",
                         f"see {name}.log on its host; cancel the job or end its tasks, and run the upgrade again",
                     )
-        return False
+        return None
 
     def _ask(self, *, moves_tasks: bool) -> TaskManagerInfo:
         return self._client.call(

@@ -7,6 +7,7 @@ is complete; without that file it is remade. Its packages follow from those of t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -27,6 +28,7 @@ from runtime.cluster.upgrade_plan import ClusterState, PlannedProcess, Target, U
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError
 from runtime.feature_level import FeatureLevels, Release, supported_levels
+from runtime.protocol.hand_over import READABLE, python_version
 
 PROJECT, SPARK = "understudy-spark", "pyspark"
 TOOLS = frozenset({"pip", "setuptools", "wheel"})
@@ -36,7 +38,7 @@ VENV = ("-m", "venv")
 PIP = ("-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
 PROBE_S = 60.0
 _PROBE = """
-import importlib.metadata, json, runtime
+import importlib.metadata, json, runtime, sys
 from runtime.feature_level import supported_levels
 from runtime.protocol.resource_manager import ResourceManagerGateway
 try:
@@ -45,7 +47,12 @@ except importlib.metadata.PackageNotFoundError:
     spark = ""
 levels = supported_levels()
 drains = hasattr(ResourceManagerGateway, "drain_task_manager")
-print(json.dumps([runtime.__version__, levels.oldest, levels.newest, spark, drains]))
+try:
+    from runtime.protocol.hand_over import READABLE as adopts
+except ImportError:
+    adopts = ()
+python = ".".join(map(str, sys.version_info[:2]))
+print(json.dumps([runtime.__version__, levels.oldest, levels.newest, spark, drains, python, adopts]))
 """
 """Program that prints the release of an environment; its packages may be of any release since 0.1.0."""
 _PACKAGES = """
@@ -157,18 +164,20 @@ class Environment:
             UpgradeRefusedError: there is none, or it cannot be imported.
         """
         if self.is_own:
-            return Target(Release(runtime.__version__, supported_levels()), _pyspark(), str(self.python))
+            release = Release(runtime.__version__, supported_levels())
+            return Target(release, _pyspark(), str(self.python), python_version=python_version(), adopts=READABLE)
         try:
             done = self.run(["-c", _PROBE], PROBE_S)
             if done.returncode != 0:
                 raise ValueError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
-            version, oldest, newest, spark, drains = json.loads(done.stdout)
+            version, oldest, newest, spark, drains, python, adopts = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             raise UpgradeRefusedError(
                 f"{self.python} has no Understudy that a cluster could run: {error}",
                 f"install it there: {self.python} -m pip install understudy-spark",
             ) from error
-        return Target(Release(version, FeatureLevels(oldest, newest)), spark, str(self.python), drains)
+        release = Release(version, FeatureLevels(oldest, newest))
+        return Target(release, spark, str(self.python), drains, python, tuple(adopts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,12 +535,26 @@ def remove_unused(directory: ClusterDirectory, say: Callable[[str], None]) -> No
 
 
 def _users(path: Path) -> Iterator[int]:
-    """Yield the processes whose program or arguments are in a directory."""
+    """Yield the processes whose program, arguments or open files are in a directory.
+
+    A Spark driver that runs on after an upgrade names its jars in none of its arguments, but has them open.
+    """
     prefix = os.fsencode(f"{path}{os.sep}")
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes()
         except OSError:  # it has just ended
             continue
-        if prefix in words or os.fsencode(path) in words.split(b"\0"):
+        if prefix in words or os.fsencode(path) in words.split(b"\0") or _has_open(process, path):
             yield int(process.name)
+
+
+def _has_open(process: Path, path: Path) -> bool:
+    """Return whether a process, by its directory in ``/proc``, has a file of a directory open."""
+    directory = path.resolve()
+    with contextlib.suppress(OSError):  # it has just ended, or is another user's
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if descriptor.readlink().is_relative_to(directory):
+                    return True
+    return False

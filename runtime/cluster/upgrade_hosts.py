@@ -34,6 +34,7 @@ from runtime.cluster.upgrade import (
     CLAIM,
     POLL_S,
     Drain,
+    DrainResult,
     Say,
     check_exchanged,
     choose_target,
@@ -233,11 +234,10 @@ def drain_all(
 ) -> None:
     """Wait until no job uses the TaskExecutors. Raises ClusterError: tasks do not leave, or one was replaced."""
     drains = [Drain(client, step, patience_s, choices, say) for step in steps]
-    while not all(idle := [drain.advance() for drain in drains]):
-        if None in idle:
-            raise ClusterError(
-                f"{steps[idle.index(None)].process} has ended meanwhile", "run the upgrade again once it is registered"
-            )
+    while (results := [drain.advance() for drain in drains]) != [DrainResult.IDLE] * len(drains):
+        if DrainResult.GONE in results:
+            gone = steps[results.index(DrainResult.GONE)].process
+            raise ClusterError(f"{gone} has ended meanwhile", "run the upgrade again once it is registered")
         time.sleep(POLL_S)
 
 

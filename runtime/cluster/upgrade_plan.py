@@ -6,10 +6,14 @@ record of its progress: the plan of the next command has the steps that are left
 The order is that of a rolling upgrade: standby masters first, the leading one last. Until then the leader is of the
 earlier release, which decides everything as before. The TaskExecutors follow, because a master starts them with its own
 release, and because its ResourceManager has to know how to drain them (`next_drain_step`).
+
+A TaskExecutor hands its running tasks over to its successor, unless something prevents that (`hand_over_obstacles`).
+Otherwise it is drained.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,6 +21,7 @@ from conf.values import Duration
 from runtime.errors import ClusterError
 from runtime.feature_level import Release
 from runtime.ids import JobID
+from runtime.protocol.hand_over import HandOverReport, Obstacle
 from runtime.protocol.leader import DISPATCHER
 
 BY_HAND = "follow docs/upgrading.md: stop streaming jobs with savepoints, and start the cluster with the other release"
@@ -54,6 +59,7 @@ class RunningTaskExecutor:
         spark_version: of its Spark driver; empty if another machine runs its Spark.
         jobs: those that have slots on it.
         slots: number of its slots.
+        report: what it can hand over to a successor; None if it is of a release that hands nothing over.
     """
 
     name: str
@@ -62,6 +68,7 @@ class RunningTaskExecutor:
     spark_version: str = ""
     jobs: tuple[JobID, ...] = ()
     slots: int = 1
+    report: HandOverReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +127,16 @@ class Target:
         spark_version: of its PySpark.
         python: its interpreter.
         drains: whether its ResourceManager can drain a TaskExecutor. That of 0.1.0 cannot.
+        python_version: of its Python, without the patch.
+        adopts: versions of what a TaskExecutor leaves to its successor that it reads. 0.1.0 reads none.
     """
 
     release: Release
     spark_version: str
     python: str
     drains: bool = True
+    python_version: str = ""
+    adopts: tuple[int, ...] = ()
 
 
 DRAIN_TIMEOUT_S = 600.0
@@ -407,6 +418,47 @@ def next_drain_step(found: DrainedTaskExecutor, waited_s: float, timeout_s: floa
     return DrainStep.MOVE
 
 
+def hand_over_obstacles(worker: RunningTaskExecutor, target: Target, *, is_part: bool = False) -> tuple[Obstacle, ...]:
+    """Return what keeps a TaskExecutor from handing its tasks over to one of another installation; empty for nothing.
+
+    Args:
+        worker: the TaskExecutor.
+        target: the other installation. `check_upgrade` has compared its Spark.
+        is_part: see `ClusterState`.
+    """
+    report = worker.report
+    if is_part:
+        return (Obstacle("the processes of a host are restarted together"),)
+    if report is None:
+        return (Obstacle(f"{worker.release} hands no tasks over"),)
+    if report.version not in target.adopts:
+        return (Obstacle(f"{target.release} cannot adopt the tasks of {worker.release}"),)
+    if report.python != target.python_version:
+        mismatch = f"its Spark driver uses Python {report.python}, and {target.python} is {target.python_version}"
+        return (Obstacle(mismatch),)
+    return report.obstacles
+
+
+def lasting(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
+    """Return those that do not pass by themselves."""
+    return tuple(obstacle for obstacle in obstacles if not obstacle.passes)
+
+
+def why_drained(obstacles: Sequence[Obstacle], job_id: JobID | None = None) -> str:
+    """Return in words why a TaskExecutor is drained, for one of its jobs or for all; empty if it hands its tasks over.
+
+    Args:
+        obstacles: those of the TaskExecutor that last.
+        job_id: the job whose users read this; None for all.
+    """
+    if not obstacles:
+        return ""
+    own = next((each for each in obstacles if each.job_id in (None, job_id)), None)
+    if own is not None:
+        return own.reason
+    return f"job {obstacles[0].job_id} prevents a hand-over: {obstacles[0].reason}"
+
+
 def _runs(target: Target, release: Release) -> bool:
     return release.version == target.release.version
 
@@ -428,12 +480,14 @@ def _exchange_worker(
     worker: RunningTaskExecutor, state: ClusterState, target: Target, choices: UpgradeChoices
 ) -> PlannedProcess:
     streaming = [job for job in state.jobs if job.job_id in worker.jobs and job.streams]
-    if not target.drains:
-        effect = "ends without a drain" if worker.jobs else "no job uses it"
-    elif not worker.jobs:
+    if not worker.jobs:
         effect = "no job uses it"
+    elif not target.drains:
+        effect = "ends without a drain"
+    elif not (obstacles := _lasting_obstacles(worker, state, target)):
+        effect = "its successor adopts its Spark driver and its tasks, which run on"
     else:
-        effect = "gets no new task"
+        effect = f"is drained ({why_drained(obstacles)}): gets no new task"
         if len(streaming) < len(worker.jobs):
             effect += f", batch tasks may finish for {Duration().render(choices.drain_timeout_s)}"
         if streaming:
@@ -446,6 +500,10 @@ def _exchange_worker(
     return PlannedProcess(worker.name, worker.pid, worker.release.version, target.release.version, effect)
 
 
+def _lasting_obstacles(worker: RunningTaskExecutor, state: ClusterState, target: Target) -> tuple[Obstacle, ...]:
+    return lasting(hand_over_obstacles(worker, target, is_part=state.is_part))
+
+
 def _job(
     job: RunningJob, state: ClusterState, target: Target, choices: UpgradeChoices, *, moves_masters: bool
 ) -> PlannedJob:
@@ -456,19 +514,25 @@ def _job(
         effect = "its tasks keep running"
     else:
         effect = "has no slot: the next leader requests them again"
-    if old := " or ".join(worker.name for worker in workers if not _runs(target, worker.release)):
+    exchanged = [worker for worker in workers if not _runs(target, worker.release)]
+    drained = {worker.name: why_drained(_lasting_obstacles(worker, state, target), job.job_id) for worker in exchanged}
+    if old := " or ".join(drained):
         if choices.masters_only:
             later = "its queries resume from the last checkpoint" if job.streams else "its tasks there run again"
             then = f"when {old} is restarted later, {later}"
         elif not target.drains:
             then = f"when {old} is exchanged, its tasks there fail, and run again if its restart strategy allows it"
-        elif job.streams:
-            then = f"when {old} is exchanged, its queries move after a checkpoint, without a failure"
+        elif not any(drained.values()):
+            then = f"when {old} is exchanged, the successor adopts its tasks there, which run on"
         else:
-            then = (
-                f"{old} is exchanged when its tasks there have finished; those that have not after "
-                f"{Duration().render(choices.drain_timeout_s)} run again elsewhere, without a failure"
-            )
+            why = next(filter(None, drained.values()))
+            if job.streams:
+                then = f"when {old} is exchanged, its queries move after a checkpoint, without a failure ({why})"
+            else:
+                then = (
+                    f"{old} is exchanged when its tasks there have finished; those that have not after "
+                    f"{Duration().render(choices.drain_timeout_s)} run again elsewhere, without a failure ({why})"
+                )
         effect = f"{effect}; {then}" if moves_masters else then
     return PlannedJob(job.job_id, job.name, job.state, tuple(worker.name for worker in workers), effect)
 

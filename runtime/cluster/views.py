@@ -179,7 +179,8 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
     tasks = {task.key: task for task in job.tasks}
     waiting = [task.waiting_for for task in job.tasks if task.state.value == "SCHEDULED" and task.waiting_for]
     if any(task.state.is_deployed for task in job.tasks):
-        waiting = []  # the job makes progress: the other tasks wait for these
+        # The job makes progress, and the other tasks wait for these; or it stands by.
+        waiting = [task.waiting_for for task in job.tasks if task.state.is_deployed and task.waiting_for]
     return JobView(
         id=job.job_id,
         name=job.name,

@@ -4,6 +4,10 @@
 
 If the TaskExecutor is killed, it is restarted with the living JVM, which it adopts. If the JVM ends, the TaskExecutor
 ends too, and both are restarted.
+
+An upgrade may order that the worker continues in the environment of another release when its TaskExecutor has left
+(`Successor`). It then becomes that program by `exec`. So it stays the parent of the JVM, which would end with it, and
+the process that its master watches.
 """
 
 from __future__ import annotations
@@ -22,17 +26,24 @@ from actors.process.system import HostedActor, ProcessActorSystem
 from actors.rpc.security import load_or_create_secret
 from conf.configuration import Configuration
 from conf.options import SecurityOptions, SparkOptions
-from runtime.cluster.leftovers import collect_orphans, keep_event_logs_bounded, remove_abandoned_sockets
+from runtime.cluster.leftovers import (
+    collect_orphans,
+    keep_event_logs_bounded,
+    own_children,
+    remove_abandoned_sockets,
+)
 from runtime.cluster.supervisor import Child, Running, await_gate, own_supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, bound_outputs, log_config
 from runtime.spark.driver.adopted import AdoptedDriver
-from runtime.spark.driver.api import SparkDriver, info_file
+from runtime.spark.driver.api import DriverInfo, SparkDriver, info_file
 from runtime.spark.driver.cds import ArchiveBuild
+from runtime.spark.driver.launch import spark_version
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.remote import RemoteDriver
 from runtime.spark.errors import SparkError
+from runtime.spark.process import start_time
 from runtime.taskexecutor.spark_options import driver_options, remote_options
-from runtime.taskexecutor.worker_files import ProgramInfo
+from runtime.taskexecutor.worker_files import ProgramInfo, Successor
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +68,7 @@ class TaskManagerRunner:
         self._is_embedded = ProgramInfo.file(self._directory).exists()
         self._driver: SparkDriver | None = None
         self._driver_is_cold = False
+        self._task_executor = 0
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
         self._stop_requested = asyncio.Event()
 
@@ -90,6 +102,8 @@ class TaskManagerRunner:
         self._system_thread.shutdown()
 
     async def _start(self) -> Running:
+        if (successor := Successor.take(self._directory, self._task_executor)) is not None:
+            await self._become(successor)
         driver = await self._living_driver()
         spec = self._context.host_spec(
             self._name,
@@ -101,7 +115,47 @@ class TaskManagerRunner:
         )
         actor = await asyncio.get_running_loop().run_in_executor(self._system_thread, self._system.start, spec)
         self._driver_is_cold = False
+        self._task_executor = actor.pid
         return Running(actor.pid, str(actor.address), actor)
+
+    async def _become(self, successor: Successor) -> None:
+        """Become the same worker in another environment; return only if that is not possible."""
+        if not os.access(successor.python, os.X_OK):
+            logger.error("this worker stays as it is: %s cannot be run", successor.python)
+            return
+        logger.info("this worker becomes that of %s", successor.python)
+        await asyncio.get_running_loop().run_in_executor(self._system_thread, self._system.shutdown)
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        os.execve(  # noqa: S606  # this process's own program
+            successor.python,
+            [successor.python, "-P", "-m", "runtime.cluster.worker", *sys.argv[1:]],
+            {**os.environ, "PYTHONPATH": successor.path},
+        )
+
+    async def _inherited_driver(self) -> LocalDriver | None:
+        """Return the driver that this process has started as the worker of another release; None if there is none.
+
+        No other process can have a living child that it has not started.
+        """
+        try:
+            info = DriverInfo.read(info_file(self._directory / "spark"))
+        except (SparkError, OSError):
+            return None
+        if info.pid not in own_children() or start_time(info.pid) != info.start_time:
+            return None
+        try:
+            driver = await LocalDriver.adopt(info)
+        except SparkError as error:
+            logger.error("the Spark driver (process %d) cannot be adopted, and ends: %s", info.pid, error)
+            os.kill(info.pid, signal.SIGKILL)
+            return None
+        if info.spark_version == spark_version():
+            logger.info("Spark %s runs on as process %d", info.spark_version, info.pid)
+            return driver
+        logger.error("Spark %s of process %d is not that of this environment: it ends", info.spark_version, info.pid)
+        await driver.stop()
+        return None
 
     async def _stop(self, running: Running) -> None:
         if isinstance(running.handle, HostedActor):
@@ -118,6 +172,9 @@ class TaskManagerRunner:
             return self._driver
         log_file = self._context.directory.log / f"{self._name}-spark.log"
         configuration, directory = self._context.configuration, self._directory / "spark"
+        if self._driver is None and (inherited := await self._inherited_driver()) is not None:
+            self._driver = inherited
+            return inherited
         if (remote := remote_options(configuration, directory, log_file)) is not None:
             self._driver = await RemoteDriver.watch(remote)
             return self._driver

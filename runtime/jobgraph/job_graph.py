@@ -140,11 +140,14 @@ class SavepointRestoreSettings:
         allow_non_restored_state: whether the job may start although it does not use all of the state.
         new_query_id: whether its streaming queries get new ids. None: only a query that starts in another
             checkpointLocation while a Spark driver may still write to the former one.
+        after: id of the job that ends with this savepoint. The new job may be submitted before: its code runs to the
+            start of its first streaming query, and waits there for that end. Empty: the savepoint is there.
     """
 
     path: str
     allow_non_restored_state: bool = False
     new_query_id: bool | None = None
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

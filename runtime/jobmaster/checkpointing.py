@@ -41,7 +41,7 @@ from runtime.ha.checkpoint_store import CheckpointIDCounter, CompletedCheckpoint
 from runtime.ha.errors import HaError, LeadershipLostError, StateHandleConflictError
 from runtime.ha.running_jobs import JobSchedulingStatus, RunningJobsRegistry
 from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import JobVertexID, TriggerID
+from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster.deployment import TaskManagers
@@ -66,8 +66,12 @@ from runtime.protocol.execution_state import Instant, JobStatus
 from runtime.protocol.leader import LeaderTerm
 from runtime.retry import retry
 
+LOOK_S = 0.05
+"""Seconds between two looks whether the job has ended whose state this one takes over."""
+
 REMOVED = ".removed"
 """How the name of a directory ends while it is removed; it begins with a dot."""
+
 _SETTINGS = ("execution.checkpointing.", "state.")
 """How the keys of a job's settings begin that its figures show."""
 
@@ -131,6 +135,7 @@ class JobCheckpoints:
         self._preparing: dict[TriggerID, asyncio.Future[str]] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._storing_checkpoints: set[asyncio.Task[None]] = set()
+        self._taking_over: asyncio.Task[None] | None = None
         self._closed = False
 
     # --------------------------------------------------------------- the beginning and the end
@@ -161,7 +166,9 @@ class JobCheckpoints:
         self._coordinator.recovered(completed, totals, len(abandoned), unreadable)
         if abandoned:
             await self._endpoint.run_blocking(self._sweep, abandoned)
-        if self._job.savepoint is not None and not completed:
+        if self._job.savepoint is not None and self._job.savepoint.after and not completed:
+            self._restores.initial = self._savepoints.pending(self._job.savepoint)
+        elif self._job.savepoint is not None and not completed:
             try:
                 self._restores.initial = await self._read_initial(self._job.savepoint)
             except (CheckpointError, OSError) as error:
@@ -174,6 +181,30 @@ class JobCheckpoints:
                 return str(error)
             await self.rollback_written()
         return ""
+
+    def begin(self) -> None:
+        """Begin to wait for the job whose state this one takes over, if there is one that may not have ended."""
+        settings, initial = self._job.savepoint, self._restores.initial
+        if settings is not None and initial is not None and initial.pending:
+            self._taking_over = self._endpoint.spawn(self._take_over(settings), "taking over the state of a job")
+
+    async def _take_over(self, settings: SavepointRestoreSettings) -> None:
+        while not await self._has_ended(JobID(settings.after)):  # noqa: ASYNC110  # of another process
+            await asyncio.sleep(LOOK_S)
+        try:
+            self._restores.initial = await self._endpoint.run_blocking(self._savepoints.take_over, settings)
+        except (CheckpointError, OSError) as error:
+            if not self._closed:
+                self._fail_job(str(error))
+
+    async def _has_ended(self, job_id: JobID) -> bool:
+        """Return whether a job has ended: then no process of it runs any more."""
+        try:
+            entry = await self._running_jobs.entry(job_id)
+        except HaError as error:
+            self._endpoint.log.info("whether job %s has ended is asked again: %s", job_id, error)
+            return False
+        return entry is None or entry.status is JobSchedulingStatus.DONE
 
     async def _read_initial(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
         """Read the savepoint that the job starts from. While its own job runs, the queries here get new ids.
@@ -245,6 +276,7 @@ class JobCheckpoints:
         """
         reason = f"the job is {status.value}{failure and f': {failure}'}"
         self._do(self._coordinator.close(reason, self._now()))
+        self._stop_taking_over()
         while self._work:
             await asyncio.wait(self._work)
         self.close()
@@ -271,8 +303,13 @@ class JobCheckpoints:
     def close(self) -> None:
         """Stop all work here: the next JobMaster has the job."""
         self._closed = True
+        self._stop_taking_over()
         for work in self._work:
             work.cancel()
+
+    def _stop_taking_over(self) -> None:
+        if self._taking_over is not None:
+            self._taking_over.cancel()
 
     # ------------------------------------------------------------------------------- questions
 

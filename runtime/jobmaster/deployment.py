@@ -70,6 +70,7 @@ class TaskManagers:
         )
         self._workers: dict[ResourceID, _Worker] = {}
         self._expected: dict[ResourceID, str] = {}
+        self._succeeded: dict[ResourceID, int] = {}
         self._deploying: dict[ExecutionAttemptID, asyncio.Event] = {}
 
     def add(self, registration: TaskExecutorRegistration) -> TaskExecutorGateway:
@@ -77,6 +78,7 @@ class TaskManagers:
         gateway = self._endpoint.gateway(registration.address, TaskExecutorGateway, term=self._endpoint.term)
         self._endpoint.service.connect(registration.address)  # while it offers its slots
         self._expected.pop(registration.resource_id, None)
+        self._succeeded.pop(registration.resource_id, None)
         self._workers[registration.resource_id] = _Worker(registration, gateway)
         return gateway
 
@@ -85,13 +87,23 @@ class TaskManagers:
         self._expected[resource_id] = address
 
     def is_replaced_by(self, registration: TaskExecutorRegistration) -> bool:
-        """Return whether another process was known, or expected, under this resource id."""
+        """Return whether another process was known, or expected, under this resource id, and has lost its tasks."""
         known = self._workers.get(registration.resource_id)
         address = self._expected.get(registration.resource_id) if known is None else known.registration.address
-        return address is not None and address != registration.address
+        return address is not None and address not in (registration.address, *registration.predecessors)
+
+    def await_successor(self, resource_id: ResourceID, until_ms: int) -> None:
+        """Wait for the successor of a TaskExecutor until a time, in milliseconds since the epoch."""
+        self._succeeded[resource_id] = until_ms
+
+    @property
+    def awaited_successors(self) -> dict[ResourceID, int]:
+        """The TaskExecutors whose successor is awaited, each with the time until which it is."""
+        return dict(self._succeeded)
 
     def remove(self, resource_id: ResourceID) -> bool:
         """Forget a TaskExecutor; return whether it was known or expected."""
+        self._succeeded.pop(resource_id, None)
         expected = self._expected.pop(resource_id, None) is not None
         return self._workers.pop(resource_id, None) is not None or expected
 
@@ -239,6 +251,7 @@ class TaskManagers:
         """Forget all TaskExecutors: another JobMaster leads; if it is this one again, they register again."""
         self._workers.clear()
         self._expected.clear()
+        self._succeeded.clear()
         self._release_blobs()
 
     def _release_blobs(self) -> None:

@@ -110,6 +110,8 @@ from runtime.retry import retry
 from runtime.trace_context import JobTrace
 
 LOST_LOGS_TIMEOUT_S = 5.0
+SUCCESSOR_INTERVAL_S = 1.0
+"""Seconds between two questions to the ResourceManager whether a TaskExecutor has another successor than expected."""
 SLOT_GONE_DELAY_S = 0.5
 POOL_GRACE_S = 5.0  # the ResourceManager's rejection comes first, and its message says more
 
@@ -249,6 +251,9 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._known_addresses.clear()
         if saved is not None:
             now = current_instant()
+            for resource_id, until_ms in saved.awaited_successors.items():
+                if until_ms > now.epoch_ms:  # else its tasks have ended by now, unless it has a successor
+                    self._task_managers.await_successor(resource_id, until_ms)
             for request_id, slot in graph.restore(saved, now):
                 self._pool.adopt_slot(request_id, slot, now.monotonic_s)
                 self._known_addresses[slot.slot_id.resource_id] = slot.address
@@ -284,7 +289,11 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return saved
 
     def _encoded_execution(self) -> bytes:
-        saved = replace(self._require_graph().snapshot(current_instant()), rescales=self._rescales.all)
+        saved = replace(
+            self._require_graph().snapshot(current_instant()),
+            rescales=self._rescales.all,
+            awaited_successors=self._task_managers.awaited_successors,
+        )
         checkpoints = self._checkpoints
         if checkpoints is not None:
             saved = replace(saved, rollback=checkpoints.rollback, checkpoints=checkpoints.totals)
@@ -304,11 +313,16 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         for resource_id, address in self._known_addresses.items():
             # It registers by itself, unless it has ended, which the heartbeats show.
             self._task_managers.expect(resource_id, address)
+            if (until_ms := self._task_managers.awaited_successors.get(resource_id)) is not None:
+                self._look_for_successor(resource_id, until_ms)
+                continue
             gateway = self.gateway(address, TaskExecutorGateway, term=term)
             self._heartbeats.monitor(resource_id, self._heartbeat_of(resource_id, gateway))
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         if self._cannot_begin:
             self._checkpoints_fail(self._cannot_begin)
+        elif self._checkpoints is not None:
+            self._checkpoints.begin()
 
     def _heartbeat_of(
         self, resource_id: ResourceID, gateway: TaskExecutorGateway
@@ -533,20 +547,66 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     # ------------------------------------------------------------ TaskExecutors
 
-    @rpc_sync
-    def register_task_manager(self, registration: TaskExecutorRegistration, report: JobReport) -> None:
+    @rpc
+    async def register_task_manager(self, registration: TaskExecutorRegistration, report: JobReport) -> None:
+        self._register(registration, report)
+        if registration.predecessors:
+            await self._written()  # otherwise the next JobMaster would look for the predecessor
+
+    def _register(self, registration: TaskExecutorRegistration, report: JobReport) -> None:
         graph = self._require_graph()
         resource_id = registration.resource_id
         if self._task_managers.is_replaced_by(registration):
             self._task_manager_lost(resource_id, "its process was replaced")
         gateway = self._task_managers.add(registration)
+        if registration.predecessors:
+            self._pool.address_changed(resource_id, registration.address)
+            graph.address_changed(resource_id, registration.address)
         if self._heartbeats is not None:
             self._heartbeats.monitor(resource_id, self._heartbeat_of(resource_id, gateway))
         was_reconciling = graph.is_reconciling
-        reported = graph.executions_reported(resource_id, report.executions, current_instant())
+        reported = graph.executions_reported(
+            resource_id, report.executions, current_instant(), has_adopted=bool(registration.predecessors)
+        )
         self._do([*reported, *self._pool.reconcile(resource_id, report.slots)])
         if was_reconciling and not graph.is_reconciling:
             self.log.info("job %s is reconciled with its TaskExecutors: %s", self._job_id, graph.status.value)
+
+    @rpc
+    async def expect_successor(self, resource_id: ResourceID, lifetime_s: float) -> None:
+        self._require_graph()
+        self._task_managers.address_of(resource_id)
+        until_ms = current_instant().epoch_ms + round(lifetime_s * 1000)
+        self.log.info("TaskExecutor %s of job %s is about to have a successor", resource_id, self._job_id)
+        if self._heartbeats is not None:
+            self._heartbeats.unmonitor(resource_id)
+        self._task_managers.await_successor(resource_id, until_ms)
+        self._look_for_successor(resource_id, until_ms)
+        await self._written()
+
+    def _look_for_successor(self, resource_id: ResourceID, until_ms: int) -> None:
+        self.spawn(self._await_successor(resource_id, until_ms), f"awaiting the successor of {resource_id}")
+
+    async def _await_successor(self, resource_id: ResourceID, until_ms: int) -> None:
+        """Count a TaskExecutor as lost at a time, or once the ResourceManager has another one that adopted nothing.
+
+        By then its tasks have ended: see `Predecessor`. A TaskExecutor without tasks registers with no JobMaster.
+        """
+
+        def is_awaited() -> bool:
+            return self._task_managers.awaited_successors.get(resource_id) == until_ms
+
+        while is_awaited():
+            left_s = (until_ms - current_instant().epoch_ms) / 1000
+            found = await self._resource_manager.registration_of(resource_id)
+            if not is_awaited():
+                return
+            if left_s <= 0:
+                self._task_manager_lost(resource_id, "no successor of it has registered in time")
+            elif found is not None and self._task_managers.is_replaced_by(found):
+                self._task_manager_lost(resource_id, "its process was replaced, and has adopted nothing")
+            else:
+                await asyncio.sleep(min(left_s, SUCCESSOR_INTERVAL_S))
 
     @rpc_sync
     def offer_slots(self, resource_id: ResourceID, offers: list[SlotOffer]) -> list[AllocationID]:

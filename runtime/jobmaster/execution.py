@@ -57,6 +57,7 @@ class Execution:
     waiting_for: str = ""
     progress: dict[JobVertexID, VertexProgress] = field(default_factory=dict)
     queries: tuple[StreamingQuery, ...] = ()
+    stands_by: bool = False
     spark: SparkWork | None = None
 
     def __post_init__(self, now_ms: int) -> None:
@@ -166,6 +167,8 @@ class ExecutionGraphSnapshot:
         checkpoints: counts of checkpoints; the completed checkpoints in the store may have later totals.
         cancelled_because: as in `ArchivedExecutionGraph`.
         rescales: as in `ArchivedExecutionGraph`.
+        awaited_successors: TaskExecutors that have left their tasks to a successor. The job waits for it until the
+            time, in milliseconds since the epoch.
     """
 
     job_id: JobID
@@ -183,6 +186,7 @@ class ExecutionGraphSnapshot:
     checkpoints: CheckpointTotals = NO_TOTALS
     cancelled_because: str = ""
     rescales: tuple[Rescale, ...] = ()
+    awaited_successors: dict[ResourceID, int] = field(default_factory=dict)
 
 
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:

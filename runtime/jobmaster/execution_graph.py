@@ -34,7 +34,13 @@ from runtime.jobmaster.execution import (
 from runtime.jobmaster.query_history import QueryHistories
 from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
+from runtime.protocol.archived_execution_graph import (
+    STANDS_BY,
+    ArchivedExecutionGraph,
+    AttemptInfo,
+    TaskInfo,
+    VertexInfo,
+)
 from runtime.protocol.descriptor import (
     AttemptInformation,
     ExecutionReport,
@@ -324,6 +330,7 @@ class ExecutionGraph:
             self._query_histories.add(task.chain.key, progress.queries, at.epoch_ms)
             own = set(task.chain.vertices)
             task.current.queries = progress.queries
+            task.current.stands_by = progress.stands_by
             task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
 
     def attempts_without_logs(self) -> list[tuple[ExecutionAttemptID, ResourceID]]:
@@ -382,11 +389,14 @@ class ExecutionGraph:
         return self._begin_to_fail(error, at) + self._settle(at)
 
     def restart_all(self, at: Instant) -> list[Instruction]:
-        """Run all unfinished tasks again, without a failure; ignored in states in which no task may be restarted."""
+        """Run all unfinished tasks again, without a failure and without a delay.
+
+        Ignored in states in which no task may be restarted.
+        """
         if self._status not in ACTIVE:
             return []
         unfinished = {key for key, task in self._tasks.items() if not task.is_finished}
-        return self._restart(_region_to_restart(self._tasks, unfinished), at) + self._settle(at)
+        return self._restart(_region_to_restart(self._tasks, unfinished), at, delay_s=0.0) + self._settle(at)
 
     def move_tasks(self, resource_id: ResourceID, at: Instant) -> list[Instruction]:
         """Run the tasks of a TaskExecutor again elsewhere, without a failure and without a delay. Idempotent.
@@ -544,14 +554,26 @@ class ExecutionGraph:
             instructions += self._fail_tasks(missing, error, at)
         return instructions
 
+    def address_changed(self, resource_id: ResourceID, address: str) -> None:
+        """Note the address of a TaskExecutor that has adopted the tasks of its predecessor."""
+        for task in self._tasks.values():
+            execution = task.current
+            if execution.slot is not None and execution.slot.slot_id.resource_id == resource_id:
+                execution.slot = replace(execution.slot, address=address)
+
     def executions_reported(
-        self, resource_id: ResourceID, reports: Iterable[ExecutionReport], at: Instant
+        self,
+        resource_id: ResourceID,
+        reports: Iterable[ExecutionReport],
+        at: Instant,
+        *,
+        has_adopted: bool = False,
     ) -> list[Instruction]:
         """Compare with the attempts of a TaskExecutor that registers: adopt this job's, cancel the rest.
 
         A former JobMaster may have decided to deploy an attempt that the TaskExecutor does not know. It has never
         begun, so it is deployed again without a failure. (If the TaskExecutor's process was replaced, it is lost before
-        it reports.)
+        it reports.) If it has adopted the tasks of a predecessor, those that it does not report have ended.
         """
         if self._status.is_terminal:
             return []
@@ -564,6 +586,14 @@ class ExecutionGraph:
                 instructions.append(CancelTask(attempt_id, resource_id))
             elif task is not None:
                 instructions += self.task_state_reported(report.state, Instant(at.monotonic_s, report.since_ms))
+        if has_adopted:
+            lost = [self._attempts[each] for each in sorted(self.attempts_seen_at(resource_id) - held.keys())]
+            error = ErrorInfo(
+                FailureKind.TASK_EXECUTOR_LOST,
+                "TaskExecutorLostException",
+                f"TaskExecutor {resource_id} was exchanged, and its successor has not found the task",
+            )
+            instructions += self._fail_tasks(lost, error, at) if lost else []
         return instructions + self._without_the_awaited(resource_id, held, at) + self._settle(at)
 
     def _without_the_awaited(
@@ -920,4 +950,4 @@ def _waiting_for(task: Task, tasks: Mapping[JobVertexID, Task]) -> str:
     if task.current.state is ExecutionState.CREATED:
         unfinished = [tasks[key].chain.name for key in task.chain.inputs if not tasks[key].is_finished]
         return ", ".join(f"the result of {name!r}" for name in unfinished)
-    return ""
+    return STANDS_BY if task.current.stands_by and task.current.state is ExecutionState.RUNNING else ""

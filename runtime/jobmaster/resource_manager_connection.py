@@ -9,14 +9,14 @@ from actors.errors import ActorError
 from conf.options import JobOptions
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat import Silence
-from runtime.ids import AllocationID, JobID
+from runtime.ids import AllocationID, JobID, ResourceID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.slot_pool import AskForSlot
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
-from runtime.protocol.errors import UnknownJobManagerError
+from runtime.protocol.errors import UnknownJobManagerError, UnknownTaskExecutorError
 from runtime.protocol.leader import RESOURCE_MANAGER
-from runtime.protocol.messages import JobMasterRegistration
+from runtime.protocol.messages import JobMasterRegistration, TaskExecutorRegistration
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.slots import SlotRequest
 from runtime.queues.configuration import Asked
@@ -153,6 +153,15 @@ class ResourceManagerConnection:
 
         what = f"the slot request for {request.task_name!r}"
         await retry(ask, (ActorError, UnknownJobManagerError), what=what, log=self._endpoint.log)
+
+    async def registration_of(self, resource_id: ResourceID) -> TaskExecutorRegistration | None:
+        """Return the registration of a TaskExecutor at the present leader; None if there is none, or no answer."""
+        if self._gateway is None:
+            return None
+        try:
+            return (await self._gateway.request_task_manager_info(resource_id)).registration
+        except (ActorError, UnknownTaskExecutorError):
+            return None
 
     def withdraw(self, allocation_id: AllocationID) -> None:
         """Withdraw a slot request."""

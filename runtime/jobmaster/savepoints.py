@@ -21,6 +21,7 @@ from conf.files import make_private, remove_tree, rename_durably, sync_directori
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, take_files
+from runtime.checkpoint.handover import handover_file, pending_state, write_handover
 from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.remote_savepoint import (
     check_target,
@@ -222,6 +223,37 @@ class SavepointWriter:
             settings.allow_non_restored_state,
             new_query_id=settings.new_query_id,
         )
+
+    def pending(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
+        """Return the state of the tasks while the former job has not ended."""
+        return pending_state(settings.path, settings.after, handover_file(self._own))
+
+    def take_over(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
+        """Return the state that the former job has left, and write it for the tasks that wait for it.
+
+        The contents of the savepoint are compared when a query starts: with its own files, or while they are copied.
+
+        Raises:
+            CheckpointError: the former job has left no savepoint.
+            OSError: the state cannot be written.
+        """
+        try:
+            savepoint = read_savepoint(Path(settings.path))
+        except SavepointError as error:
+            raise SavepointError(
+                f"job {settings.after} has ended without the savepoint from which this job starts: {error}",
+                "`understudy job info` shows how it has ended",
+            ) from error
+        restore = JobManagerTaskRestore(
+            0,
+            tuple(query.snapshot for query in savepoint.queries),
+            settings.path,
+            settings.allow_non_restored_state,
+            new_query_id=settings.new_query_id,
+            continues=True,
+        )
+        write_handover(handover_file(self._own), restore)
+        return restore
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ released and serves the request. So a job of many tasks can finish with one slot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtime.ids import AllocationID, ResourceID, SlotID, SlotRequestID
 from runtime.protocol.descriptor import SlotOffer
@@ -219,6 +219,12 @@ class SlotPool:
     def adopt_slot(self, request_id: SlotRequestID, slot: AllocatedSlot, now: float) -> None:
         """Hold a slot that a former JobMaster of this job had: its task may still run there."""
         self._held[slot.allocation_id] = _Held(slot, request_id, now)
+
+    def address_changed(self, resource_id: ResourceID, address: str) -> None:
+        """Note the address of a TaskExecutor that has taken the slots of its predecessor over."""
+        for held in self._held.values():
+            if held.slot.slot_id.resource_id == resource_id:
+                held.slot = replace(held.slot, address=address)
 
     def reconcile(self, resource_id: ResourceID, offers: Iterable[SlotOffer]) -> list[SlotPoolInstruction]:
         """Compare with the slots that a TaskExecutor has for this job; other slots held there do not exist any more."""

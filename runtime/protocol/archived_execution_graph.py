@@ -19,6 +19,9 @@ from runtime.protocol.streaming_query import (
     back_pressure_stats,
 )
 
+STANDS_BY = "the end of the job in whose place it starts"
+"""`TaskInfo.waiting_for` of a task that runs, and whose code waits at the start of its first streaming query."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptInfo:
@@ -70,7 +73,7 @@ class TaskInfo:
         name: of the chain.
         vertices: of the chain.
         attempts: at least one.
-        waiting_for: the reason why it does not run yet, as text; empty if there is none.
+        waiting_for: the reason why it does not run yet, as text; empty if there is none. `STANDS_BY` while it runs.
     """
 
     key: JobVertexID

@@ -238,6 +238,10 @@ class JobManagerTaskRestore:
             another location while its former one may still be written to.
         earlier: the job's own checkpoints before this one, the newest first. They serve a query whose snapshot in this
             one is damaged, or does not load.
+        pending: a file that will hold the state once the former job has ended: see
+            `runtime.checkpoint.handover`. Empty if this is the state.
+        continues: whether a query may continue from its files as the former job has left them, if these are at the
+            batch of the savepoint.
     """
 
     checkpoint_id: int
@@ -247,3 +251,5 @@ class JobManagerTaskRestore:
     rollback: str = ""
     new_query_id: bool | None = False
     earlier: tuple[EarlierCheckpoint, ...] = ()
+    pending: str = ""
+    continues: bool = False

@@ -343,11 +343,13 @@ class TaskProgress:
         attempt_id: which attempt.
         vertices: Spark's counts.
         queries: its active streaming queries.
+        stands_by: whether its code waits at the start of a streaming query for the end of the former job.
     """
 
     attempt_id: ExecutionAttemptID
     vertices: tuple[VertexProgress, ...]
     queries: tuple[StreamingQuery, ...] = ()
+    stands_by: bool = False
 
 
 def result_path(results_dir: str, vertex_id: JobVertexID, attempt_number: int) -> str:

@@ -21,6 +21,7 @@
     ├── NoSuchTaskError              no process of that attempt runs here
     ├── NoSuchSessionError           the job has no open Spark Connect session here
     ├── TaskNotRespondingError       a task process does not answer
+    ├── HandOverRefusedError         the TaskExecutor cannot hand its tasks over at present
     ├── IdentityRejectedError        a user or token cannot be added, changed or removed as requested
     │   └── IdentitiesUnreachableError   the store of users does not answer
     └── ShuttingDownError            the cluster is about to be shut down
@@ -149,6 +150,11 @@ class NoSuchSessionError(GatewayError):
 @wire_error
 class TaskNotRespondingError(GatewayError):
     """A task process does not answer."""
+
+
+@wire_error
+class HandOverRefusedError(GatewayError):
+    """The TaskExecutor cannot hand its tasks over at present; it keeps them."""
 
 
 @wire_error

@@ -84,6 +84,24 @@ class JobMasterGateway(FencedRpcGateway):
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
+    def expect_successor(self, resource_id: ResourceID, lifetime_s: float) -> Ask[None]:
+        """Wait for the successor of a TaskExecutor that is about to end, whose tasks run on. Idempotent.
+
+        The job keeps its slots and tasks there. They are lost if no TaskExecutor of that name registers in time, or if
+        it has not adopted them (`TaskExecutorRegistration.predecessors`). The answer comes when the next JobMaster
+        would know this too.
+
+        Args:
+            resource_id: the TaskExecutor.
+            lifetime_s: seconds to wait.
+
+        Raises:
+            UnknownTaskExecutorError: it is not registered for this job.
+            JobNotReachableError: another JobMaster has the job.
+        """
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
     def cancel(self, because: str = "") -> Ask[None]:
         """Cancel the job; it is CANCELED when nothing of it runs any more. Idempotent.
 

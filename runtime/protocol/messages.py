@@ -74,6 +74,7 @@ class TaskExecutorRegistration:
         levels: the feature levels that it supports.
         serves_one_user: whether it gives its slots to the jobs of one user at a time, and renews its Spark driver
             before it serves another (``security.users.isolation``). Earlier releases do neither.
+        predecessors: addresses of the TaskExecutors of its name whose tasks it has adopted.
     """
 
     resource_id: ResourceID
@@ -90,6 +91,7 @@ class TaskExecutorRegistration:
     spark_loss: str = ""
     levels: FeatureLevels = FeatureLevels()  # noqa: RUF009  # frozen
     serves_one_user: bool = False
+    predecessors: tuple[str, ...] = ()
 
     @property
     def component(self) -> Component:

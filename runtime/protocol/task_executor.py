@@ -9,6 +9,7 @@ from runtime.job_logs import KeptLog, LogChunk
 from runtime.protocol.checkpoints import TriggerCheckpoint
 from runtime.protocol.descriptor import TaskDeployment
 from runtime.protocol.diagnostics import ComponentLog, LogInfo, TaskPoolReport, ThreadDump
+from runtime.protocol.hand_over import HandOverReport
 from runtime.protocol.leader import JOB_MASTER, RESOURCE_MANAGER
 from runtime.protocol.messages import JobHeartbeat, LeaderAddress, TaskExecutorHeartbeat, TaskLog
 from runtime.protocol.session import SessionAddress
@@ -157,6 +158,26 @@ class TaskExecutorGateway(RpcGateway):
     @reads
     def read_log(self, name: str, offset: int) -> Ask[LogChunk]:
         """Return a piece of one of `request_log_list`, from byte *offset* on; otherwise as `read_task_log`."""
+        raise NotImplementedError
+
+    @reads
+    def request_hand_over(self) -> Ask[HandOverReport]:
+        """Return whether it can hand its tasks over to a successor now, and what prevents that."""
+        raise NotImplementedError
+
+    def hand_over(self, lifetime_s: float) -> Ask[None]:
+        """Leave the running tasks to the next TaskExecutor of this worker, and end without ending them.
+
+        The answer comes before the end. If a task has changed by then, this TaskExecutor continues. Jobs keep its
+        slots, and count it as lost if no successor registers in time. Called by `understudy cluster upgrade`.
+
+        Args:
+            lifetime_s: seconds after which the tasks and their Spark driver are killed if no successor has adopted
+                them.
+
+        Raises:
+            HandOverRefusedError: it cannot at present; see `request_hand_over`.
+        """
         raise NotImplementedError
 
     @reads

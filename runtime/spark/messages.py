@@ -94,6 +94,11 @@ class LeaseRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class StandsBy:
+    """The task's code is at the start of its first streaming query, and waits for the end of the former job."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueryFailed:
     """A streaming query has failed, and the task's code does not handle it.
 
@@ -187,7 +192,18 @@ class Ask:
 
 
 FromTask = (
-    Ready | Running | Progress | QueryStarts | Note | LeaseRequest | QueryFailed | Finished | Failed | Canceled | Answer
+    Ready
+    | Running
+    | Progress
+    | StandsBy
+    | QueryStarts
+    | Note
+    | LeaseRequest
+    | QueryFailed
+    | Finished
+    | Failed
+    | Canceled
+    | Answer
 )
 ToTask = Run | Cancel | EndSession | LeaseAnswer | Ask
 

@@ -65,6 +65,10 @@ class ProcessHandle:
         """Return whether the process lives (a zombie does not)."""
         return self._fd >= 0 and not select.select([self._fd], [], [], 0)[0]
 
+    def fileno(self) -> int:
+        """Return the pidfd, which is readable once the process has ended."""
+        return self._fd
+
     def send_signal(self, number: int) -> None:
         """Send a signal; a process that has ended is no error."""
         try:

@@ -47,10 +47,13 @@ class SparkStateReader:
 
     Args:
         spark: a session, used by this object alone: its settings change.
+        at_once: how many partitions are read at the same time. A Spark task keeps its core until it has read its
+            partition, so queries of the same Spark wait for that. Default: as many as Spark has cores.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, at_once: int | None = None) -> None:
         self._spark = spark
+        self._at_once = at_once
 
     def read(
         self,
@@ -90,6 +93,8 @@ class SparkStateReader:
             "CAST(xxhash64(key_bytes, value_bytes) AS DECIMAL(38, 0)) AS digest",
             f"INT(pmod(hash(partition_key), {partitions}) <> spark_partition_id()) AS misplaced",
         )
+        if self._at_once is not None:
+            hashed = hashed.coalesce(self._at_once)
         sums = hashed.groupBy("family").agg({"*": "count", "digest": "sum", "misplaced": "sum"})
         return [
             FamilyState(
@@ -110,10 +115,11 @@ class SparkStateTool(SparkStateReader):
     Args:
         spark: a session, used by this object alone: its settings change.
         repartition: repartitions a checkpointLocation in the same driver (`LocalDriver.repartition_state`).
+        at_once: as of `SparkStateReader`.
     """
 
-    def __init__(self, spark: SparkSession, repartition: Repartition) -> None:
-        super().__init__(spark)
+    def __init__(self, spark: SparkSession, repartition: Repartition, at_once: int | None = None) -> None:
+        super().__init__(spark, at_once)
         self._repartition = repartition
 
     def repartition(self, location: Path, partitions: int, settings: Mapping[str, str]) -> None:
@@ -210,7 +216,8 @@ def rescale_in_task(plan: RescalePlan) -> Savepoint:
 
     spark = SparkSession.builder.getOrCreate()
     interval = spark.conf.get(COMPACT_INTERVAL)
-    return run_rescale(plan, SparkStateTool(spark.newSession(), _repartition_from(spark)), int(interval or 0))
+    half = max(1, spark.sparkContext.defaultParallelism // 2)  # the other cores are for the queries that run there
+    return run_rescale(plan, SparkStateTool(spark.newSession(), _repartition_from(spark), half), int(interval or 0))
 
 
 def _repartition_from(spark: Any) -> Repartition:
@@ -249,9 +256,12 @@ async def _run(work: Work, java_home: str | None) -> Savepoint:
 
 
 async def rescale_with(
-    driver: LocalDriver, plan: RescalePlan, compact_interval: int = DEFAULT_COMPACT_INTERVAL
+    driver: LocalDriver,
+    plan: RescalePlan,
+    compact_interval: int = DEFAULT_COMPACT_INTERVAL,
+    at_once: int | None = None,
 ) -> Savepoint:
-    """Run a rescale in a running driver; see `run_rescale`."""
+    """Run a rescale in a running driver; see `run_rescale`, and for *at_once* `SparkStateReader`."""
     loop = asyncio.get_running_loop()
     endpoint = await driver.open_session(isolated=False)
 
@@ -261,6 +271,6 @@ async def rescale_with(
 
     def run() -> Savepoint:
         with connect_session(endpoint.url) as spark:
-            return run_rescale(plan, SparkStateTool(spark, repartition), compact_interval)
+            return run_rescale(plan, SparkStateTool(spark, repartition, at_once), compact_interval)
 
     return await asyncio.to_thread(run)

@@ -33,6 +33,11 @@ class FrameReader:
     def __init__(self) -> None:
         self._decoder = FrameDecoder(MAX_FRAME, _decode)
 
+    @property
+    def incomplete(self) -> bytes:
+        """The bytes of the message that has not arrived completely."""
+        return self._decoder.incomplete
+
     def feed(self, data: bytes) -> list[Message]:
         """Add received bytes, and return the messages that are now complete. Raises `WireError`."""
         try:

@@ -158,12 +158,17 @@ class JobConnection:
     """Connection to the JobMaster of one job: the one with the highest epoch that is known."""
 
     job_id: JobID
-    token: FencingToken
+    leader: LeaderAddress
     gateway: JobMasterGateway
     follower: LeaderFollower[JobMasterGateway]
     offering: asyncio.Task[None] | None = None
     registered: bool = False
     losses: int = 0
+
+    @property
+    def token(self) -> FencingToken:
+        """The leadership of that JobMaster."""
+        return self.leader.token
 
 
 class JobConnections:
@@ -208,6 +213,10 @@ class JobConnections:
         """Return all jobs that have a connection, established or not."""
         return list(self._jobs)
 
+    def leaders(self) -> dict[JobID, LeaderAddress]:
+        """Return the JobMaster of each job that has a connection."""
+        return {job_id: connection.leader for job_id, connection in self._jobs.items()}
+
     async def add(self, job_id: JobID, leader: LeaderAddress) -> None:
         """Connect to a job that has received slots; *leader* was its JobMaster at that moment."""
         known = self._jobs.get(job_id)
@@ -219,7 +228,7 @@ class JobConnections:
                 lambda gateway: self._leader_changed(job_id, gateway),
             )
             gateway = self._endpoint.gateway(leader.address, JobMasterGateway, leader.token)
-            self._jobs[job_id] = JobConnection(job_id, leader.token, gateway, follower)
+            self._jobs[job_id] = JobConnection(job_id, leader, gateway, follower)
             self.offer(job_id)
             await follower.start()
         else:
@@ -279,7 +288,7 @@ class JobConnections:
     def _switch(self, connection: JobConnection, leader: LeaderAddress) -> bool:
         if leader.token <= connection.token:
             return False
-        connection.token = leader.token
+        connection.leader = leader
         connection.gateway = self._endpoint.gateway(leader.address, JobMasterGateway, leader.token)
         connection.registered = False
         return True

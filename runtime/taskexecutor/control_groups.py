@@ -17,7 +17,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,7 +108,9 @@ class ControlGroups:
         self._prefix = f"task-{hashlib.sha256(owner.encode()).hexdigest()[:12]}-"
 
     @classmethod
-    def open(cls, name: str, limits: GroupLimits, owner: str, mounts: Path = MOUNTS) -> ControlGroups:
+    def open(
+        cls, name: str, limits: GroupLimits, owner: str, mounts: Path = MOUNTS, adopted: Collection[str] = ()
+    ) -> ControlGroups:
         """Find the given group in the trees of the needed controllers, and check that groups can be made in it.
 
         Args:
@@ -116,6 +118,7 @@ class ControlGroups:
             limits: of each task.
             owner: see `ControlGroups`.
             mounts: the kernel's table of mounts.
+            adopted: attempts that run already, in groups of their own.
 
         Raises:
             ControlGroupError: there is no such group, or it cannot be used.
@@ -127,7 +130,7 @@ class ControlGroups:
         groups = cls(
             (_Tree(version, group, tuple(names)) for (version, group), names in by_group.items()), limits, owner
         )
-        groups._remove_left()
+        groups._remove_left(adopted)
         try:
             groups.create("probe").remove()
         except OSError as error:
@@ -154,20 +157,24 @@ class ControlGroups:
             raise
         return ControlGroup(made)
 
-    def _remove_left(self) -> None:
+    def _remove_left(self, adopted: Collection[str]) -> None:
         """Remove the groups of a killed TaskExecutor of this name; processes left in them are killed."""
+        kept = {f"{self._prefix}{attempt_id}" for attempt_id in adopted}
         for tree in self._trees:
             for directory in tree.group.glob(f"{self._prefix}*"):
+                if directory.name in kept:
+                    continue
                 with contextlib.suppress(OSError):  # a group that stays does no harm
                     ControlGroup([(tree.version, directory)]).remove()
 
 
-def control_groups(configuration: Configuration, owner: str) -> ControlGroups | None:
+def control_groups(configuration: Configuration, owner: str, adopted: Collection[str] = ()) -> ControlGroups | None:
     """Return the control groups that a configuration names; None if it names none.
 
     Args:
         configuration: the cluster's.
         owner: see `ControlGroups`.
+        adopted: see `ControlGroups.open`.
 
     Raises:
         ControlGroupError: they cannot be made.
@@ -177,7 +184,7 @@ def control_groups(configuration: Configuration, owner: str) -> ControlGroups | 
         configuration.get(TaskManagerOptions.TASK_CGROUP_MEMORY), configuration.get(TaskManagerOptions.TASK_CGROUP_CPUS)
     )
     if name is not None and limits.controllers:
-        return ControlGroups.open(name, limits, owner)
+        return ControlGroups.open(name, limits, owner, adopted=adopted)
     if limits.controllers:
         raise ControlGroupError(
             "taskmanager.task.cgroup.memory or taskmanager.task.cgroup.cpus is set, and taskmanager.cgroup is not",

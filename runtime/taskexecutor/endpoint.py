@@ -48,8 +48,16 @@ from runtime.metrics.registry import serve_metrics
 from runtime.protocol.checkpoints import TriggerCheckpoint
 from runtime.protocol.descriptor import JobReport, TaskDeployment, TaskDeploymentDescriptor, unpack
 from runtime.protocol.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, TaskPoolReport, ThreadDump
-from runtime.protocol.errors import DeploymentNotFoundError, NoSuchTaskError, SlotOccupiedError
+from runtime.protocol.errors import (
+    DeploymentNotFoundError,
+    GatewayError,
+    HandOverRefusedError,
+    NoSuchTaskError,
+    SlotOccupiedError,
+)
 from runtime.protocol.execution_state import ErrorInfo, FailureKind
+from runtime.protocol.hand_over import VERSION, HandOverReport, Obstacle, python_version
+from runtime.protocol.leader import boottime
 from runtime.protocol.messages import (
     JobHeartbeat,
     LeaderAddress,
@@ -61,16 +69,19 @@ from runtime.protocol.messages import (
 from runtime.protocol.session import SessionAddress
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.spark.driver.api import SparkDriver
+from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.remote import adopt_driver
 from runtime.spark.driver.warm import keep_warming, try_driver, warm_up
-from runtime.spark.task.zygote_client import Zygote
+from runtime.spark.errors import SparkError
+from runtime.spark.task.zygote_client import TaskProcess, Zygote
 from runtime.stack_samples import StackProfile
 from runtime.taskexecutor.connections import IsolationWatch, JobConnections, ResourceManagerConnection
 from runtime.taskexecutor.diagnostics import MetricsSampler, ThreadDumps, task_executor_metrics
 from runtime.taskexecutor.driver_health import DriverLosses, DriverWatch
+from runtime.taskexecutor.hand_over import HandOver, HeldSlot, Predecessor, tasks_of
 from runtime.taskexecutor.logs import AttemptDirectories, LogKeeper
 from runtime.taskexecutor.services import TaskHost, TaskServices, create_services
-from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.slot_table import UNKNOWN_USER, TaskSlotTable
 from runtime.taskexecutor.spark_options import warm_up_queries
 from runtime.taskexecutor.task_pool import TaskPool
 from runtime.taskexecutor.task_table import TaskTable
@@ -82,6 +93,8 @@ LISTING_INTERVAL_S = 2.0
 EXPIRY_INTERVAL_S = 60.0
 LAST_WORDS_S = 10.0
 FLUSH_S = 0.1
+SUCCESSOR_MARGIN_S = 5.0
+"""Seconds for which JobMasters wait for a successor beyond the end of the tasks that no successor has adopted."""
 
 
 async def _start_zygote(directory: Path) -> Zygote:
@@ -181,6 +194,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._services: TaskServices | None = None
         self._stopping = False
         self._renewal = ""
+        self._zygotes: list[Zygote] = []
+        self._predecessors: tuple[str, ...] = ()
+        self._hands_over = False
 
     @property
     def registration(self) -> TaskExecutorRegistration:
@@ -203,25 +219,41 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             spark_loss=self._losses.last(),
             levels=supported_levels(),
             serves_one_user=self._driver.is_ours and self._configuration.get(SecurityOptions.USERS_ISOLATION),
+            predecessors=self._predecessors,
         )
 
     # ---------------------------------------------------------------- life
 
     async def on_start(self) -> None:
         offload_large_calls(self.service, self._configuration, self._blob_location)
-        await self._driver.reset()  # ends what the tasks of a killed predecessor left running
+        predecessor = Predecessor(self._directory, self._driver.info)
+        await self.run_blocking(predecessor.look)
+        left = predecessor.left
+        # Ends what the tasks of a killed predecessor left running.
+        await self._driver.reset(() if left is None else [task.endpoint for task in left.tasks])
         host = await self._start_host(self._directory)
         zygote = host if isinstance(host, Zygote) else None
+        if zygote is not None:
+            self._zygotes.append(zygote)
         # At the endpoint of another owner a waiting session may be closed at any time.
         size = self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE) if self._driver.is_ours else 0
         pool = TaskPool(self, self._driver, zygote, self._directory / "ready", size)
         watch = self._new_watch(zygote)
         self._services = create_services(
-            self._configuration, self._directory, self._driver, host, pool, watch, self._blob_client
+            self._configuration,
+            self._directory,
+            self._driver,
+            host,
+            pool,
+            watch,
+            self._blob_client,
+            adopted=() if left is None else [task.descriptor.attempt.attempt_id for task in left.tasks],
         )
         if watch is not None:
             self.spawn(watch.run(), "watching whether Spark runs jobs")
         self._job_heartbeats.start()
+        if left is not None:
+            await self._adopt(predecessor, left, self._services)
         await self._resource_manager.start()
         self.spawn(self._list(), "listing itself")
         self.spawn(self._resource_manager.end_when_abandoned(self._configuration, self._runner_pid), "being needed")
@@ -244,6 +276,36 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._driver, lambda: try_driver(self._driver, zygote, directory), lambda: len(self._tasks) > 0
         )
 
+    async def _adopt(self, predecessor: Predecessor, left: HandOver, services: TaskServices) -> None:
+        """Continue with the slots and tasks that the predecessor has left. From here on they end with this process."""
+        zygotes = await self.run_blocking(predecessor.adopt)
+        processes: dict[int, TaskProcess] = {}
+        for held in zygotes:
+            zygote, tasks = held.owned()
+            self._zygotes.append(zygote)
+            processes |= tasks
+            self.spawn(self._end_when_idle(zygote), "ending the zygote of a predecessor when its tasks have ended")
+        self._predecessors = left.predecessors
+        for slot in left.slots:
+            self.slots.allocate(slot.slot_id, slot.job_id, slot.allocation_id, self._noted_owner)
+        for task, process in tasks_of(left, processes):
+            logs = self._logs.keeper_of(task.descriptor, task.logs)
+            self._tasks.adopt(task, process, self._attempts.of(task.descriptor), services, logs)
+        self.log.info("%d tasks of %s run on here", len(self._tasks), left.predecessors[-1])
+        for job_id, job_master in left.job_masters.items():
+            self._job_heartbeats.monitor(job_id)
+            await self._connections.add(job_id, job_master)
+
+    @property
+    def _noted_owner(self) -> str | None:
+        """Owner of the jobs that have had slots on the driver, as `request_slot` names it."""
+        return None if self._noted_user == UNKNOWN_USER else self._noted_user
+
+    async def _end_when_idle(self, zygote: Zygote) -> None:
+        await zygote.wait_until_idle()
+        self._zygotes.remove(zygote)
+        await zygote.stop()
+
     async def on_stop(self) -> None:
         self._stopping = True  # from here on the end of a process is no loss
         self._job_heartbeats.stop()
@@ -253,6 +315,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         if services is not None:
             await services.pool.stop()
             await services.task_host.stop()
+            for zygote in self._zygotes:
+                if zygote is not services.task_host:
+                    await zygote.stop()
             await self.run_blocking(services.blobs.close)
         self._logs.close()
         await self._ha.close()
@@ -381,6 +446,93 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             async with asyncio.timeout(LAST_WORDS_S):
                 await self._tasks.wait_until_idle()
         self._driver.kill(self._renewal)
+
+    # ------------------------------------------------------------- a successor
+
+    def _obstacles(self) -> list[Obstacle]:
+        """Return what keeps this TaskExecutor from handing its tasks over now."""
+        if not isinstance(self._driver, LocalDriver):
+            return [Obstacle("its Spark does not belong to this worker")]
+        if self._services is None or not self._zygotes or self.goes:
+            return [Obstacle(f"it ends: {self.goes}" if self.goes else "it starts", passes=True)]
+        found = self._tasks.obstacles()
+        for job_id in self._connections.jobs():
+            connection = self._connections.find(job_id)
+            if connection is not None and not connection.registered:
+                found.append(Obstacle("its JobMaster is being replaced", True, job_id))
+        running = {allocation.job_id for allocation in self.slots.all} - set(self._connections.jobs())
+        found += [Obstacle("its JobMaster is not known yet", True, job_id) for job_id in sorted(running)]
+        if any(zygote.is_busy for zygote in self._zygotes) and not found:
+            found.append(Obstacle("a task process is being started", passes=True))
+        return found
+
+    @rpc_sync
+    def request_hand_over(self) -> HandOverReport:
+        return HandOverReport(VERSION, python_version(), tuple(self._obstacles()))
+
+    @rpc
+    async def hand_over(self, lifetime_s: float) -> None:
+        if self._hands_over:
+            return
+        if obstacles := self._obstacles():
+            raise HandOverRefusedError(f"TaskExecutor {self.name} keeps its tasks: {obstacles[0].reason}")
+        # Before the first JobMaster begins to wait: the tasks end before any of them gives its wait up.
+        self._hands_over, until = True, boottime() + lifetime_s
+        waiting = frozenset(self._connections.jobs())
+        try:
+            for job_id in waiting:
+                connection = self._connections.find(job_id)
+                if connection is not None:
+                    await connection.gateway.expect_successor(self.resource_id, lifetime_s + SUCCESSOR_MARGIN_S)
+        except (ActorError, GatewayError) as error:
+            self._keep(f"a JobMaster does not wait for a successor: {error}")
+            raise HandOverRefusedError(f"TaskExecutor {self.name} keeps its tasks: {error}") from error
+        self.schedule_run_async(FLUSH_S, lambda: self._leave_all(until, waiting))
+
+    def _leave_all(self, until: float, waiting: frozenset[JobID]) -> None:
+        """Leave everything to the successor, and end. Nothing else of this process runs between its first line and end.
+
+        So the state that it leaves is the last one. Once the first zygote has it, there is no way back: a successor may
+        have the tasks. Then this process ends in any case.
+
+        Args:
+            until: when the tasks end without a successor, in seconds of the clock that runs through suspend.
+            waiting: the jobs whose JobMaster waits for the successor.
+        """
+        obstacles = self._obstacles()
+        obstacles += [
+            Obstacle("it has just got a slot", True, job_id)
+            for job_id in self._connections.jobs()
+            if job_id not in waiting
+        ]
+        if obstacles:
+            self._keep(obstacles[0].reason)
+            return
+        state = HandOver(
+            (*self._predecessors, str(self.address)),
+            self._driver.info.pid,
+            self._driver.info.start_time,
+            tuple(HeldSlot(each.slot_id, each.job_id, each.allocation_id) for each in self.slots.all),
+            self._connections.leaders(),
+            self._tasks.held(),
+        ).encode()
+        driver, processes = (self._driver.info.pid, self._driver.info.start_time), self._tasks.processes()
+        self.log.info("this TaskExecutor ends, and leaves %d tasks to its successor", len(processes))
+        try:
+            for zygote in self._zygotes:
+                kept = [process for process in processes if zygote.runs(process)]
+                zygote.hand_over(kept, state, until, driver, self._directory)
+        except (OSError, SparkError):
+            self.log.exception("tasks end with this TaskExecutor: their zygote does not keep them")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _keep(self, reason: str) -> None:
+        """Keep the tasks after all, and say so to the JobMasters by registering again."""
+        self.log.info("this TaskExecutor keeps its tasks: %s", reason)
+        self._hands_over = False
+        for job_id in self._connections.jobs():
+            self._connections.master_lost(job_id)
+            self._connections.offer(job_id)
 
     def refuse_if_it_goes(self) -> None:
         """Raise `RecipientTerminated` if this TaskExecutor is about to end."""

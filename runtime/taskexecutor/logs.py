@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from actors.errors import ActorError
 from actors.rpc.endpoint import RpcEndpoint
@@ -58,9 +59,8 @@ class AttemptDirectories:
 
     def make(self, descriptor: TaskDeploymentDescriptor) -> Path:
         """Make and return the directory of a new attempt."""
-        job = self._root / descriptor.job.job_id
-        job.mkdir(mode=0o700, exist_ok=True)
-        directory = job / descriptor.attempt.attempt_id
+        directory = self.of(descriptor)
+        directory.parent.mkdir(mode=0o700, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
         description = {
             "task": descriptor.attempt.task_name,
@@ -69,6 +69,10 @@ class AttemptDirectories:
         }
         write_private(directory / _DESCRIPTION, json.dumps(description).encode(), durable=False)
         return directory
+
+    def of(self, descriptor: TaskDeploymentDescriptor) -> Path:
+        """Return the directory of an attempt."""
+        return self._root / descriptor.job.job_id / descriptor.attempt.attempt_id
 
     def upload_logs(self, job_id: JobID, blobs: BlobClient) -> list[TaskLog]:
         """Upload the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""
@@ -148,6 +152,7 @@ class AttemptLogKeeper:
         deployment: of the attempt.
         put: uploads what the attempt wrote; blocks, and raises BlobError or OSError.
         put_own: uploads what the TaskExecutor logged while the attempt ran, likewise.
+        starts: sizes of the TaskExecutor's logs when the attempt began, by name.
     """
 
     def __init__(
@@ -156,7 +161,9 @@ class AttemptLogKeeper:
         deployment: TaskDeploymentDescriptor,
         put: Callable[[], list[KeptLog]],
         put_own: Callable[[], list[KeptLog]],
+        starts: dict[str, int],
     ) -> None:
+        self.starts = starts
         self._endpoint = endpoint
         self._deployment = deployment
         self._put = put
@@ -237,9 +244,11 @@ class LogKeeper:
             self._kept = self._connect(None)
         return self._kept
 
-    def keeper_of(self, deployment: TaskDeploymentDescriptor) -> AttemptLogKeeper:
-        """Return the keeper of the logs of an attempt that starts now."""
-        starts = {name: path.stat().st_size if path.exists() else 0 for name, path in self._own.items()}
+    def keeper_of(
+        self, deployment: TaskDeploymentDescriptor, former: Mapping[str, int] = MappingProxyType({})
+    ) -> AttemptLogKeeper:
+        """Return the keeper of an attempt's logs. It starts now, or began when the logs had the *former* sizes."""
+        starts = {name: path.stat().st_size if path.exists() else 0 for name, path in self._own.items()} | {**former}
 
         def put() -> list[KeptLog]:
             job_id, client = deployment.job.job_id, self._client()
@@ -249,7 +258,7 @@ class LogKeeper:
             job_id, client, own = deployment.job.job_id, self._client(), self._own.items()
             return [keep_log(name, path, job_id, client, OWN_MAX_SIZE, starts[name]) for name, path in own]
 
-        return AttemptLogKeeper(self._endpoint, deployment, put, put_own)
+        return AttemptLogKeeper(self._endpoint, deployment, put, put_own, starts)
 
     async def upload_attempts(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
         """Upload the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,7 @@ from blob.stores import create_blob_store
 from conf.configuration import Configuration
 from conf.options import BlobOptions, ClusterOptions, TaskManagerOptions
 from runtime.environment.context import blob_store_url
-from runtime.ids import JobID
+from runtime.ids import ExecutionAttemptID, JobID
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark.driver.api import SparkDriver
@@ -24,6 +24,8 @@ from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.driver_health import DriverWatch
 from runtime.taskexecutor.spark_options import CATALOG, WAREHOUSE, driver_options, hive_defaults
 from runtime.taskexecutor.task_pool import TaskPool
+
+_POOL = "job-"
 
 
 class FairPools:
@@ -37,13 +39,20 @@ class FairPools:
         self._numbers: dict[JobID, int] = {}
         self._tasks: dict[JobID, int] = {}
 
-    def enter(self, job_id: JobID) -> str:
-        """Count a task of the job as started; return the name of the job's pool, the same for all of its tasks."""
-        if job_id not in self._numbers:
+    def enter(self, job_id: JobID, adopted: str = "") -> str:
+        """Count a task of the job as started; return the name of the job's pool, the same for all of its tasks.
+
+        Args:
+            job_id: of the job.
+            adopted: the pool in which an adopted task runs; empty for another task.
+        """
+        if adopted:
+            self._numbers[job_id] = int(adopted.removeprefix(_POOL))
+        elif job_id not in self._numbers:
             taken = set(self._numbers.values())
             self._numbers[job_id] = next(number for number in range(len(taken) + 1) if number not in taken)
         self._tasks[job_id] = self._tasks.get(job_id, 0) + 1
-        return f"job-{self._numbers[job_id]}"
+        return f"{_POOL}{self._numbers[job_id]}"
 
     def leave(self, job_id: JobID) -> None:
         """Count a task of the job as ended, when nothing of it runs in Spark any more."""
@@ -115,6 +124,7 @@ def create_services(
     pool: TaskPool,
     watch: DriverWatch | None,
     new_blob_client: Callable[[], BlobClient],
+    adopted: Collection[ExecutionAttemptID] = (),
 ) -> TaskServices:
     """Make the services that tasks share.
 
@@ -126,6 +136,7 @@ def create_services(
         pool: task processes that are ready.
         watch: see `TaskServices`.
         new_blob_client: makes clients of the BlobServer.
+        adopted: attempts that run already.
     """
     get = configuration.get
     cache = BlobCache(
@@ -140,5 +151,5 @@ def create_services(
         EnvironmentBuilder(pip_options, get(TaskManagerOptions.INSTALL_TIMEOUT)),
         get(TaskManagerOptions.ENVIRONMENT_RETENTION),
     )
-    groups = control_groups(configuration, owner=str(directory))
+    groups = control_groups(configuration, owner=str(directory), adopted=adopted)
     return TaskServices(configuration, driver, watch, task_host, pool, FairPools(), cache, libraries, groups)

@@ -42,6 +42,11 @@ class TaskSlotTable:
         self.user = user
 
     @property
+    def all(self) -> tuple[Allocation, ...]:
+        """All slots that jobs hold."""
+        return tuple(self._allocations.values())
+
+    @property
     def is_used(self) -> bool:
         """Return whether a job holds a slot."""
         return bool(self._allocations)

@@ -71,6 +71,7 @@ from runtime.spark.messages import (
     QueryFailed,
     QueryStarts,
     Running,
+    StandsBy,
 )
 from runtime.spark.spec import (
     CONNECT_USER,
@@ -97,6 +98,7 @@ from runtime.taskexecutor.driver_choice import (
     settings_in,
 )
 from runtime.taskexecutor.driver_health import DriverWatch, is_python_late, kind_of, may_be_sparks
+from runtime.taskexecutor.hand_over import HeldTask, TaskFacts
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
@@ -349,6 +351,11 @@ class TaskStarter:
             await self._release(endpoint)
             raise
 
+    def adopt_group(self) -> None:
+        """Take the control group in which an adopted process runs. Raises OSError."""
+        if self._services.groups is not None:
+            self._group = self._services.groups.create(self._descriptor.attempt.attempt_id)
+
     async def end_group(self) -> str:
         """End what the attempt has left in its control group; return why the kernel ended part of it, if it did."""
         if self._group is None or self._services.groups is None:
@@ -500,6 +507,7 @@ class Task:
         logs: uploads the logs of the attempt, which then outlive this TaskExecutor.
         responder: reports to the JobMaster on checkpoints.
         epoch: of the JobMaster that has deployed it.
+        adopted: what a predecessor has left of it, with its process, which runs already; None: it is started.
     """
 
     def __init__(
@@ -512,6 +520,7 @@ class Task:
         logs: AttemptLogKeeper,
         responder: CheckpointResponder,
         epoch: int,
+        adopted: tuple[HeldTask, TaskProcess] | None = None,
     ) -> None:
         self.descriptor = descriptor
         self._job, self._attempt = descriptor.job, descriptor.attempt
@@ -535,6 +544,7 @@ class Task:
         self._driver = services.driver
         self._progress: tuple[VertexProgress, ...] = ()
         self._queries: tuple[StreamingQuery, ...] = ()
+        self._stands_by = False
         self._seen_queries = SeenQueries()
         self._scheduler_pool = ""
         self._place: JobPlace | None = None
@@ -544,6 +554,56 @@ class Task:
         self.checkpoints = TaskCheckpoints(descriptor.attempt, responder, self._stop_queries)
         self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = _now_ms()
+        self._adopted = adopted
+        if adopted is not None:
+            self._take_over(*adopted)
+
+    def _take_over(self, held: HeldTask, process: TaskProcess) -> None:
+        self.state, self.since_ms = held.state, held.since_ms
+        self._process, self._endpoint, self._place = process, held.endpoint, held.place
+        self._note, self._progress, self._queries = held.note, held.progress, held.queries
+        self._stands_by, self._scheduler_pool = held.stands_by, held.scheduler_pool
+        self._seen_queries.add(held.seen_queries)
+        self.checkpoints.take_over(held.checkpoints)
+
+    @property
+    def facts(self) -> TaskFacts:
+        """The facts that decide whether it can be handed over."""
+        process = self._process
+        has_ended = process is not None and process.has_ended
+        gone = self._outcome.finished or self._outcome.failure is not None or self._given_up.is_set()
+        return TaskFacts(
+            self._job.job_id,
+            self.state.state,
+            has_own_driver=self._driver is not self._services.driver,
+            is_ending=self._is_ending or gone or has_ended,
+            is_talking=bool(self._leasing) or (process is not None and process.has_questions),
+            takes_checkpoint=not self.checkpoints.is_quiet,
+        )
+
+    def held(self) -> HeldTask:
+        """Return what a successor has to know of it, while nothing of `facts` prevents a hand-over."""
+        process, endpoint = self._process, self._endpoint
+        assert process is not None  # it is RUNNING
+        return HeldTask(
+            self.descriptor,
+            self.state,
+            self.since_ms,
+            process.pid,
+            process.unread,
+            self._scheduler_pool,
+            self._epoch,
+            classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
+            connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
+            place=self._place,
+            note=self._note,
+            progress=self._progress,
+            queries=self._queries,
+            seen_queries=self._seen_queries.all,
+            stands_by=self._stands_by,
+            logs=self._logs.starts,
+            checkpoints=self.checkpoints.held(),
+        )
 
     @property
     def process(self) -> TaskProcess | None:
@@ -553,7 +613,7 @@ class Task:
     @property
     def progress(self) -> TaskProgress:
         """Progress of its Spark stages and of its streaming queries."""
-        return TaskProgress(self._attempt.attempt_id, self._progress, self._queries)
+        return TaskProgress(self._attempt.attempt_id, self._progress, self._queries, self._stands_by)
 
     @property
     def cancelled(self) -> bool:
@@ -579,7 +639,8 @@ class Task:
 
     async def run(self) -> None:
         """Run the attempt to its end. Never raises: each error becomes the attempt's failure."""
-        self._enter(TaskExecutionState(self._attempt.attempt_id, ExecutionState.INITIALIZING))
+        if self._adopted is None:
+            self._enter(TaskExecutionState(self._attempt.attempt_id, ExecutionState.INITIALIZING))
         status: int | None = None
         try:
             status = await self._run()
@@ -655,12 +716,15 @@ class Task:
         return ExecutionReport(self.state, self.since_ms, self._attempt.task_key, self._attempt.allocation_id)
 
     async def _run(self) -> int | None:
-        if self.cancelled:
+        adopted = self._adopted
+        if self.cancelled and adopted is None:
             return None
         job_id = self._job.job_id
         lease = self._services.libraries.register_lease(job_id)
-        self._scheduler_pool = self._services.fair_pools.enter(job_id)
+        self._scheduler_pool = self._services.fair_pools.enter(job_id, self._scheduler_pool)
         try:
+            if adopted is not None:
+                return await self._continue(adopted[1], adopted[0].endpoint, lease)
             files, environment = await asyncio.get_running_loop().run_in_executor(
                 None, self._files.prepare, lease, self._cancelled.is_set
             )
@@ -673,6 +737,20 @@ class Task:
             await asyncio.to_thread(shutil.rmtree, self._directory / _COPY, ignore_errors=True)
             self._services.fair_pools.leave(job_id)
             lease.release()
+
+    async def _continue(self, process: TaskProcess, endpoint: SparkEndpoint, lease: EnvironmentLease) -> int:
+        """Attend to a process that runs already. Its files are there; its environment is leased for it again."""
+        try:
+            self._starter.adopt_group()
+            _, environment = await asyncio.get_running_loop().run_in_executor(
+                None, self._files.prepare, lease, self._cancelled.is_set
+            )
+        except BaseException:
+            process.kill()
+            process.close()
+            await self._release(endpoint)
+            raise
+        return await self._attend(self._driver, process, endpoint, environment)
 
     async def _run_process(
         self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
@@ -755,6 +833,16 @@ class Task:
         process, endpoint = await self._starter.start(
             driver, files, environment, self._scheduler_pool, self._place, settings
         )
+        return await self._attend(driver, process, endpoint, environment)
+
+    async def _attend(
+        self,
+        driver: SparkDriver,
+        process: TaskProcess,
+        endpoint: SparkEndpoint,
+        environment: PythonEnvironment | None,
+    ) -> int:
+        """Attend to the process until nothing of the attempt runs; return its exit status."""
         try:
             self._process, self._endpoint = process, endpoint
             try:
@@ -920,7 +1008,11 @@ class Task:
         match message:
             case Running():
                 self._enter(TaskExecutionState(self._attempt.attempt_id, ExecutionState.RUNNING))
+            case StandsBy():
+                self._stands_by = True
+                self._tell_progress()
             case QueryStarts():
+                self._stands_by = False
                 self.checkpoints.query_started(message.query, message.batch, was_restored=bool(message.note))
                 if message.note:
                     logger.warning("task %s: %s", self._attempt.task_name, message.note)

@@ -34,6 +34,7 @@ from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, Qu
 from runtime.retry import pauses
 from runtime.spark.errors import SparkError
 from runtime.taskexecutor.connections import JobConnections
+from runtime.taskexecutor.hand_over import HeldCheckpoints
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +168,24 @@ class TaskCheckpoints:
         self._changed = asyncio.Event()
         self.stopped = asyncio.Event()
         """Set when the job has been stopped with a savepoint: the task has to end."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether no snapshot is being taken or acknowledged."""
+        return not self._runs
+
+    def held(self) -> HeldCheckpoints:
+        """Return what a successor has to know; only while it `is_quiet`."""
+        return HeldCheckpoints(
+            tuple(self._queries.values()), dict(self._began_at), tuple(self._previous.values()), dict(self._taken)
+        )
+
+    def take_over(self, held: HeldCheckpoints) -> None:
+        """Continue from what a predecessor has left."""
+        self._queries = {query.name: query for query in held.queries}
+        self._began_at = dict(held.began_at)
+        self._previous = {query.name: query for query in held.previous}
+        self._taken = dict(held.taken)
 
     @property
     def is_stopping(self) -> bool:

@@ -19,10 +19,12 @@ from runtime.protocol.descriptor import (
 )
 from runtime.protocol.errors import GatewayError, NoSuchSessionError
 from runtime.protocol.execution_state import ErrorInfo
+from runtime.protocol.hand_over import Obstacle
 from runtime.protocol.session import SessionAddress
 from runtime.retry import retry
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.connections import JobConnections
+from runtime.taskexecutor.hand_over import HeldTask, obstacle_of
 from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task import Task
@@ -73,8 +75,25 @@ class TaskTable:
         logs: AttemptLogKeeper,
     ) -> None:
         """Run an attempt that the present JobMaster has deployed; see `Task`."""
+        connection = self._connections.find(descriptor.job.job_id)
+        self._run(descriptor, directory, services, logs, 0 if connection is None else connection.token.epoch, None)
+
+    def adopt(
+        self, held: HeldTask, process: TaskProcess, directory: Path, services: TaskServices, logs: AttemptLogKeeper
+    ) -> None:
+        """Continue with an attempt of a predecessor, which runs."""
+        self._run(held.descriptor, directory, services, logs, held.epoch, (held, process))
+
+    def _run(
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        directory: Path,
+        services: TaskServices,
+        logs: AttemptLogKeeper,
+        epoch: int,
+        adopted: tuple[HeldTask, TaskProcess] | None,
+    ) -> None:
         job_id, attempt_id = descriptor.job.job_id, descriptor.attempt.attempt_id
-        connection = self._connections.find(job_id)
         task = Task(
             descriptor,
             directory,
@@ -83,13 +102,32 @@ class TaskTable:
             lambda progress: self._progressed(job_id, progress),
             logs,
             CheckpointResponder(self._connections, job_id),
-            0 if connection is None else connection.token.epoch,
+            epoch,
+            adopted,
         )
         self._tasks[attempt_id] = task
         self._idle.clear()
-        self._endpoint.log.info("%s of job %s starts, attempt %s", descriptor.attempt.task_name, job_id, attempt_id)
+        begins = "starts" if adopted is None else f"runs on in process {adopted[1].pid}"
+        self._endpoint.log.info("%s of job %s %s, attempt %s", descriptor.attempt.task_name, job_id, begins, attempt_id)
         self._runs[attempt_id] = run = self._endpoint.spawn(_run(task), f"running {descriptor.attempt.task_name}")
         run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
+
+    def obstacles(self) -> list[Obstacle]:
+        """Return what keeps the attempts from being handed over."""
+        found = [obstacle for task in self._tasks.values() if (obstacle := obstacle_of(task.facts)) is not None]
+        late = {job_id for job_id, _ in self._unreported.values()}
+        found += [Obstacle("the end of a task of it is not reported yet", True, job_id) for job_id in sorted(late)]
+        if self._reports and not found:
+            found.append(Obstacle("a state of a task is being reported", passes=True))
+        return found
+
+    def held(self) -> tuple[HeldTask, ...]:
+        """Return what a successor has to know of the attempts, while there are no `obstacles`."""
+        return tuple(task.held() for task in self._tasks.values())
+
+    def processes(self) -> list[TaskProcess]:
+        """Return the processes of the attempts that have one."""
+        return [task.process for task in self._tasks.values() if task.process is not None]
 
     def executions(self, job_id: JobID) -> tuple[ExecutionReport, ...]:
         """Return reports of a job's attempts that run here or whose end is not reported yet."""

@@ -81,6 +81,57 @@ class DriverUser:
 
 
 @dataclass(frozen=True, slots=True)
+class Successor:
+    """The environment in which a worker continues after the end of its TaskExecutor, as an upgrade has ordered.
+
+    Args:
+        task_executor: process id of the TaskExecutor whose end is meant.
+        python: the interpreter.
+        path: directories of packages, as in ``PYTHONPATH``.
+    """
+
+    task_executor: int
+    python: str
+    path: str
+
+    @classmethod
+    def file(cls, directory: Path) -> Path:
+        """Return the path of the file in a worker's directory."""
+        return directory / "successor.json"
+
+    @classmethod
+    def take(cls, directory: Path, task_executor: int) -> Successor | None:
+        """Remove the file of a worker's directory; return what it orders for the end of that TaskExecutor, if it does.
+
+        Raises OSError.
+        """
+        file = cls.file(directory)
+        try:
+            found = cls.decode(file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("%s cannot be read, and is removed: %s", file, error)
+            found = None
+        file.unlink(missing_ok=True)
+        return found if found is not None and found.task_executor == task_executor else None
+
+    @classmethod
+    def decode(cls, data: bytes) -> Successor:
+        """Return an order from its stored form; raises ValueError, KeyError or TypeError."""
+        values = json.loads(data)
+        return cls(int(values["task_executor"]), str(values["python"]), str(values["path"]))
+
+    def encode(self) -> bytes:
+        """Return the stored form."""
+        return json.dumps(asdict(self)).encode()
+
+    def write(self, directory: Path) -> None:
+        """Write the file into a worker's directory. Raises OSError."""
+        write_private(self.file(directory), self.encode())
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramInfo:
     """The program that embeds the cluster: its process, and the Unix socket at which it takes its task.
 

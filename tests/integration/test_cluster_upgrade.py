@@ -69,7 +69,7 @@ while not gate.exists():
 @pytest.fixture(scope="module")
 def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The previous release."""
-    return release.export(release.latest_release() or "HEAD", tmp_path_factory.mktemp("previous") / "tree")
+    return release.export_previous(tmp_path_factory.mktemp("previous") / "tree")
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ from tests.cluster_harness import Cluster, await_value, started
 from tests.job_files import TRIVIAL
 
 pytestmark = pytest.mark.skipif(not release.is_clone(), reason="packages are built from a commit, and this is no clone")
-PREVIOUS = release.latest_release() or "HEAD"
 """The release before the checkout; before the first one the last commit stands for it."""
 
 
@@ -91,7 +90,7 @@ def test_the_source_distribution_builds_the_same_files(packages: dict[str, bytes
 @pytest.fixture
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of the previous release."""
-    tree = release.export(PREVIOUS, tmp_path_factory.mktemp("previous") / "tree")
+    tree = release.export_previous(tmp_path_factory.mktemp("previous") / "tree")
     yield from started(tmp_path_factory.mktemp("c"), tree=tree)
 
 

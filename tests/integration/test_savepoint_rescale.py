@@ -222,7 +222,7 @@ async def test_a_query_goes_on_with_other_partitions(
     await asyncio.to_thread(undisturbed.run)
     saved = await asyncio.to_thread(stream.savepoint, tmp_path)
     before = contents(Path(saved.path))
-    up = await rescale_with(driver, plan_rescale(Path(saved.path), 5, tmp_path / "of-5"))
+    up = await rescale_with(driver, plan_rescale(Path(saved.path), 5, tmp_path / "of-5"), at_once=2)
     assert up.rescaled == RescaledFrom(saved.path, saved.created_ms, 5, ("counts",))
     final = await rescale_with(driver, plan_rescale(Path(up.path), 3, tmp_path / "of-3"))
     assert contents(Path(saved.path)) == before
@@ -282,7 +282,7 @@ async def test_wrong_state_is_found_and_nothing_is_left(
 
         monkeypatch.setattr(driver, "repartition_state", damaging)
         with pytest.raises(SavepointError, match=f"operator 0, store default, column family default: .*{expected}"):
-            await rescale_with(driver, plan_rescale(Path(saved.path), 16, tmp_path / "of-16"))
+            await rescale_with(driver, plan_rescale(Path(saved.path), 16, tmp_path / "of-16"), at_once=1)
         assert set(tmp_path.iterdir()) == there
 
 

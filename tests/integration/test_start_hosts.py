@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runtime import __version__
+from runtime.spark.driver.java import find_java
 from tests.cluster_harness import GROUPS, ROOT, Cluster
 from tests.fakes.redis_server import RedisServer, redis_server  # noqa: F401  # a fixture
 from tests.fakes.sshd import find_sshd, running_sshd, unused_port
@@ -106,6 +107,9 @@ def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(
             "jobmanager.rpc.port": str(unused_port()),
             "rest.port": "0",
             "spark.driver.memory": "1g",
+            "taskmanager.spark.warm-up": "false",
+            "taskmanager.spark.warm-up-queries": "0",
+            "env.java.home": find_java().home,  # ssh passes no JAVA_HOME on
             "env.ssh.opts": shlex.join(sshd.options),
             "env.ssh.directory": str(ROOT),
         }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +19,13 @@ from runtime.checkpoint.compatibility import Fit, Verdict, check_job
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.retained import describe_state
+from runtime.cluster.documents import UpgradedJob
 from runtime.cluster.job_upgrade import JobUpgrader, Version, new_version
 from runtime.errors import ClusterError
 from runtime.ids import JobID
+from runtime.protocol.archived_execution_graph import STANDS_BY, TaskInfo
+from runtime.protocol.errors import JobNotFoundError
+from runtime.protocol.execution_state import ExecutionState
 from tests.cluster_harness import Cluster, await_value
 from tests.job_files import write_job
 from tests.json_output import parsed
@@ -40,6 +48,16 @@ counts = (
 )
 writer = counts.writeStream.queryName("counts").format("parquet").option("checkpointLocation", location)
 writer.trigger(processingTime="200 milliseconds").start(sink).awaitTermination()
+"""
+
+
+# The check before an upgrade runs the code, too; the job's own run waits.
+HELD = """\
+import pathlib, time
+if pathlib.Path({checked!r}).exists():
+    while not pathlib.Path({gate!r}).exists():
+        time.sleep(0.05)
+pathlib.Path({checked!r}).touch()
 """
 
 
@@ -68,11 +86,11 @@ class Stream:
     def file(self, name: str, **changes: str) -> Path:
         return write_job(self.directory, version(name, **changes), f"{name}.py")
 
-    def killed(self, step: str, *words: str) -> None:
-        """Upgrade it, and kill the command once it has recorded a step."""
+    def killed(self, when: Callable[[], object], *words: str) -> None:
+        """Upgrade it, and kill the command at a moment."""
         command = self.cluster.command("job", "upgrade", *words)
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            await_value(lambda: process.poll() is not None or _step_of(self.kept) == step)
+            await_value(lambda: process.poll() is not None or when())
             process.kill()
         assert process.returncode == -9
 
@@ -80,6 +98,22 @@ class Stream:
     def kept(self) -> Path:
         """Where both versions are kept while it is upgraded."""
         return self.cluster.directory / "savepoints" / ".upgrades" / self.job_id
+
+    def stands_by(self) -> bool:
+        """Return whether the new version is at the start of its query."""
+        return any(task.waiting_for == STANDS_BY for task in self._green_tasks())
+
+    def green_runs(self) -> bool:
+        """Return whether the task of the new version runs."""
+        return any(task.state is ExecutionState.RUNNING for task in self._green_tasks())
+
+    def _green_tasks(self) -> tuple[TaskInfo, ...]:
+        try:
+            green = json.loads((self.kept / "upgrade.json").read_text())["green"]
+            with self.cluster.client() as client:
+                return client.job(JobID(green)).tasks
+        except (FileNotFoundError, JobNotFoundError):
+            return ()
 
     @property
     def state(self) -> str:
@@ -114,16 +148,71 @@ def without_state(_version: Version, state: Path) -> list[Verdict]:
     return check_job(queries, [replace(query, operators=()) for query in queries])
 
 
+def upgraded_or_refused(upgrader: JobUpgrader, job_id: JobID, file: Path) -> UpgradedJob | ClusterError:
+    try:
+        return upgrader.upgrade(job_id, new_version(file, (), None, (), str))
+    except ClusterError as error:
+        return error
+
+
 def test_an_upgrade_whose_command_is_killed_is_finished(cluster: Cluster, tmp_path: Path) -> None:
+    """Kill the command while the new version runs beside the former one, and is not at its query yet."""
     stream = Stream(cluster, tmp_path)
-    stream.killed("starting", stream.job_id, str(stream.file("green")))
-    assert stream.state == "FINISHED"
+    checked, gate = tmp_path / "checked", tmp_path / "gate"
+    held = HELD.format(checked=str(checked), gate=str(gate))
+    file = write_job(tmp_path, held + version("green"), "green.py")
+    stream.killed(stream.green_runs, stream.job_id, str(file))
+    assert stream.state == "RUNNING"
+    gate.touch()
+    await_value(stream.stands_by)
     stream.source.write(2)
     words = "job", "upgrade", "--json", stream.job_id
     done = parsed(("job", "upgrade"), cluster.run(*words).stdout)
     assert (done["outcome"], done["upgraded_from"]) == ("upgraded", stream.job_id)
     assert cluster.job(done["job_id"])["upgraded_from"] == stream.job_id
     assert stream.end(done["job_id"]).keys() == {"blue", "green"}
+
+
+def test_a_version_takes_over_although_the_command_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    """From the stop on nobody is needed: the new version works as soon as the former one has ended."""
+    stream = Stream(cluster, tmp_path)
+    stream.killed(lambda: _step_of(stream.kept) == "starting", stream.job_id, str(stream.file("green")))
+    assert stream.state == "FINISHED"
+    before = stream.committed
+    stream.source.write(2)
+    await_value(lambda: stream.committed > before)
+    done = parsed(("job", "upgrade"), cluster.run("job", "upgrade", "--json", stream.job_id).stdout)
+    assert stream.end(done["job_id"]).keys() == {"blue", "green"}
+
+
+@pytest.mark.parametrize("side", ["former", "new"])
+def test_rows_are_right_although_a_side_is_killed_during_the_cut_over(
+    cluster: Cluster, tmp_path: Path, side: str
+) -> None:
+    """The kill comes as the former version is about to be stopped: it goes on, or the new one has taken over."""
+    stream, kills = Stream(cluster, tmp_path), list[int]()
+
+    @contextlib.contextmanager
+    def step(what: str, _left: str) -> Iterator[None]:
+        if what.startswith("stopping job"):
+            green = json.loads((stream.kept / "upgrade.json").read_text())["green"]
+            kills.extend(cluster.tasks_of(stream.job_id if side == "former" else green))
+            for pid in kills:
+                os.kill(pid, signal.SIGKILL)
+            stream.source.write(2)
+        yield
+
+    with cluster.client() as client:
+        upgrader = JobUpgrader(client, cluster.directory / "savepoints", fits, step=step, note=str)
+        done = upgraded_or_refused(upgrader, JobID(stream.job_id), stream.file("green"))
+    assert kills, "a process of that side was there"
+    if isinstance(done, ClusterError):
+        assert (side, "was not stopped" in str(done)) == ("former", True), done
+        working, versions = stream.job_id, {"blue"}
+    else:
+        assert done.outcome == ("returned" if side == "new" else "upgraded")
+        working, versions = done.job_id, {"blue"} if side == "new" else {"blue", "green"}
+    assert stream.end(working).keys() == versions
 
 
 def test_versions_that_do_not_fit_or_fail_give_way_and_one_that_works_is_undone(

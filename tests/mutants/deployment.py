@@ -233,7 +233,7 @@ MUTANTS = (
         "groups-of-a-killed-task-executor-left",
         "What a killed TaskExecutor left is removed by the next one of its name.",
         _GROUPS,
-        "        groups._remove_left()\n",
+        "        groups._remove_left(adopted)\n",
         "",
         ("contract/test_control_groups.py::test_what_a_killed_task_executor_left_is_removed_by_the_next_of_its_name",),
     ),

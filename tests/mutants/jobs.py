@@ -244,8 +244,8 @@ MUTANTS = (
         "slot-of-a-job-that-is-over-kept",
         "A slot whose JobMaster never serves is free again after heartbeat.timeout.",
         "runtime/taskexecutor/endpoint.py",
-        "            self._job_heartbeats.monitor(job_id)\n",
-        "            pass\n",
+        "never registers this TaskExecutor.\n            self._job_heartbeats.monitor(job_id)\n",
+        "never registers this TaskExecutor.\n            pass\n",
         ("contract/test_slot_offers.py::test_a_slot_whose_job_has_no_job_master_any_more_is_free_again",),
     ),
     # ------------------------------------------------------------------ gateways

@@ -7,6 +7,10 @@ from tests.mutants.model import Mutant
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
 _PLAN = "runtime/cluster/upgrade_plan.py"
 
+_ZYGOTE = "runtime/spark/task/zygote.py"
+_CLIENT = "runtime/spark/task/zygote_client.py"
+_HANDED = "contract/test_zygote_hand_over.py"
+
 MUTANTS = (
     Mutant(
         "drained-slots-allocated",
@@ -59,5 +63,84 @@ MUTANTS = (
         "if worker.jobs and not target.drains]:",
         "if False]:",
         ("unit/test_upgrade_plan.py::test_to_a_release_that_cannot_drain_the_operator_accepts_failed_tasks",),
+    ),
+    # ------------------------------------------------------------------ a hand-over
+    Mutant(
+        "tasks-left-to-another-user",
+        "A zygote answers processes of its own user alone.",
+        _ZYGOTE,
+        "            check_peer_is_us(candidate)\n",
+        "            pass\n",
+        (f"{_HANDED}::test_another_users_process_gets_nothing",),
+    ),
+    Mutant(
+        "tasks-adopted-from-another-user",
+        "Tasks are adopted from this user's zygote alone.",
+        _CLIENT,
+        "                check_peer_is_us(sock)\n",
+        "                pass\n",
+        (f"{_HANDED}::test_nothing_is_adopted_from_another_users_process",),
+    ),
+    Mutant(
+        "tasks-without-an-owner-for-ever",
+        "Tasks end if no successor adopts them in time.",
+        _ZYGOTE,
+        "while (left := held.until - boottime()) > 0 and held.driver is not None:",
+        "while (left := held.until - boottime()) and held.driver is not None:",
+        (f"{_HANDED}::test_when_the_time_is_over_the_driver_ends_too",),
+    ),
+    Mutant(
+        "tasks-kept-by-an-owner-that-stands-still",
+        "Tasks end in time although the TaskExecutor that has left them has not ended.",
+        _ZYGOTE,
+        "            return False  # the owner stands still, and its jobs count it as lost\n",
+        "            pass\n",
+        (f"{_HANDED}::test_when_the_time_is_over_the_driver_ends_too",),
+    ),
+    Mutant(
+        "driver-without-an-owner",
+        "The Spark driver ends with the tasks that no successor has adopted.",
+        _ZYGOTE,
+        "            held.driver.send_signal(signal.SIGKILL)\n",
+        "            pass\n",
+        (f"{_HANDED}::test_when_the_time_is_over_the_driver_ends_too",),
+    ),
+    Mutant(
+        "successor-without-tasks-trusted",
+        "A TaskExecutor of the same name that has adopted nothing has lost the tasks.",
+        "runtime/jobmaster/deployment.py",
+        "address not in (registration.address, *registration.predecessors)",
+        "address not in (registration.address, *registration.predecessors) and not self._succeeded",
+        (
+            "unit/test_job_master_clock.py"
+            "::test_a_task_executor_is_awaited_until_its_successor_registers_or_the_time_is_over",
+        ),
+    ),
+    Mutant(
+        "awaited-successor-forgotten",
+        "The next JobMaster knows that tasks run on without a TaskExecutor.",
+        "runtime/jobmaster/endpoint.py",
+        "                self._look_for_successor(resource_id, until_ms)\n                continue\n",
+        "                self._look_for_successor(resource_id, until_ms)\n",
+        ("unit/test_job_master_clock.py::test_the_next_job_master_awaits_the_successor_too",),
+    ),
+    Mutant(
+        "successor-forgotten-by-the-next",
+        "The next JobMaster looks for adopted tasks at the TaskExecutor that has adopted them.",
+        "runtime/jobmaster/endpoint.py",
+        "            await self._written()  # otherwise the next JobMaster would look for the predecessor\n",
+        "            pass\n",
+        (
+            "unit/test_job_master_clock.py"
+            "::test_an_adopting_task_executor_is_answered_once_the_next_job_master_would_know_its_address",
+        ),
+    ),
+    Mutant(
+        "task-left-in-the-middle-of-a-checkpoint",
+        "No task is handed over while a snapshot of it is taken.",
+        "runtime/taskexecutor/hand_over.py",
+        "    if task.takes_checkpoint:\n",
+        "    if False:\n",
+        ("unit/test_hand_over.py::test_a_task_is_left_only_while_it_runs_and_nothing_of_it_is_under_way",),
     ),
 )

@@ -157,22 +157,6 @@ KEPT: tuple[Kept, ...] = (
         "no query goes back too far",
     ),
     Kept(
-        "A checkpoint that was requested while the job reported its end was in progress for ever.",
-        "request-after-the-end-of-a-job-waits-for-ever",
-        "streaming",
-        4192590889,
-        (
-            Fault(0.860711, "disk_full", ("shared", 2.743959)),
-            Fault(5.547267, "redis_freeze", (1.565001,)),
-            Fault(5.689439, "kill_at_effect", ("master1-0", 36)),
-            Fault(6.451623, "freeze", ("master1-1", 0.583539)),
-            Fault(8.544079, "suspend", ("host3", 7.468203)),
-            Fault(9.561956, "total_power_loss", ("nothing", 0.528)),
-        ),
-        14.0,
-        "an accepted request ends",
-    ),
-    Kept(
         "A TaskExecutor that stood still took part in a checkpoint when its job had ended elsewhere; its files stayed.",
         "directory-of-a-removed-checkpoint-made-again",
         "streaming",

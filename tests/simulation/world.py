@@ -91,7 +91,7 @@ class World:
         """Longest seconds of an operation on a slow disk, by its name."""
         self._stop_callbacks: list[Callable[[], None]] = []
         self._previewed: list[str] | None = None
-        """What `fail` has heard of in a preview; None outside of one."""
+        """Names of the checks that have failed in a preview; None outside of one."""
 
     # ------------------------------------------------------------------ the world
 
@@ -209,7 +209,8 @@ class World:
 
     def preview(self, check: Callable[[], None]) -> list[str]:
         """Run a check without recording what it finds; return the names of the checks that failed."""
-        self._previewed = found = []
+        found: list[str] = []
+        self._previewed = found
         try:
             check()
         finally:

@@ -37,8 +37,9 @@ from runtime.jobmaster.execution_graph import (
 )
 from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.archived_execution_graph import STANDS_BY, ArchivedExecutionGraph, JobDetails
 from runtime.protocol.descriptor import (
+    ExecutionReport,
     ResultPartitionInfo,
     TaskDeploymentDescriptor,
     TaskExecutionState,
@@ -274,6 +275,19 @@ def test_progress_is_kept_for_the_present_attempt_and_its_own_vertices() -> None
     assert (first.progress, second.progress) == (progress, VertexProgress(vid("b")))
     assert second.inputs == (vid("a"),)
     assert [history.id for history in d.graph.query_histories()] == ["id"]
+
+
+def test_a_task_that_stands_by_says_what_it_waits_for() -> None:
+    d = Driver("a-b")
+    d.start()
+    d.run("a -> b")
+    standing = TaskProgress(d.attempt("a -> b"), (), stands_by=True)
+    for progress, waits_for in ((standing, STANDS_BY), (replace(standing, stands_by=False), "")):
+        d.graph.progress_reported(progress, d.at())
+        assert d.graph.archive().tasks[0].waiting_for == waits_for
+    d.graph.progress_reported(standing, d.at())
+    d.report("a -> b", S.FINISHED)
+    assert d.graph.archive().tasks[0].waiting_for == ""
 
 
 def test_a_querys_history_outlives_the_attempts_that_made_it() -> None:
@@ -537,6 +551,36 @@ def test_deployments_are_reconciled_with_what_a_task_executor_holds() -> None:
     assert only(ScheduleRestart, instructions).task_names == ("a", "c")
 
 
+def test_what_a_successor_has_not_adopted_has_failed_and_the_rest_runs_on() -> None:
+    d = Driver("a=c", "b=c", restart=RestartStrategyConfig.fixed_delay(2))
+    d.start()
+    d.run("a")
+    d.run("b")
+    running = TaskExecutionState(d.attempt("a"), S.RUNNING)
+    report = ExecutionReport(running, 1, JobVertexID.random(), AllocationID.random())
+    tm = ResourceID("tm-1")
+    both = [report, replace(report, state=replace(running, attempt_id=d.attempt("b")))]
+    assert d.graph.executions_reported(tm, both, d.at(), has_adopted=True) == []
+    assert d.graph.executions_reported(tm, [report], d.at()) == [], "the heartbeats settle that"
+    instructions = d.graph.executions_reported(tm, [report], d.at(), has_adopted=True)
+    assert only(ScheduleRestart, instructions).task_names == ("b", "c")
+    (failure,) = d.graph.archive().failure_history
+    assert failure.kind is FailureKind.TASK_EXECUTOR_LOST
+    assert "its successor has not found the task" in failure.message
+    assert d.states()["a"] == "RUNNING"
+
+
+def test_the_next_job_master_looks_for_tasks_where_their_last_task_executor_is() -> None:
+    d = Driver("a-b")
+    d.start()
+    d.run("a -> b", "tm-1")
+    d.graph.address_changed(ResourceID("tm-2"), "elsewhere")
+    d.graph.address_changed(ResourceID("tm-1"), "akka.tcp://x@127.0.0.1:9/user/tm-1")
+    successor = Driver("a-b")
+    ((_, slot),) = successor.graph.restore(d.graph.snapshot(d.at()), d.at())
+    assert slot.address == "akka.tcp://x@127.0.0.1:9/user/tm-1"
+
+
 # ------------------------------------------------------------------------- cancelling
 
 
@@ -777,7 +821,7 @@ def test_a_successor_releases_what_its_predecessor_did_not_come_to() -> None:
 
 
 def test_restarting_all_is_no_failure_and_leaves_what_has_finished() -> None:
-    d = Driver("a=b", "b-c")
+    d = Driver("a=b", "b-c", restart=RestartStrategyConfig.fixed_delay(1, 30.0))
     d.start()
     d.run("a")
     d.report("a", S.FINISHED)
@@ -786,7 +830,7 @@ def test_restarting_all_is_no_failure_and_leaves_what_has_finished() -> None:
     instructions = d.graph.restart_all(d.at())
     assert only(CancelTask, instructions).attempt_id == first
     restart = only(ScheduleRestart, instructions)
-    assert restart.task_names == ("b -> c",)
+    assert (restart.task_names, restart.delay_s) == (("b -> c",), 0.0)
     d.note(d.graph.restart_due(restart.restart_id, d.at()))
     d.note(d.graph.task_state_reported(TaskExecutionState(first, S.CANCELED), d.at()))
     assert d.assign("b -> c").attempt.attempt_number == 1

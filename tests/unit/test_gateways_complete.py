@@ -31,6 +31,7 @@ PACKAGES = ("actors", "blob", "runtime")
 NEEDS_MORE = ("runtime.spark.", "runtime.airflow.")  # a Spark process; Airflow
 
 UNFENCED = {
+    "TaskExecutorGateway.hand_over": "the command that upgrades a host is no leader; the tasks stay as they are",
     "BlobServerGateway.use_job": "spares blobs from a sweep for a while, and deletes nothing",
     "BlobServerGateway.cleanup_job": "has its leader as an argument: `blob.server` keeps the highest on disk and in "
     "the blob store, for BlobServers to come",

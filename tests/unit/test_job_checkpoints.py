@@ -23,14 +23,16 @@ from conf.files import make_private
 from runtime.checkpoint import remote_files
 from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
+from runtime.checkpoint.handover import read_handover
 from runtime.checkpoint.remote_savepoint import dispose_at, verify_at
 from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
-from runtime.checkpoint.savepoint import read_savepoint, verify_savepoint
+from runtime.checkpoint.savepoint import SavepointJob, read_savepoint, verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
+from runtime.checkpoint.task_restore import TaskRestore
 from runtime.ha.checkpoint_store import CompletedCheckpoint, RetainedCheckpoints
 from runtime.ha.errors import HaUnreachableError, LeadershipLostError
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
-from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, TriggerID
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster import savepoints
 from runtime.jobmaster.checkpointing import REMOVED, JobCheckpoints
@@ -44,6 +46,7 @@ from runtime.protocol.checkpoints import (
     CheckpointTotals,
     CheckpointTrigger,
     DeclineCheckpoint,
+    JobManagerTaskRestore,
     OperationState,
     OperationStatus,
     SnapshotType,
@@ -1070,3 +1073,88 @@ async def test_the_figures_have_the_jobs_own_settings_of_checkpoints(job: Job) -
     own = {"execution.checkpointing.interval": "1 min", "state.backend.type": "rocksdb"}
     job.graph = replace(job.graph, configuration=own | {"spark.hadoop.password": "secret"})
     assert (await job.lead()).statistics().settings == own
+
+
+FORMER = JobID("b1" * 16)
+
+
+async def taken_over(job: Job) -> tuple[JobCheckpoints, JobManagerTaskRestore]:
+    """A JobMaster whose job takes over from another one, and the state of its task."""
+    path = job.root / "savepoints" / "one"
+    job.savepoint = SavepointRestoreSettings(str(path), True, new_query_id=False, after=FORMER)
+    checkpoints = await job.lead()
+    restore = await checkpoints.restore(TASK.key)
+    assert restore is not None
+    checkpoints.begin()
+    return checkpoints, restore
+
+
+def leave_savepoint(job: Job) -> None:
+    snapshot = take_snapshot(job.files.query, job.root / "snapshots" / "counts")
+    write_savepoint(job.root / "savepoints", SavepointJob(FORMER, "clicks"), [snapshot], name="one")
+
+
+async def test_the_tasks_wait_for_the_end_of_the_job_whose_state_they_take_over(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    look = job.keeper.entry
+
+    async def entry(job_id: str) -> JobEntry | None:
+        looks.append(job_id)
+        return await look(job_id)
+
+    monkeypatch.setattr(job.keeper, "entry", entry)
+    job.keeper.jobs[FORMER] = JobEntry(JobSchedulingStatus.RUNNING)
+    _, restore = await taken_over(job)
+    file = Path(restore.pending)
+    leave_savepoint(job)  # it is there before the former job has ended, and the former job may still go on
+    async with asyncio.timeout(PATIENCE_S):
+        while len(looks) < 3:
+            assert (job.failures, read_handover(file)) == ([], None)
+            await asyncio.sleep(0)
+        job.keeper.jobs[FORMER] = JobEntry(JobSchedulingStatus.DONE)
+        while (found := read_handover(file)) is None:
+            assert job.failures == []
+            await asyncio.sleep(0.01)
+    assert [(query.name, query.batch_id) for query in found.queries] == [("counts", 1)]
+    assert (found.pending, found.continues, found.new_query_id) == ("", True, False)
+    # The next JobMaster writes it again, also for tasks that have waited since the former one.
+    file.unlink()
+    successor, again = await taken_over(job)
+    assert again.pending == restore.pending
+    async with asyncio.timeout(PATIENCE_S):
+        while read_handover(file) is None or (now := await successor.restore(TASK.key)) == again:
+            assert job.failures == []
+            await asyncio.sleep(0.01)
+    assert now == found
+    await successor.finish(JobStatus.CANCELED)
+
+
+async def test_a_job_fails_whose_former_job_has_left_no_savepoint(job: Job) -> None:
+    job.keeper.jobs[FORMER] = JobEntry(JobSchedulingStatus.DONE)
+    _, restore = await taken_over(job)
+    async with asyncio.timeout(PATIENCE_S):
+        while not job.failures:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert f"job {FORMER} has ended without the savepoint" in job.failures[0]
+    assert read_handover(Path(restore.pending)) is None
+
+
+async def test_a_job_that_stands_by_can_be_cancelled(job: Job) -> None:
+    job.keeper.jobs[FORMER] = JobEntry(JobSchedulingStatus.RUNNING)
+    checkpoints, restore = await taken_over(job)
+    async with asyncio.timeout(PATIENCE_S):
+        await checkpoints.finish(JobStatus.CANCELED)
+    job.keeper.jobs[FORMER] = JobEntry(JobSchedulingStatus.DONE)
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "taking over the state of a job"] == []
+    assert not Path(restore.pending).exists()
+
+
+async def test_a_task_executor_that_knows_no_standby_starts_no_query_of_such_a_job(job: Job) -> None:
+    job.keeper.jobs[FORMER] = JobEntry(JobSchedulingStatus.RUNNING)
+    checkpoints, restore = await taken_over(job)
+    earlier_release = TaskRestore(job.root / "task", replace(restore, pending=""))
+    with pytest.raises(SavepointError, match=f"no state of query 'counts', but of '<job {FORMER} has not ended>'"):
+        earlier_release.prepare(job.files.query)
+    await checkpoints.finish(JobStatus.CANCELED)

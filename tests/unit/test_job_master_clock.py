@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock, Mock
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 
@@ -15,16 +15,27 @@ from actors.rpc.service import RpcConfig, RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID, SlotRequestID
+from runtime.jobgraph.codec import decode
 from runtime.jobmaster import endpoint as module
-from runtime.jobmaster.endpoint import JobMaster
+from runtime.jobmaster.deployment import TaskManagers
+from runtime.jobmaster.endpoint import JobMaster, current_instant
+from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.jobmaster.execution_graph import ReleaseSlot, RequestSlot
+from runtime.jobmaster.rescale_history import RescaleHistory
+from runtime.jobmaster.restart_strategy import RestartStrategyState
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotPool
+from runtime.protocol.descriptor import JobReport, SlotOffer
+from runtime.protocol.errors import UnknownTaskExecutorError
+from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import LeaderTerm
+from runtime.protocol.messages import TaskExecutorRegistration
 from tests.waiting import PATIENCE_S
 
 TERM = LeaderTerm("jobmaster-j", 1, "session")
 SLOT = AllocatedSlot(AllocationID.random(), SlotID(ResourceID("tm-0"), 1), "akka.tcp://x@127.0.0.1:2/user/tm-0")
 REQUEST = SlotRequestID.random()
+WORKER = SLOT.slot_id.resource_id
+SNAPSHOT = ExecutionGraphSnapshot(JobID("a" * 32), JobStatus.RUNNING, {}, None, (), 0, RestartStrategyState(), 0, ())
 
 
 @pytest.fixture
@@ -104,6 +115,97 @@ async def test_slots_of_a_vacated_task_executor_go_back_at_once_and_its_tasks_mo
     master.vacate_task_manager(worker, 60.0, moves_tasks=True)
     assert master._graph.move_tasks.call_args.args[0] == worker
     assert [call.args[0] for call in master._task_managers.free_slot.call_args_list] == [SLOT]
+
+
+def registration(address: str, *predecessors: str) -> TaskExecutorRegistration:
+    local = ("4.3.0", "17", "local[2]", 2, 1)
+    return TaskExecutorRegistration(WORKER, address, 1, 1, *local, predecessors=predecessors)
+
+
+async def test_a_task_executor_is_awaited_until_its_successor_registers_or_the_time_is_over(master: Any) -> None:
+    lost = Mock(side_effect=lambda *_: managers.remove(WORKER))
+    master._task_manager_lost = lost
+    master._resource_manager = Mock(registration_of=AsyncMock(return_value=None))
+    master._task_managers = managers = TaskManagers(
+        master, JobID("a" * 32), Configuration(), BlobAddress("127.0.0.1", 1), lost
+    )
+    first, second = "akka.tcp://x@127.0.0.1:2/user/tm-0", "akka.tcp://x@127.0.0.1:3/user/tm-0"
+    with pytest.raises(UnknownTaskExecutorError):
+        await master.expect_successor(WORKER, 60.0)
+    managers.add(registration(first))
+    master._heartbeats, master._written = Mock(), AsyncMock()
+    await master.expect_successor(WORKER, 60.0)
+    assert master._written.await_count == 1, "the next JobMaster would know"
+    assert master._heartbeats.unmonitor.call_args.args == (WORKER,)
+    assert WORKER in managers.awaited_successors
+
+    assert managers.is_replaced_by(registration(second)), "it has none of the tasks"
+    assert not managers.is_replaced_by(registration(second, "akka.tcp://x@127.0.0.1:1/user/tm-0", first))
+    managers.add(registration(second, first))
+    assert managers.awaited_successors == {}
+    await master.expect_successor(WORKER, 0.0)
+    await called(lost)
+    assert "no successor" in lost.call_args.args[1]
+
+
+async def test_a_successor_that_has_adopted_nothing_shows_that_the_tasks_are_lost(
+    master: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SUCCESSOR_INTERVAL_S", 0.01)
+    first, second = "akka.tcp://x@127.0.0.1:2/user/tm-0", "akka.tcp://x@127.0.0.1:3/user/tm-0"
+    answers = iter([None, registration(first), registration(second, first), registration(second)])
+    master._resource_manager = Mock(registration_of=AsyncMock(side_effect=answers))
+    lost = Mock(side_effect=lambda *_: managers.remove(WORKER))
+    master._task_manager_lost, master._heartbeats, master._written = lost, Mock(), AsyncMock()
+    master._task_managers = managers = TaskManagers(
+        master, JobID("a" * 32), Configuration(), BlobAddress("127.0.0.1", 1), Mock()
+    )
+    managers.add(registration(first))
+    await master.expect_successor(WORKER, 600.0)
+    await called(lost)
+    assert "has adopted nothing" in lost.call_args.args[1]
+    assert master._resource_manager.registration_of.await_count == 4
+
+
+async def test_an_adopting_task_executor_is_answered_once_the_next_job_master_would_know_its_address(
+    master: Any,
+) -> None:
+    second = "akka.tcp://x@127.0.0.1:3/user/tm-0"
+    master._task_managers = managers = TaskManagers(
+        master, JobID("a" * 32), Configuration(), BlobAddress("127.0.0.1", 1), Mock()
+    )
+    managers.add(registration(SLOT.address))
+    master._pool.adopt_slot(REQUEST, SLOT, 0.0)
+    master._graph.executions_reported, master._written = Mock(return_value=[]), AsyncMock()
+    held = JobReport((), (SlotOffer(SLOT.allocation_id, SLOT.slot_id),))
+    await master.register_task_manager(registration(SLOT.address), held)
+    assert not master._written.await_count
+    await master.register_task_manager(registration(second, SLOT.address), held)
+    assert master._written.await_count == 1
+    assert master._graph.address_changed.call_args.args == (WORKER, second)
+    assert [slot.address for slot in master._pool.allocated_slots] == [second]
+
+
+async def test_the_next_job_master_awaits_the_successor_too(master: Any) -> None:
+    master._task_managers = managers = TaskManagers(
+        master, JobID("a" * 32), Configuration(), BlobAddress("127.0.0.1", 1), Mock()
+    )
+    managers.await_successor(WORKER, current_instant().epoch_ms + 60_000)
+    master._graph.snapshot = Mock(return_value=SNAPSHOT)
+    master._rescales, master._checkpoints = RescaleHistory(()), None
+    saved = decode(master._encoded_execution(), ExecutionGraphSnapshot)
+    assert saved.awaited_successors == managers.awaited_successors
+
+    master._known_addresses = {WORKER: "akka.tcp://x@127.0.0.1:2/user/tm-0"}
+    master._resource_manager = Mock(registration_of=AsyncMock(return_value=None))
+    master._resumes, master._job = True, Mock()
+    master._graph.resume = Mock(return_value=[])
+    await master.serve()
+    assert master._heartbeats._monitor.targets() == (), "a refused connection shows no end of its tasks"
+    assert not managers.is_replaced_by(
+        registration("akka.tcp://x@127.0.0.1:3/user/tm-0", *master._known_addresses.values())
+    )
+    master._heartbeats.stop()
 
 
 async def test_what_is_due_earlier_is_not_kept_waiting_by_a_later_timer(

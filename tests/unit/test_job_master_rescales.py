@@ -41,6 +41,7 @@ def master() -> Any:
         _require_checkpoints=lambda: made._checkpoints,
         _advance_checkpoints=Mock(),
         _do=Mock(),
+        _task_managers=Mock(awaited_successors={}),
         kept=[],
         log=logging.getLogger("test"),
     )

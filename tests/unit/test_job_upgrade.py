@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from conf.configuration import Configuration
 from runtime.checkpoint.compatibility import Fit, Verdict
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.names import change_lock
+from runtime.checkpoint.names import change_lock, savepoint_name
 from runtime.checkpoint.retained import write_metadata
 from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.client import ClusterClient
-from runtime.cluster import job_version_commands
+from runtime.cluster import job_upgrade, job_version_commands
 from runtime.cluster.cli import cli
 from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import UpgradedJob
@@ -43,6 +43,7 @@ from runtime.environment.claims import Claim
 from runtime.errors import ClusterError
 from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
+from runtime.protocol.archived_execution_graph import STANDS_BY
 from runtime.protocol.checkpoints import CheckpointMetadata, OperationState, OperationStatus, TaskSnapshot
 from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
@@ -81,12 +82,20 @@ class Cluster:
         self.failures: dict[str, str] = {}
         self.stops: dict[str, OperationStatus] = {}
         self.stop_fails = ""
+        self.free_slots = 1
+        self.version = "0.2.0"
+        self.standing_by: set[str] = set()
         self.kill_at = -1
         self.calls = 0
 
     @property
     def running(self) -> list[str]:
-        return [self.codes[job_id] for job_id, status in self.jobs.items() if not status.is_globally_terminal]
+        """The jobs that work: those that stand by do not."""
+        return [
+            self.codes[job_id]
+            for job_id, status in self.jobs.items()
+            if not status.is_globally_terminal and job_id not in self.standing_by
+        ]
 
     @property
     def savepoints(self) -> list[str]:
@@ -140,6 +149,8 @@ class Cluster:
         return OperationStatus(TriggerID.random(), OperationState.COMPLETED, path=str(path))
 
     def call_operation(self, job_id: str, trigger_id: TriggerID) -> OperationStatus:
+        if job_id not in self.jobs or (self.jobs[job_id].is_globally_terminal and trigger_id not in self.stops):
+            raise JobNotFoundError(f"there is no job {job_id}")
         if trigger_id not in self.stops:
             raise UnknownOperationError("no such request")
         return self.stops[trigger_id]
@@ -149,11 +160,14 @@ class Cluster:
     ) -> tuple[OperationStatus, JobStatus | None]:
         if self.stop_fails:
             return OperationStatus(trigger_id, OperationState.FAILED, error=self.stop_fails), None
+        self._known(job_id)
         if trigger_id not in self.stops:
             self._live(job_id)
-            path = self._savepoint(f"stopped-{job_id}", directory)
+            path = self._savepoint(savepoint_name(job_id, trigger_id), directory)
             self.stops[trigger_id] = OperationStatus(trigger_id, OperationState.COMPLETED, path=path)
             self.jobs[job_id] = JobStatus.FINISHED
+            for later in sorted(self.standing_by):
+                self._take_over(later, path)
         return self.stops[trigger_id], JobStatus.FINISHED
 
     def call_submit(self, graph: JobGraph, main: Path, libraries: tuple[tuple[Path, ArtifactRole], ...]) -> JobID:
@@ -161,26 +175,52 @@ class Cluster:
         if "reject" in code:
             raise JobSubmissionError("the queue is full")
         if graph.job_id not in self.jobs:
-            assert self.running == [], "two versions at once"
             assert graph.savepoint is not None
+            assert graph.savepoint.after or self.running == [], "two versions at once"
             assert graph.savepoint.new_query_id is False
             files = [Artifact(path.name, role, content=path.read_bytes()) for path, role in libraries]
             artifact = Artifact(main.name, ArtifactRole.MAIN, content=main.read_bytes())
             self.graphs[graph.job_id] = graph.with_artifacts(artifact, *files)
             self.codes[graph.job_id] = code
             self.jobs[graph.job_id] = JobStatus.RUNNING
-            if "commit" in code:
-                self.files.run()
-            if "fail" in code:
-                self.failures[graph.job_id] = "division by zero"
+            if "broken" in code:
+                self.failures[graph.job_id] = "no module named x"
                 self.jobs[graph.job_id] = JobStatus.RESTARTING
+            elif "ends" in code:
+                self.jobs[graph.job_id] = JobStatus.FINISHED
+            elif graph.savepoint.after:
+                self.standing_by.add(graph.job_id)
+            else:
+                self._work(graph.job_id)
         return graph.job_id
+
+    def _work(self, job_id: str) -> None:
+        assert len(self.running) == 1, "two versions at once"
+        if "commit" in self.codes[job_id]:
+            self.files.run()
+        if "fail" in self.codes[job_id]:
+            self.failures[job_id] = "division by zero"
+            self.jobs[job_id] = JobStatus.RESTARTING
+
+    def _take_over(self, job_id: str, path: str) -> None:
+        """Let a job begin that stands by; it fails if the former job has left another savepoint."""
+        self.standing_by.discard(job_id)
+        state = self.graphs[JobID(job_id)].savepoint
+        assert state is not None
+        assert (state.path, self.jobs[state.after]) == (path, JobStatus.FINISHED)
+        self._work(job_id)
+
+    def call_task_managers(self) -> list[Any]:
+        registration = SimpleNamespace(version=self.version)
+        return [SimpleNamespace(free_slots=self.free_slots, registration=registration)]
 
     def call_job(self, job_id: str) -> Any:
         self._known(job_id)
         why = self.failures.get(job_id)
         failures = () if why is None else (ErrorInfo(FailureKind.USER_CODE, "ZeroDivisionError", why),)
-        task = SimpleNamespace(attempts=[SimpleNamespace(queries=("counts",) if why is None else ())])
+        stands_by = job_id in self.standing_by
+        queries = ("counts",) if why is None and not stands_by else ()
+        task = SimpleNamespace(attempts=[SimpleNamespace(queries=queries)], waiting_for=STANDS_BY if stands_by else "")
         graph = self.graphs[JobID(job_id)]
         return SimpleNamespace(
             status=self.jobs[job_id],
@@ -196,6 +236,7 @@ class Cluster:
 
     def call_cancel(self, job_id: str) -> None:
         self._live(job_id)
+        self.standing_by.discard(job_id)
         self.jobs[job_id] = JobStatus.CANCELED
 
     def call_result(self, job_id: str) -> object:
@@ -349,10 +390,10 @@ def test_the_new_version_takes_over_and_keeps_all_but_the_code(cluster: Cluster)
     blue = cluster.graphs[BLUE]
     cluster.graphs[BLUE] = replace(blue, artifacts=(library, *blue.artifacts), client_heartbeat_timeout_s=5.0)
     done = upgraded(cluster)
-    savepoint = str(cluster.root / "savepoints" / f"stopped-{BLUE}")
+    (name,) = cluster.savepoints  # the one of the check is removed
+    savepoint = str(cluster.root / "savepoints" / name)
     assert done == UpgradedJob(done.job_id, BLUE, "upgraded", "", savepoint, {BATCH: 1})
     assert (cluster.running, cluster.jobs[BLUE]) == (["# commit green"], JobStatus.FINISHED)
-    assert cluster.savepoints == [f"stopped-{BLUE}"], "the one of the check is removed"
     graph = cluster.graphs[JobID(done.job_id)]
     assert (graph.name, graph.argv, graph.priority, graph.environment) == (
         "clicks",
@@ -400,6 +441,109 @@ def test_a_new_version_that_fails_before_its_first_batch_gives_way(cluster: Clus
     assert (cluster.running, cluster.jobs[done.job_id]) == (["# commit blue"], JobStatus.RUNNING)
     assert cluster.graphs[JobID(done.job_id)].argv == ("--in", "/in")
     assert kept(cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [("broken green", "ZeroDivisionError: no module named x"), ("ends", "it is FINISHED")],
+)
+def test_a_new_version_that_fails_before_its_first_query_stops_nothing(cluster: Cluster, code: str, why: str) -> None:
+    with pytest.raises(ClusterError, match=f"has not come to its first query: {why}") as refused:
+        upgraded(cluster, code)
+    assert "runs on" in refused.value.remedy
+    assert (cluster.running, cluster.stops, kept(cluster)) == (["# commit blue"], {}, [])
+    assert upgraded(cluster).outcome == "upgraded"
+
+
+def test_a_new_version_comes_to_its_first_query_before_the_former_one_is_stopped(cluster: Cluster) -> None:
+    stood_by: list[set[str]] = []
+    stop = Cluster.call_stop_and_await_end
+
+    def stopping(client: Cluster, *given: Any, **named: Any) -> Any:
+        stood_by.append(set(client.standing_by))
+        return stop(client, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cluster, "call_stop_and_await_end", stopping)
+        done = upgraded(cluster)
+    assert stood_by == [{done.job_id}]
+
+
+@pytest.mark.parametrize(("free_slots", "version"), [(0, "0.2.0"), (1, "0.1.0")])
+def test_without_room_the_new_version_starts_after_the_former_one(
+    cluster: Cluster, free_slots: int, version: str
+) -> None:
+    cluster.free_slots, cluster.version = free_slots, version
+    done = upgraded(cluster)
+    assert (done.outcome, cluster.running) == ("upgraded", ["# commit green"])
+    savepoint = cluster.graphs[JobID(done.job_id)].savepoint
+    assert savepoint is not None
+    assert savepoint.after == ""
+
+
+def test_a_version_that_does_not_come_to_its_first_query_in_time_is_not_waited_for(cluster: Cluster) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(job_upgrade, "STANDS_BY", "something else")
+        assert upgraded(cluster).outcome == "upgraded"
+    assert cluster.running == ["# commit green"]
+
+
+def test_a_new_version_does_not_stand_by_for_a_job_that_is_not_stopped(cluster: Cluster) -> None:
+    cluster.stop_fails = "a query has failed"
+    with pytest.raises(ClusterError, match="was not stopped"):
+        upgraded(cluster)
+    assert cluster.standing_by == set()
+    cluster.stop_fails = ""
+
+    def ends(client: Cluster, job_id: str, *_: Any, **__: Any) -> Any:
+        client.jobs[job_id] = JobStatus.FAILED
+        raise JobAlreadyTerminatedError(f"job {job_id} is over")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cluster, "call_stop_and_await_end", ends)
+        with pytest.raises(JobAlreadyTerminatedError):
+            upgraded(cluster)
+    assert (cluster.standing_by, kept(cluster)) == (set(), [])
+
+
+def killed_when(begun: Callable[[Cluster], object], root: Path) -> Cluster:
+    """A cluster whose command was killed at the first call after which something holds."""
+    for place in range(1, calls_of("commit green", root / "whole") + 1):
+        cluster = Cluster(root / str(place))
+        cluster.kill_at = place
+        with pytest.raises(Killed):
+            upgraded(cluster)
+        if begun(cluster):
+            return cluster
+    raise AssertionError("it never holds")
+
+
+def test_an_undo_after_a_new_version_took_over_by_itself_repeats_nothing(tmp_path: Path) -> None:
+    """The command was killed as it had asked for the stop: the new version has committed a batch since."""
+    cluster = killed_when(lambda cluster: cluster.stops, tmp_path)
+    (savepoint,) = cluster.savepoints
+    undone = upgrader(cluster).undo(BLUE)
+    assert cluster.running == ["# commit blue"]
+    assert undone.savepoint != str(cluster.root / "savepoints" / savepoint), "the work of the new version stays"
+
+
+def test_an_upgrade_is_finished_whose_former_job_is_forgotten(tmp_path: Path) -> None:
+    cluster = killed_when(lambda cluster: cluster.stops, tmp_path)
+    del cluster.jobs[BLUE]
+    assert upgrader(cluster).finish(BLUE).outcome == "upgraded"
+    assert cluster.running == ["# commit green"]
+
+
+@pytest.mark.parametrize("order", ["finish", "undo"])
+def test_nothing_is_left_of_an_upgrade_whose_former_job_has_ended_by_itself(tmp_path: Path, order: str) -> None:
+    cluster = killed_when(lambda cluster: cluster.standing_by, tmp_path)
+    cluster.jobs[BLUE] = JobStatus.FAILED
+    if order == "undo":
+        upgrader(cluster).undo(BLUE)
+    else:
+        with pytest.raises(JobAlreadyTerminatedError):
+            upgrader(cluster).finish(BLUE)
+    assert (cluster.running, cluster.standing_by, kept(cluster)) == ([], set(), [])
 
 
 def test_a_version_without_data_is_looked_at_again(cluster: Cluster) -> None:
@@ -599,7 +743,6 @@ def test_options_that_do_not_go_together(words: list[str], problem: str) -> None
 
 def test_a_checkpoint_that_cannot_be_read_is_taken_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     read = iter([CheckpointError("it is being removed")])
-    from runtime.cluster import job_upgrade
 
     def read_checkpoint(path: Path) -> CheckpointMetadata:
         for error in read:

@@ -61,7 +61,7 @@ def keeper(puts: Puts) -> AttemptLogKeeper:
         spawn=spawn,
     )
     deployment = TaskDeploymentDescriptor.internal("squares", JobKind.SCRIPT)
-    return AttemptLogKeeper(endpoint, deployment, puts.of(OUT), puts.of(OWN))
+    return AttemptLogKeeper(endpoint, deployment, puts.of(OUT), puts.of(OWN), {})
 
 
 async def test_all_are_put_when_it_has_ended(puts: Puts) -> None:

@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.exhaustive
 
 FOUND = {
-    "log-of-the-sink-not-restored": "no query goes back too far",
+    "log-of-the-sink-not-restored": "rows exactly once",
     "query-without-its-lease": "a driver writes with a lease",
     "checkpoint-complete-before-it-is-stored": "a completed checkpoint stays",
 }

@@ -64,9 +64,9 @@ def test_unsupported_java_that_was_found_is_passed_over(tmp_path: Path, monkeypa
 
 
 def test_unsupported_java_alone_is_an_error_with_its_version(tmp_path: Path, no_bundle: None) -> None:
-    new = java_home(tmp_path / "new", "25.0.1")
+    new = java_home(tmp_path / "new", "26.0.1")
     for arguments in ((None, {"JAVA_HOME": str(new)}), (str(new), {})):
-        with pytest.raises(UnsupportedJavaError, match=r"Java 25\.0\.1 at .*17 or 21.*understudy-spark\[java\]"):
+        with pytest.raises(UnsupportedJavaError, match=r"Java 26\.0\.1 at .*17, 21 or 25.*understudy-spark\[java\]"):
             find_java(*arguments)
 
 

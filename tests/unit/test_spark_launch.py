@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from runtime.spark.driver.api import DriverInfo
-from runtime.spark.driver.cds import ArchiveBuild, prune, publish, sharing
+from runtime.spark.driver.cds import ArchiveBuild, link_options, prune, publish, sharing
 from runtime.spark.driver.java import Java
 from runtime.spark.driver.launch import DriverOptions, archive_key, command, environment, module_options, spark_conf
 from runtime.spark.driver.local import LocalDriver
@@ -24,6 +24,7 @@ from runtime.spark.spec import STOP_ACTIVE_RUN
 from tests.waiting import PATIENCE_S
 
 JAVA = Java("/opt/jdk", "21.0.8", "option")
+VERSIONS = ("17.0.15", "21.0.8", "25.0.2")
 
 
 @pytest.fixture
@@ -210,6 +211,17 @@ def test_java_computes_with_vectors_where_it_has_them(tmp_path: Path) -> None:
         assert ("--add-modules=jdk.incubator.vector" in module_options(java)) is is_added
         keys.add(archive_key(java, []))
     assert len(keys) == 2, "classes are archived for one set of modules"
+
+
+def test_arrow_reaches_memory_on_a_java_that_warns_of_it(tmp_path: Path) -> None:
+    option = "--sun-misc-unsafe-memory-access=allow"  # older ones do not start with it
+    versions = {version: option in module_options(Java(str(tmp_path), version, "option")) for version in VERSIONS}
+    assert versions == {"17.0.15": False, "21.0.8": False, "25.0.2": True}
+
+
+def test_the_archive_of_a_java_that_can_has_linked_classes(tmp_path: Path) -> None:
+    options = {version: link_options(Java(str(tmp_path), version, "option")) for version in VERSIONS}
+    assert options == {"17.0.15": (), "21.0.8": (), "25.0.2": ("-XX:+AOTClassLinking",)}
 
 
 def test_other_jars_or_another_java_have_another_archive(jars: list[Path]) -> None:

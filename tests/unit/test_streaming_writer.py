@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from runtime.checkpoint.handover import pending_state, write_handover
 from runtime.checkpoint.lease import LocationInUseError
+from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import QueryRunsAlreadyError
-from runtime.spark.messages import Finished, FromTask, Note, QueryStarts
+from runtime.spark.messages import Finished, FromTask, Note, QueryStarts, StandsBy
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.task.streaming import StreamingQueries
+from tests.cluster_harness import await_value
+from tests.waiting import PATIENCE_S
 
 
 class Session:
@@ -125,15 +130,18 @@ def writer_class(session: Session) -> Any:
 class Seen:
     """The hook in a class, and what it told."""
 
-    def __init__(self, directory: Path, **conf: str) -> None:
+    def __init__(self, directory: Path, begin_with: JobManagerTaskRestore | None = None, **conf: str) -> None:
         self.told: list[QueryLocation] = []
+        self.stands_by = 0
         self.session = Session(**conf)
         self.writer = writer_class(self.session)
         spec = StreamingSpec(str(directory), "/driver")
         self.leased: list[str] = []
         self.failed: list[tuple[str, BaseException]] = []
         self.notes: list[str] = []
-        self.queries = StreamingQueries(spec, None, self._tell, self._lease, lambda *failed: self.failed.append(failed))
+        self.queries = StreamingQueries(
+            spec, begin_with, self._tell, self._lease, lambda *failed: self.failed.append(failed)
+        )
         self.queries.install(self.writer)
 
     def _tell(self, message: FromTask) -> None:
@@ -141,6 +149,8 @@ class Seen:
             self.told.append(message.query)
         elif isinstance(message, Note):
             self.notes.append(message.text)
+        elif isinstance(message, StandsBy):
+            self.stands_by += 1
 
     def _lease(self, location: str) -> None:
         if location == "/taken":
@@ -213,6 +223,28 @@ def test_no_query_starts_before_it_has_the_lease_of_its_location(seen: Seen, tmp
     with pytest.raises(LocationInUseError, match="by another job"):
         seen.writer().format("noop").option("checkpointLocation", "/taken").start()
     assert len(seen.told) == told
+
+
+def test_a_query_starts_only_when_the_former_job_has_ended(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, begin_with=pending_state("/savepoints/one", "b1" * 16, tmp_path / "over" / "state.json"))
+    started: list[str] = []
+
+    def start(name: str) -> None:
+        seen.writer().queryName(name).format("noop").option("checkpointLocation", str(tmp_path / name)).start()
+        started.append(name)
+
+    threads = [threading.Thread(target=start, args=(name,), daemon=True) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    await_value(lambda: seen.stands_by or seen.leased)
+    for thread in threads:
+        thread.join(0.1)
+    assert (seen.leased, seen.told, started) == ([], [], [])
+    state = JobManagerTaskRestore(0, (), "/savepoints/one", allow_non_restored_state=True, continues=True)
+    write_handover(tmp_path / "over" / "state.json", state)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert (sorted(started), len(seen.leased), seen.stands_by) == (["one", "two"], 2, 1)
 
 
 @pytest.mark.parametrize("stops", ["false", "true"])

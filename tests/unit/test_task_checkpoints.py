@@ -131,6 +131,24 @@ async def test_a_complete_checkpoint_is_what_the_next_builds_upon(files: Streami
     assert second.new_bytes == 0
 
 
+async def test_a_successor_builds_upon_what_its_predecessor_has_taken(files: StreamingFiles, tmp_path: Path) -> None:
+    former, responder, _ = made()
+    former.query_started(files.query, 1)
+    former.trigger(trigger(tmp_path, 1))
+    assert not former.is_quiet
+    await responder.next()
+    await asyncio.wait_for(asyncio.gather(*former._runs.values()), PATIENCE_S)
+    await asyncio.sleep(0)  # its end is noted
+    assert former.is_quiet
+    successor, responder, _ = made()
+    successor.take_over(former.held())
+    assert successor.held() == former.held()
+    successor.completed(1)  # its outcome was not known when the tasks were handed over
+    successor.trigger(trigger(tmp_path, 2))
+    (second,) = (await responder.next()).queries
+    assert (second.batch_id, second.new_bytes) == (1, 0)
+
+
 async def test_what_cannot_be_snapshotted_is_declined(tmp_path: Path) -> None:
     checkpoints, responder, _ = made()
     checkpoints.query_started(QueryLocation("far", "nosuch://name/live"))

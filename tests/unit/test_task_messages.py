@@ -20,6 +20,7 @@ ERROR = messages.ErrorDescription("ValueError", "no", "Traceback ...", None, "v"
 FROM_TASK: list[FromTask] = [
     messages.Ready(),
     messages.Running(),
+    messages.StandsBy(),
     messages.Progress({"v": {"state": "RUNNING", "stages": 3}}),
     messages.QueryStarts(QueryLocation("q", "/live", None), -1, "put back"),
     messages.Note("text"),

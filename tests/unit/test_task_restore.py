@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runtime.checkpoint import task_restore as module
-from runtime.checkpoint.errors import SavepointError, SnapshotLostError
+from runtime.checkpoint.errors import SavepointError, SnapshotError, SnapshotLostError
 from runtime.checkpoint.snapshot import inspect_location, take_snapshot
 from runtime.checkpoint.task_restore import TaskRestore
 from runtime.protocol.checkpoints import EarlierCheckpoint, JobManagerTaskRestore
@@ -67,6 +67,48 @@ def test_a_savepoint_is_put_back_once_even_over_newer_files(files: StreamingFile
     again = TaskRestore(tmp_path / "task", begun_from)
     assert again.prepare(files.query) == "", "the second attempt goes on from where the first one was"
     assert inspect_location(files.query) == 4
+
+
+def test_a_query_goes_on_with_the_files_that_the_former_job_has_left(files: StreamingFiles, tmp_path: Path) -> None:
+    taken_over = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one", continues=True)
+    before = inodes(files)
+    restore = TaskRestore(tmp_path / "task", taken_over)
+    assert "begins from batch 2 of /savepoints/one" in restore.prepare(files.query)
+    assert inodes(files) == before, "nothing was copied"
+    files.run(2)
+    assert TaskRestore(tmp_path / "task", taken_over).prepare(files.query) == ""
+    assert inspect_location(files.query) == 4, "the second attempt goes on from where the first one was"
+
+
+@pytest.mark.parametrize("why", ["it has planned a batch", "a file is damaged", "its sink is another one"])
+def test_a_query_begins_from_a_copy_where_the_former_job_has_left_something_else(
+    files: StreamingFiles, tmp_path: Path, why: str
+) -> None:
+    taken_over = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one", continues=True)
+    before, query = inodes(files), files.query
+    if "planned" in why:
+        files.plan()
+    elif "damaged" in why:
+        write(files.location / "offsets" / "2", (files.location / "offsets" / "1").read_text())
+    else:
+        query = replace(query, sink=str(tmp_path / "elsewhere"))
+    assert "begins from batch 2" in TaskRestore(tmp_path / "task", taken_over).prepare(query)
+    assert inodes(files).isdisjoint(before)
+    assert inspect_location(query) == 2
+    assert not (files.location / "offsets" / "3").exists()
+
+
+def test_a_batch_after_the_savepoint_is_not_committed_by_both_versions(files: StreamingFiles, tmp_path: Path) -> None:
+    taken_over = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one", continues=True)
+    files.run(1)
+    with pytest.raises(SnapshotError, match="at batch 2 of the savepoint: batch 3 was committed since") as refused:
+        TaskRestore(tmp_path / "task", taken_over).prepare(files.query)
+    assert "job run --from" in refused.value.remedy
+    assert inspect_location(files.query) == 3
+
+
+def inodes(files: StreamingFiles) -> set[int]:
+    return {path.stat().st_ino for path in files.location.rglob("*") if path.is_file()}
 
 
 def test_a_rollback_is_put_back_once_for_each_wish(files: StreamingFiles, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class FakeTask:
 
     def __init__(self, descriptor: Any, directory: Any, services: Any, on_state: Tell, *rest: Any) -> None:
         self.descriptor = descriptor
-        assert rest[-1] == EPOCH, "the epoch of the JobMaster that has deployed it"
+        assert rest[-2:] == (EPOCH, None), "the epoch of the JobMaster that has deployed it, and no predecessor"
         self._on_state = on_state
         self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.RUNNING)
 

@@ -17,6 +17,7 @@ from runtime.cluster.documents import ClusterUpgrade
 from runtime.cluster.output import to_plain
 from runtime.cluster.roles import Role
 from runtime.cluster.ssh import HostRole
+from runtime.cluster.upgrade import DrainResult
 from runtime.cluster.upgrade_hosts import (
     NOT_TRIED,
     HostPlan,
@@ -222,13 +223,14 @@ def test_a_second_upgrade_of_a_part_is_refused(tmp_path: Path) -> None:
 def test_all_task_executors_of_a_host_stay_drained_until_the_last_one_is(
     monkeypatch: pytest.MonkeyPatch, second: bool | None
 ) -> None:
-    answers = {"tm-0": [True, True], "tm-1": [False, second]}
+    idle, end = DrainResult.IDLE, DrainResult.IDLE if second else DrainResult.GONE
+    answers = {"tm-0": [idle, idle], "tm-1": [None, end]}
 
     class Planned:
         def __init__(self, client: object, step: PlannedProcess, *others: object) -> None:
             self._answers = answers[step.process]
 
-        def advance(self) -> bool | None:
+        def advance(self) -> DrainResult | None:
             return self._answers.pop(0)
 
     monkeypatch.setattr(upgrade_hosts, "Drain", Planned)

@@ -19,12 +19,16 @@ from runtime.cluster.upgrade_plan import (
     UpgradeRefusedError,
     check_interruption,
     check_upgrade,
+    hand_over_obstacles,
+    lasting,
     missing_workers,
     next_drain_step,
     plan_upgrade,
+    why_drained,
 )
 from runtime.feature_level import FeatureLevels, Release
 from runtime.ids import JobID
+from runtime.protocol.hand_over import HandOverReport, Obstacle
 
 OLD, NEW = Release("0.1.0", FeatureLevels(1, 1)), Release("0.2.0", FeatureLevels(1, 2))
 TARGET = Target(NEW, "4.1.0", "/new/bin/python")
@@ -138,7 +142,10 @@ def test_each_job_shows_what_it_notices_if_only_masters_are_exchanged() -> None:
 
 def test_each_job_shows_what_it_notices_of_the_exchange_of_its_task_executor() -> None:
     stream, batch, queued = plan_upgrade(STATE, TARGET, UpgradeChoices(drain_timeout_s=90.0)).jobs
-    moves = "when taskmanager-0 is exchanged, its queries move after a checkpoint, without a failure"
+    moves = (
+        "when taskmanager-0 is exchanged, its queries move after a checkpoint, without a failure (Understudy 0.1.0 "
+        "hands no tasks over)"
+    )
     assert stream.effect == f"its tasks keep running; {moves}"
     assert "those that have not after 90 s run again elsewhere, without a failure" in batch.effect
     assert queued.effect == "has no slot: the next leader requests them again"
@@ -152,8 +159,8 @@ def test_the_effect_of_a_task_executor_names_its_tasks_and_its_slots() -> None:
 
     used = replace(WORKER, slots=4)
     assert effect(replace(STATE, task_executors=(used,))) == (
-        "gets no new task, batch tasks may finish for 10 min, streaming queries move; its 4 slot(s) are missing until "
-        "it has restarted"
+        "is drained (Understudy 0.1.0 hands no tasks over): gets no new task, batch tasks may finish for 10 min, "
+        "streaming queries move; its 4 slot(s) are missing until it has restarted"
     )
     assert "batch" not in effect(replace(STATE, task_executors=(replace(used, jobs=(STREAM,)),)))
     assert "streaming" not in effect(replace(STATE, task_executors=(replace(used, jobs=(BATCH,)),)))
@@ -161,6 +168,57 @@ def test_the_effect_of_a_task_executor_names_its_tasks_and_its_slots() -> None:
     assert effect(idle) == "no job uses it; its 4 slot(s) are missing until it has restarted"
     on_demand = replace(idle, has_fixed_workers=False)
     assert effect(on_demand) == "no job uses it; another one is started when a job needs it"
+
+
+ADOPTING = replace(TARGET, release=Release("0.3.0", FeatureLevels(1, 2)), python_version="3.12", adopts=(1,))
+LEAVING = replace(WORKER, release=NEW, report=HandOverReport(1, "3.12"))
+
+
+@pytest.mark.parametrize(
+    ("worker", "target", "reason"),
+    [
+        (replace(LEAVING, report=None), ADOPTING, "Understudy 0.2.0 hands no tasks over"),
+        (LEAVING, replace(ADOPTING, adopts=()), "Understudy 0.3.0 cannot adopt the tasks of Understudy 0.2.0"),
+        (replace(LEAVING, report=HandOverReport(2, "3.12")), ADOPTING, "cannot adopt the tasks"),
+        (LEAVING, replace(ADOPTING, python_version="3.13"), "uses Python 3.12, and /new/bin/python is 3.13"),
+        (
+            replace(LEAVING, report=HandOverReport(1, "3.12", (Obstacle("its Spark is elsewhere"),))),
+            ADOPTING,
+            "its Spark is elsewhere",
+        ),
+    ],
+)
+def test_what_keeps_a_task_executor_from_handing_its_tasks_over(
+    worker: RunningTaskExecutor, target: Target, reason: str
+) -> None:
+    assert hand_over_obstacles(LEAVING, ADOPTING) == ()
+    obstacles = hand_over_obstacles(worker, target)
+    assert reason in why_drained(lasting(obstacles))
+    (step,) = plan_upgrade(ClusterState(1, (), (worker,), JOBS), target).steps
+    assert step.effect.startswith("is drained (")
+    assert reason in step.effect
+    assert hand_over_obstacles(LEAVING, ADOPTING, is_part=True) != ()
+
+
+def test_jobs_whose_tasks_are_adopted_notice_nothing() -> None:
+    state = replace(STATE, masters=(), task_executors=(LEAVING,))
+    plan = plan_upgrade(state, ADOPTING)
+    adopted = "when taskmanager-0 is exchanged, the successor adopts its tasks there, which run on"
+    assert [job.effect for job in plan.jobs[:2]] == [adopted, adopted]
+    assert plan.steps[0].effect.startswith("its successor adopts its Spark driver and its tasks, which run on; its 1 ")
+    passing = HandOverReport(1, "3.12", (Obstacle("it takes a checkpoint", True, STREAM),))
+    assert plan_upgrade(replace(state, task_executors=(replace(LEAVING, report=passing),)), ADOPTING).jobs == plan.jobs
+    idle = plan_upgrade(replace(state, task_executors=(replace(LEAVING, jobs=()),)), ADOPTING)
+    assert idle.steps[0].effect.startswith("no job uses it")
+    assert "tasks there fail" in plan_upgrade(state, OLD_TARGET).jobs[0].effect
+
+
+def test_one_job_that_cannot_be_adopted_drains_the_others_and_each_is_told_why() -> None:
+    own = HandOverReport(1, "3.12", (Obstacle("it has a Spark driver of its own", job_id=BATCH),))
+    state = replace(STATE, masters=(), task_executors=(replace(LEAVING, report=own),))
+    stream, batch, _ = plan_upgrade(state, ADOPTING).jobs
+    assert stream.effect.endswith(f"(job {BATCH} prevents a hand-over: it has a Spark driver of its own)")
+    assert batch.effect.endswith("without a failure (it has a Spark driver of its own)")
 
 
 def test_to_a_release_that_cannot_drain_the_operator_accepts_failed_tasks() -> None:

@@ -184,7 +184,14 @@ def test_only_the_whole_environment_of_this_wheel_and_pyspark_is_used_again(dire
     assert not made.is_complete(contents)
 
 
-def test_those_that_nothing_uses_are_removed_and_the_former_one_is_kept(directory: ClusterDirectory) -> None:
+@pytest.mark.parametrize(
+    "program",
+    ["print(flush=True); input()", "opened = open(input()); print(flush=True); input()"],
+    ids=["argument", "open file"],
+)
+def test_those_that_nothing_uses_are_removed_and_the_former_one_is_kept(
+    directory: ClusterDirectory, program: str
+) -> None:
     directory.make_environments()
     assert stat.S_IMODE(directory.environments.stat().st_mode) == 0o700
     former, used, unused = (directory.environments / name for name in ("0.1.0-a", "0.2.0-b", "0.3.0-c"))
@@ -193,11 +200,17 @@ def test_those_that_nothing_uses_are_removed_and_the_former_one_is_kept(director
     note = FormerEnvironment("0.1.0", str(former / "bin" / "python"), "")
     directory.upgraded_from.write_bytes(note.encode())
     said: list[str] = []
-    program = "print(flush=True); input()"
+    jar = used / "spark.jar"
+    jar.touch()
+    arguments = [] if "open" in program else [str(jar)]
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(used / "lib")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as user:
+        assert user.stdin is not None
         assert user.stdout is not None
+        if not arguments:
+            user.stdin.write(f"{jar}\n".encode())
+            user.stdin.flush()
         assert user.stdout.readline() == b"\n"
         remove_unused(directory, said.append)
         assert sorted(directory.environments.iterdir()) == [former, used]

@@ -4,10 +4,13 @@ The cluster has two masters and two TaskExecutors of the previous release, from 
 what its source is given into an exactly-once sink, a batch job runs, and a client submits, watches and cancels jobs all
 the time. `cluster upgrade` exchanges the processes. At some of its steps a process is killed, or the command itself,
 which is then run again. The history goes to `tests.faults.history.check`, and the sink has to have each row once.
+
+`run_to_next` does the same from this release to a planted next one. Then TaskExecutors hand their tasks over.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import threading
@@ -28,7 +31,7 @@ from tests.faults.history import Call, History, LastState, Outcome, check
 from tests.faults.nemesis import last_state, leaderships
 from tests.faults.processes import Finder, kill
 from tests.faults.streaming import StreamingQuery
-from tests.next_release import make_environment
+from tests.next_release import make_environment, make_next_release
 from tests.processes import lives
 from tests.waiting import PATIENCE_S
 
@@ -130,18 +133,27 @@ def run(directory: Path, rounds: Sequence[Round], seed: int) -> Result:
         rounds: the upgrades.
         seed: of the client, and of which process of a kind is killed.
     """
-    tree = release.export(release.latest_release() or "HEAD", directory / "previous")
-    cluster = Cluster(directory / "c", SETTINGS, tree)
+    tree = release.export_previous(directory / "previous")
+    return _run(directory, tree, release.ROOT, rounds, seed)
+
+
+def run_to_next(directory: Path, rounds: Sequence[Round], seed: int) -> Result:
+    """Do as `run`, from this release to the next one, which `tests.next_release` plants."""
+    return _run(directory, release.ROOT, make_next_release(directory / "next"), rounds, seed)
+
+
+def _run(directory: Path, old: Path, new: Path, rounds: Sequence[Round], seed: int) -> Result:
+    cluster = Cluster(directory / "c", SETTINGS, old)
     cluster.run("start", "--masters=2")
     try:
-        return _Run(cluster, directory, seed).carry_out(rounds)
+        return _Run(cluster, new, directory, seed).carry_out(rounds)
     finally:
         cluster.run("stop")
 
 
 class _Run:
-    def __init__(self, cluster: Cluster, directory: Path, seed: int) -> None:
-        self._old, self._new = cluster, replace(cluster, tree=release.ROOT)
+    def __init__(self, cluster: Cluster, new: Path, directory: Path, seed: int) -> None:
+        self._old, self._new = cluster, replace(cluster, tree=new)
         self._previous = make_environment(directory / "venv", cluster.tree)
         self._scratch = directory / "work"
         self._scratch.mkdir()
@@ -250,7 +262,12 @@ class _Run:
         """Run the command once; return its exit status, the number of steps begun so far, and what it has said."""
         told = []
         with subprocess.Popen(
-            words, cwd=release.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            words,
+            cwd=self._new.tree,
+            env={**os.environ, "PYTHONPATH": str(self._new.tree)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as command:
             assert command.stderr is not None
             for line in command.stderr:

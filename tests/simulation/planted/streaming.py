@@ -209,7 +209,7 @@ OWN: tuple[Mutant, ...] = (
         "files-left-by-an-ended-job",
         "The end of a job removes the files of its checkpoints.",
         "runtime/jobmaster/checkpointing.py",
-        "            await self._endpoint.run_blocking(self._remove_tree, self._directory)\n",
+        "            await self._endpoint.run_blocking(self._remove_for_good, self._directory)\n",
         "",
         (),
     ),

@@ -193,7 +193,7 @@ class ModelDriver:
         """The text that reports its loss."""
         return self.info.loss
 
-    async def reset(self) -> None:
+    async def reset(self, kept: object = ()) -> None:
         """End what a predecessor left."""
 
     def kill(self, why: str) -> None:
@@ -249,6 +249,7 @@ class ModelTask:
         logs: Any,
         responder: Any,
         epoch: int,
+        adopted: None,
     ) -> None:
         self.descriptor = descriptor
         self._on_state = on_state
@@ -1029,7 +1030,7 @@ def _patches(kernel: Any) -> list[Patch]:
         workload.sends(self)
         return found
 
-    def create_services(*_: Any) -> Any:
+    def create_services(*_: Any, **__: Any) -> Any:
         async def nothing() -> None:
             return None
 

@@ -1,0 +1,150 @@
+"""The state that a TaskExecutor leaves to its successor, and the rules when it leaves it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors.errors import WireError
+from actors.rpc.gateway import FencingToken
+from conf.configuration import Configuration
+from runtime.ids import AllocationID, JobID, ResourceID, SlotID
+from runtime.jobgraph.codec import encode
+from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.descriptor import TaskDeploymentDescriptor, TaskExecutionState
+from runtime.protocol.execution_state import ExecutionState
+from runtime.protocol.hand_over import READABLE, VERSION
+from runtime.protocol.messages import LeaderAddress
+from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
+from runtime.protocol.streaming_query import StreamingQuery
+from runtime.spark.spec import ClassicEndpoint, JobPlace
+from runtime.taskexecutor.hand_over import (
+    HandOver,
+    HeldCheckpoints,
+    HeldSlot,
+    HeldTask,
+    TaskFacts,
+    obstacle_of,
+)
+from runtime.taskexecutor.services import FairPools
+from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.task import Task
+from runtime.taskexecutor.worker_files import Successor
+
+JOB, OTHER = JobID("1" * 32), JobID("2" * 32)
+RUNNING = TaskFacts(JOB, ExecutionState.RUNNING)
+WORKER = ResourceID("taskmanager-0")
+
+
+def a_task() -> HeldTask:
+    descriptor = TaskDeploymentDescriptor.internal("stream", JobKind.SCRIPT)
+    query = QueryLocation("counts", "/live", "/out")
+    snapshot = QuerySnapshot("counts", "id", "/live", "/out", "/chk-4/counts", 4, ["{}"])
+    return HeldTask(
+        descriptor,
+        TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.RUNNING),
+        1000,
+        4711,
+        b"\x00half a message",
+        "job-3",
+        7,
+        classic=ClassicEndpoint("name", 4040, "secret", "tag"),
+        place=JobPlace("/dir", "/dir/stream.py", "stream.py", ("/dir",)),
+        note="why",
+        queries=(StreamingQuery("id", "run", "counts", 4),),
+        seen_queries=(StreamingQuery("id", "run", "counts", 4),),
+        logs={"taskexecutor": 12},
+        checkpoints=HeldCheckpoints((query,), {"counts": 2}, (snapshot,), {5: (snapshot,)}),
+    )
+
+
+def all_of_it() -> HandOver:
+    slot = HeldSlot(SlotID(WORKER, 1), JOB, AllocationID.random())
+    master = LeaderAddress("akka.tcp://x@127.0.0.1:1/user/jobmaster", FencingToken(3, "session"))
+    return HandOver(("akka.tcp://x@127.0.0.1:2/user/tm",), 10, 20, (slot,), {JOB: master}, (a_task(),))
+
+
+def test_what_is_left_arrives_as_it_was() -> None:
+    left = all_of_it()
+    assert HandOver.decode(left.encode()) == left
+    assert left.tasks[0].endpoint == left.tasks[0].classic
+    assert left.version == VERSION
+    assert VERSION in READABLE
+
+
+def test_another_version_is_refused_before_its_content_is_read() -> None:
+    with pytest.raises(WireError, match="it has version 99, this release reads 1"):
+        HandOver.decode(encode(replace(all_of_it(), version=99)))
+    with pytest.raises(WireError):
+        HandOver.decode(b"nothing of that kind")
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason", "passes"),
+    [
+        (replace(RUNNING, state=ExecutionState.INITIALIZING), "INITIALIZING", True),
+        (replace(RUNNING, state=ExecutionState.DEPLOYING), "DEPLOYING", True),
+        (replace(RUNNING, is_ending=True), "is ending", True),
+        (replace(RUNNING, is_talking=True), "waits for an answer", True),
+        (replace(RUNNING, takes_checkpoint=True), "takes a checkpoint", True),
+        (replace(RUNNING, has_own_driver=True), "a Spark driver of its own", False),
+        (replace(RUNNING, has_own_driver=True, is_ending=True), "a Spark driver of its own", False),
+    ],
+)
+def test_a_task_is_left_only_while_it_runs_and_nothing_of_it_is_under_way(
+    facts: TaskFacts, reason: str, passes: bool
+) -> None:
+    obstacle = obstacle_of(facts)
+    assert obstacle is not None
+    assert reason in obstacle.reason
+    assert (obstacle.passes, obstacle.job_id) == (passes, JOB)
+    assert obstacle_of(RUNNING) is None
+
+
+def test_an_adopted_task_keeps_its_pool_and_others_get_another() -> None:
+    pools = FairPools()
+    assert pools.enter(JOB, "job-1") == "job-1"
+    assert pools.enter(JOB) == "job-1"
+    assert pools.enter(OTHER) == "job-0"
+    pools.leave(JOB)
+    assert pools.enter(JobID("3" * 32)) == "job-2"
+
+
+def test_slots_are_left_and_taken() -> None:
+    table, successor = TaskSlotTable(WORKER, 3), TaskSlotTable(WORKER, 3)
+    table.allocate(SlotID(WORKER, 1), JOB, AllocationID("a" * 32))
+    for each in table.all:
+        successor.allocate(each.slot_id, each.job_id, each.allocation_id)
+    assert successor.report() == table.report()
+    assert successor.offers(JOB) == table.offers(JOB)
+
+
+def test_the_order_to_a_worker_holds_for_one_task_executor_and_once(tmp_path: Path) -> None:
+    order = Successor(10, "/new/bin/python", "/packages")
+    assert Successor.take(tmp_path, 10) is None
+    order.write(tmp_path)
+    assert Successor.take(tmp_path, 10) == order
+    assert Successor.take(tmp_path, 10) is None
+    order.write(tmp_path)
+    assert Successor.take(tmp_path, 11) is None, "that of an earlier one"
+    assert not Successor.file(tmp_path).exists()
+    Successor.file(tmp_path).write_text(json.dumps({"python": "/new/bin/python"}))
+    assert Successor.take(tmp_path, 10) is None
+
+
+async def test_an_adopted_task_leaves_what_its_predecessor_has_left(tmp_path: Path) -> None:
+    held = replace(a_task(), stands_by=True)
+    process: Any = SimpleNamespace(pid=held.pid, unread=held.unread)
+    services: Any = SimpleNamespace(configuration=Configuration(), driver=None, blobs=None)
+    logs: Any = SimpleNamespace(starts=held.logs)
+    nothing: Any = None
+    task = Task(
+        held.descriptor, tmp_path, services, nothing, nothing, logs, nothing, held.epoch, adopted=(held, process)
+    )
+    assert task.held() == held
+    assert task.progress.stands_by
