@@ -62,6 +62,7 @@ from runtime.errors import ClusterError
 from runtime.feature_level import lowest_level, supported_levels
 from runtime.ha.errors import HaError, HaUnreachableError
 from runtime.ha.feature_level import checked
+from runtime.ha.masters import MasterRegistration
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.ha.running_jobs import JobSchedulingStatus
@@ -337,6 +338,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._stopped_workers: dict[str, Child] = {}
         self._started_ms = time.time_ns() // 1_000_000
         self._level = lowest_level()
+        self._registration: MasterRegistration | None = None
         self._described: tuple[str, ...] = ()
         self._is_up = False
         self._ends_cluster = False
@@ -358,6 +360,10 @@ class Master(RpcEndpoint, MasterGateway):
         if self._redis is not None:
             redis = self._redis
             await self._look_after(REDIS, lambda claim: self._redis_child(redis))
+        if has_redis(self._context.configuration):
+            # Before it reads the level: a Dispatcher that raises it asks all registered masters.
+            self._registration = MasterRegistration(self._ha, str(self._context.system))
+            await self._registration.start()
         try:
             self._level = await self._ha.feature_level_store().current()
         except HaUnreachableError as error:
@@ -453,6 +459,8 @@ class Master(RpcEndpoint, MasterGateway):
         await self.service.loop.run_in_executor(self._system_thread, self._system.shutdown)
         for entry in self._leaders.values():
             await entry.retrieval.stop()
+        if self._registration is not None:
+            await self._registration.stop()
         if not is_last:
             await self._let_go()
             is_last = self._lock.leave() and may_end

@@ -1080,12 +1080,12 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         async def release(name: str, ask: Awaitable[Release]) -> Component:
             return Component(name, await _answer(name, ask))
 
-        own = await _answer("the own master", self._master.request_status())
-        others = [
+        own, others = await self._masters()
+        asked = [
             _answer(f"the master at {system.host}:{system.port}", gateway.request_status())
-            for system, gateway in self._other_masters(own)
+            for system, gateway in others
         ]
-        masters = [own, *await asyncio.gather(*others)]
+        masters = [own, *await asyncio.gather(*asked)]
         manager = await _answer("the ResourceManager", self._resource_manager.get())
         workers = await _answer("the ResourceManager", manager.request_task_managers())
         # A job without a JobMaster gets one of a master that is in the list.
@@ -1101,31 +1101,47 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             *await asyncio.gather(*jobs),
         ]
 
-    def _other_masters(self, own: ClusterStatus) -> list[tuple[ActorAddress, MasterGateway]]:
-        """Return the other masters that the own master knows, by the addresses of their systems."""
+    async def _masters(self) -> tuple[ClusterStatus, list[tuple[ActorAddress, MasterGateway]]]:
+        """Return the own master's answer, and the other masters.
+
+        Raises:
+            FeatureLevelHeldError: the own master or Redis does not answer.
+        """
+        own = await _answer("the own master", self._master.request_status())
+        return own, self._other_masters(own, await _answer("Redis", self._ha.masters()))
+
+    def _other_masters(self, own: ClusterStatus, registered: Iterable[str]) -> list[tuple[ActorAddress, MasterGateway]]:
+        """Return the other masters by the addresses of their systems: those of this host, and the registered ones."""
         here = ActorAddress.parse(own.address)
-        systems = [system for system in map(ActorAddress.parse, own.masters) if system.port != here.port]
-        return [(system, self.gateway(system.with_path(MASTER), MasterGateway)) for system in systems]
+        systems = {
+            (system.host, system.port): system for system in map(ActorAddress.parse, (*own.masters, *registered))
+        }
+        systems.pop((here.host, here.port), None)
+        return [(system, self.gateway(system.with_path(MASTER), MasterGateway)) for system in systems.values()]
 
     async def _masters_that_answer(self) -> list[Component]:
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 own = await self._master.request_status()
-                asked = [gateway.request_status() for _, gateway in self._other_masters(own)]
-                answers = await asyncio.gather(*asked, return_exceptions=True)
-        except (ActorError, TimeoutError) as error:
+                others = self._other_masters(own, await self._ha.masters())
+                answers = await asyncio.gather(*(each.request_status() for _, each in others), return_exceptions=True)
+        except (ActorError, HaError, TimeoutError) as error:
             self.log.info("not all masters answer: %s", error)
             return []
         return [own.component, *(each.component for each in answers if not isinstance(each, BaseException))]
 
     async def _notify_level(self, level: int) -> None:
         """Notify the writers of stored values. One that misses this keeps writing what all releases read."""
-        own = await _answer("the own master", self._master.request_status())
+        try:
+            _, others = await self._masters()
+        except FeatureLevelHeldError as error:
+            self.log.warning("other masters do not know yet that the feature level is %d: %s", level, error.__cause__)
+            others = []
         asks = {
             "the own master": self._master.notify_feature_level(level),
             **{
                 f"the master at {system.host}:{system.port}": gateway.notify_feature_level(level)
-                for system, gateway in self._other_masters(own)
+                for system, gateway in others
             },
             **{
                 f"the JobMaster of job {job.job_id}": job.leader.gateway.notify_feature_level(level)
@@ -1213,7 +1229,7 @@ async def _answer(name: str, ask: Awaitable[T]) -> T:
     try:
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
             return await ask
-    except (ActorError, GatewayError, TimeoutError) as error:
+    except (ActorError, GatewayError, HaError, TimeoutError) as error:
         because = str(error) or f"no answer within {RELEASE_TIMEOUT_S:g} s"
         raise FeatureLevelHeldError(f"the feature level was not raised: {name} does not answer: {because}") from error
 

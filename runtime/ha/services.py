@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
@@ -21,6 +22,7 @@ from runtime.ha.feature_level import FeatureLevelStore
 from runtime.ha.fenced import FencedMaps, FencedWriter
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import LatchReader, LatchTiming, LeaderLatch, LeaderReader, RedisLeaderLatch
+from runtime.ha.masters import MASTER_PREFIX
 from runtime.ha.retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
 from runtime.ha.running_jobs import RunningJobsRegistry
 from runtime.ha.standalone_client import (
@@ -72,6 +74,9 @@ class HighAvailabilityServices(Protocol):
 
     async def current_leader(self, component: str) -> LeaderInformation | None:
         """Return the present leader; None while there is none. Raises `HaError`."""
+
+    async def masters(self) -> list[str]:
+        """Return the addresses of the masters with a `MasterRegistration`; none without Redis. Raises `HaError`."""
 
     async def depose(self, component: str, term: LeaderTerm) -> None:
         """End the term of a component that has ended, so that its delayed writes are refused.
@@ -235,6 +240,9 @@ class LatchedHaServices:
         )
         await asyncio.to_thread(delete_state_files, self._directory)
 
+    async def masters(self) -> list[str]:
+        raise NotImplementedError
+
     async def _forget(self) -> None:
         raise NotImplementedError
 
@@ -303,15 +311,27 @@ class RedisHaServices(LatchedHaServices):
         await self._latches.close()
         await self._data.close()
 
+    async def masters(self) -> list[str]:
+        latches = self._keys.leader(MASTER_PREFIX)
+        names = {MASTER_PREFIX + key.removeprefix(latches) async for keys in self._scan(latches) for key in keys}
+        found = await asyncio.gather(*(self.current_leader(name) for name in sorted(names)))
+        return [leader.address for leader in found if leader is not None]
+
     async def _forget(self) -> None:
-        cursor, removed = "0", 0
-        while True:
-            cursor, keys = await self._data.command("SCAN", cursor, "MATCH", self._keys.prefix + "*", "COUNT", 1000)
-            if keys := [key for key in keys if key != self._keys.users]:
+        removed = 0
+        async for found in self._scan(self._keys.prefix):
+            if keys := [key for key in found if key != self._keys.users]:
                 removed += await self._data.command("UNLINK", *keys)
-            if str(cursor) == "0":
-                break
         logger.info("removed %d keys of cluster %s", removed, self._keys.cluster_id)
+
+    async def _scan(self, prefix: str) -> AsyncIterator[list[str]]:
+        """Provide the keys that begin with *prefix*, some at a time; one may be repeated."""
+        cursor = "0"
+        while True:
+            cursor, keys = await self._data.command("SCAN", cursor, "MATCH", prefix + "*", "COUNT", 1000)
+            yield keys
+            if str(cursor) == "0":
+                return
 
 
 class StandaloneHaServices(LatchedHaServices):
@@ -354,6 +374,9 @@ class StandaloneHaServices(LatchedHaServices):
     async def start(self) -> None:
         """Check that the master answers; raises `MasterUnreachableError`."""
         await self._maps.get(self._keys.running_jobs, "")
+
+    async def masters(self) -> list[str]:
+        return []
 
     def latch(self, component: str) -> MasterLeaderLatch:
         return MasterLeaderLatch(self._connection, component, self._timing.lease)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,18 +13,20 @@ import pytest
 
 import runtime.dispatcher.endpoint as dispatcher_module
 from actors.errors import FencingError
+from actors.rpc.config import RpcConfig
 from actors.rpc.gateway import rpc_sync
 from actors.rpc.service import RpcService
 from runtime.feature_level import VERSIONS, Component, FeatureLevels, Format, Release
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
+from runtime.ha.masters import MasterRegistration
 from runtime.ha.services import RedisHaServices
 from runtime.protocol.errors import FeatureLevelHeldError
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from runtime.protocol.messages import ClusterStatus
 from tests.contract.test_dispatcher_recovery import Guardian, service  # noqa: F401
-from tests.contract.test_dispatcher_submission import JOB, OTHER, World, graph, leading, registry  # noqa: F401
+from tests.contract.test_dispatcher_submission import JOB, OTHER, SECRET, World, graph, leading, registry  # noqa: F401
 from tests.fakes.redis_server import RedisServer, redis_server, until  # noqa: F401
 from tests.waiting import PATIENCE_S
 
@@ -79,6 +82,58 @@ async def test_a_new_cluster_with_a_master_of_the_first_release_begins_at_the_fi
     guardian.let.set()
     async with leading(service, redis_server.url, tmp_path, guardian=guardian):
         assert await registry.feature_level_store().find() == 1
+
+
+@asynccontextmanager
+async def registered(registry: RedisHaServices, address: str) -> AsyncIterator[None]:
+    """Register a master of another host, whose runtime directory the Dispatcher's master does not see."""
+    registration = MasterRegistration(registry, address)
+    await registration.start()
+    while address not in await registry.masters():  # noqa: ASYNC110  # another connection confirms it
+        await asyncio.sleep(0.01)
+    yield
+    await registration.stop()
+    assert address not in await registry.masters()
+
+
+@asynccontextmanager
+async def first_release_elsewhere() -> AsyncIterator[str]:
+    """Provide the address of a master of the first release at another port, as on another host."""
+    elsewhere = RpcService(asyncio.get_running_loop(), SECRET, RpcConfig())
+    await elsewhere.listen()
+    guardian = FirstRelease(elsewhere)
+    await elsewhere.start_server(guardian)
+    yield str(guardian.address)
+    await elsewhere.close()
+
+
+async def test_a_new_cluster_with_a_master_of_the_first_release_on_another_host_begins_at_the_first_level(
+    service: RpcService, redis_server: RedisServer, registry: RedisHaServices, tmp_path: Path
+) -> None:
+    async with (
+        first_release_elsewhere() as address,
+        registered(registry, address),
+        leading(service, redis_server.url, tmp_path),
+    ):
+        assert await registry.feature_level_store().find() == 1
+
+
+async def test_the_level_is_not_raised_while_a_master_of_another_host_does_not_answer(
+    service: RpcService,
+    redis_server: RedisServer,
+    registry: RedisHaServices,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "RELEASE_TIMEOUT_S", 0.5)
+    async with led_before(redis_server.url) as term:
+        await registry.feature_level_store().begin(1, term)
+    async with leading(service, redis_server.url, tmp_path) as world:
+        async with registered(registry, "akka.tcp://understudy@127.0.0.1:1/system"):
+            with pytest.raises(FeatureLevelHeldError, match=r"the master at 127\.0\.0\.1:1 does not answer"):
+                await world.gateway.finalize_feature_level()
+        with pytest.raises(FeatureLevelHeldError, match="ResourceManager does not answer"):  # it asked all masters
+            await world.gateway.finalize_feature_level()
 
 
 async def test_an_earlier_cluster_without_a_level_is_at_the_first(

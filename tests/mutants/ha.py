@@ -660,6 +660,28 @@ MUTANTS = (
         ("unit/test_feature_level.py::test_a_level_is_raised_to_the_highest_that_all_components_support",),
     ),
     Mutant(
+        "masters-of-other-hosts-not-asked",
+        "The feature level is raised only if the masters of all hosts support it.",
+        "runtime/dispatcher/endpoint.py",
+        "map(ActorAddress.parse, (*own.masters, *registered))",
+        "map(ActorAddress.parse, own.masters)",
+        (
+            "contract/test_dispatcher_feature_level.py"
+            "::test_the_level_is_not_raised_while_a_master_of_another_host_does_not_answer",
+        ),
+    ),
+    Mutant(
+        "registration-left-behind",
+        "A master that stops disappears from the registered ones at once.",
+        "runtime/ha/masters.py",
+        "        await self._election.stop()\n",
+        "",
+        (
+            "contract/test_dispatcher_feature_level.py"
+            "::test_the_level_is_not_raised_while_a_master_of_another_host_does_not_answer",
+        ),
+    ),
+    Mutant(
         "task-executor-below-the-level-admitted",
         "A TaskExecutor that does not support the feature level is refused.",
         "runtime/resourcemanager/endpoint.py",

@@ -162,8 +162,8 @@ MUTANTS = (
         "users-end-with-the-cluster",
         "The end of a cluster keeps its users.",
         "runtime/ha/services.py",
-        "if keys := [key for key in keys if key != self._keys.users]:",
-        "if keys:",
+        "if keys := [key for key in found if key != self._keys.users]:",
+        "if keys := found:",
         ("contract/test_ha_users.py::test_users_outlive_the_end_of_the_cluster_and_the_keeper",),
     ),
     Mutant(
