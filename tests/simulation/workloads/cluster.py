@@ -641,10 +641,15 @@ class Cluster:
         guardian = Guardian(self, service)
         await service.start_server(guardian)
         ha = self._ha()
-        guardian.spawn(guardian.stop_idle(ha), "stopping the JobMasters of ended jobs")
-        await self._stopped()
+        if await self._may_serve(ha):
+            guardian.spawn(guardian.stop_idle(ha), "stopping the JobMasters of ended jobs")
+            await self._stopped()
         await service.close()
         await ha.close()
+
+    async def _may_serve(self, ha: RedisHaServices) -> bool:
+        """Return whether the release of the current process, a master, may work for the cluster."""
+        return True
 
     async def _dispatcher(self) -> None:
         service, system = await self._service()
