@@ -104,7 +104,7 @@ KEPT: tuple[Kept, ...] = (
             Fault(0.1, "command", ("host1", "start")),
             Fault(10.0, "command", ("host1", "stop")),
             Fault(10.5, "disk_slow", ("d", 0.3, 9.5)),
-            Fault(15.6, "command", ("host1", "status")),
+            *(Fault(round(13.5 + 0.15 * number, 3), "command", ("host1", "status")) for number in range(40)),
         ),
         20.0,
         "no unhandled error",
