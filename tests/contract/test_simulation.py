@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:R
 """Coroutines of killed processes are never awaited."""
 
 ROOT = Path(__file__).parents[2]
-FIFTY = {"ha": 26, "cluster": 10, "streaming": 3, "supervision": 5, "blobs": 6}
+FIFTY = {"ha": 25, "cluster": 8, "streaming": 3, "supervision": 5, "blobs": 6, "upgrade": 3}
 """How many seeds of each workload run twice in the long form; 50 together."""
 SOME = dict.fromkeys(FIFTY, 1)
 """The same in each run of the tests."""

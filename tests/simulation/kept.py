@@ -104,7 +104,7 @@ KEPT: tuple[Kept, ...] = (
             Fault(0.1, "command", ("host1", "start")),
             Fault(10.0, "command", ("host1", "stop")),
             Fault(10.5, "disk_slow", ("d", 0.3, 9.5)),
-            Fault(15.6, "command", ("host1", "status")),
+            *(Fault(round(13.5 + 0.15 * number, 3), "command", ("host1", "status")) for number in range(40)),
         ),
         20.0,
         "no unhandled error",
@@ -170,7 +170,46 @@ KEPT: tuple[Kept, ...] = (
     ),
 )
 LOSSES_OF_POWER = tuple(Fault(at_s, "total_power_loss", ("everything", 1.0)) for at_s in (9.0, 12.0, 16.0, 21.0))
+_UPGRADED = tuple(
+    Fault(at_s, "upgrade", (host,))
+    for at_s, host in ((1.0, "worker1"), (1.5, "client1"), (2.0, "master2"), (4.0, "master1"))
+)
+_RETURNED = (
+    *_UPGRADED,
+    Fault(2.5, "upgrade", ("worker2",)),
+    *(Fault(14.0, "downgrade", (host,)) for host in ("worker2", "master2")),
+    *(Fault(20.0, "upgrade", (host,)) for host in ("worker2", "master2")),
+)
+"""Two hosts return to the former release after the level was raised."""
+
 RARE: tuple[Kept, ...] = (
+    Kept(
+        "A master of the former release serves although the level of the cluster was raised.",
+        "unsupported-level-taken",
+        "upgrade",
+        1,
+        _RETURNED,
+        24.0,
+        "the former release never joins",
+    ),
+    Kept(
+        "A TaskExecutor of the former release is registered although the level of the cluster was raised.",
+        "task-executor-below-the-level-admitted",
+        "upgrade",
+        1,
+        _RETURNED,
+        24.0,
+        "the former release never joins",
+    ),
+    Kept(
+        "The level is raised beside a TaskExecutor of the former release.",
+        "task-executors-not-asked",
+        "upgrade",
+        1,
+        (*_UPGRADED, Fault(16.0, "upgrade", ("worker2",))),
+        20.0,
+        "all components are asked",
+    ),
     Kept(
         "A task starts from the checkpoint before the one that is being stored, and removes rows of that one.",
         "restart-while-a-checkpoint-is-stored",

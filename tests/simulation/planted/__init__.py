@@ -9,9 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.mutants.model import Mutant
-from tests.simulation.planted import blobs, cluster, ha, streaming, supervision
+from tests.simulation.planted import blobs, cluster, ha, streaming, supervision, upgrade
 
-_MODULES = {"ha": ha, "cluster": cluster, "streaming": streaming, "supervision": supervision, "blobs": blobs}
+_MODULES = {
+    "ha": ha,
+    "cluster": cluster,
+    "streaming": streaming,
+    "supervision": supervision,
+    "blobs": blobs,
+    "upgrade": upgrade,
+}
 CONTROL = "nothing-in-"
 """How the name of a control begins, which plants nothing."""
 

@@ -7,7 +7,8 @@ from tests.simulation.workloads.cluster import Cluster
 from tests.simulation.workloads.ha import Ha
 from tests.simulation.workloads.streaming import Streaming
 from tests.simulation.workloads.supervision import Supervision
+from tests.simulation.workloads.upgrade import Upgrade
 from tests.simulation.world import Workload
 
-_ALL: tuple[type[Workload], ...] = (Ha, Cluster, Streaming, Supervision, Blobs)
+_ALL: tuple[type[Workload], ...] = (Ha, Cluster, Streaming, Supervision, Blobs, Upgrade)
 WORKLOADS = {workload.name: workload for workload in _ALL}

@@ -360,7 +360,7 @@ class Guardian(RpcEndpoint, MasterGateway):
 
     @rpc_sync
     def notify_feature_level(self, level: int) -> None:
-        raise NotImplementedError
+        """Do nothing: it writes no description of the cluster."""
 
     @rpc_sync
     def shut_down_cluster(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
@@ -641,10 +641,15 @@ class Cluster:
         guardian = Guardian(self, service)
         await service.start_server(guardian)
         ha = self._ha()
-        guardian.spawn(guardian.stop_idle(ha), "stopping the JobMasters of ended jobs")
-        await self._stopped()
+        if await self._may_serve(ha):
+            guardian.spawn(guardian.stop_idle(ha), "stopping the JobMasters of ended jobs")
+            await self._stopped()
         await service.close()
         await ha.close()
+
+    async def _may_serve(self, ha: RedisHaServices) -> bool:
+        """Return whether the release of the current process, a master, may work for the cluster."""
+        return True
 
     async def _dispatcher(self) -> None:
         service, system = await self._service()
