@@ -321,7 +321,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     @rpc
     async def register_task_executor(self, registration: TaskExecutorRegistration) -> RegistrationSuccess:
         term = self.term
-        level = self._level or await self._found_level()
+        level = await self._current_level()
         self.act(term)
         if self._shutting_down:
             raise ShuttingDownError(f"TaskExecutor {registration.resource_id} is not registered: {self._shutting_down}")
@@ -330,10 +330,15 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         instance = self._instances.register(InstanceID.random(), registration, gateway, _now_ms())
         return RegistrationSuccess(instance.instance_id, self._blob, self._system)
 
-    async def _found_level(self) -> int:
-        """Return the feature level of the cluster; this release's newest until the first Dispatcher has stored one."""
-        self._level = await self._ha.feature_level_store().find()
-        return self._level or supported_levels().newest
+    async def _current_level(self) -> int:
+        """Return the feature level of the cluster; this release's newest until the first Dispatcher has stored one.
+
+        A level never falls, so the newest is not read again. A lower one is: the message about a raise may be lost.
+        """
+        newest = supported_levels().newest
+        if self._level != newest:
+            self._level = await self._ha.feature_level_store().find()
+        return self._level or newest
 
     @rpc_sync
     def notify_feature_level(self, level: int) -> None:

@@ -682,6 +682,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "raised-level-not-read-again",
+        "A ResourceManager that has missed the message about a raised level refuses TaskExecutors below it.",
+        "runtime/resourcemanager/endpoint.py",
+        "        if self._level != newest:\n",
+        "        if self._level is None:\n",
+        ("unit/test_roles.py::test_a_level_that_may_have_been_raised_without_a_message_is_read_again",),
+    ),
+    Mutant(
         "task-executor-below-the-level-admitted",
         "A TaskExecutor that does not support the feature level is refused.",
         "runtime/resourcemanager/endpoint.py",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -28,7 +30,8 @@ from runtime.ids import InstanceID, ResourceID
 from runtime.protocol.errors import RegistrationRejectedError
 from runtime.protocol.messages import TaskExecutorRegistration
 from runtime.protocol.task_executor import TaskExecutorGateway
-from runtime.resourcemanager.endpoint import Admission
+from runtime.resourcemanager import endpoint
+from runtime.resourcemanager.endpoint import Admission, ResourceManager
 from runtime.resourcemanager.instance_manager import InstanceManager
 from runtime.taskexecutor.connections import Isolation, IsolationWatch
 from runtime.taskexecutor.worker_files import REFUSED, REGISTERED, WAITING, RegistrationState
@@ -202,6 +205,16 @@ def test_another_release_is_admitted_if_it_supports_the_feature_level_and_refuse
     admission.check(replace(earlier, levels=FeatureLevels(2, 3)), None, 2)
     with pytest.raises(RegistrationRejectedError, match="feature level 1"):
         admission.check(replace(earlier, levels=FeatureLevels(2, 3)), None, 1)
+
+
+async def test_a_level_that_may_have_been_raised_without_a_message_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint, "supported_levels", lambda: FeatureLevels(1, 2))
+    find = AsyncMock(side_effect=[1, 2])
+    manager: Any = SimpleNamespace(_level=None, _ha=Mock(feature_level_store=lambda: Mock(find=find)))
+    assert [await ResourceManager._current_level(manager) for _ in range(3)] == [1, 2, 2]
+    assert find.await_count == 2, "a level never falls"
 
 
 def test_another_file_system_is_refused(admission: Admission) -> None:
