@@ -19,9 +19,32 @@ import pytest
 from tests import release
 from tests.cluster_harness import Cluster, await_value, started
 from tests.job_files import TRIVIAL
+from tests.older_java import older_java
+from tests.standalone_spark import spark_environment
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not release.is_clone(), reason="packages are built from a commit, and this is no clone")
 """The release before the checkout; before the first one the last commit stands for it."""
+
+NOTEBOOK = """\
+import sys
+from understudy import connect
+
+with connect(settings={"cluster.runtime-dir": sys.argv[1]}) as cluster:
+    print("counted", cluster.submit(lambda spark: spark.range(1000).count()).result())
+"""
+
+EMBEDDED = """\
+import sys
+from pyspark.sql import SparkSession
+from understudy import EmbeddedCluster
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+with EmbeddedCluster(spark) as cluster:
+    print("ready", cluster.directory, cluster.job.id, flush=True)
+    sys.stdin.readline()
+    print("counted", spark.range(1000).count())
+"""
 
 
 def _build(clone: Path, **environ: str) -> dict[str, bytes]:
@@ -102,9 +125,58 @@ def test_commands_of_either_release_work_with_a_cluster_of_the_previous_one(prev
         assert "sum 499500" in commands.run("job", "run", str(file)).stdout
         told = json.loads(commands.run("status", "--json").stdout)  # of either release: it may have another schema
         assert len(told["task_executors"]) == 1
+        assert counted(commands, tmp_path) == "counted 1000\n"
     # A master of the checkout joins, and takes over. The TaskExecutor is still one of the previous release.
     present.run("start-master")
     os.kill(previous.pid_of("master"), signal.SIGKILL)
     await_value(lambda: present.leaders().get("dispatcher") == "dispatcher-1")
     for commands in (previous, present):
         assert "sum 499500" in commands.run("job", "run", str(file)).stdout
+        assert counted(commands, tmp_path) == "counted 1000\n"
+
+
+def counted(cluster: Cluster, directory: Path) -> str:
+    """Return what a notebook of a release prints that submits a function to a cluster."""
+    (directory / "notebook.py").write_text(NOTEBOOK)
+    done = subprocess.run(
+        [sys.executable, str(directory / "notebook.py"), str(cluster.directory)],
+        env={**os.environ, "PYTHONPATH": str(cluster.tree)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow  # notebooks and commands of both releases are tried above
+@pytest.mark.parametrize("is_previous", [True, False], ids=["previous", "present"])
+def test_commands_of_the_other_release_work_with_an_embedded_cluster(tmp_path: Path, *, is_previous: bool) -> None:
+    trees = [release.export_previous(tmp_path / "tree"), release.ROOT]
+    own, other = trees if is_previous else trees[::-1]
+    script = tmp_path / "program.py"
+    script.write_text(EMBEDDED)
+    environment = spark_environment(tmp_path) | {"PYTHONPATH": str(own)}
+    if is_previous:
+        environment["JAVA_HOME"] = str(older_java())
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+        ) as program,
+    ):
+        assert program.stdout is not None
+        ready = program.stdout.readline().split()
+        assert ready, (tmp_path / "errors").read_text()
+        cluster = Cluster(Path(ready[1]), tree=other)
+        listed = json.loads(cluster.run("job", "list", "--json").stdout)
+        shown = json.loads(cluster.run("job", "info", ready[2], "--json").stdout)
+        assert (ready[2] in json.dumps(listed), shown["state"]) == (True, "RUNNING")
+        said, _ = program.communicate("\n", PATIENCE_S)
+    assert (program.returncode, said) == (0, "counted 1000\n"), (tmp_path / "errors").read_text()
