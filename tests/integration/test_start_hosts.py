@@ -51,6 +51,14 @@ def upgrade(conf: Path, *arguments: str) -> dict[tuple[str, str], tuple[bool, st
     }
 
 
+def words_of(pid: int) -> list[str]:
+    """Return the command line of a process; empty if it has ended."""
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
 def upgrade_there_and_back(conf: Path, scratch: Path) -> None:
     """Upgrade the hosts to another release and back; a job runs on each mixture, and another one all the time."""
     environment = make_environment(scratch / "venv", make_next_release(scratch / "next"))
@@ -65,12 +73,10 @@ def upgrade_there_and_back(conf: Path, scratch: Path) -> None:
         """The process that keeps the TaskExecutors, a worker and the other job's task; programs of the first two."""
         found = parsed(("job", "info"), command(conf, "job", "info", "--json", held).stdout)
         assert (found["state"], found["restarts"]) == ("RUNNING", 0), found
-        processes = {pid: psutil.Process(pid).cmdline() for pid in part.processes()}
-        own = {
-            module: next(pid for pid, words in processes.items() if f"runtime.cluster.{module}" in words)
-            for module in ("host", "worker")
-        }
-        return [*own.values(), *part.tasks_of(held)], [processes[pid][0] for pid in own.values()]
+        keeper = psutil.Process(next(pid for pid in part.processes() if "runtime.cluster.host" in words_of(pid)))
+        [worker] = keeper.children()
+        own = keeper.pid, worker.pid
+        return [*own, *part.tasks_of(held)], [words_of(pid)[0] for pid in own]
 
     def versions() -> tuple[str, str]:
         assert command(conf, "job", "run", str(job)).stdout == "sum 499500\n"
