@@ -62,6 +62,7 @@ from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.state_writer import ENCODED, NewFamily, partition_column
 from runtime.spark.errors import DriverCallError
 from runtime.spark.rescale import SparkStateReader, run_with_driver
+from runtime.spark.state_reader import read_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -258,7 +259,7 @@ class _QueryEditor:
         restore_snapshot(snapshot, self._clone, None)
         self._before = self._read(self._clone, snapshot.batch_id)
         for number, part in enumerate(self._parts):
-            state = self._decoded(self._clone, snapshot.batch_id, part)
+            state = read_once(self._decoded(self._clone, snapshot.batch_id, part))
             result = _result(function, state, part)
             if result is not state:
                 self._new.append(self._take(part, state, result, self._work / f"part-{number}"))

@@ -37,10 +37,12 @@ def read_state(
 ) -> DataFrame:
     """Return the keys and values of one operator's state in a savepoint, as a DataFrame.
 
+    Spark reads the state at once, and keeps the rows in its storage; see `read_once`.
+
     Args:
         spark: a session, classic or Connect, whose driver sees the directories.
         path: of the savepoint; it is verified first, and not changed.
-        directory: where the state is copied for Spark to read; keep it while the DataFrame is used.
+        directory: where the state is copied for Spark to read.
         query: name of the query; may be omitted if only one has state.
         operator: id of the operator. Default: the first.
         store: name of the operator's store (joins have several). Default: the first.
@@ -50,7 +52,23 @@ def read_state(
         SavepointError: the savepoint cannot be used, has no such state, or has several that fit.
         SnapshotError: the state cannot be copied into *directory*.
     """
-    return _load(spark, choose_state(open_savepoint(Path(path)), query, operator, store, variable), Path(directory))
+    choice = choose_state(open_savepoint(Path(path)), query, operator, store, variable)
+    return read_once(_load(spark, choice, Path(directory)))
+
+
+def read_once(state: DataFrame) -> DataFrame:
+    """Return the rows of a DataFrame that reads state stores, from Spark's storage.
+
+    Spark 4.3 gives wrong rows when two tasks read one partition of such a DataFrame at the same time, as in a
+    ``crossJoin``. Both share a decoder, which keeps the row that it works on: one key comes twice, and another never.
+    """
+    kept: Any = state.localCheckpoint()
+    if kept.sparkSession is not state.sparkSession:
+        # PySpark's Connect client has taken the thread's active session for the one that keeps the rows.
+        kept._plan._spark_session = state.sparkSession
+        kept = type(kept)(kept._plan, state.sparkSession)
+    found: DataFrame = kept
+    return found
 
 
 def _load(spark: SparkSession, choice: StateChoice, directory: Path) -> DataFrame:

@@ -25,6 +25,7 @@ from runtime.checkpoint.snapshot import restore_snapshot
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.state_writer import NewFamily
 from runtime.spark.state_edit import edit_with, load_function
+from runtime.spark.state_reader import read_state
 from tests.integration.test_savepoint_rescale import OPERATORS, Build, Read, Rows, Stream, contents
 from tests.integration.test_savepoint_rescale import driver as driver
 from tests.integration.test_savepoint_rescale import spark as spark
@@ -186,6 +187,31 @@ async def test_a_query_goes_on_as_with_another_history(
     found, expected = await asyncio.to_thread(go_on)
     assert expected.total() > 0
     assert found == expected
+
+
+async def test_tasks_that_read_the_same_partition_at_once_get_its_rows(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each of four tasks reads each partition, and two of them run at once; see `read_once`."""
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", *OPERATORS["aggregation"])
+    put(stream.input, 0, [(key, 20, key) for key in range(5000)])
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    seen: list[tuple[int, int]] = []
+
+    def look(state: DataFrame) -> None:
+        four = state.sparkSession.range(0, 4, 1, 4).hint("shuffle_replicate_nl")
+        times = state.select("key").crossJoin(four).groupBy("key").agg(sf.count("*").alias("times"))
+        seen.extend((row.times, row["count"]) for row in times.groupBy("times").count().collect())
+
+    def edit(state: DataFrame, part: StatePart) -> DataFrame:
+        look(state)
+        return state
+
+    with pytest.raises(SavepointError, match="changes nothing"):
+        await edit_with(driver, plan_edit(Path(saved.path), tmp_path / "edited"), edit)
+    await asyncio.to_thread(lambda: look(read_state(spark, saved.path, tmp_path / "read")))
+    assert seen == [(4, 5000)] * 2
 
 
 def _fails(state: DataFrame, part: StatePart) -> DataFrame:

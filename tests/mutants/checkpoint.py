@@ -18,6 +18,15 @@ _INTERRUPTED = (
 
 MUTANTS = (
     Mutant(
+        "state-rows-of-two-tasks-mixed",
+        "Tasks that read one partition of a state at the same time get its rows.",
+        "runtime/spark/state_reader.py",
+        "    kept: Any = state.localCheckpoint()\n",
+        "    kept: Any = state\n",
+        ("integration/test_savepoint_edit.py::test_tasks_that_read_the_same_partition_at_once_get_its_rows",),
+        long=True,
+    ),
+    Mutant(
         "upgrade-checked-with-the-jobs-heap",
         "The run without rows of an upgrade has none of the settings of the job's driver.",
         "runtime/cluster/job_version_commands.py",
