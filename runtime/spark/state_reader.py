@@ -37,7 +37,8 @@ def read_state(
 ) -> DataFrame:
     """Return the keys and values of one operator's state in a savepoint, as a DataFrame.
 
-    Spark reads the state at once, and keeps the rows in its storage; see `read_once`.
+    Spark reads the state during this call, and keeps the rows in its storage. Otherwise Spark 4.3 gives wrong rows
+    where two tasks read one partition of a state at the same time, as in a ``crossJoin``.
 
     Args:
         spark: a session, classic or Connect, whose driver sees the directories.
