@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from actors.errors import ActorError
+from runtime.cluster.host_processes import await_condition
+from runtime.cluster.upgrade import LEAVING_S
 from runtime.ids import JobID
 from runtime.protocol.errors import HandOverRefusedError
 from runtime.protocol.task_executor import TaskExecutorGateway
@@ -33,6 +35,7 @@ SETTINGS = (
     *streaming.SETTINGS,
 )
 NAME = "taskmanager-0"
+LIFETIME_S = 300.0
 
 BATCH = """\
 import sys, time
@@ -181,21 +184,38 @@ def _words(pid: int) -> list[str]:
 # ---------------------------------------------------------------------------- kills
 
 
-def hand_over(cluster: Cluster, lifetime_s: float = 300.0) -> int:
-    """Order the TaskExecutor to leave its tasks to a successor of the same release; return its process."""
+def order_hand_over(cluster: Cluster) -> int:
+    """Order the TaskExecutor to leave its tasks to a successor of the same release; return its process.
+
+    It may still keep them: a checkpoint can begin before the last message of a task is read.
+    """
 
     def order() -> int:
         with cluster.client() as client:
             (view,) = client.task_managers()
             try:
                 gateway = client.gateway_at(view.registration.address, TaskExecutorGateway)
-                gateway.hand_over(lifetime_s).result()
+                gateway.hand_over(LIFETIME_S).result()
             except (HandOverRefusedError, ActorError):
                 return 0
         return view.registration.pid
 
     pid: int = await_value(order)
     return pid
+
+
+def hand_over(cluster: Cluster) -> int:
+    """Order it as often as an upgrade does, until the TaskExecutor has left its tasks; return its process."""
+    leaving = order_hand_over(cluster)
+
+    def left() -> bool:
+        if await_condition(lambda: not lives(leaving), LEAVING_S):
+            return True
+        order_hand_over(cluster)
+        return False
+
+    await_value(left)
+    return leaving
 
 
 def held(cluster: Cluster) -> list[Path]:
@@ -240,9 +260,7 @@ def leave_and_kill(cluster: Cluster, job_id: str, victim: str) -> None:
     """Begin a hand-over, and kill a process meanwhile; return when there is another TaskExecutor."""
     worker, (task,) = cluster.pid_of(NAME), cluster.tasks_of(job_id)
     zygote = psutil.Process(task).ppid()
-    old = hand_over(cluster)
-    if victim != "old TaskExecutor":
-        await_value(lambda: not lives(old))
+    old = order_hand_over(cluster) if victim == "old TaskExecutor" else hand_over(cluster)
     match victim:
         case "JobMaster":
             kill(cluster.pid_of(f"jobmaster-{job_id}"))
