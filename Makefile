@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Unit tests sync thousands of small files: to memory, where that has a gigabyte to spare.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 1000000 2>/dev/null && echo TMPDIR=/dev/shm)
 
-.PHONY: env demo test simulation check static archive format bench dist docs pictures clean
+.PHONY: env demo test long simulation check static archive format bench dist docs pictures clean
 
 env: $(STAMP)
 
@@ -33,6 +33,11 @@ test: env
 # New random seeds, which are printed: faults in the whole control plane, simulated in one process.
 simulation: env
 	$(BIN)/python -W ignore -m tests.simulation run --minutes 3
+
+# The long forms of the tests, in an order of chance. `make long SEED=N` repeats an order, and the seeds of faults.
+long: SEED := $(or $(SEED),$(shell shuf --input-range 1-999999 --head-count 1))
+long: env archive
+	UNDERSTUDY_SEED=$(SEED) $(BIN)/python -m pytest --numprocesses auto --dist loadfile --shuffle $(SEED) -m slow tests
 
 check: static
 	$(IN_MEMORY) $(BIN)/python -m pytest --numprocesses auto -m 'not slow and not exhaustive' tests/unit

@@ -74,12 +74,9 @@ async def all_registered(context: ComponentContext) -> None:
 
 
 def _continue_elsewhere(directory: ClusterDirectory, lock: ClusterLock) -> None:
-    """Become this host's process in another environment; return only if none was ordered, or it cannot be run."""
+    """Become this host's process in another environment; return if none was ordered."""
     successor = Successor.take(directory.root, os.getpid())
     if successor is None:
-        return
-    if not os.access(successor.python, os.X_OK):
-        logger.error("this process stays as it is: %s cannot be run", successor.python)
         return
     logger.info("this process becomes that of %s", successor.python)
     nobody = os.open(os.devnull, os.O_WRONLY)

@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
 
 from actors.errors import ActorError
 from actors.process.logs import configure_logging
@@ -118,11 +119,8 @@ class TaskManagerRunner:
         self._task_executor = actor.pid
         return Running(actor.pid, str(actor.address), actor)
 
-    async def _become(self, successor: Successor) -> None:
-        """Become the same worker in another environment; return only if that is not possible."""
-        if not os.access(successor.python, os.X_OK):
-            logger.error("this worker stays as it is: %s cannot be run", successor.python)
-            return
+    async def _become(self, successor: Successor) -> NoReturn:
+        """Become the same worker in another environment. Raises OSError."""
         logger.info("this worker becomes that of %s", successor.python)
         await asyncio.get_running_loop().run_in_executor(self._system_thread, self._system.shutdown)
         become(successor, "runtime.cluster.worker", sys.argv[1:])

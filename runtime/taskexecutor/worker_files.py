@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -105,7 +106,7 @@ class Successor:
     def take(cls, directory: Path, task_executor: int) -> Successor | None:
         """Remove the file of a worker's directory; return what it orders for the end of that TaskExecutor, if it does.
 
-        Raises OSError.
+        None, too, if its interpreter cannot be run. Raises OSError.
         """
         file = cls.file(directory)
         try:
@@ -116,7 +117,12 @@ class Successor:
             logger.warning("%s cannot be read, and is removed: %s", file, error)
             found = None
         file.unlink(missing_ok=True)
-        return found if found is not None and found.task_executor == task_executor else None
+        if found is None or found.task_executor != task_executor:
+            return None
+        if not os.access(found.python, os.X_OK):
+            logger.error("this process stays in its environment: %s cannot be run", found.python)
+            return None
+        return found
 
     @classmethod
     def decode(cls, data: bytes) -> Successor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,7 +126,7 @@ def test_slots_are_left_and_taken() -> None:
 
 
 def test_the_order_to_a_worker_holds_for_one_task_executor_and_once(tmp_path: Path) -> None:
-    order = Successor(10, "/new/bin/python", "/packages")
+    order = Successor(10, sys.executable, "/packages")
     assert Successor.take(tmp_path, 10) is None
     order.write(tmp_path)
     assert Successor.take(tmp_path, 10) == order
@@ -133,7 +134,9 @@ def test_the_order_to_a_worker_holds_for_one_task_executor_and_once(tmp_path: Pa
     order.write(tmp_path)
     assert Successor.take(tmp_path, 11) is None, "that of an earlier one"
     assert not Successor.file(tmp_path).exists()
-    Successor.file(tmp_path).write_text(json.dumps({"python": "/new/bin/python"}))
+    replace(order, python=str(tmp_path / "python")).write(tmp_path)
+    assert Successor.take(tmp_path, 10) is None, "its environment was removed"
+    Successor.file(tmp_path).write_text(json.dumps({"python": sys.executable}))
     assert Successor.take(tmp_path, 10) is None
 
 
