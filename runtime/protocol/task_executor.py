@@ -168,8 +168,9 @@ class TaskExecutorGateway(RpcGateway):
     def hand_over(self, lifetime_s: float) -> Ask[None]:
         """Leave the running tasks to the next TaskExecutor of this worker, and end without ending them.
 
-        The answer comes before the end. If a task has changed by then, this TaskExecutor continues. Jobs keep its
-        slots, and count it as lost if no successor registers in time. Called by `understudy cluster upgrade`.
+        The answer comes before the end. A checkpoint that has begun meanwhile is completed first. After other changes,
+        or after 10 s, this TaskExecutor continues. Jobs keep its slots, and count it as lost if no successor registers
+        in time. Called by `understudy cluster upgrade`.
 
         Args:
             lifetime_s: seconds after which the tasks and their Spark driver are killed if no successor has adopted

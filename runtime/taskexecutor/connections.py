@@ -163,6 +163,7 @@ class JobConnection:
     follower: LeaderFollower[JobMasterGateway]
     offering: asyncio.Task[None] | None = None
     registered: bool = False
+    registrations: int = 0
     losses: int = 0
 
     @property
@@ -216,6 +217,10 @@ class JobConnections:
     def leaders(self) -> dict[JobID, LeaderAddress]:
         """Return the JobMaster of each job that has a connection."""
         return {job_id: connection.leader for job_id, connection in self._jobs.items()}
+
+    def registrations(self) -> dict[JobID, int]:
+        """Return how often a JobMaster of each job that has a connection has registered this TaskExecutor."""
+        return {job_id: connection.registrations for job_id, connection in self._jobs.items()}
 
     async def add(self, job_id: JobID, leader: LeaderAddress) -> None:
         """Connect to a job that has received slots; *leader* was its JobMaster at that moment."""
@@ -317,6 +322,7 @@ class JobConnections:
         if not connection.registered:
             await connection.gateway.register_task_manager(self._registration(), self._report_of(job_id))
             connection.registered = connection.token == token
+            connection.registrations += 1
             self._on_connected(job_id)
         offers = self._slots.offers(job_id)
         try:

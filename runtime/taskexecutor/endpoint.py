@@ -78,7 +78,7 @@ from runtime.stack_samples import StackProfile
 from runtime.taskexecutor.connections import IsolationWatch, JobConnections, ResourceManagerConnection
 from runtime.taskexecutor.diagnostics import MetricsSampler, ThreadDumps, task_executor_metrics
 from runtime.taskexecutor.driver_health import DriverLosses, DriverWatch
-from runtime.taskexecutor.hand_over import HandOver, HeldSlot, Predecessor, tasks_of
+from runtime.taskexecutor.hand_over import HandOver, HeldSlot, Leaving, Predecessor, tasks_of
 from runtime.taskexecutor.logs import AttemptDirectories, LogKeeper
 from runtime.taskexecutor.services import TaskHost, TaskServices, create_services
 from runtime.taskexecutor.slot_table import UNKNOWN_USER, TaskSlotTable
@@ -93,6 +93,8 @@ LISTING_INTERVAL_S = 2.0
 EXPIRY_INTERVAL_S = 60.0
 LAST_WORDS_S = 10.0
 FLUSH_S = 0.1
+LEAVING_PATIENCE_S = 10.0
+"""Seconds for which a TaskExecutor that is to leave its tasks waits for what passes, such as a checkpoint."""
 SUCCESSOR_MARGIN_S = 5.0
 """Seconds for which JobMasters wait for a successor beyond the end of the tasks that no successor has adopted."""
 
@@ -477,8 +479,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         if obstacles := self._obstacles():
             raise HandOverRefusedError(f"TaskExecutor {self.name} keeps its tasks: {obstacles[0].reason}")
         # Before the first JobMaster begins to wait: the tasks end before any of them gives its wait up.
-        self._hands_over, until = True, boottime() + lifetime_s
-        waiting = frozenset(self._connections.jobs())
+        self._hands_over, tasks_end, waiting = True, boottime() + lifetime_s, self._connections.registrations()
         try:
             for job_id in waiting:
                 connection = self._connections.find(job_id)
@@ -487,26 +488,23 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         except (ActorError, GatewayError) as error:
             self._keep(f"a JobMaster does not wait for a successor: {error}")
             raise HandOverRefusedError(f"TaskExecutor {self.name} keeps its tasks: {error}") from error
-        self.schedule_run_async(FLUSH_S, lambda: self._leave_all(until, waiting))
+        self._leave_soon(Leaving(waiting, tasks_end, boottime() + LEAVING_PATIENCE_S))
 
-    def _leave_all(self, until: float, waiting: frozenset[JobID]) -> None:
+    def _leave_soon(self, leaving: Leaving) -> None:
+        self.schedule_run_async(FLUSH_S, lambda: self._leave_all(leaving))
+
+    def _leave_all(self, leaving: Leaving) -> None:
         """Leave everything to the successor, and end. Nothing else of this process runs between its first line and end.
 
         So the state that it leaves is the last one. Once the first zygote has it, there is no way back: a successor may
         have the tasks. Then this process ends in any case.
-
-        Args:
-            until: when the tasks end without a successor, in seconds of the clock that runs through suspend.
-            waiting: the jobs whose JobMaster waits for the successor.
         """
-        obstacles = self._obstacles()
-        obstacles += [
-            Obstacle("it has just got a slot", True, job_id)
-            for job_id in self._connections.jobs()
-            if job_id not in waiting
-        ]
-        if obstacles:
-            self._keep(obstacles[0].reason)
+        obstacle = leaving.obstacle(self._obstacles(), self._connections.registrations(), boottime())
+        if obstacle is not None and obstacle.passes:
+            self._leave_soon(leaving)
+            return
+        if obstacle is not None:
+            self._keep(obstacle.reason)
             return
         state = HandOver(
             (*self._predecessors, str(self.address)),
@@ -521,7 +519,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         try:
             for zygote in self._zygotes:
                 kept = [process for process in processes if zygote.runs(process)]
-                zygote.hand_over(kept, state, until, driver, self._directory)
+                zygote.hand_over(kept, state, leaving.tasks_end, driver, self._directory)
         except (OSError, SparkError):
             self.log.exception("tasks end with this TaskExecutor: their zygote does not keep them")
         os.kill(os.getpid(), signal.SIGKILL)

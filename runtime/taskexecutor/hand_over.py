@@ -4,14 +4,14 @@ The task processes, and the zygote that has forked them, stay as they are. The z
 the state below while no TaskExecutor lives (`runtime.spark.task.zygote`). The Spark driver stays with the worker's
 process, which becomes that of the other release by `exec`. So neither has another parent for a moment.
 
-`HandOver` and `obstacle_of` are pure. `Predecessor` does the input and output of the successor.
+`HandOver`, `obstacle_of` and `Leaving` are pure. `Predecessor` does the input and output of the successor.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from actors.errors import WireError
@@ -185,6 +185,39 @@ def obstacle_of(task: TaskFacts) -> Obstacle | None:
     if task.is_talking:
         return passing("a task of it waits for an answer")
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """An order to leave all tasks to a successor, which a TaskExecutor has accepted.
+
+    Args:
+        waiting: the jobs whose JobMaster waits for the successor, each with the number of its registrations of this
+            TaskExecutor.
+        tasks_end: when the tasks end without a successor, in seconds of the clock that runs through suspend.
+        given_up: when the TaskExecutor keeps its tasks after all, in seconds of the same clock.
+    """
+
+    waiting: Mapping[JobID, int]
+    tasks_end: float
+    given_up: float
+
+    def obstacle(self, found: Sequence[Obstacle], registrations: Mapping[JobID, int], now: float) -> Obstacle | None:
+        """Return what keeps the TaskExecutor from leaving now; None for nothing.
+
+        An obstacle that passes is worth another look. After any other one, the TaskExecutor keeps its tasks.
+
+        Args:
+            found: obstacles at this moment.
+            registrations: those of all jobs that have slots. A JobMaster that has registered the TaskExecutor after the
+                order does not wait.
+            now: the time, of the clock of `tasks_end`.
+        """
+        for job_id, number in registrations.items():
+            if self.waiting.get(job_id) != number:
+                return Obstacle("its JobMaster does not wait for a successor", job_id=job_id)
+        first = next((each for each in found if not each.passes), next(iter(found), None))
+        return first if first is None or now < self.given_up else replace(first, passes=False)
 
 
 class Predecessor:

@@ -151,4 +151,12 @@ MUTANTS = (
         "    if False:\n",
         ("unit/test_hand_over.py::test_a_task_is_left_only_while_it_runs_and_nothing_of_it_is_under_way",),
     ),
+    Mutant(
+        "tasks-left-although-a-job-master-does-not-wait",
+        "A TaskExecutor whose JobMaster has registered it anew after the order keeps its tasks.",
+        "runtime/taskexecutor/hand_over.py",
+        "            if self.waiting.get(job_id) != number:\n",
+        "            if job_id not in self.waiting:\n",
+        ("unit/test_hand_over.py::test_what_passes_is_waited_for_and_whatever_else_comes_in_between_ends_the_order",),
+    ),
 )

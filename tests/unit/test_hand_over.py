@@ -19,7 +19,7 @@ from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.descriptor import TaskDeploymentDescriptor, TaskExecutionState
 from runtime.protocol.execution_state import ExecutionState
-from runtime.protocol.hand_over import READABLE, VERSION
+from runtime.protocol.hand_over import READABLE, VERSION, Obstacle
 from runtime.protocol.messages import LeaderAddress
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 from runtime.protocol.streaming_query import StreamingQuery
@@ -29,6 +29,7 @@ from runtime.taskexecutor.hand_over import (
     HeldCheckpoints,
     HeldSlot,
     HeldTask,
+    Leaving,
     TaskFacts,
     obstacle_of,
 )
@@ -123,6 +124,21 @@ def test_slots_are_left_and_taken() -> None:
         successor.allocate(each.slot_id, each.job_id, each.allocation_id)
     assert successor.report() == table.report()
     assert successor.offers(JOB) == table.offers(JOB)
+
+
+def test_what_passes_is_waited_for_and_whatever_else_comes_in_between_ends_the_order() -> None:
+    leaving = Leaving({JOB: 1}, tasks_end=300.0, given_up=10.0)
+    checkpoint, driver = Obstacle("it takes a checkpoint", passes=True), Obstacle("it has a Spark driver of its own")
+    assert leaving.obstacle([], {JOB: 1}, 0.0) is None
+    assert leaving.obstacle([], {}, 0.0) is None, "the job has ended meanwhile"
+    assert leaving.obstacle([checkpoint], {JOB: 1}, 9.9) == checkpoint
+    assert leaving.obstacle([checkpoint], {JOB: 1}, 10.0) == replace(checkpoint, passes=False)
+    assert leaving.obstacle([checkpoint, driver], {JOB: 1}, 0.0) == driver
+    for registrations in ({JOB: 2}, {JOB: 1, OTHER: 1}):
+        found = leaving.obstacle([checkpoint], registrations, 0.0)
+        assert found is not None
+        assert not found.passes
+        assert "does not wait" in found.reason
 
 
 def test_the_order_to_a_worker_holds_for_one_task_executor_and_once(tmp_path: Path) -> None:
