@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import distribution
 from tests.cluster_harness import GRPC_FORK_SUPPORT, WARM_UP, Cluster, started
+from tests.seeds import SEED_VARIABLE
 from tests.waiting import PATIENCE_S
 
 # How long an example takes says nothing where real processes run beside it.
@@ -110,6 +111,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the suite's own options."""
     parser.addoption("--record-durations", action="store_true", help="write tests/durations.json, of a parallel run")
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in an order of chance, by its seed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have tests that choose at random choose the same in each run without long forms."""
+    if "slow" not in str(config.getoption("markexpr")):
+        os.environ.setdefault(SEED_VARIABLE, "1")
 
 
 def pytest_xdist_auto_num_workers() -> int:

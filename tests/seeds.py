@@ -1,4 +1,4 @@
-"""Seeds of tests that are another one in each run."""
+"""Seeds of what tests do at random: the same ones in each run, and random ones in the long forms."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 import random
 import sys
 
+SEED_VARIABLE = "UNDERSTUDY_SEED"
+
 
 def printed_seed() -> int:
-    """A random seed, which a failing test shows; the environment variable ``UNDERSTUDY_SEED`` sets it."""
-    seed = int(os.environ.get("UNDERSTUDY_SEED", random.SystemRandom().randrange(1 << 32)))
-    sys.stdout.write(f"UNDERSTUDY_SEED={seed}\n")
+    """A random seed, which a failing test shows; an environment variable sets it."""
+    seed = int(os.environ.get(SEED_VARIABLE, random.SystemRandom().randrange(1 << 32)))
+    sys.stdout.write(f"{SEED_VARIABLE}={seed}\n")
     return seed

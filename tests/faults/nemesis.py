@@ -132,7 +132,6 @@ def run(
     settings: tuple[str, ...] = SETTINGS,
     pause_s: tuple[float, float] = PAUSE_S,
     companion: Companion | None = None,
-    kinds: int | None = None,
 ) -> Result:
     """Start a cluster, let clients and the nemesis at it for that long, let it calm down, and check the history.
 
@@ -143,7 +142,6 @@ def run(
         settings: of the cluster.
         pause_s: the shortest and the longest time between two of its deeds.
         companion: what goes on besides; None: a streaming query.
-        kinds: of deeds that are enough, where *seconds* does not say how long; None: each.
     """
     scratch = directory / "work"
     scratch.mkdir()
@@ -153,7 +151,7 @@ def run(
     disks = {name: SmallDisk(cluster.directory / name) for name in DISKS}
     try:
         cluster.run("start", f"--masters={MASTERS}", timeout=START_S)
-        return _run(cluster, scratch, seconds, seed, disks, pause_s, companion or StreamingQuery(directory), kinds)
+        return _run(cluster, scratch, seconds, seed, disks, pause_s, companion or StreamingQuery(directory))
     finally:
         try:
             cluster.run("stop", check=False, timeout=START_S)
@@ -170,7 +168,6 @@ def _run(
     disks: dict[str, SmallDisk],
     pause_s: tuple[float, float],
     companion: Companion,
-    kinds: int | None,
 ) -> Result:
     front = RedisFront(cluster.directory, seed)
     usable = {name: disk for name, disk in disks.items() if not disk.why_not}
@@ -185,8 +182,7 @@ def _run(
         for customer in customers:
             customer.start()
         end = time.monotonic() + (LONGEST_S if seconds is None else seconds)
-        enough = len(nemesis.turns.names) if kinds is None else kinds
-        while time.monotonic() < end and (seconds is not None or len(nemesis.turns.done) < enough):
+        while time.monotonic() < end and (seconds is not None or len(nemesis.turns.done) < len(nemesis.turns.names)):
             nemesis.pause()
             nemesis.harm()
             led |= set(leaderships(logs))  # the logs of a job go when it is forgotten
@@ -218,7 +214,7 @@ def _run(
     left_out = {f"{name} disk full": disk.why_not for name, disk in disks.items() if name not in usable}
     left_out |= {"cut ": no_cuts, "disconnect ": no_cuts} if no_cuts else {}
     missing = sorted(nemesis.turns.missing)
-    if seconds is None and len(nemesis.turns.done) < enough:
+    if seconds is None and missing:
         problems.append(f"not done within {LONGEST_S:g} s: {', '.join(missing)}")
     return Result(history, problems, nemesis.turns.done, seed, left_out, missing, companion.told)
 

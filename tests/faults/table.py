@@ -41,7 +41,6 @@ which has to be free of contradictions (`tests/faults/history.py`): no acknowled
 nothing runs twice, epochs rise, RUNNING is said only where somebody knows. The query's sink has each row once in the
 end.
 
-    pytest tests/faults/test_nemesis.py                # some kinds of deeds, as in each run of the tests
     python -m tests.faults.nemesis                     # each kind of deed once, in a random order; some minutes
     python -m tests.faults.nemesis --seed 7            # in the order of that seed
     python -m tests.faults.nemesis --long              # an hour

@@ -49,6 +49,7 @@ def commits(location: Path) -> int:
     return max((int(path.name) for path in location.glob("commits/[0-9]*")), default=-1)
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_cut_off_is_ended_before_its_successor_writes(pair: Cluster, tmp_path: Path) -> None:
     location, lease = tmp_path / "live", tmp_path / ".live.lease"
     job_id = pair.submit(write_job(tmp_path, STREAM), str(location))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.fakes.redis_replicas import (  # noqa: F401
     PASSWORD,
@@ -29,6 +31,7 @@ def await_replicated(master: Server, replica: Server) -> None:
     await_value(lambda: int(replica.command("INFO", "replication")["slave_repl_offset"]) >= written)
 
 
+@pytest.mark.slow  # contract/test_ha_failover.py has the same servers
 def test_the_replica_takes_over_while_a_job_runs(
     servers: Servers,  # noqa: F811
     make_cluster: Callable[..., Cluster],

@@ -364,7 +364,7 @@ PLAYS = {
 
 
 def test_at_a_few_random_moments(tmp_path: Path) -> None:
-    """The short form of the next one: another pair, at another moment, in each run."""
+    """The short form of the next one: one pair, at a moment that its seed chooses."""
     chosen = random.Random(printed_seed())
     for number, name in enumerate(chosen.sample(sorted(PLAYS), 1)):
         _play(name, tmp_path / str(number), chosen.uniform(0.0, UP_TO_MS / 1000))

@@ -46,6 +46,7 @@ def files_of(cluster: Cluster, job_id: str) -> set[Path]:
     return {path for path in found if path.parent.name == f"job_{job_id}" and path.name.startswith("blob_")}
 
 
+@pytest.mark.slow  # unit/test_dispatcher_job_blobs.py shows what goes
 def test_an_orphan_goes_and_what_runs_keeps_its_blobs_whoever_leads(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:

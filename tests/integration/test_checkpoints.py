@@ -210,6 +210,7 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     assert not (cluster.directory / "checkpoints" / fourth).exists(), "none outlives its job unless that is set"
 
 
+@pytest.mark.slow  # test_upgraded_jobs has a version that does not fit
 def test_a_changed_job_is_told_whether_it_fits_and_nothing_is_touched(checkpointed: Cluster, tmp_path: Path) -> None:
     cluster, source = checkpointed, Source(tmp_path / "in")
     source.write(1)
@@ -251,6 +252,7 @@ def test_a_changed_job_is_told_whether_it_fits_and_nothing_is_touched(checkpoint
     assert (unknown.returncode, "there is no checkpoint" in unknown.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed: Cluster, tmp_path: Path) -> None:
     cluster, source = checkpointed, Source(tmp_path / "in")
 
@@ -278,6 +280,7 @@ def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed
     assert checked.stdout.splitlines()[0] == "query-0: fits"
 
 
+@pytest.mark.slow  # test_examples upgrades a stream, too
 def test_the_replayed_flights_equal_a_batch_over_all_of_them(checkpointed: Cluster, tmp_path: Path) -> None:
     cluster, out, script = checkpointed, tmp_path / "out", ROOT / "examples" / "flight_stream.py"
     committed = lambda: last_commit(f"commits/{name}" for name in list_names(out / "checkpoint" / "commits"))  # noqa: E731

@@ -245,6 +245,7 @@ def upgrade_from_wheel(cluster: Cluster, wheel: Path, scratch: Path) -> None:
     assert (again.returncode, again.stderr) == (0, ""), "nothing is installed again"
 
 
+@pytest.mark.slow  # tests/upgrade kills commands and masters
 def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_without_any_master_left(
     single: Cluster, new_tree: Path, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.job_files import PAUSED, write_job
 from tests.waiting import PATIENCE_S
@@ -94,6 +96,7 @@ def test_a_per_job_cluster_outlives_its_master_but_not_its_job(tmp_path: Path) -
     assert known["job_id"] in errors
 
 
+@pytest.mark.slow
 def test_a_per_job_cluster_goes_on_without_its_client_and_ends_by_itself(tmp_path: Path) -> None:
     cluster, gate = Cluster(tmp_path / "c"), tmp_path / "gate"
     client = run_in_background(

@@ -72,6 +72,7 @@ def standalone(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow  # test_spark_anywhere has such a Spark, the test below the program
 def test_spark_submit_to_a_standalone_cluster(standalone: str, environment: dict[str, str], tmp_path: Path) -> None:
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", standalone, "--executor-memory", "512m"]
     done = subprocess.run(

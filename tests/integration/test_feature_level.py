@@ -63,6 +63,7 @@ def refusal(cluster: Cluster, *words: str) -> str:
     return done.stderr
 
 
+@pytest.mark.slow  # golden files show the formats, tests/upgrade an upgrade, contract tests the refusals
 def test_an_upgrade_writes_the_old_formats_until_it_is_finalized_and_then_refuses_the_old_release(
     release: Cluster, tmp_path: Path
 ) -> None:

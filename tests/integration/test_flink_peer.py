@@ -12,6 +12,7 @@ from tests.bench import flink
 from tests.flink_package import flink_dist
 
 
+@pytest.mark.slow  # the peer of a benchmark
 def test_it_runs_the_job_by_its_client_and_by_rest_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flink_dist()
     monkeypatch.setattr(flink, "WARM_UP", 1)

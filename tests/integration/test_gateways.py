@@ -122,6 +122,7 @@ def test_a_job_of_a_higher_priority_gets_the_next_slot(cluster: Cluster, tmp_pat
         cluster.await_status(job_id, "FINISHED")
 
 
+@pytest.mark.slow  # test_elastic has such workers
 def test_a_worker_comes_and_goes_with_the_work_until_the_dispatcher_shuts_the_cluster_down(
     own_cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -243,6 +243,7 @@ def query(cluster: Cluster, tmp_path: Path) -> StreamingQuery:
 VICTIMS = ("JobMaster", "old TaskExecutor", "new TaskExecutor", "zygote", "adopter", "worker")
 
 
+@pytest.mark.slow  # contract/test_zygote_hand_over.py kills processes, tests/upgrade those of a cluster
 def test_whatever_is_killed_during_a_hand_over_each_row_is_there_once(cluster: Cluster, query: StreamingQuery) -> None:
     job_id = str(query.job_id)
     for victim in VICTIMS:

@@ -104,6 +104,7 @@ class Held:
         return cls(job_id, go)
 
 
+@pytest.mark.slow  # test_hand_over shows it of scripts
 def test_scripts_and_pipelines_with_libraries_and_connect_sessions_run_on(door: Door, tmp_path: Path) -> None:
     cluster, spark = door.cluster, door.session("ada")
     spark.range(3).createOrReplaceTempView("three")

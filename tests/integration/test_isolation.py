@@ -177,6 +177,7 @@ def test_a_task_that_ignores_its_cancellation_is_ended_by_force(limited: Cluster
     assert (attempt["state"], attempt["exit_status"]) == ("CANCELED", -signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_ended_in_spark_ends_with_its_driver(limited: Cluster, tmp_path: Path) -> None:
     began = tmp_path / "began"
     spark = await_value(lambda: limited.json("status")["task_executors"])[0]["spark_pid"]

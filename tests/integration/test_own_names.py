@@ -241,6 +241,7 @@ def test_a_script_adds_the_project_itself(
     assert run(cluster, tmp_path, "job", "run", str(write_job(tmp_path, text))) == f"{DESCRIBED} ['{DESCRIBED}']\n"
 
 
+@pytest.mark.slow  # the cells below show it of a first start
 def test_a_stream_and_its_restart(
     cluster: Cluster, project: Path, tmp_path: Path, deliveries: dict[str, tuple[str, ...]]
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_pipelines_stream_and_its_restart(
     assert (tmp_path / "seen").read_text().splitlines() == [f"0 {line}", f"1 {line}"]
 
 
+@pytest.mark.slow
 def test_a_function_and_a_file_of_a_program_beside_the_project(
     cluster: Cluster,
     project: Path,
@@ -303,6 +305,7 @@ with connect() as cluster:
 """
 
 
+@pytest.mark.slow
 def test_the_main_of_an_application_whose_cluster_starts_in_the_projects_directory(
     project: Path, tmp_path: Path, deliveries: dict[str, tuple[str, ...]]
 ) -> None:

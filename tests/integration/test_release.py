@@ -117,6 +117,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     yield from started(tmp_path_factory.mktemp("c"), tree=tree)
 
 
+@pytest.mark.slow
 def test_commands_of_either_release_work_with_a_cluster_of_the_previous_one(previous: Cluster, tmp_path: Path) -> None:
     present = replace(previous, tree=release.ROOT)
     file = tmp_path / "trivial.py"

@@ -44,6 +44,7 @@ def committed(location: Path) -> int:
     return last_commit(f"commits/{name}" for name in list_names(location / "commits"))
 
 
+@pytest.mark.slow  # test_savepoint_rescale shows it of savepoints
 def test_a_job_goes_on_from_a_savepoint_with_other_partitions(rocksdb: Cluster, tmp_path: Path) -> None:
     cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
     arguments = str(write_job(tmp_path, STREAM, "stream.py")), "--", str(source.directory), str(sink), str(live)
@@ -150,6 +151,7 @@ def test_a_running_job_gets_other_partitions_and_its_former_ones_again(rocksdb: 
     assert rows_of(sink) == source.expected
 
 
+@pytest.mark.slow
 def test_the_cluster_rescales_a_job_in_a_slot(rocksdb: Cluster, tmp_path: Path) -> None:
     """By REST and by the command; a repeated request is one, and refused, killed or cancelled ones change nothing."""
     cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"

@@ -242,6 +242,7 @@ WRONG: dict[str, tuple[Callable[[DataFrame, StatePart], Any], str]] = {
 }
 
 
+@pytest.mark.slow  # unit/test_savepoint_edit.py shows the refusals
 async def test_what_cannot_be_the_state_is_refused_and_nothing_is_left(
     driver: LocalDriver, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,10 +104,6 @@ OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
     "applyInPandasWithState": (_totals, {}),
     "transformWithState": (_processed, {}),
 }
-SHORT = ("join-3", "transformWithState")
-"""Operators of a run without long forms: several stores, and Python's with several column families.
-
-`test_rescaled_jobs` rescales the one store of an aggregation."""
 REFUSED: dict[str, tuple[Build, Mapping[str, str], str]] = {
     "join-4": (_joined, {_JOIN: "4"}, "is a join with state format 4"),
     "limit": (lambda read: read().select("k").limit(30), {}, "is a limit"),
@@ -208,9 +204,8 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.slow) for name in OPERATORS]
-)
+@pytest.mark.slow  # test_rescaled_jobs rescales a running query
+@pytest.mark.parametrize("name", OPERATORS)
 async def test_a_query_goes_on_with_other_partitions(
     driver: LocalDriver, spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.cluster_harness import Cluster
 from tests.job_files import write_job
 
@@ -144,6 +146,7 @@ def test_the_shared_driver_ignores_settings_for_a_start_and_says_so(cluster: Clu
     assert not (house / "elsewhere").exists()
 
 
+@pytest.mark.slow  # the test above shows it of scripts
 def test_a_pipeline_with_settings_for_a_start_has_a_driver_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
     text = (
         "from pyspark.sql import functions as F\n"
@@ -210,6 +213,7 @@ print(spark.conf.get("spark.sql.catalogImplementation"), spark.table("kept").cou
 """
 
 
+@pytest.mark.slow
 def test_a_script_with_hive_finds_the_tables_of_the_last_one(cluster: Cluster, tmp_path: Path) -> None:
     file = write_job(tmp_path, HIVE)
     for what in ("write", "read"):

@@ -298,6 +298,7 @@ class Totals(Stream):
         return sorted(tuple(row) for row in self.spark.read.parquet(str(self.sink)).collect())
 
 
+@pytest.mark.slow
 async def test_state_of_a_processor_in_another_place(spark: SparkSession, tmp_path: Path) -> None:
     """Its metadata name their schemas by absolute paths, of the place where it began."""
     await asyncio.to_thread(_processor_moved, spark, tmp_path)

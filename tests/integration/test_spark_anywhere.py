@@ -138,6 +138,7 @@ def pipeline(argv):
 """
 
 
+@pytest.mark.slow
 def test_jobs_at_an_endpoint_that_is_there_already(tmp_path: Path) -> None:
     """Pipelines run there with what they import; what it cannot give is refused; its end is the job's failure."""
     jobs = {"pipeline": PIPELINE, "script": SCRIPT, "stream": STREAM, "stuck": STUCK}

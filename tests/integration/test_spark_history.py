@@ -356,6 +356,7 @@ def test_the_key_is_on_no_command_line_and_in_a_private_file(history: History) -
         assert key.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_it_shows_a_cluster_that_was_stopped_and_ends_with_ctrl_c(own_cluster: Cluster) -> None:
     own_cluster = replace(own_cluster, settings=("taskmanager.count=0",))
     own_cluster.run("start")

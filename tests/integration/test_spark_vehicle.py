@@ -751,6 +751,7 @@ async def test_cancel_of_a_pipeline_leaves_no_spark_job(vehicle: Vehicle) -> Non
     await until(no_jobs, "the end of the pipeline's Spark jobs")
 
 
+@pytest.mark.slow  # test_job_libraries has two versions of a package
 async def test_two_versions_of_a_py_file(vehicle: Vehicle) -> None:
     script = """
         import helper

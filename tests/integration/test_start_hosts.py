@@ -122,9 +122,12 @@ def upgrade_there_and_back(conf: Path, scratch: Path) -> None:
     await_value(lambda: "FINISHED" in command(conf, "job", "info", held).stdout)
 
 
+@pytest.mark.parametrize("upgrades", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(
     tmp_path: Path,
     redis_server: RedisServer,  # noqa: F811
+    *,
+    upgrades: bool,
 ) -> None:
     program = find_sshd()
     if program is None:
@@ -162,7 +165,8 @@ def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(
             again = outcomes(command(conf, "start", "--hosts", "--json"))
             assert "already runs" in again["127.0.0.1", "master"]["detail"]
 
-            upgrade_there_and_back(conf, tmp_path)
+            if upgrades:
+                upgrade_there_and_back(conf, tmp_path)
 
             wrong = tmp_path / "wrong"
             wrong.touch(mode=0o600)

@@ -32,7 +32,7 @@ ON_ONE_CLUSTER = (
     "operating",
 )
 """In this order: the first starts the cluster, the last stops it."""
-SHORT = ("first-job", "your-project", "from-flink")
+SHORT = ("first-job",)
 """Of these, what is run when no long forms are asked for."""
 ON_THEIR_OWN = ("high-availability", "embedding", "security")
 TIMEOUT_S = PATIENCE_S

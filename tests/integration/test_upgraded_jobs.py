@@ -156,6 +156,7 @@ def upgraded_or_refused(upgrader: JobUpgrader, job_id: JobID, file: Path) -> Upg
         return error
 
 
+@pytest.mark.slow  # unit/test_job_upgrade.py interrupts each step
 def test_an_upgrade_whose_command_is_killed_is_finished(cluster: Cluster, tmp_path: Path) -> None:
     """Kill the command while the new version runs beside the former one, and is not at its query yet."""
     stream = Stream(cluster, tmp_path)
@@ -176,6 +177,7 @@ def test_an_upgrade_whose_command_is_killed_is_finished(cluster: Cluster, tmp_pa
     assert stream.end(done["job_id"]).keys() == {"blue", "green"}
 
 
+@pytest.mark.slow
 def test_a_version_takes_over_although_the_command_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     """From the stop on nobody is needed: the new version works as soon as the former one has ended."""
     stream = Stream(cluster, tmp_path)
@@ -188,7 +190,7 @@ def test_a_version_takes_over_although_the_command_is_killed(cluster: Cluster, t
     assert stream.end(done["job_id"]).keys() == {"blue", "green"}
 
 
-@pytest.mark.parametrize("side", ["former", "new"])
+@pytest.mark.parametrize("side", ["former", pytest.param("new", marks=pytest.mark.slow)])
 def test_rows_are_right_although_a_side_is_killed_during_the_cut_over(
     cluster: Cluster, tmp_path: Path, side: str
 ) -> None:

@@ -172,6 +172,7 @@ def test_a_project_runs_as_with_python(cluster: Cluster, tmp_path: Path) -> None
     assert ours == plains
 
 
+@pytest.mark.slow
 def test_a_pipeline_finds_what_lies_beside_it(cluster: Cluster, tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     (project / "flow.py").write_text(PIPELINE)
@@ -181,6 +182,7 @@ def test_a_pipeline_finds_what_lies_beside_it(cluster: Cluster, tmp_path: Path) 
     assert rated.read_text() == "north,0.5\nsouth,2.0\n"
 
 
+@pytest.mark.slow  # test_job_libraries runs jobs with different files at once
 def test_two_users_projects_do_not_meet(cluster: Cluster, tmp_path: Path) -> None:
     """Modules and relative files of one name, on one driver, in workers that serve one job after the other."""
     text = (

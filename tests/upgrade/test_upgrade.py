@@ -19,6 +19,7 @@ ROUNDS = 10
 """Upgrades of the long form, there and back."""
 
 
+@pytest.mark.slow  # integration/test_hand_over upgrades such a cluster
 def test_no_query_restarts_where_both_releases_hand_tasks_over(tmp_path: Path) -> None:
     """The command is killed while it exchanges the first TaskExecutor, and a Dispatcher before."""
     result = run_to_next(tmp_path, [Round(kills={2: "dispatcher", 3: "upgrade command"})], seed=7)
