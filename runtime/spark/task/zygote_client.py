@@ -420,7 +420,8 @@ class Zygote:
         with _listening(directory, f"{HELD}{self.pid}") as listener:
             order = encode({"op": "hand_over", "state": state, "until": until, "driver": list(driver)})
             sent = socket.send_fds(self._sock, [order], [listener.fileno()])
-            self._sock.sendall(memoryview(order)[sent:])
+            if sent < len(order):  # else the zygote may have ended by now, if it had no time to wait
+                self._sock.sendall(memoryview(order)[sent:])
         while data := self._sock.recv(65536):
             if any(message.get("op") == "held" for message in self._reader.feed(data)):
                 return
