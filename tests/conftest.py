@@ -113,9 +113,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in an order of chance, by its seed")
 
 
+def wants_long_forms(config: pytest.Config) -> bool:
+    """Return whether ``-m`` asks for them."""
+    return "slow" in str(config.getoption("markexpr")).replace("not slow", "")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Have tests that choose at random choose the same in each run without long forms."""
-    if "slow" not in str(config.getoption("markexpr")):
+    if not wants_long_forms(config):
         os.environ.setdefault(SEED_VARIABLE, "1")
 
 
@@ -139,7 +144,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         distribution.shuffle(items, seed)
     elif "PYTEST_XDIST_WORKER" in os.environ:
         distribution.sort(items)
-    if "slow" in str(config.getoption("markexpr")):
+    if wants_long_forms(config):
         return
     for item in items:
         if item.get_closest_marker("slow"):

@@ -97,7 +97,10 @@ POLL_S = 0.25
 HAND_OVER_PATIENCE_S = 60.0
 """Seconds for which a hand-over waits for what passes by itself, such as a checkpoint; then tasks are drained."""
 LEAVING_S = 15.0
-"""Seconds that a TaskExecutor may take to end after it has accepted the order to leave its tasks."""
+"""Seconds that a TaskExecutor may take to end after it has accepted the order to leave its tasks.
+
+More than its own `LEAVING_PATIENCE_S`, after which it keeps them.
+"""
 
 
 def preview(

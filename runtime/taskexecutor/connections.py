@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -163,7 +164,7 @@ class JobConnection:
     follower: LeaderFollower[JobMasterGateway]
     offering: asyncio.Task[None] | None = None
     registered: bool = False
-    registrations: int = 0
+    registration: int = 0
     losses: int = 0
 
     @property
@@ -205,6 +206,7 @@ class JobConnections:
         self._ha = ha
         self._on_connected = on_connected
         self._jobs: dict[JobID, JobConnection] = {}
+        self._numbers = itertools.count(1)
 
     def find(self, job_id: JobID) -> JobConnection | None:
         """Return the connection of a job; None if the job has none."""
@@ -219,8 +221,8 @@ class JobConnections:
         return {job_id: connection.leader for job_id, connection in self._jobs.items()}
 
     def registrations(self) -> dict[JobID, int]:
-        """Return how often a JobMaster of each job that has a connection has registered this TaskExecutor."""
-        return {job_id: connection.registrations for job_id, connection in self._jobs.items()}
+        """Return the number of the last registration with each job that has a connection; no two have the same."""
+        return {job_id: connection.registration for job_id, connection in self._jobs.items()}
 
     async def add(self, job_id: JobID, leader: LeaderAddress) -> None:
         """Connect to a job that has received slots; *leader* was its JobMaster at that moment."""
@@ -322,7 +324,7 @@ class JobConnections:
         if not connection.registered:
             await connection.gateway.register_task_manager(self._registration(), self._report_of(job_id))
             connection.registered = connection.token == token
-            connection.registrations += 1
+            connection.registration = next(self._numbers)
             self._on_connected(job_id)
         offers = self._slots.offers(job_id)
         try:

@@ -192,8 +192,8 @@ class Leaving:
     """An order to leave all tasks to a successor, which a TaskExecutor has accepted.
 
     Args:
-        waiting: the jobs whose JobMaster waits for the successor, each with the number of its registrations of this
-            TaskExecutor.
+        waiting: the jobs whose JobMaster waits for the successor, each with the number of the registration that it
+            had made when it was asked.
         tasks_end: when the tasks end without a successor, in seconds of the clock that runs through suspend.
         given_up: when the TaskExecutor keeps its tasks after all, in seconds of the same clock.
     """

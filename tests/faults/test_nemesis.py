@@ -1,4 +1,4 @@
-"""Short forms of the run with a nemesis; the longest one is ``python -m tests.faults.nemesis --long``."""
+"""The short form of the run with a nemesis; the long one is ``python -m tests.faults.nemesis --long``."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def test_a_script_adds_the_project_itself(
     assert run(cluster, tmp_path, "job", "run", str(write_job(tmp_path, text))) == f"{DESCRIBED} ['{DESCRIBED}']\n"
 
 
-@pytest.mark.slow  # the cells below show it of a first start
+@pytest.mark.slow  # the cells above show it of a first start
 def test_a_stream_and_its_restart(
     cluster: Cluster, project: Path, tmp_path: Path, deliveries: dict[str, tuple[str, ...]]
 ) -> None:

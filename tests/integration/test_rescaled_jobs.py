@@ -44,7 +44,7 @@ def committed(location: Path) -> int:
     return last_commit(f"commits/{name}" for name in list_names(location / "commits"))
 
 
-@pytest.mark.slow  # test_savepoint_rescale shows it of savepoints
+@pytest.mark.slow  # the test below does so with its own savepoint
 def test_a_job_goes_on_from_a_savepoint_with_other_partitions(rocksdb: Cluster, tmp_path: Path) -> None:
     cluster, source, sink, live = rocksdb, Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
     arguments = str(write_job(tmp_path, STREAM, "stream.py")), "--", str(source.directory), str(sink), str(live)

@@ -190,7 +190,7 @@ def test_the_doctor_asks_the_cluster_and_starts_a_driver(cluster: Cluster) -> No
     assert checks["Spark driver"]["detail"].startswith("Spark 4.")
 
 
-@pytest.mark.slow  # tests/faults/soak.py takes an hour for it
+@pytest.mark.slow  # tests/faults/soak.py does so for an hour
 def test_jobs_in_a_row_leave_no_growth(cluster: Cluster, tmp_path: Path) -> None:
     file = write_job(tmp_path, TRIVIAL, "row.py")
     # Of a cluster that is at rest: one that has just started still loads jars and starts Spark's Python workers.

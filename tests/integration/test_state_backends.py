@@ -141,7 +141,7 @@ def differences(out: Path, minutes: Counter[tuple[str, str]]) -> list[str]:
     return wrong + ["total"] * (max(totals_of_all, default=0) != keys.total())
 
 
-@pytest.mark.slow  # test_snapshots and test_savepoint_rescale have one store
+@pytest.mark.slow  # test_checkpoints and test_snapshots have one store
 def test_all_operators_go_on_from_a_checkpoint_over_all_stores(backends: Cluster, tmp_path: Path) -> None:
     cluster, source, out = backends, Source(tmp_path / "in"), tmp_path / "out"
     script = write_job(tmp_path, JOB, "operators.py")

@@ -152,6 +152,14 @@ MUTANTS = (
         ("unit/test_hand_over.py::test_a_task_is_left_only_while_it_runs_and_nothing_of_it_is_under_way",),
     ),
     Mutant(
+        "registration-with-a-number-that-was-used",
+        "A JobMaster that has registered a TaskExecutor anew is told from one that waits for its successor.",
+        "runtime/taskexecutor/connections.py",
+        "            connection.registration = next(self._numbers)\n",
+        "            connection.registration += 1\n",
+        ("unit/test_hand_over.py::test_each_registration_with_a_job_has_another_number",),
+    ),
+    Mutant(
         "tasks-left-although-a-job-master-does-not-wait",
         "A TaskExecutor whose JobMaster has registered it anew after the order keeps its tasks.",
         "runtime/taskexecutor/hand_over.py",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -24,6 +25,7 @@ from runtime.protocol.messages import LeaderAddress
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 from runtime.protocol.streaming_query import StreamingQuery
 from runtime.spark.spec import ClassicEndpoint, JobPlace
+from runtime.taskexecutor.connections import JobConnection, JobConnections
 from runtime.taskexecutor.hand_over import (
     HandOver,
     HeldCheckpoints,
@@ -139,6 +141,27 @@ def test_what_passes_is_waited_for_and_whatever_else_comes_in_between_ends_the_o
         assert found is not None
         assert not found.passes
         assert "does not wait" in found.reason
+
+
+async def test_each_registration_with_a_job_has_another_number() -> None:
+    nothing: Any = None
+    slots: Any = SimpleNamespace(offers=lambda job_id: [], resource_id=WORKER)
+    connections = JobConnections(nothing, nothing, slots, Mock(), Mock(), Mock(), Mock())
+    gateway: Any = AsyncMock(offer_slots=AsyncMock(return_value=[]))
+    leader = LeaderAddress("akka://x", FencingToken(1, "s"))
+
+    async def offered(connection: JobConnection) -> dict[JobID, int]:
+        connections._jobs[JOB] = connection
+        await connections._offer_once(connection)
+        return connections.registrations()
+
+    first = JobConnection(JOB, leader, gateway, nothing)
+    number = await offered(first)
+    assert await offered(first) == number, "more slots need no other registration"
+    connections.master_lost(JOB)
+    again = await offered(first)
+    back = await offered(JobConnection(JOB, leader, gateway, nothing))  # the job had left, and has slots again
+    assert len({each[JOB] for each in (number, again, back)}) == 3
 
 
 def test_the_order_to_a_worker_holds_for_one_task_executor_and_once(tmp_path: Path) -> None:
