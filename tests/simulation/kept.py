@@ -169,6 +169,7 @@ KEPT: tuple[Kept, ...] = (
         "nothing is left",
     ),
 )
+LOSSES_OF_POWER = tuple(Fault(at_s, "total_power_loss", ("everything", 1.0)) for at_s in (9.0, 12.0, 16.0, 21.0))
 _UPGRADED = tuple(
     Fault(at_s, "upgrade", (host,))
     for at_s, host in ((1.0, "worker1"), (1.5, "client1"), (2.0, "master2"), (4.0, "master1"))
@@ -262,6 +263,24 @@ RARE: tuple[Kept, ...] = (
         ),
         27.0,
         "one leader at a time",
+    ),
+    Kept(
+        "A loss of power takes the files of a checkpoint that is acknowledged: their names were not synced.",
+        "names-in-a-directory-not-synced",
+        "streaming",
+        0,
+        LOSSES_OF_POWER,
+        24.0,
+        "no handle dangles",
+    ),
+    Kept(
+        "A loss of power takes a checkpoint that is acknowledged: its name was not synced.",
+        "name-of-a-directory-not-synced",
+        "streaming",
+        0,
+        LOSSES_OF_POWER,
+        24.0,
+        "no handle dangles",
     ),
     Kept(
         "`stop` after the end of the only master leaves the jobs to the next cluster.",

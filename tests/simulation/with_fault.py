@@ -14,11 +14,13 @@ import importlib.util
 import sys
 import types
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.mutants.model import Mutant
-from tests.simulation.kept import ROOT
 from tests.simulation.planted import Planted, catalogue
+
+ROOT = Path(__file__).parents[2]
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -38,6 +40,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._path = str(ROOT / mutant.file)
         self._text = mutant.text(ROOT)
 
+        if self._module in sys.modules:
+            raise ImportError(f"{self._module} was imported before {mutant.name} could be planted in it")
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name != self._module:
             return None
@@ -45,7 +50,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def plant(planted: Planted) -> None:
-    """Plant a fault in this process, which must not have imported the product."""
+    """Plant a fault in this process. Raises ImportError: the module is imported already, and would run without it."""
     sys.meta_path.insert(0, _Finder(planted.mutant))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.simulation.mutants import ROOT as SOURCES
 from tests.simulation.mutants import Trial, find_all, in_turns, summary, trials_of
 from tests.simulation.planted import Planted, catalogue, controls
 from tests.simulation.shrink import as_pytest_function, least
+from tests.simulation.with_fault import plant
 from tests.simulation.world import Failure, Outcome
 
 
@@ -189,6 +191,14 @@ def test_each_kept_plan_belongs_to_a_planted_fault_of_its_workload() -> None:
     for kept in (*KEPT, *RARE):
         assert workloads[kept.planted] == kept.workload
     assert len({kept.planted for kept in (*KEPT, *RARE)}) == len((*KEPT, *RARE))
+
+
+def test_a_fault_in_what_is_imported_already_is_refused() -> None:
+    (planted,) = [one for one in catalogue() if one.name == "names-in-a-directory-not-synced"]
+    finders = list(sys.meta_path)
+    with pytest.raises(ImportError, match="conf.files was imported before names-in-a-directory-not-synced could be"):
+        plant(planted)
+    assert sys.meta_path == finders
 
 
 def test_two_faults_have_two_names() -> None:
