@@ -196,7 +196,7 @@ def test_each_kept_plan_belongs_to_a_planted_fault_of_its_workload() -> None:
 def test_a_fault_in_what_is_imported_already_is_refused() -> None:
     (planted,) = [one for one in catalogue() if one.name == "names-in-a-directory-not-synced"]
     finders = list(sys.meta_path)
-    with pytest.raises(ImportError, match="conf.files was imported before names-in-a-directory-not-synced could be"):
+    with pytest.raises(ImportError, match=r"conf\.files was imported before names-in-a-directory-not-synced could be"):
         plant(planted)
     assert sys.meta_path == finders
 
