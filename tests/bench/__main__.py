@@ -109,10 +109,16 @@ def _one(arguments: argparse.Namespace) -> int:
 
 def _all(arguments: argparse.Namespace) -> int:
     names = arguments.only or [name for name in BENCHMARKS if name not in APART]
-    result = suite.run_all(names, arguments.repeats, ("--rounds", str(arguments.rounds)))
-    _write(arguments.json, result)
-    if arguments.html:
-        Path(arguments.html).write_text(html_report(result))
+
+    def keep(so_far: dict[str, Any]) -> None:
+        if arguments.json != "-":
+            _write(arguments.json, so_far)
+        if arguments.html:
+            Path(arguments.html).write_text(html_report(so_far))
+
+    result = suite.run_all(names, arguments.repeats, ("--rounds", str(arguments.rounds)), keep)
+    if arguments.json == "-":
+        _write(arguments.json, result)
     for one in result["ratios"]:
         print(f"{one['ratio']['median']:8.3g}  {one['what']} / {one['beside']}", file=sys.stderr)
     return 1 if result["failed"] else 0

@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from tests.bench.comparisons import growths
+from tests.bench.suite import left_out
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --line: #cfd6dd; --good: #2b7a4b; --bad: #b4552d; }
@@ -46,7 +47,7 @@ def html_report(result: Mapping[str, Any]) -> str:
         f"<style>{STYLE}</style></head><body>",
         "<h1>Understudy: benchmarks</h1>",
         f"<p>{escape(_machine(result))}</p>",
-        *(f"<p>{escape(line)}</p>" for line in _absent(result)),
+        *(f"<p>{escape(line)}</p>" for line in left_out(result)),
         "<h2>Ratios</h2>",
         "<p>Ours over theirs in what is spent, on a logarithmic axis: to the left of 1 we spend less, to the right "
         "more. The thin line is from the least to the greatest of the rounds.</p>",
@@ -90,13 +91,6 @@ def _machine(result: Mapping[str, Any]) -> str:
         f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}, Python {machine['python']}, load when it "
         f"began {machine['load']}. {versions}."
     )
-
-
-def _absent(result: Mapping[str, Any]) -> list[str]:
-    lines = [f"{one['benchmark']} failed in one round: {one['error']}" for one in result["failed"]]
-    if result["not_installed"]:
-        lines.append(f"Not installed, and left out: {', '.join(result['not_installed'])}.")
-    return lines
 
 
 def _three(spread: Mapping[str, float]) -> tuple[str, str, str]:

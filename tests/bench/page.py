@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.bench.comparisons import growths
 from tests.bench.html_report import number
+from tests.bench.suite import left_out
 
 TEXTS = Path(__file__).parent
 
@@ -30,7 +31,7 @@ def page(result: Mapping[str, Any]) -> str:
         f"{result['repeats']} round(s) of {', '.join(benchmarks)}; "
         f"{time.strftime('%Y-%m-%d', time.gmtime(result['began']))}, "
         f"{result['took_s'] / 60:.0f} minutes.\n",
-        *_absent(result),
+        *(f"{line}\n" for line in left_out(result)),
         "## Ratios\n",
         _table(
             ("what", "beside", "ratio", "least - greatest"),
@@ -50,14 +51,6 @@ def page(result: Mapping[str, Any]) -> str:
         ),
     ]
     return "\n".join(parts)
-
-
-def _absent(result: Mapping[str, Any]) -> list[str]:
-    lines = []
-    if result["not_installed"]:
-        lines.append(f"Not installed, and left out: {', '.join(result['not_installed'])}.\n")
-    lines += [f"`{one['benchmark']}` failed in one round: {one['error']}\n" for one in result["failed"]]
-    return lines
 
 
 def _lost(result: Mapping[str, Any]) -> str:

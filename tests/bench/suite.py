@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,17 +39,33 @@ class Outcome:
     error: str = ""
 
 
-def run_all(names: Sequence[str], repeats: int, options: Sequence[str]) -> dict[str, Any]:
+def run_all(
+    names: Sequence[str], repeats: int, options: Sequence[str], keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """Run benchmarks and say what came of it, as plain data.
 
     Args:
         names: of the benchmarks.
         repeats: how often all of them run.
         options: passed to each.
+        keep: called after each benchmark with what has come of the run until then, so that a run that is stopped
+            loses nothing.
     """
     began, around = time.time(), surroundings()
-    rounds = [[_one(name, options) for name in names if not (number and name in ONCE)] for number in range(repeats)]
-    return summary(rounds) | {"began": int(began), "took_s": round(time.time() - began), **around}
+    due = [(number, name) for number in range(repeats) for name in names if not (number and name in ONCE)]
+    rounds: list[list[Outcome]] = [[] for _ in range(repeats)]
+    result: dict[str, Any] = {}
+    for done, (number, name) in enumerate(due, start=1):
+        rounds[number].append(_one(name, options))
+        result = {
+            **summary(rounds[: number + 1]),
+            "not_run": [f"{name} of round {number + 1}" for number, name in due[done:]],
+            "began": int(began),
+            "took_s": round(time.time() - began),
+            **around,
+        }
+        keep(result)
+    return result
 
 
 def _one(name: str, options: Sequence[str]) -> Outcome:
@@ -102,6 +118,16 @@ def summary(rounds: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
             if outcome.error
         ],
     }
+
+
+def left_out(result: Mapping[str, Any]) -> list[str]:
+    """Say what is not in the result of a run, a line for each reason. Pure."""
+    lines = [f"{one['benchmark']} failed in one round: {one['error']}" for one in result["failed"]]
+    if result["not_run"]:
+        lines.append(f"Not run, since it was stopped before: {', '.join(result['not_run'])}.")
+    if result["not_installed"]:
+        lines.append(f"Not installed, and left out: {', '.join(result['not_installed'])}.")
+    return lines
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ ROUNDS = [
 
 @pytest.fixture
 def result() -> dict[str, Any]:
-    return summary(ROUNDS) | surroundings() | {"began": 0, "took_s": 60, "not_installed": ["Ray"]}
+    return summary(ROUNDS) | surroundings() | {"began": 0, "took_s": 60, "not_run": [], "not_installed": ["Ray"]}
 
 
 def test_a_ratio_is_taken_within_a_round_and_told_with_its_spread(result: dict[str, Any]) -> None:
@@ -81,9 +82,31 @@ def test_the_page_says_what_was_measured_where_we_lose_and_what_was_left_out(res
     assert "Pykka's actors are threads" in lost
     assert "command line" not in lost
     assert "Not installed, and left out: Ray." in text
-    assert "`rpc` failed in one round" in text
+    assert "rpc failed in one round" in text
     assert "| `rm_slots` | 1.90 | 250 |" in text
     assert all(len({row.count("|") for row in table.splitlines()}) == 1 for table in re.findall(r"(?:\|.*\n)+", text))
+
+
+def test_a_run_that_is_stopped_keeps_what_had_ended_and_names_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[dict[str, Any]] = []
+
+    def one(name: str, options: Sequence[str]) -> Outcome:
+        if len(kept) == 3:
+            raise KeyboardInterrupt
+        return Outcome(name, {"p50_ms": float(len(kept))})
+
+    monkeypatch.setattr(suite, "_one", one)
+    with pytest.raises(KeyboardInterrupt):
+        suite.run_all(["rpc", "scale", "rest"], 2, (), kept.append)
+    assert kept[-1]["figures"]["rest/p50_ms"]["median"] == 2.0
+    assert [so_far["not_run"] for so_far in kept] == [
+        ["scale of round 1", "rest of round 1", "rpc of round 2", "rest of round 2"],
+        ["rest of round 1", "rpc of round 2", "rest of round 2"],
+        ["rpc of round 2", "rest of round 2"],
+    ]
+    line = "Not run, since it was stopped before: rpc of round 2, rest of round 2."
+    assert line in page(kept[-1])
+    assert line in html_report(kept[-1])
 
 
 def test_the_committed_page_is_one_that_was_written_by_it() -> None:
