@@ -188,6 +188,10 @@ class RemoteDirectory:
             path = self._path(name)
             self._do("write", name, lambda fs, path=path: make_directory(fs, path or "/"))  # type: ignore[misc]
 
+    def make_parents(self, names: Iterable[str]) -> None:
+        """Make this directory, and the directories of files below it."""
+        self.make(sorted({"", *(posixpath.dirname(name) for name in names)}))
+
     def put(self, local: Path, name: str) -> None:
         """Copy a local file in; its directory exists. An interrupted copy may leave a part of it."""
         self._do("write", name, lambda fs: fs.put_file(str(local), self._path(name)))

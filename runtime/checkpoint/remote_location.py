@@ -143,7 +143,7 @@ class RemoteLocation:
         for name in directory.names():
             if name != MARK:
                 directory.remove(name)
-        directory.make(sorted({str(PurePosixPath(name).parent) for name in names} - {"."}))
+        directory.make_parents(names)
         directory.each(names, lambda name: directory.put(prepared / name, name))
         wanted = {name: (prepared / name).stat().st_size for name in names}
         found = {name: size for name, size in directory.files().items() if name != MARK}

@@ -243,7 +243,7 @@ def upload_files(local: Path, url: str, wanted: Callable[[], bool] = lambda: Tru
         SavepointError: a file cannot be written, or it is not *wanted* any more.
     """
     savepoint, directory = read_savepoint(local), RemoteDirectory(url)
-    directory.make(sorted({str(PurePosixPath(name).parent) for name in savepoint.files} | {""}))
+    directory.make_parents(savepoint.files)
 
     def put(name: str) -> None:
         if not wanted():
