@@ -126,7 +126,9 @@ class RestartStrategyOptions:
         Choice(RestartStrategyType),
         "fixed-delay",
         "`none`: the job fails. `fixed-delay`: a limited number of restarts, each after the same delay. "
-        "`failure-rate`: restarts until failures are too frequent. `exponential-delay`: restarts after growing delays.",
+        "`failure-rate`: restarts until failures are too frequent. `exponential-delay`: restarts after growing delays. "
+        "Unset: `fixed-delay`, and `exponential-delay` once a streaming query that runs until it is stopped has "
+        "committed a batch; but a failure of the job's own code fails the job.",
         fallback_keys=("restart-strategy",),
     )
     FIXED_DELAY_ATTEMPTS = option(

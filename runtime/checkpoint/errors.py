@@ -6,6 +6,7 @@ All of them are `ClusterError`, and RPC carries them unchanged:
     ├── SnapshotError              a snapshot cannot be taken, is not whole, or cannot be restored
     │   └── SnapshotLostError      files of a snapshot are missing or damaged: a retry does not help
     └── SavepointError             a directory is not a savepoint, or not one that can be used
+        └── RemoteStorageError     a remote file system does not answer, or refuses
 """
 
 from __future__ import annotations
@@ -40,3 +41,8 @@ class SnapshotLostError(SnapshotError):
 @wire_error
 class SavepointError(CheckpointError):
     """A directory is not a savepoint, or not one that can be used."""
+
+
+@wire_error
+class RemoteStorageError(SavepointError):
+    """A remote file system does not answer, or refuses; a retry may help."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.errors import RemoteStorageError, SavepointError
 
 T = TypeVar("T")
 
@@ -255,7 +255,7 @@ class RemoteDirectory:
         except Exception as error:
             # The cause is left out: the plug-ins' texts are long, and may quote requests.
             reason = (str(error) or type(error).__name__).partition("\n")[0][:_OTHER_CHARACTERS]
-            raise SavepointError(
+            raise RemoteStorageError(
                 f"{self.url}{'/' if name else ''}{name}: cannot {verb} it: {reason}",
                 "check that the storage is reachable and not full, and that its credentials permit this",
             ) from None

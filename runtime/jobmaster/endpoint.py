@@ -61,7 +61,11 @@ from runtime.jobmaster.journal import ExecutionJournal
 from runtime.jobmaster.metrics import job_metrics
 from runtime.jobmaster.rescale_history import RescaleHistory
 from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
-from runtime.jobmaster.restart_strategy import RestartStrategy, default_restart_strategy
+from runtime.jobmaster.restart_strategy import (
+    RestartStrategy,
+    default_restart_strategy,
+    streaming_restart_strategy,
+)
 from runtime.jobmaster.slot_pool import (
     AskForSlot,
     ReturnSlot,
@@ -208,6 +212,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             _, saved = await asyncio.gather(store.sweep(term), self._saved_execution())
         self._job = job = decode_job_graph(encoded)
         configuration = self._configuration_of(job)
+        has_strategy = job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE)
         strategy = job.restart_strategy or default_restart_strategy(configuration)
         self._pool = self._new_pool()
         self._resumes = saved is not None
@@ -223,7 +228,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             current_instant(),
             results_dir=str(self._results_dir),
             # The same code on the same data fails again: it is only restarted if the user has configured that.
-            restart_user_failures=job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE),
+            restart_user_failures=has_strategy,
+            streaming_strategy=None if has_strategy else RestartStrategy(streaming_restart_strategy(configuration)),
             trace=trace,
         )
         self._checkpoints = JobCheckpoints(

@@ -169,6 +169,7 @@ class ExecutionGraphSnapshot:
         rescales: as in `ArchivedExecutionGraph`.
         awaited_successors: TaskExecutors that have left their tasks to a successor. The job waits for it until the
             time, in milliseconds since the epoch.
+        is_streaming: whether a query without end has committed a batch.
     """
 
     job_id: JobID
@@ -187,6 +188,7 @@ class ExecutionGraphSnapshot:
     cancelled_because: str = ""
     rescales: tuple[Rescale, ...] = ()
     awaited_successors: dict[ResourceID, int] = field(default_factory=dict)
+    is_streaming: bool = False
 
 
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:

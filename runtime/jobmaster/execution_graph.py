@@ -164,6 +164,8 @@ class ExecutionGraph:
         at: now.
         results_dir: directory under which blocking results of this job are materialised.
         restart_user_failures: whether tasks restart after an exception of the job's own code, too.
+        streaming_strategy: takes the place of the other one when a query without end has committed a batch; None: the
+            other one stays.
         new_attempt_id: returns new ids.
         new_request_id: returns new ids.
         new_restart_id: returns new ids.
@@ -178,6 +180,7 @@ class ExecutionGraph:
         *,
         results_dir: str,
         restart_user_failures: bool = True,
+        streaming_strategy: RestartStrategy | None = None,
         new_attempt_id: Callable[[], ExecutionAttemptID] = ExecutionAttemptID.random,
         new_request_id: Callable[[], SlotRequestID] = SlotRequestID.random,
         new_restart_id: Callable[[], RestartID] = RestartID.random,
@@ -188,6 +191,8 @@ class ExecutionGraph:
         self._results_dir = results_dir
         self._job = JobInformation.of(graph)
         self._restart_user_failures = restart_user_failures
+        self._streaming_strategy = streaming_strategy
+        self._is_streaming = False
         self._new_attempt_id = new_attempt_id
         self._new_request_id = new_request_id
         self._new_restart_id = new_restart_id
@@ -264,6 +269,7 @@ class ExecutionGraph:
             tasks=snapshot_tasks(self._tasks.values()),
             failure_counts=self._counts(),
             cancelled_because=self._cancelled_because,
+            is_streaming=self._is_streaming,
         )
 
     def running_tasks(self) -> RunningTasks:
@@ -305,6 +311,8 @@ class ExecutionGraph:
         self._num_restarts = saved.restarts
         age_s = max(at.epoch_ms - saved.taken_ms, 0) / 1000
         ages = tuple(age + age_s for age in saved.strategy.ages_s)
+        if saved.is_streaming:
+            self._becomes_streaming(at)
         self._strategy.restore(replace(saved.strategy, ages_s=ages), at.monotonic_s)
         slots = []
         for item in saved.tasks:
@@ -331,7 +339,18 @@ class ExecutionGraph:
             own = set(task.chain.vertices)
             task.current.queries = progress.queries
             task.current.stands_by = progress.stands_by
+            if any(query.is_endless and query.batch is not None for query in progress.queries):
+                self._becomes_streaming(at)
             task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
+
+    def _becomes_streaming(self, at: Instant) -> None:
+        """Continue with the strategy of streaming jobs: in a life of months, no number of losses is too large."""
+        if self._is_streaming:
+            return
+        self._is_streaming = True
+        if self._streaming_strategy is not None:
+            self._streaming_strategy.restore(self._strategy.state(at.monotonic_s), at.monotonic_s)
+            self._strategy = self._streaming_strategy
 
     def attempts_without_logs(self) -> list[tuple[ExecutionAttemptID, ResourceID]]:
         """Return the ended attempts without kept logs, each with the TaskExecutor where it ran."""

@@ -18,6 +18,7 @@ __all__ = [
     "RestartStrategyKind",
     "RestartStrategyState",
     "default_restart_strategy",
+    "streaming_restart_strategy",
 ]
 
 
@@ -146,10 +147,18 @@ def default_restart_strategy(configuration: Configuration) -> RestartStrategyCon
                 configuration.get(Options.FAILURE_RATE_DELAY),
             )
         case RestartStrategyType.EXPONENTIAL_DELAY:
-            return RestartStrategyConfig.exponential_delay(
-                configuration.get(Options.EXPONENTIAL_INITIAL_BACKOFF),
-                configuration.get(Options.EXPONENTIAL_MAX_BACKOFF),
-                configuration.get(Options.EXPONENTIAL_MULTIPLIER),
-                configuration.get(Options.EXPONENTIAL_RESET_THRESHOLD),
-                configuration.get(Options.EXPONENTIAL_JITTER),
-            )
+            return streaming_restart_strategy(configuration)
+
+
+def streaming_restart_strategy(configuration: Configuration) -> RestartStrategyConfig:
+    """Return the strategy of a job with a query without end, if neither the job nor the cluster sets one.
+
+    It is the cluster's ``restart-strategy.exponential-delay.*``, as for Flink's jobs with checkpoints.
+    """
+    return RestartStrategyConfig.exponential_delay(
+        configuration.get(Options.EXPONENTIAL_INITIAL_BACKOFF),
+        configuration.get(Options.EXPONENTIAL_MAX_BACKOFF),
+        configuration.get(Options.EXPONENTIAL_MULTIPLIER),
+        configuration.get(Options.EXPONENTIAL_RESET_THRESHOLD),
+        configuration.get(Options.EXPONENTIAL_JITTER),
+    )

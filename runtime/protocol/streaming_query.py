@@ -98,6 +98,7 @@ class StreamingQuery:
         trigger_interval_ms: the time between triggers; None where each batch starts when the one before ends.
         progress: figures of that batch.
         back_pressure: None while it is not known.
+        is_endless: whether it runs until it is stopped: its trigger repeats, and is not ``once`` or ``availableNow``.
     """
 
     id: str
@@ -107,6 +108,7 @@ class StreamingQuery:
     trigger_interval_ms: int | None = None
     progress: QueryProgress | None = None
     back_pressure: BackPressure | None = None
+    is_endless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

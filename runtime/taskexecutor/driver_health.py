@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from actors.own_modules import wire_name
 from conf.files import write_private
+from runtime.checkpoint.errors import RemoteStorageError
 from runtime.protocol.execution_state import ErrorInfo, FailureKind
 from runtime.spark.driver.api import SparkDriver
 from runtime.spark.errors import DriverCallError, DriverLostError, SparkError, ZygoteError, ZygoteLostError
@@ -21,6 +23,8 @@ STOPPED_TEXTS = ("stopped SparkContext", "SparkContext was shut down", "SparkCon
 """Parts of the messages with which Spark rejects work because its context was stopped."""
 
 DISK_FULL = "No space left on device"
+
+_STORAGE_AWAY = wire_name(f"{RemoteStorageError.__module__}.{RemoteStorageError.__qualname__}")
 
 _PYTHON_LATE = "Python worker failed to connect back"
 """Spark's message if a new Python process has not reported to it within 10 s; there is no setting for that time."""
@@ -249,6 +253,11 @@ def may_be_sparks(failure: ErrorInfo) -> bool:
 def is_python_late(failure: ErrorInfo) -> bool:
     """Return whether Spark has given up a Python process of a task that was too slow to start: no fault of its code."""
     return _PYTHON_LATE in failure.message or _PYTHON_LATE in failure.traceback
+
+
+def is_storage_away(failure: ErrorInfo) -> bool:
+    """Return whether a query could not start as the file system of its state did not answer: no fault of its code."""
+    return _STORAGE_AWAY in failure.type or _STORAGE_AWAY in failure.traceback
 
 
 def _finding(failure: str) -> Finding:

@@ -244,7 +244,8 @@ class QueryReports:
             else:
                 pressure = self._monitors[info.run_id].observe(progress, interval)
         batch = info.batch if progress is None else progress.batch
-        return StreamingQuery(info.id, info.run_id, info.name or "", batch, interval, progress, pressure)
+        is_endless = info.trigger_interval_ms is not None
+        return StreamingQuery(info.id, info.run_id, info.name or "", batch, interval, progress, pressure, is_endless)
 
 
 class SeenQueries:

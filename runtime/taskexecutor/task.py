@@ -97,7 +97,7 @@ from runtime.taskexecutor.driver_choice import (
     session_settings,
     settings_in,
 )
-from runtime.taskexecutor.driver_health import DriverWatch, is_python_late, kind_of, may_be_sparks
+from runtime.taskexecutor.driver_health import DriverWatch, is_python_late, is_storage_away, kind_of, may_be_sparks
 from runtime.taskexecutor.hand_over import HeldTask, TaskFacts
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
@@ -666,10 +666,11 @@ class Task:
         if self._left is not None:
             await self._close_behind(self._left)
 
-    async def _blame_spark(self) -> None:
-        """Blame Spark for a failure of the job's code that is not its own, so that a restart may help.
+    async def _blame_others(self) -> None:
+        """Blame Spark or storage for a failure of the job's code that is not its own, so that a restart may help.
 
-        Its code notices the end of a lost driver first. Spark gives up a Python process that starts slowly.
+        Its code notices the end of a lost driver first. Spark gives up a Python process that starts slowly. The file
+        system with the state of a query may not answer.
         """
         failure, driver = self._outcome.failure, self._driver
         if failure is None or failure.kind is not FailureKind.USER_CODE:
@@ -687,6 +688,8 @@ class Task:
             why = "Spark gave up a Python process that had not started within 10 s (is the machine overloaded?)"
             logger.warning("%s: %s", self._attempt.task_name, why)
             self._outcome.blame(FailureKind.TASK_PROCESS_LOST, failure.type, f"{why}: {failure.message}")
+        elif is_storage_away(failure):
+            self._outcome.blame(FailureKind.RUNTIME, failure.type, failure.message)
 
     @property
     def _watch(self) -> DriverWatch | None:
@@ -851,7 +854,7 @@ class Task:
                 process.close()
             with contextlib.suppress(DriverLostError):  # which `_end_with_driver` reports
                 await driver.save_tables()
-            await self._blame_spark()
+            await self._blame_others()
         except BaseException:
             await self._release(endpoint)
             raise

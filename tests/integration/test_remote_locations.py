@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,16 +27,31 @@ spark.conf.set("fs.ftp.data.connection.mode", "PASSIVE_LOCAL_DATA_CONNECTION_MOD
 """
 
 
+class Ftp:
+    """An FTP server that may be away for a while."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._server = FtpServer(directory, anonymous=True)
+        self.port = self._server.port
+
+    def close(self) -> None:
+        self._server.close()
+
+    def open(self) -> None:
+        self._server = FtpServer(self.directory, self.port, anonymous=True)
+
+
 @pytest.fixture
-def ftp(tmp_path: Path) -> Iterator[FtpServer]:
+def ftp(tmp_path: Path) -> Iterator[Ftp]:
     logging.getLogger("pyftpdlib").setLevel(logging.WARNING)
-    server = FtpServer(tmp_path / "ftp", anonymous=True)
+    server = Ftp(tmp_path / "ftp")
     yield server
     server.close()
 
 
 def test_a_query_with_a_remote_location_is_checkpointed_and_goes_back(
-    cluster: Cluster, ftp: FtpServer, tmp_path: Path
+    cluster: Cluster, ftp: Ftp, tmp_path: Path
 ) -> None:
     url = f"ftp://127.0.0.1:{ftp.port}/live"
     source, sink = Source(tmp_path / "in"), tmp_path / "out"
@@ -48,9 +64,20 @@ def test_a_query_with_a_remote_location_is_checkpointed_and_goes_back(
     (snapshot,) = (load_snapshot(path.parent) for path in taken.rglob("snapshot.json"))
     assert (snapshot.location, snapshot.batch_id >= 0) == (url, True)
 
-    # The state is at the URL, and the query goes on from there.
+    # The state is at the URL, and the query goes on from there. It may be away for more attempts than other jobs have.
     (task,), seen = cluster.tasks_of(job_id), rows_so_far(sink).total()
     os.kill(task, signal.SIGKILL)
+    ftp.close()
+
+    def has_restarted() -> dict[str, Any] | None:
+        job = cluster.job(job_id)
+        assert job["state"] != "FAILED", job["failure"]
+        return job if job["restarts"] > 3 else None
+
+    job = await_value(has_restarted)
+    assert {failure["kind"] for failure in job["failure_history"]} == {"task-process-lost", "runtime"}
+    assert "RemoteStorageError" in job["failure_history"][-1]["type"]
+    ftp.open()
     source.write(2)
     await_value(lambda: rows_so_far(sink).total() > seen)
 

@@ -43,6 +43,33 @@ MUTANTS = (
         ("unit/test_job_checkpoints.py::test_the_tasks_wait_for_the_end_of_the_job_whose_state_they_take_over",),
     ),
     Mutant(
+        "streaming-job-forgotten-by-the-next-job-master",
+        "The next JobMaster restarts a streaming job after each loss, too.",
+        "runtime/jobmaster/execution_graph.py",
+        "        if saved.is_streaming:\n",
+        "        if False:\n",
+        (
+            "unit/test_execution_graph.py::test_a_job_with_a_query_without_end_restarts_after_each_loss_also_under_a_successor",
+        ),
+    ),
+    Mutant(
+        "bounded-job-restarted-for-ever",
+        "A job whose queries end by themselves restarts a limited number of times.",
+        "runtime/jobmaster/execution_graph.py",
+        "            if any(query.is_endless and query.batch is not None for query in progress.queries):\n",
+        "            if any(query.batch is not None for query in progress.queries):\n",
+        ("unit/test_execution_graph.py::test_a_job_whose_query_ends_or_has_committed_nothing_restarts_as_any_other",),
+    ),
+    Mutant(
+        "storage-that-is-away-blamed-on-the-code",
+        "A job restarts if the file system of its queries' state does not answer at their start.",
+        "runtime/taskexecutor/task.py",
+        "        elif is_storage_away(failure):\n",
+        "        elif False:\n",
+        ("integration/test_remote_locations.py::test_a_query_with_a_remote_location_is_checkpointed_and_goes_back",),
+        long=True,
+    ),
+    Mutant(
         "query-started-beside-the-former-job",
         "No query of a job starts before the former job has ended.",
         "runtime/spark/task/streaming.py",

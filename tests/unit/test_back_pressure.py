@@ -245,13 +245,15 @@ def test_reports_judge_each_run_by_its_own_batches() -> None:
     reports.report([])
     (again,) = reports.report([info("a", 3, 100)])  # what went before is forgotten with the run
     assert again.back_pressure == BackPressure(OK, 0.1)
-    (endless,) = reports.report([info("c", 3, 100, interval=0)])
-    assert (endless.trigger_interval_ms, endless.back_pressure) == (None, None)
+    (at_once,) = reports.report([info("c", 3, 100, interval=0)])
+    assert (at_once.trigger_interval_ms, at_once.back_pressure) == (None, None)
+    (available_now,) = reports.report([info("c", 3, 100, interval=None)])
+    assert [query.is_endless for query in (again, at_once, available_now)] == [True, True, False]
 
 
 def test_a_progress_that_cannot_be_read_hides_no_query() -> None:
     bad = StreamingQueryInfo("q", "r", "counts", True, 4, "{}", INTERVAL)
-    assert QueryReports().report([bad]) == (StreamingQuery("q", "r", "counts", 4, INTERVAL),)
+    assert QueryReports().report([bad]) == (StreamingQuery("q", "r", "counts", 4, INTERVAL, is_endless=True),)
 
 
 def test_what_is_told_travels() -> None:

@@ -10,15 +10,18 @@ from typing import Any, cast
 
 import pytest
 
+from runtime.checkpoint.errors import RemoteStorageError
 from runtime.protocol.execution_state import ErrorInfo, FailureKind
 from runtime.spark.driver.api import SparkDriver
 from runtime.spark.errors import DriverCallError, DriverLostError, ZygoteError, ZygoteLostError
+from runtime.spark.task.control import describe
 from runtime.taskexecutor.driver_health import (
     DriverHealth,
     DriverLosses,
     DriverWatch,
     Finding,
     is_python_late,
+    is_storage_away,
     kind_of,
     may_be_sparks,
 )
@@ -208,6 +211,19 @@ def test_a_python_that_spark_has_not_waited_for_is_told_from_the_codes_failures(
     message: str, traceback: str, is_late: bool
 ) -> None:
     assert is_python_late(ErrorInfo(FailureKind.USER_CODE, "SparkException", message, traceback)) == is_late
+
+
+@pytest.mark.parametrize(
+    ("name", "traceback", "is_away"),
+    [
+        ("runtime.checkpoint.errors.RemoteStorageError", "", True),
+        ("MyError", "runtime.checkpoint.errors.RemoteStorageError: s3://b/live: cannot read it\n\nDuring ...", True),
+        ("runtime.checkpoint.errors.SavepointError", "s3://b/live", False),
+    ],
+)
+def test_storage_that_does_not_answer_is_told_from_the_codes_failures(name: str, traceback: str, is_away: bool) -> None:
+    assert describe(RemoteStorageError("away")).type == "runtime.checkpoint.errors.RemoteStorageError"
+    assert is_storage_away(ErrorInfo(FailureKind.USER_CODE, name, "", traceback)) == is_away
 
 
 def test_the_last_loss_is_kept_for_the_next_task_executor(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ class Driver:
         restart: RestartStrategyConfig | None = None,
         graph: JobGraph | None = None,
         restart_user_failures: bool = True,
+        streaming: RestartStrategyConfig | None = None,
     ) -> None:
         self.seconds = 0
         self.job = graph or make_graph(*links)
@@ -99,6 +100,7 @@ class Driver:
             self.at(),
             results_dir="/results",
             restart_user_failures=restart_user_failures,
+            streaming_strategy=None if streaming is None else RestartStrategy(streaming),
         )
         self.slots = 0
         self.deployed: dict[str, DeployTask] = {}
@@ -706,6 +708,55 @@ def test_a_lost_process_is_restarted_whatever_is_said_of_the_users_code() -> Non
     driver.report("a", S.RUNNING)
     driver.report("a", S.FAILED, error=ErrorInfo(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", "SIGKILL"))
     assert driver.graph.status is JobStatus.RESTARTING
+
+
+KILLED = ErrorInfo(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", "SIGKILL")
+GROWING = RestartStrategyConfig.exponential_delay(1.0, 60.0, 2.0, jitter_factor=0.0)
+
+
+def streaming_job(batch: int | None, *, is_endless: bool) -> Driver:
+    """A running job with a query that has reported a batch; it restarts once, or as often as a streaming job does."""
+    d = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(1), restart_user_failures=False, streaming=GROWING)
+    d.start()
+    d.run("a")
+    query = StreamingQuery("id", "run", "counts", batch, is_endless=is_endless)
+    d.graph.progress_reported(TaskProgress(d.attempt("a"), (), (query,)), d.at())
+    return d
+
+
+def lose(d: Driver) -> float:
+    """Lose the process of the job's task, which starts again; return the delay."""
+    restart = only(ScheduleRestart, d.report("a", S.FAILED, error=KILLED))
+    d.note(d.graph.restart_due(restart.restart_id, d.at()))
+    d.run("a")
+    return restart.delay_s
+
+
+def test_a_job_with_a_query_without_end_restarts_after_each_loss_also_under_a_successor() -> None:
+    d = streaming_job(0, is_endless=True)
+    assert [lose(d) for _ in range(4)] == [1.0, 2.0, 4.0, 8.0]
+    saved = decode(encode(d.graph.snapshot(d.at())), ExecutionGraphSnapshot)
+    successor = Driver(graph=d.job, restart=RestartStrategyConfig.fixed_delay(1), streaming=GROWING)
+    successor.seconds = d.seconds
+    successor.graph.restore(saved, successor.at())
+    successor.deployed = d.deployed
+    assert only(ScheduleRestart, successor.report("a", S.FAILED, error=KILLED)).delay_s == 16.0
+
+
+@pytest.mark.parametrize(("batch", "is_endless"), [(None, True), (7, False)])
+def test_a_job_whose_query_ends_or_has_committed_nothing_restarts_as_any_other(
+    batch: int | None, is_endless: bool
+) -> None:
+    d = streaming_job(batch, is_endless=is_endless)
+    lose(d)
+    d.report("a", S.FAILED, error=KILLED)
+    assert d.graph.status is JobStatus.FAILED
+
+
+def test_a_failure_of_the_code_of_a_streaming_job_is_not_restarted_unless_asked_for() -> None:
+    d = streaming_job(0, is_endless=True)
+    d.report("a", S.FAILED, error=USER_ERROR)
+    assert d.graph.status is JobStatus.FAILED
 
 
 def released(instructions: list[Instruction]) -> tuple[str, ...]:
