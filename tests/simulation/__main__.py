@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--seconds", type=float, default=mutants.LIMIT_S, help="CPU for each fault (default: %(default)g)"
     )
     planting.add_argument("--resume", action="store_true", help="leave out what the file of --json has already")
+    planting.add_argument("--record", action="store_true", help="keep the seeds that find faults")
     chosen = parser.parse_args(arguments)
     warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of killed processes are never awaited
     if chosen.command == "run":
@@ -71,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.json,
             resume=chosen.resume,
             limit_s=chosen.seconds,
+            writes_seeds=chosen.record,
         )
     plan = None
     if chosen.command == "replay" and chosen.faults is not None:

@@ -3,7 +3,7 @@
 `tests.simulation.planted` has the faults, of which each replaces a text of one file. For each fault some seeds run in
 children of a process that has loaded the simulator (`tests.simulation.warm`), until a check fails or the CPU is spent:
 
-1. The plans that were kept for the fault (`tests.simulation.kept`).
+1. The plans that were kept for the fault (`tests.simulation.kept`), and the seed that has found it (`SEEDS`).
 2. The plans of its workload that were kept for others. They take a tenth of the CPU of a seed.
 3. Seeds of its workload, and each fourth of another workload.
 
@@ -15,6 +15,9 @@ figures at once, so an interrupted run can be continued:
 
     python -m tests.simulation mutants --only fence-not-compared
     python -m tests.simulation mutants --minutes 60 --json out.json --resume
+
+After a change of a workload or of the product a seed may find another fault, or none. Then the search begins anew, and
+`--record` writes what it finds to `SEEDS`.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,9 @@ TO_FIND = 0.95
 """Part of the faults that has to be found."""
 
 OF_A_PLAN = " (with a kept plan)"
+OF_A_SEED = " (with a known seed)"
+SEEDS = Path(__file__).with_name("seeds.json")
+"""Workload and seed that have found a fault, by its name; without those that a kept plan finds."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class Trial:
         check: which.
         seeds: how many seeds were run.
         cpu_s: seconds of CPU.
+        workload: of the seed that has found it; empty for a plan.
+        seed: which has found it.
     """
 
     name: str
@@ -68,6 +76,8 @@ class Trial:
     check: str
     seeds: int
     cpu_s: float
+    workload: str = ""
+    seed: int = 0
 
     @property
     def is_fault(self) -> bool:
@@ -80,38 +90,62 @@ def trial(warm: Warm, planted: Planted, limit_s: float) -> Trial:
     mutant = planted.mutant
     spent_s, runs = 0.0, 0
     why = ""
-    for one in _candidates(planted, warm.workloads):
-        is_for_it = one.planted == planted.name
-        if spent_s >= limit_s and not is_for_it:
+    for one in _candidates(planted, warm.workloads, known_seeds()):
+        if spent_s >= limit_s and not one.is_for_it:
             break
         before_s = warm.measured_s
-        if planted.is_fault and not is_for_it and planted.name not in warm.reached(one.run):
+        if planted.is_fault and not one.is_for_it and planted.name not in warm.reached(one.run):
             spent_s += warm.measured_s - before_s
             continue
         ran = warm.run(planted, one.run)
         spent_s += ran.cpu_s
         runs += 1
         if ran.found:
-            check = f"{one.run.workload}: {ran.check}{OF_A_PLAN if one.planted else ''}"
-            return Trial(mutant.name, mutant.file, mutant.guard, True, check, runs, spent_s)
+            if one.run.plan is not None:
+                check = f"{one.run.workload}: {ran.check}{OF_A_PLAN}"
+                return Trial(mutant.name, mutant.file, mutant.guard, True, check, runs, spent_s)
+            check = f"{one.run.workload}: {ran.check}{OF_A_SEED if one.is_for_it else ''}"
+            return Trial(
+                mutant.name, mutant.file, mutant.guard, True, check, runs, spent_s, one.run.workload, one.run.seed
+            )
         why = ran.check or why
     return Trial(mutant.name, mutant.file, mutant.guard, False, why, runs, spent_s)
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A run that may find a fault, and the fault for which its plan was kept."""
+    """A run that may find a fault, and whether it was kept for it."""
 
     run: Run
-    planted: str = ""
+    is_for_it: bool = False
 
 
-def _candidates(planted: Planted, workloads: Sequence[str]) -> Iterator[_Candidate]:
-    """Return runs that may find a fault: plans kept for it, those kept for others, seeds; each fourth elsewhere."""
-    plans = sorted((*KEPT, *RARE), key=lambda kept: kept.planted != planted.name)
+def known_seeds() -> dict[str, tuple[str, int]]:
+    """Return workload and seed that have found a fault, by its name."""
+    return {name: (workload, seed) for name, (workload, seed) in json.loads(SEEDS.read_text()).items()}
+
+
+def record(trials: Sequence[Trial]) -> None:
+    """Write the seeds that have found faults to `SEEDS`; those of faults that were not tried stay."""
+    tried = {one.name: (one.workload, one.seed) if one.workload else None for one in trials if one.is_fault}
+    seeds = {name: seed for name, seed in {**known_seeds(), **tried}.items() if seed is not None}
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(seeds[name])}" for name in sorted(seeds))
+    SEEDS.write_text(f"{{\n{lines}\n}}\n")
+
+
+def _candidates(
+    planted: Planted, workloads: Sequence[str], known: Mapping[str, tuple[str, int]]
+) -> Iterator[_Candidate]:
+    """Return runs that may find a fault: those kept for it, plans kept for others, seeds; each fourth elsewhere."""
+    plans = [*KEPT, *RARE]
     for kept in plans:
-        if kept.planted == planted.name or kept.workload == planted.workload:
-            yield _Candidate(Run(kept.workload, kept.seed, tuple(kept.plan), kept.faults_s), kept.planted)
+        if kept.planted == planted.name:
+            yield _Candidate(Run(kept.workload, kept.seed, tuple(kept.plan), kept.faults_s), is_for_it=True)
+    if planted.name in known:
+        yield _Candidate(Run(*known[planted.name]), is_for_it=True)
+    for kept in plans:
+        if kept.planted != planted.name and kept.workload == planted.workload:
+            yield _Candidate(Run(kept.workload, kept.seed, tuple(kept.plan), kept.faults_s))
     others = [name for name in workloads if name != planted.workload]
     for seed in itertools.count():
         yield _Candidate(Run(planted.workload, seed))
@@ -217,6 +251,7 @@ def main(
     *,
     resume: bool = False,
     limit_s: float = LIMIT_S,
+    writes_seeds: bool = False,
 ) -> int:
     """Plant faults, and nothing for control; return 0 if enough faults are found, and nothing in the controls.
 
@@ -227,6 +262,7 @@ def main(
         target: file for the figures.
         resume: whether the faults that *target* has already are left out.
         limit_s: seconds of CPU for which seeds are run against one fault.
+        writes_seeds: whether `SEEDS` gets the seeds that find faults.
     """
     before = trials_of(target) if resume and target is not None else []
 
@@ -236,6 +272,8 @@ def main(
     figures = find_all([one for one in [*controls(), *catalogue()] if chosen(one)], minutes, target, before, limit_s)
     found, planted = figures["mutants_found"], figures["mutants_planted"]
     sys.stdout.write(f"{found} of {planted} are found\n")
+    if writes_seeds:
+        record([Trial(**one) for one in figures["trials"]])
     if figures["mutants_false_alarms"]:
         sys.stdout.write(f"{figures['mutants_false_alarms']} controls without a fault fail\n")
     return 0 if not figures["mutants_false_alarms"] and found >= TO_FIND * planted else 1

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from tests.simulation import mutants
 from tests.simulation.__main__ import how_to_replay
 from tests.simulation.checks import Leaders, Once, Register
 from tests.simulation.faults import COMMON_KINDS, Fault, FaultPlan, add_kinds
@@ -17,7 +21,9 @@ from tests.simulation.mutants import ROOT as SOURCES
 from tests.simulation.mutants import Trial, find_all, in_turns, summary, trials_of
 from tests.simulation.planted import Planted, catalogue, controls
 from tests.simulation.shrink import as_pytest_function, least
+from tests.simulation.warm import Ran, Run, Warm
 from tests.simulation.with_fault import plant
+from tests.simulation.workloads import WORKLOADS
 from tests.simulation.world import Failure, Outcome
 
 
@@ -191,6 +197,40 @@ def test_each_kept_plan_belongs_to_a_planted_fault_of_its_workload() -> None:
     for kept in (*KEPT, *RARE):
         assert workloads[kept.planted] == kept.workload
     assert len({kept.planted for kept in (*KEPT, *RARE)}) == len((*KEPT, *RARE))
+
+
+def test_a_known_seed_belongs_to_a_planted_fault() -> None:
+    names = {planted.name for planted in catalogue()}
+    planned = {kept.planted for kept in (*KEPT, *RARE)}
+    for name, (workload, seed) in mutants.known_seeds().items():
+        assert name in names - planned
+        assert workload in WORKLOADS
+        assert seed >= 0
+
+
+def test_seeds_that_have_found_faults_are_recorded_and_those_that_no_more_do_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutants, "SEEDS", tmp_path / "seeds.json")
+    (tmp_path / "seeds.json").write_text('{"lost": ["ha", 1], "not-tried": ["ha", 2]}')
+    found = [replace(tried("by-a-seed"), workload="blobs", seed=7), tried("by-a-plan"), tried("lost", found=False)]
+    mutants.record([*found, replace(tried(controls()[0].name), workload="ha", seed=3)])
+    assert mutants.known_seeds() == {"by-a-seed": ("blobs", 7), "not-tried": ("ha", 2)}
+
+
+def test_a_known_seed_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = next(one for one in catalogue() if one.name not in {kept.planted for kept in (*KEPT, *RARE)})
+    monkeypatch.setattr(mutants, "known_seeds", lambda: {planted.name: ("blobs", 7)})
+    runs: list[Run] = []
+
+    def run(_planted: Planted, run: Run) -> Ran:
+        runs.append(run)
+        return Ran("a check", found=True, cpu_s=1.0)
+
+    warm = SimpleNamespace(workloads=list(WORKLOADS), measured_s=0.0, run=run)
+    found = mutants.trial(cast(Warm, warm), planted, 10.0)
+    assert runs == [Run("blobs", 7)]
+    assert (found.workload, found.seed, found.check) == ("blobs", 7, "blobs: a check (with a known seed)")
 
 
 def test_a_fault_in_what_is_imported_already_is_refused() -> None:
