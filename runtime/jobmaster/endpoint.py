@@ -28,7 +28,7 @@ from blob.errors import BlobError
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
-from conf.options import HeartbeatOptions, JobOptions, QueueOptions, RestartStrategyOptions
+from conf.options import HeartbeatOptions, JobOptions, QueueOptions
 from runtime.alarm import Alarm
 from runtime.checkpoint.errors import CheckpointError
 from runtime.environment.context import ComponentContext
@@ -61,11 +61,7 @@ from runtime.jobmaster.journal import ExecutionJournal
 from runtime.jobmaster.metrics import job_metrics
 from runtime.jobmaster.rescale_history import RescaleHistory
 from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
-from runtime.jobmaster.restart_strategy import (
-    RestartStrategy,
-    default_restart_strategy,
-    streaming_restart_strategy,
-)
+from runtime.jobmaster.restart_strategy import restart_strategies
 from runtime.jobmaster.slot_pool import (
     AskForSlot,
     ReturnSlot,
@@ -212,8 +208,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             _, saved = await asyncio.gather(store.sweep(term), self._saved_execution())
         self._job = job = decode_job_graph(encoded)
         configuration = self._configuration_of(job)
-        has_strategy = job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE)
-        strategy = job.restart_strategy or default_restart_strategy(configuration)
+        strategy, streaming_strategy = restart_strategies(job.restart_strategy, configuration)
         self._pool = self._new_pool()
         self._resumes = saved is not None
         self._journal = ExecutionJournal(self, store, self._job_id, term, self._encoded_execution)
@@ -224,12 +219,10 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._traces = JobTraces(self, trace, job, senders_of(self._configuration), self._traced)
         self._graph = ExecutionGraph(
             job,
-            RestartStrategy(strategy),
+            strategy,
             current_instant(),
             results_dir=str(self._results_dir),
-            # The same code on the same data fails again: it is only restarted if the user has configured that.
-            restart_user_failures=has_strategy,
-            streaming_strategy=None if has_strategy else RestartStrategy(streaming_restart_strategy(configuration)),
+            streaming_strategy=streaming_strategy,
             trace=trace,
         )
         self._checkpoints = JobCheckpoints(

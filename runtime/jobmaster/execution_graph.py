@@ -163,9 +163,8 @@ class ExecutionGraph:
         restart_strategy: unused before, for this job only.
         at: now.
         results_dir: directory under which blocking results of this job are materialised.
-        restart_user_failures: whether tasks restart after an exception of the job's own code, too.
-        streaming_strategy: takes the place of the other one when a query without end has committed a batch; None: the
-            other one stays.
+        streaming_strategy: takes the place of the other one when a query without end has committed a batch. None: the
+            user has chosen the other one, which then holds for exceptions of the job's own code too.
         new_attempt_id: returns new ids.
         new_request_id: returns new ids.
         new_restart_id: returns new ids.
@@ -179,7 +178,6 @@ class ExecutionGraph:
         at: Instant,
         *,
         results_dir: str,
-        restart_user_failures: bool = True,
         streaming_strategy: RestartStrategy | None = None,
         new_attempt_id: Callable[[], ExecutionAttemptID] = ExecutionAttemptID.random,
         new_request_id: Callable[[], SlotRequestID] = SlotRequestID.random,
@@ -190,7 +188,6 @@ class ExecutionGraph:
         self._strategy = restart_strategy
         self._results_dir = results_dir
         self._job = JobInformation.of(graph)
-        self._restart_user_failures = restart_user_failures
         self._streaming_strategy = streaming_strategy
         self._is_streaming = False
         self._new_attempt_id = new_attempt_id
@@ -706,7 +703,8 @@ class ExecutionGraph:
 
     def _strategy_allows_restart(self, cause: ErrorInfo, at: Instant) -> bool:
         self._strategy.notify_failure(at.monotonic_s)
-        wanted = self._restart_user_failures or cause.kind is not FailureKind.USER_CODE
+        # The same code on the same data fails again: it is only restarted if the user has chosen that.
+        wanted = self._streaming_strategy is None or cause.kind is not FailureKind.USER_CODE
         return cause.kind.is_recoverable and wanted and self._strategy.can_restart(at.monotonic_s)
 
     def _begin_to_fail(self, error: ErrorInfo, at: Instant) -> list[Instruction]:

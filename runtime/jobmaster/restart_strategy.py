@@ -18,7 +18,7 @@ __all__ = [
     "RestartStrategyKind",
     "RestartStrategyState",
     "default_restart_strategy",
-    "streaming_restart_strategy",
+    "restart_strategies",
 ]
 
 
@@ -131,6 +131,25 @@ class RestartStrategy:
             self._backoff, self._delay = state.backoff_s, state.delay_s
 
 
+def restart_strategies(
+    own: RestartStrategyConfig | None, configuration: Configuration
+) -> tuple[RestartStrategy, RestartStrategy | None]:
+    """Return the strategy of a job, and the one that takes its place once the job streams.
+
+    The second one is None if a user has chosen the first. Else it is exponential-delay, as Flink's for jobs with
+    checkpoints.
+
+    Args:
+        own: what the job has chosen; None for nothing.
+        configuration: of the cluster, with the job's settings.
+    """
+    if own is not None:
+        return RestartStrategy(own), None
+    strategy = RestartStrategy(default_restart_strategy(configuration))
+    is_chosen = configuration.is_set(Options.TYPE)
+    return strategy, None if is_chosen else RestartStrategy(_exponential_delay(configuration))
+
+
 def default_restart_strategy(configuration: Configuration) -> RestartStrategyConfig:
     """Return the cluster's ``restart-strategy.*`` as the configuration of one job."""
     match configuration.get(Options.TYPE):
@@ -147,14 +166,10 @@ def default_restart_strategy(configuration: Configuration) -> RestartStrategyCon
                 configuration.get(Options.FAILURE_RATE_DELAY),
             )
         case RestartStrategyType.EXPONENTIAL_DELAY:
-            return streaming_restart_strategy(configuration)
+            return _exponential_delay(configuration)
 
 
-def streaming_restart_strategy(configuration: Configuration) -> RestartStrategyConfig:
-    """Return the strategy of a job with a query without end, if neither the job nor the cluster sets one.
-
-    It is the cluster's ``restart-strategy.exponential-delay.*``, as for Flink's jobs with checkpoints.
-    """
+def _exponential_delay(configuration: Configuration) -> RestartStrategyConfig:
     return RestartStrategyConfig.exponential_delay(
         configuration.get(Options.EXPONENTIAL_INITIAL_BACKOFF),
         configuration.get(Options.EXPONENTIAL_MAX_BACKOFF),

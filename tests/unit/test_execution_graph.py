@@ -66,6 +66,8 @@ NAMES = {vid(name): name for name in "abcd"}
 T = TypeVar("T")
 E = TypeVar("E")
 S = ExecutionState
+KILLED = ErrorInfo(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", "SIGKILL")
+GROWING = RestartStrategyConfig.exponential_delay(1.0, 60.0, 2.0, jitter_factor=0.0)
 USER_ERROR = ErrorInfo(FailureKind.USER_CODE, "ZeroDivisionError", "division by zero", "Traceback ...")
 
 
@@ -88,7 +90,6 @@ class Driver:
         *links: str,
         restart: RestartStrategyConfig | None = None,
         graph: JobGraph | None = None,
-        restart_user_failures: bool = True,
         streaming: RestartStrategyConfig | None = None,
     ) -> None:
         self.seconds = 0
@@ -99,7 +100,6 @@ class Driver:
             strategy,
             self.at(),
             results_dir="/results",
-            restart_user_failures=restart_user_failures,
             streaming_strategy=None if streaming is None else RestartStrategy(streaming),
         )
         self.slots = 0
@@ -693,7 +693,7 @@ def test_everything_that_travels_arrives_as_it_left(travel: Callable[[Any, type[
 
 
 def test_an_exception_of_the_users_code_is_not_restarted_unless_asked_for() -> None:
-    driver = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(3), restart_user_failures=False)
+    driver = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(3), streaming=GROWING)
     driver.start()
     driver.assign("a")
     driver.report("a", S.RUNNING)
@@ -702,7 +702,7 @@ def test_an_exception_of_the_users_code_is_not_restarted_unless_asked_for() -> N
 
 
 def test_a_lost_process_is_restarted_whatever_is_said_of_the_users_code() -> None:
-    driver = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(3), restart_user_failures=False)
+    driver = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(3), streaming=GROWING)
     driver.start()
     driver.assign("a")
     driver.report("a", S.RUNNING)
@@ -710,13 +710,9 @@ def test_a_lost_process_is_restarted_whatever_is_said_of_the_users_code() -> Non
     assert driver.graph.status is JobStatus.RESTARTING
 
 
-KILLED = ErrorInfo(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", "SIGKILL")
-GROWING = RestartStrategyConfig.exponential_delay(1.0, 60.0, 2.0, jitter_factor=0.0)
-
-
 def streaming_job(batch: int | None, *, is_endless: bool) -> Driver:
     """A running job with a query that has reported a batch; it restarts once, or as often as a streaming job does."""
-    d = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(1), restart_user_failures=False, streaming=GROWING)
+    d = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(1), streaming=GROWING)
     d.start()
     d.run("a")
     query = StreamingQuery("id", "run", "counts", batch, is_endless=is_endless)
@@ -814,7 +810,7 @@ def with_retries(*links: str, **retries: int) -> JobGraph:
 
 
 def test_a_vertexs_own_retries_come_before_the_restart_strategy() -> None:
-    d = Driver(graph=with_retries("a-b", "b=c", b=2), restart_user_failures=False)
+    d = Driver(graph=with_retries("a-b", "b=c", b=2), streaming=GROWING)
     d.start()
     for _ in range(2):
         d.run("a -> b")

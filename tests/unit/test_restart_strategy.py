@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig
+from conf.configuration import Configuration
+from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig, restart_strategies
 
 
 def test_none_never_restarts() -> None:
@@ -90,3 +91,21 @@ def test_a_successor_remembers_what_its_predecessor_counted(config: RestartStrat
         assert one.can_restart(now) == other.can_restart(now + 1000.0)
         assert one.delay == other.delay
         assert one.description == other.description
+
+
+@pytest.mark.parametrize(
+    ("own", "settings", "first", "streaming"),
+    [
+        (None, {}, "fixed-delay", "exponential-delay"),
+        (None, {"restart-strategy.type": "fixed-delay"}, "fixed-delay", None),
+        (None, {"restart-strategy": "none"}, "none", None),
+        (RestartStrategyConfig.failure_rate(), {}, "failure-rate", None),
+    ],
+)
+def test_a_streaming_job_has_a_strategy_of_its_own_where_nobody_has_chosen_one(
+    own: RestartStrategyConfig | None, settings: dict[str, str], first: str, streaming: str | None
+) -> None:
+    strategy, later = restart_strategies(own, Configuration.from_dict(settings))
+    assert strategy.description.startswith(f"restart strategy {first}")
+    assert (later is None) == (streaming is None)
+    assert later is None or later.description.startswith(f"restart strategy {streaming}")
