@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Unit tests sync thousands of small files: to memory, where that has a gigabyte to spare.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 1000000 2>/dev/null && echo TMPDIR=/dev/shm)
 
-.PHONY: env demo test long simulation check static archive format bench dist docs pictures clean
+.PHONY: env demo test long simulation check quick static archive format bench dist docs pictures clean
 
 env: $(STAMP)
 
@@ -39,8 +39,12 @@ long: SEED := $(or $(SEED),$(shell shuf --input-range 1-999999 --head-count 1))
 long: env archive
 	UNDERSTUDY_SEED=$(SEED) $(BIN)/python -m pytest --numprocesses auto --dist loadfile --shuffle $(SEED) -m slow tests
 
-check: static
-	$(IN_MEMORY) $(BIN)/python -m pytest --numprocesses auto -m 'not slow and not exhaustive' tests/unit
+check: env
+	$(MAKE) --no-print-directory --jobs 2 --output-sync static quick
+
+# The unit tests without those that take long.
+quick: env
+	$(IN_MEMORY) $(BIN)/python -m pytest --numprocesses auto --quick tests/unit
 
 static: env
 	$(BIN)/ruff format --check .

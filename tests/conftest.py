@@ -110,6 +110,7 @@ def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the suite's own options."""
     parser.addoption("--record-durations", action="store_true", help="write tests/durations.json, of a parallel run")
+    parser.addoption("--quick", action="store_true", help="leave out the unit tests that took long when last recorded")
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in an order of chance, by its seed")
 
 
@@ -144,6 +145,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         distribution.shuffle(items, seed)
     elif "PYTEST_XDIST_WORKER" in os.environ:
         distribution.sort(items)
+    if config.getoption("--quick"):
+        items[:], slower = distribution.quick(items)
+        config.hook.pytest_deselected(items=slower)
     if wants_long_forms(config):
         return
     for item in items:

@@ -2,6 +2,8 @@
 
 The tests of a file run in one process, in their order, so that they share its clusters. Where most tests of a file
 start a cluster of their own, each of them runs wherever there is room. What takes longest is begun first.
+
+``--quick`` leaves out the unit tests that took long in the run that was recorded last.
 """
 
 from __future__ import annotations
@@ -17,13 +19,20 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 DURATIONS = Path(__file__).with_name("durations.json")
-"""Seconds by group; ``--record-durations`` writes it. A group that is not in it is taken for one of half a minute."""
+"""Seconds by group, and by function for unit tests that are not quick; ``--record-durations`` writes it.
+
+A group that is not in it is taken for one of half a minute, a unit test for a quick one.
+"""
 
 MEMORY_PER_PROCESS = 5 << 30
 """What one process needs at most, in bytes: the cluster that its tests share, and two of a test's own."""
 
 EACH_ALONE = ("tests/faults/test_kills.py", "tests/faults/test_masters.py", "tests/integration/test_job_logs.py")
 _UNKNOWN_S = 30
+
+UNIT = "tests/unit/"
+QUICK_S = 0.2
+"""Most seconds of a quick unit test, with all its parameters."""
 
 
 class GroupScheduling(LoadScopeScheduling):
@@ -65,15 +74,34 @@ def shuffle(items: list[pytest.Item], seed: int) -> None:
     items.sort(key=lambda item: place[group_of(item.nodeid)])
 
 
+def quick(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return the tests without those that are known to take long, and those."""
+    known = _durations()
+    parts: tuple[list[pytest.Item], list[pytest.Item]] = [], []
+    for item in items:
+        parts[function_of(item.nodeid) in known].append(item)
+    return parts
+
+
+def function_of(node_id: str) -> str:
+    """Return the name of a test without its parameters."""
+    return node_id.split("[")[0]
+
+
 def record(reports: Iterable[pytest.TestReport]) -> None:
-    """Write how long each group took, in whole seconds; groups that did not run keep their figures."""
+    """Write how long each group or unit test took; what did not run keeps its figure."""
     took: dict[str, float] = {}
     for report in reports:
-        group = group_of(report.nodeid)
-        took[group] = took.get(group, 0.0) + report.duration
-    known = _durations() | {group: round(seconds) for group, seconds in took.items()}
+        name = function_of(report.nodeid) if report.nodeid.startswith(UNIT) else group_of(report.nodeid)
+        took[name] = took.get(name, 0.0) + report.duration
+    known = {name: seconds for name, seconds in _durations().items() if name not in took}
+    for name, seconds in took.items():
+        if not name.startswith(UNIT):
+            known[name] = round(seconds)
+        elif seconds > QUICK_S:
+            known[name] = round(seconds, 1)
     DURATIONS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
 
-def _durations() -> dict[str, int]:
+def _durations() -> dict[str, float]:
     return dict(json.loads(DURATIONS.read_text()))

@@ -571,7 +571,7 @@ class Checkpoints(RuleBasedStateMachine):
 
 
 Checkpoints.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-TestCheckpoints = pytest.mark.exhaustive(Checkpoints.TestCase)
+TestCheckpoints = Checkpoints.TestCase
 
 
 def test_requests_that_wait_at_the_end_of_the_job_and_later_ones_fail() -> None:

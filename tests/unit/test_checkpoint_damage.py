@@ -22,8 +22,6 @@ from runtime.checkpoint.stored_snapshot import check_snapshot
 from tests.damage import DAMAGES, damaged_files, found_in_live, found_in_snapshot
 from tests.streaming_files import PROVIDERS, StreamingFiles, start, write
 
-pytestmark = pytest.mark.exhaustive
-
 BATCHES = {"hdfs": 3, "rocksdb": 3, "changelog": 11, "unique": 3}
 """Of one so many that its logs are compacted."""
 

@@ -21,8 +21,6 @@ from runtime.checkpoint.metadata_log import IncompleteError, chain, read_offsets
 from runtime.checkpoint.state_layout import files_of_version
 from tests.streaming_files import PROVIDERS, StreamingFiles, start, write
 
-pytestmark = pytest.mark.exhaustive
-
 JOIN = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 
 

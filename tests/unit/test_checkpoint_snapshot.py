@@ -30,8 +30,6 @@ from runtime.checkpoint.snapshot import (
 from runtime.protocol.query_snapshot import QuerySnapshot
 from tests.streaming_files import PROVIDERS, StreamingFiles, rows, start, write
 
-pytestmark = pytest.mark.exhaustive
-
 JOIN = ("left-keyToNumValues", "right-keyToNumValues")
 
 

@@ -47,7 +47,6 @@ part.rename(part.with_name("began"))
 """
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["note", "kill", "fail"])
 def test_a_process_begins_only_when_it_is_noted(tmp_path: Path, how: str) -> None:
     (tmp_path / "noted.py").write_text(NOTED)

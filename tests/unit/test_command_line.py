@@ -78,7 +78,6 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +44,27 @@ def test_what_is_recorded_is_there() -> None:
     recorded = json.loads(distribution.DURATIONS.read_text())
     files = {group.split("::")[0] for group in [*recorded, *distribution.EACH_ALONE]}
     assert [file for file in files if not (ROOT / file).is_file()] == []
+    tests = [name.split("::")[:2] for name in recorded if name.startswith(distribution.UNIT)]
+    assert [test for file, test in tests if test not in (ROOT / file).read_text()] == []
+
+
+def test_quick_leaves_out_what_took_long_with_all_its_parameters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(distribution, "DURATIONS", tmp_path / "durations.json")
+    distribution.DURATIONS.write_text('{"tests/unit/test_a.py::now_quick": 9.0, "tests/unit/test_a.py::not_run": 9.0}')
+    took = {"long[a]": 0.15, "long[b]": 0.15, "now_quick": 0.1, "quick[x::y]": 0.19}
+    reports = [SimpleNamespace(nodeid=f"tests/unit/test_a.py::{name}", duration=took[name]) for name in took]
+    others = [SimpleNamespace(nodeid=f"tests/contract/test_a.py::{name}", duration=0.7) for name in "xy"]
+    distribution.record([*reports, *others])  # type: ignore[list-item]
+    assert json.loads(distribution.DURATIONS.read_text()) == {
+        "tests/contract/test_a.py": 1,
+        "tests/unit/test_a.py::long": 0.3,
+        "tests/unit/test_a.py::not_run": 9.0,
+    }
+    quick, slower = distribution.quick(reports)  # type: ignore[arg-type]
+    assert [item.nodeid.partition("::")[2] for item in quick] == ["now_quick", "quick[x::y]"]
+    assert [item.nodeid.partition("::")[2] for item in slower] == ["long[a]", "long[b]"]
 
 
 def test_memory_bounds_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -42,8 +41,6 @@ from runtime.protocol.descriptor import ExecutionReport, TaskDeploymentDescripto
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant, JobStatus
 from tests.unit.test_execution_graph import blocking_inputs
 from tests.unit.test_jobgraph import make_graph
-
-pytestmark = pytest.mark.exhaustive
 
 EXECUTORS = ["tm-1", "tm-2", "tm-3"]
 

@@ -14,8 +14,6 @@ from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.table import main as table
 from tests.named_tests import is_test
 
-pytestmark = pytest.mark.exhaustive
-
 REPORT = """<testsuites><testsuite name="pytest">
 <testcase name="a"/><testcase name="b"><skipped message="no"/></testcase>{}</testsuite></testsuites>"""
 

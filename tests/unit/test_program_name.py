@@ -51,7 +51,6 @@ def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, "".join(shown)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_message_that_names_a_command_says_of_which_program(package: str) -> None:
     found = [

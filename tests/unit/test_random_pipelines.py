@@ -25,8 +25,6 @@ from runtime.jobgraph.svg import Box, explain_svg, picture_of
 from runtime.jobgraph.topology import chains
 from runtime.jobgraph.validation import validate
 
-pytestmark = pytest.mark.exhaustive
-
 CURRENT = newest_version(Format.JOB_GRAPH)
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -101,7 +101,6 @@ def test_what_the_manifest_says(files: StreamingFiles, savepoint: Savepoint) -> 
     assert stat.S_IMODE(Path(savepoint.path).stat().st_mode) == 0o700
 
 
-@pytest.mark.exhaustive
 def test_every_damage_is_found(savepoint: Savepoint) -> None:
     root = Path(savepoint.path)
     for name in sorted(list_files(root)):

@@ -29,8 +29,6 @@ from tests.simulation.patches import installed
 from tests.simulation.splice import Splice
 from tests.simulation.world import World
 
-pytestmark = pytest.mark.exhaustive
-
 ORPHAN_AGE, TRANSIENT_TTL = 30 * SECOND, 15 * SECOND
 CAPACITY = 1000
 

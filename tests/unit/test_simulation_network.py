@@ -19,8 +19,6 @@ from tests.simulation.kernel import Kernel, SimHost
 from tests.simulation.network import WINDOW, Network
 from tests.simulation.patches import installed
 
-pytestmark = pytest.mark.exhaustive
-
 SECRET = b"s" * 32
 
 

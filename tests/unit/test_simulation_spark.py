@@ -17,8 +17,6 @@ from runtime.checkpoint.task_restore import is_load_failure
 from tests.simulation.disk import ROOT, Disk, Files, Loss, installed
 from tests.simulation.spark import QueryFailed, QueryPlan, RowSource, StreamExecution, delete, read_sink, wrong_rows
 
-pytestmark = pytest.mark.exhaustive
-
 DATA = Path(ROOT, "data")
 CHECKPOINTS = DATA / "checkpoints"
 PLAN = QueryPlan("counts", f"{DATA}/live/counts", f"{DATA}/out")

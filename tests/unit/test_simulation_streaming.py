@@ -6,13 +6,9 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from tests.simulation.mutants import OF_A_PLAN, ROOT, try_each
 from tests.simulation.planted import catalogue
 from tests.waiting import PATIENCE_S
-
-pytestmark = pytest.mark.exhaustive
 
 FOUND = {
     "log-of-the-sink-not-restored": "rows exactly once",
