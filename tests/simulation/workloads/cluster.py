@@ -2,8 +2,9 @@
 
 Real are the Dispatchers, ResourceManagers with their SlotManagers, JobMasters with journals, TaskExecutors with slot
 and task tables, elections, stores, heartbeats, the archive, the RPC layer, and the client of the REST endpoint
-(`ClusterBackend`). Modelled are the guardian that starts JobMasters (`Guardian`), the control of the BlobServer, and
-what is below `runtime.spark`: a driver process, and tasks that run for a while and may fail (`ModelTask`).
+(`ClusterBackend`). A stranger makes calls that each receiver has to refuse. Modelled are the guardian that starts
+JobMasters (`Guardian`), the control of the BlobServer, and what is below `runtime.spark`: a driver process, and tasks
+that run for a while and may fail (`ModelTask`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from actors.receptionist import Listing, Receptionist, receptionist_of
 from actors.rpc.config import RpcConfig
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.fencing import Fence, Fences, Leadership
-from actors.rpc.gateway import FencingToken, rpc, rpc_sync
+from actors.rpc.gateway import Ask, FencingToken, rpc, rpc_sync
 from actors.rpc.service import RpcService
 from actors.service_system import start_actor_system
 from blob.gateway import NAME as BLOB_SERVER
@@ -61,6 +62,7 @@ from runtime.leadership import LeaderEndpoint
 from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.descriptor import ExecutionReport, TaskExecutionState, TaskProgress
 from runtime.protocol.diagnostics import TaskManagerMetrics
+from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.errors import (
     GatewayError,
     JobAlreadyTerminatedError,
@@ -69,8 +71,11 @@ from runtime.protocol.errors import (
     JobSubmissionError,
 )
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.protocol.job_master import JobMasterGateway
 from runtime.protocol.master import MasterGateway, WorkerProcess
 from runtime.protocol.messages import ClusterStatus
+from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.resourcemanager.endpoint import ResourceManager
 from runtime.rest.backend import ClusterBackend
 from runtime.spark.driver.api import DriverInfo
@@ -93,6 +98,10 @@ SLOTS = 2
 SHARED = Path(ROOT) / "shared"
 LOCAL = Path(ROOT) / "local"
 USERS = "", "ada", "bob"
+STRANGER_S = 6.0
+"""When the stranger begins, in virtual seconds."""
+NO_TOKEN = FencingToken(1, "stranger")
+NO_LEADER = Fence(None, lambda: Leadership("stranger", 1, "stranger"), lambda error: None)
 METRICS = TaskManagerMetrics(60_000_000, 1.5, 12, 40, 900_000_000, 20.0, 0)
 
 
@@ -421,6 +430,7 @@ class Cluster:
     """See the module."""
 
     name: ClassVar[str] = "cluster"
+    has_stranger: ClassVar[bool] = True
     faults_s: float = 60.0
     calm_s: float = 60.0
 
@@ -550,6 +560,8 @@ class Cluster:
             self._start_worker(host, f"taskmanager-{number}")
         for number in (1, 2):
             self._start(hosts[4], f"client{number}", partial(self._client, f"client{number}"))
+        if self.has_stranger:
+            world.kernel.after(STRANGER_S, self._start, hosts[4], "client-stranger", self._stranger)
 
     def _start(self, host: SimHost, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def run() -> None:
@@ -842,6 +854,44 @@ class Cluster:
     def _shown(self, job_id: JobID, status: JobStatus, asked: int) -> None:
         self._asked = asked
         self.seen(job_id, status)
+
+    # ------------------------------------------------------------------ a stranger
+
+    async def _stranger(self) -> None:
+        service, _ = await self._service()
+        calling = asyncio.create_task(self._call_as_stranger(service, random.Random()), name="strange calls")
+        await self._stopped()
+        calling.cancel()
+        await asyncio.wait([calling])
+        await service.close()
+
+    async def _call_as_stranger(self, service: RpcService, rng: random.Random) -> None:
+        """Make calls without the leadership that they take, or to none that there is."""
+        while True:
+            await asyncio.sleep(rng.random() * 2.0)
+            leaders = [endpoint for endpoint, process in self.endpoints.items() if process.alive]
+            target = rng.choice([*leaders, *self.executors.values()])
+            try:
+                answer = await self._strange_call(service, target, rng)
+            except FencingError:
+                self.world.count("refused strangers")
+            except ActorError as error:
+                self.world.kernel.trace("no answer", type(error).__name__)
+            else:
+                self.world.fail("a stranger is refused", f"{target.path} answers {answer!r}")
+
+    @staticmethod
+    def _strange_call(service: RpcService, target: RpcEndpoint, rng: random.Random) -> Ask[Any]:
+        address = target.address
+        if isinstance(target, TaskExecutor):
+            fence = rng.choice((None, NO_LEADER))
+            return service.gateway(address, TaskExecutorGateway, fence).heartbeat_from_resource_manager()
+        token = rng.choice((None, NO_TOKEN))
+        if isinstance(target, Dispatcher):
+            return service.gateway(address, DispatcherGateway, token).list_jobs()
+        if isinstance(target, ResourceManager):
+            return service.gateway(address, ResourceManagerGateway, token).request_resource_overview()
+        return service.gateway(address, JobMasterGateway, token).request_job()
 
     # ------------------------------------------------------------------ faults
 

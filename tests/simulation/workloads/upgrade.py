@@ -85,6 +85,7 @@ class Upgrade(Cluster):
     """See the module."""
 
     name: ClassVar[str] = "upgrade"
+    has_stranger: ClassVar[bool] = False
     faults_s: float = 50.0
 
     def __init__(self, world: World) -> None:
