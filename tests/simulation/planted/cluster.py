@@ -9,7 +9,6 @@ FROM_CATALOGUE = (
     "fence-forgets-the-highest",
     "fence-of-another-component",
     "fence-of-nobody",
-    "token-of-a-standby",
     "token-of-another-leadership",
     "order-of-a-former-leader-carried-out",
     "call-served-after-the-lease",
