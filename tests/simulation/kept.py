@@ -182,7 +182,21 @@ _RETURNED = (
 )
 """Two hosts return to the former release after the level was raised."""
 
+_LEADERS = ("master1-dispatcher", "master2-dispatcher", "master1-resourcemanager", "master2-resourcemanager")
+
 RARE: tuple[Kept, ...] = (
+    Kept(
+        "Leaders that stood still beyond their lease go on sending when they run again.",
+        "act-after-the-lease",
+        "cluster",
+        0,
+        (
+            *(Fault(9.0, "freeze", (leader, 4.0)) for leader in _LEADERS),
+            *(Fault(18.0, "freeze", (leader, 6.0)) for leader in _LEADERS),
+        ),
+        28.0,
+        "only leaders send",
+    ),
     Kept(
         "A master of the former release serves although the level of the cluster was raised.",
         "unsupported-level-taken",
