@@ -11,6 +11,7 @@ import hmac
 import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from runtime.users.identities import CLUSTER, Principal, looks_like_a_token
@@ -175,6 +176,7 @@ def changes_state(method: str, path: str) -> bool:
     return method not in SAFE_METHODS or path.rstrip("/").rpartition("/")[2] in CHANGES_BY_GET
 
 
+@lru_cache(maxsize=64)  # the clients of an endpoint use few names
 def _authority(scheme: bytes, text: bytes) -> tuple[bytes, int] | None:
     """Return host (in lower case) and port of ``host[:port]``, by default the scheme's port; None for other texts."""
     found = _AUTHORITY.fullmatch(text.lower())

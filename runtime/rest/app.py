@@ -31,7 +31,7 @@ from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, now_ms, openap
 from runtime.users.audit import AuditLog, Flood
 from runtime.users.identities import Principal
 from runtime.users.login import LoginOffer
-from runtime.users.roles import may
+from runtime.users.roles import Rule, may
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,10 @@ _JSON_HEADERS = [(b"content-type", b"application/json"), *SAFETY]
 Encoded = Callable[[Rest], Awaitable[bytes]]
 
 # The most frequent requests are answered without a Request, a Response and a search through the routes.
-_SHORT_CUTS: dict[str, Encoded] = {"/jobs/overview": jobs.encoded_overview, "/overview": cluster.encoded_overview}
+_SHORT_CUTS: Mapping[str, Encoded] = {
+    "/jobs/overview": jobs.encoded_overview,
+    "/overview": cluster.encoded_overview,
+}
 
 _MEDIA = {
     ".html": "text/html; charset=utf-8",
@@ -153,6 +156,11 @@ class RestApplication:
         self._audit = audit
         self._flood = Flood()
         self._page = StaticFiles()
+        self._short_cuts: Mapping[str, tuple[Encoded, Rule]] = {
+            prefix + path: (encoded, rule_of_route("GET", path))
+            for path, encoded in _SHORT_CUTS.items()
+            for prefix in ("", PREFIX)
+        }
         self._offer = None if offer is None else to_json(offer.to_json())
         own = RestRoute("GET", "/openapi.json", "This document", result={"openapi": str, "paths": dict})
         self.routes = (*(ROUTES if routes is None else routes), replace(own, handler=self._openapi))
@@ -178,13 +186,20 @@ class RestApplication:
             # As the page's files: the same for everyone, public, and the only answer that a log-in can begin with.
             await Response(self._offer, headers=_OFFER_HEADERS, media_type=JSON)(scope, receive, send)
             return
-        audited = Audited.of(scope)
         page_login = self._page_login
+        if page_login is None or not page_login.serves(scope["method"], scope["path"]):
+            page_login = None
+        verdict = await self._identify(scope) if page_login is None else page_login
+        short_cut = self._short_cuts.get(scope["path"]) if scope["method"] == "GET" else None
+        if short_cut is not None and isinstance(verdict, Principal) and may(verdict, short_cut[1]):
+            await self._answer_shortly(short_cut[0], scope, send)  # the audit log has no line of a granted GET
+            return
+        audited = Audited.of(scope)
         try:
-            if page_login is not None and page_login.serves(scope["method"], scope["path"]):
-                await self._log_in(page_login, scope, receive, audited.watching(send), audited)
+            if isinstance(verdict, PageLogin):
+                await self._log_in(verdict, scope, receive, audited.watching(send), audited)
             else:
-                await self._answer(scope, receive, audited.watching(send), audited)
+                await self._answer(verdict, scope, receive, audited.watching(send), audited)
         finally:
             self._record(audited)
 
@@ -212,9 +227,19 @@ class RestApplication:
             return Refusal(503, "too many connections at present (rest.server.max-connections); try again")
         return verdict
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, audited: Audited) -> None:
+    async def _answer_shortly(self, encoded: Encoded, scope: Scope, send: Send) -> None:
+        try:
+            body = await encoded(self._rest)
+        except Exception as error:  # the client gets one line, and the log the rest
+            await self._tell(send, error, scope["method"], scope["path"])
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": [*_JSON_HEADERS, _length(body)]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(
+        self, verdict: Principal | Refusal, scope: Scope, receive: Receive, send: Send, audited: Audited
+    ) -> None:
         path, method = scope["path"], scope["method"]
-        verdict = await self._identify(scope)
         if isinstance(verdict, Refusal):
             audited.reason = verdict.detail or verdict.message
             await _send_error(send, verdict.status, verdict.message, close=True)
@@ -232,12 +257,6 @@ class RestApplication:
             await send(message)
 
         try:
-            short_cut = _SHORT_CUTS.get(path) if method == "GET" else None
-            if short_cut is not None and may(verdict, rule_of_route("GET", path)):
-                body = await short_cut(self._rest)
-                await send({"type": "http.response.start", "status": 200, "headers": [*_JSON_HEADERS, _length(body)]})
-                await send({"type": "http.response.body", "body": body})
-                return
             inner = {**scope, "path": path, PRINCIPAL: verdict, AUDITED: audited}
             await self._router(inner, _bounded(receive, self._max_content), watch)
         except ClientDisconnect:
