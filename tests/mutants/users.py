@@ -98,7 +98,7 @@ MUTANTS = (
         "short-cut-unchecked",
         "The table decides the most frequent requests too.",
         _APP,
-        ' and may(verdict, short_cut[1]):',
+        " and may(verdict, short_cut[1]):",
         ":",
         ("unit/test_rest_roles.py::test_the_short_cut_is_under_the_table_too",),
     ),
