@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.rpc.codec import from_plain, to_plain
-from conf.files import make_private, write_private
+from conf.files import make_private, private_file, write_private
 from runtime.application.state import ApplicationResult
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID
@@ -92,7 +92,7 @@ class ApplicationFiles:
         make_private(self._root, durable=True)
         self.work.mkdir(mode=0o700)
         if packed is not None:
-            shutil.copyfile(packed, self.packed)
+            _copy_durably(packed, self.packed)
         copies = [(self._copy(path, str(number)), role) for number, (path, role) in enumerate(libraries)]
         program = PackagedProgram(
             application_id,
@@ -108,8 +108,9 @@ class ApplicationFiles:
 
     def _copy(self, path: Path, folder: str) -> str:
         place = self._root / folder
-        place.mkdir(mode=0o700)
-        return str(shutil.copyfile(path, place / path.name))
+        make_private(place, durable=True)
+        _copy_durably(path, place / path.name)
+        return str(place / path.name)
 
     def program(self) -> PackagedProgram:
         """Read the program that `deploy` has written. Raises OSError, WireError."""
@@ -135,3 +136,8 @@ class ApplicationFiles:
         except FileNotFoundError:
             return None
         return found
+
+
+def _copy_durably(source: Path, target: Path) -> None:
+    with source.open("rb") as reading, private_file(target) as writing:
+        shutil.copyfileobj(reading, writing)

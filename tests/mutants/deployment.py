@@ -18,6 +18,14 @@ _GROUPS = "runtime/taskexecutor/control_groups.py"
 MUTANTS = (
     # ------------------------------------------------------------------ Kubernetes
     Mutant(
+        "program-not-synced",
+        "The files of a stored program survive a loss of power.",
+        "runtime/application/program.py",
+        "private_file(target) as writing",
+        "private_file(target, durable=False) as writing",
+        ("unit/test_application_book.py::test_a_stored_program_and_all_its_files_survive_a_loss_of_power",),
+    ),
+    Mutant(
         "pod-that-is-there-refused",
         "A pod whose creation is asked for again is no error.",
         _CLIENT,

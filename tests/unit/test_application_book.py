@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,21 @@ def test_a_program_is_copied_with_its_files_and_its_result_kept(tmp_path: Path) 
     files.deploy(ApplicationID.random(), "app", module, (), ())
     assert files.result() is None
     assert not files.is_cancelled
+
+
+def test_a_stored_program_and_all_its_files_survive_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = ClusterDirectory(tmp_path / "c")
+    directory.create()
+    for name in ("app.py", "lib.py", "packed.zip"):
+        (tmp_path / name).write_text(name)
+    synced = set[int]()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
+    libraries = [(tmp_path / "lib.py", ArtifactRole.PY_FILE)]
+    packed = tmp_path / "packed.zip"
+    ApplicationFiles(directory).deploy(ApplicationID.random(), "app", tmp_path / "app.py", (), libraries, packed=packed)
+    stored = [path for path in directory.application.rglob("*") if path.name != "work"]
+    assert {path.name for path in stored} >= {"program", "app.py", "lib.py", "working-directory.zip"}
+    assert [path for path in stored if path.stat().st_ino not in synced] == []
+    assert [path for path in stored if path.stat().st_mode & 0o077] == []
