@@ -1,4 +1,4 @@
-"""One suite over the stores: a directory, fsspec in memory, and fsspec over a real FTP server."""
+"""One suite over the stores: a directory, and by fsspec its memory, a real FTP server and a real S3 server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.config import conf
 
 from blob.cache import BlobCache
 from blob.client import BlobClient
@@ -21,6 +22,7 @@ from blob.store import BlobStore
 from blob.stores import create_blob_store
 from tests.contract.blob_harness import JOB, OTHER_JOB, SECRET, Served
 from tests.ftp_server import PASSWORD, FtpServer
+from tests.s3_server import BUCKET, S3Server
 
 LARGE = random.Random(4).randbytes(6 * 1024 * 1024 + 17)
 
@@ -34,10 +36,15 @@ def ftp(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[FtpServer]
     assert PASSWORD not in caplog.text
 
 
-@pytest.fixture(params=["file", "memory", "ftp"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
+@pytest.fixture(params=["file", "memory", "ftp", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlobStore]:
     if request.param == "ftp":
         yield create_blob_store(request.getfixturevalue("ftp").url())
+    elif request.param == "s3":
+        server = S3Server()
+        monkeypatch.setitem(conf, "s3", server.settings)
+        yield create_blob_store(f"s3://{BUCKET}/deep/store")
+        server.close()
     elif request.param == "file":
         yield create_blob_store(str(tmp_path / "deep" / "store"))
     else:

@@ -1,4 +1,4 @@
-"""CheckpointLocations in a remote file system: on a real FTP server, whose files the tests see on the disk."""
+"""CheckpointLocations in a remote file system: a real FTP server, whose files the tests see on the disk, and S3."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from runtime.checkpoint.task_restore import TaskRestore
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 from tests.ftp_server import PASSWORD, USER, FtpServer
+from tests.s3_server import BUCKET, S3Server
 from tests.streaming_files import PROVIDERS, StreamingFiles, rows, start
 
 
@@ -47,6 +48,14 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     memory.store.clear()
     memory.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    server = S3Server()
+    monkeypatch.setitem(conf, "s3", server.settings)
+    yield server
+    server.close()
 
 
 class Query:
@@ -323,17 +332,23 @@ def test_what_the_storage_shows_otherwise_than_written_keeps_the_mark(
     assert RemoteLocation(query.url).is_half_restored()
 
 
-def test_a_location_in_an_object_store(in_memory: None, tmp_path: Path) -> None:
-    """Which has no directories, and here tells no times either: then all files are fetched each time."""
+@pytest.mark.parametrize("tells_changes", [True, False])
+def test_a_location_in_an_object_store(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_changes: bool
+) -> None:
+    """Which has no directories. If it tells no times and digests either, all files are fetched each time."""
+    if not tells_changes:
+        monkeypatch.setattr(remote_files, "_CHANGED", ())
     local = StreamingFiles(tmp_path / "live", "unique")
     local.run(4)
     snapshot = take_snapshot(local.query, tmp_path / "chk-1" / "counts")
-    location = QueryLocation("counts", "memory://bucket/q/checkpoint", str(local.sink))
+    location = QueryLocation("counts", f"s3://{BUCKET}/q/checkpoint", str(local.sink))
     restore_to_url(snapshot, location.location, local.sink, tmp_path / "prepared")
     again = take_snapshot(location, tmp_path / "chk-2" / "counts")
     third = take_snapshot(location, tmp_path / "chk-3" / "counts", again)
     assert (again.batch_id, third.batch_id) == (3, 3)
     fetched = Path(third.path) / CHECKPOINT
-    assert third.new_bytes == sum((fetched / name).stat().st_size for name in list_files(fetched))
+    size = sum((fetched / name).stat().st_size for name in list_files(fetched))
+    assert third.new_bytes == (0 if tells_changes else size)
     restore_snapshot(third, tmp_path / "back", None)
     assert start(tmp_path / "back") == 3

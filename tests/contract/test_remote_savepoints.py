@@ -1,4 +1,4 @@
-"""Savepoints in a remote file system: on a real FTP server, and in fsspec's memory as on an object store."""
+"""Savepoints in a remote file system: on a real FTP server, and on a real S3 server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from fsspec.config import conf
 
 from conf.configuration import Configuration
-from runtime.checkpoint import remote_files
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.files import list_files
 from runtime.checkpoint.manifest import Savepoint, SavepointJob
@@ -41,6 +40,7 @@ from runtime.jobmaster.savepoints import SavepointWriter
 from runtime.protocol.checkpoints import CheckpointTrigger, SnapshotType
 from runtime.protocol.query_snapshot import QuerySnapshot
 from tests.ftp_server import PASSWORD, USER, FtpServer
+from tests.s3_server import BUCKET, SECRET, S3Server
 from tests.streaming_files import StreamingFiles
 
 JOB = SavepointJob("0123456789abcdef" * 2, "flights")
@@ -57,17 +57,18 @@ def ftp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     assert PASSWORD not in caplog.text
 
 
-@pytest.fixture(params=["ftp", "memory"])
-def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture(params=["ftp", "s3"])
+def url(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[str]:
     if request.param == "ftp":
         yield f"ftp://127.0.0.1:{request.getfixturevalue('ftp').port}/deep/savepoints"
         return
-    monkeypatch.setattr(remote_files, "_PRIVATE_TO_A_PROCESS", frozenset())
-    monkeypatch.setattr("blob.fsspec_store.OBJECT_STORES", frozenset({"memory"}))
-    memory = fsspec.filesystem("memory")
-    yield "memory://bucket/savepoints"
-    memory.store.clear()
-    memory.pseudo_dirs[:] = [""]
+    server = S3Server()
+    monkeypatch.setitem(conf, "s3", server.settings)
+    yield f"s3://{BUCKET}/savepoints"
+    server.close()
+    assert SECRET not in caplog.text
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Savepoints in a remote file system: a real FTP server, which the cluster reaches and Spark does not."""
+"""Savepoints in remote file systems, which the cluster reaches and Spark does not: a real FTP and a real S3 server."""
 
 from __future__ import annotations
 
@@ -7,27 +7,42 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.config import conf
 
+from runtime.checkpoint.remote_files import RemoteDirectory
 from runtime.checkpoint.remote_savepoint import verify_at
-from tests.cluster_harness import Cluster, await_value
+from tests.cluster_harness import Cluster, await_value, started
 from tests.ftp_server import FtpServer
 from tests.integration.test_checkpoints import STREAM
 from tests.job_files import write_job
+from tests.s3_server import BUCKET, S3Server
 from tests.streaming_rows import Source, rows_of, rows_so_far
 
 
-@pytest.fixture
-def ftp(tmp_path: Path) -> Iterator[FtpServer]:
-    logging.getLogger("pyftpdlib").setLevel(logging.WARNING)
-    server = FtpServer(tmp_path / "ftp", anonymous=True)
-    yield server
-    server.close()
+@pytest.fixture(params=["ftp", pytest.param("s3", marks=pytest.mark.slow)])
+def stored(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Cluster, str]]:
+    """A cluster, and a URL that it reaches. For S3 its processes are told of the server in their environment."""
+    if request.param == "ftp":
+        logging.getLogger("pyftpdlib").setLevel(logging.WARNING)
+        ftp = FtpServer(tmp_path / "ftp", anonymous=True)
+        yield request.getfixturevalue("cluster"), f"ftp://127.0.0.1:{ftp.port}/kept"
+        ftp.close()
+        return
+    s3 = S3Server()
+    monkeypatch.setitem(conf, "s3", s3.settings)
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    for cluster in started(tmp_path / "c"):
+        yield cluster, f"s3://{BUCKET}/kept"
+    s3.close()
 
 
 def test_a_stream_is_stopped_with_a_remote_savepoint_and_another_job_begins_from_it(
-    cluster: Cluster, ftp: FtpServer, tmp_path: Path
+    stored: tuple[Cluster, str], tmp_path: Path
 ) -> None:
-    url = f"ftp://127.0.0.1:{ftp.port}/kept"
+    cluster, url = stored
     source, sink = Source(tmp_path / "in"), tmp_path / "out"
     script = write_job(tmp_path, STREAM, "stream.py")
     settings = ("-D", "spark.sql.session.timeZone=UTC")
@@ -48,10 +63,13 @@ def test_a_stream_is_stopped_with_a_remote_savepoint_and_another_job_begins_from
 
     # One is damaged on the server, and found; a job does not begin from it.
     damaged = cluster.run("job", "savepoint", job_id, url).stdout.strip()
-    state = next(path for path in (ftp.directory / "kept" / Path(damaged).name).rglob("offsets/*"))
-    state.write_bytes(state.read_bytes()[:-1] + b"x")
+    files = RemoteDirectory(damaged)
+    name = next(name for name in files.files() if "/offsets/" in name)
+    changed = tmp_path / "changed"
+    changed.write_bytes((files.read(name) or b"")[:-1] + b"x")
+    files.put(changed, name)
     (problem,) = verify_at(damaged)
-    assert f"offsets/{state.name} is damaged" in problem
+    assert f"{name} is damaged" in problem
     failed = cluster.submit(script, str(source.directory), str(sink), "", options=("--from", damaged))
     cluster.await_status(failed, "FAILED")
     assert "is damaged: its digest is another one" in cluster.run("job", "exceptions", failed).stdout
@@ -63,7 +81,7 @@ def test_a_stream_is_stopped_with_a_remote_savepoint_and_another_job_begins_from
     stopped = cluster.run("job", "stop", "--savepoint", url, job_id)
     place = stopped.stdout.strip()
     assert f"job {job_id} is FINISHED" in stopped.stderr
-    assert [path.name for path in (ftp.directory / "kept").iterdir()] == [Path(place).name]
+    assert list(RemoteDirectory(url).names()) == [Path(place).name]
     assert verify_at(place) == []
     options = ("--from", place, *settings)
     second = cluster.submit(script, str(source.directory), str(sink), "", options=options)
