@@ -25,18 +25,41 @@ from runtime.errors import ClusterError
 from runtime.kubernetes.pod import COMMAND, CONTAINER, load_template, worker_pod
 
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = {
-    "Namespace": client.V1Namespace,
-    "ServiceAccount": client.V1ServiceAccount,
-    "Role": client.V1Role,
-    "RoleBinding": client.V1RoleBinding,
-    "ConfigMap": client.V1ConfigMap,
-    "Service": client.V1Service,
-    "StatefulSet": client.V1StatefulSet,
-    "PersistentVolumeClaim": client.V1PersistentVolumeClaim,
-    "Deployment": client.V1Deployment,
-    "Pod": client.V1Pod,
-}
+PLAIN = {"str": str, "int": int, "bool": bool, "datetime": str, "object": object}
+
+
+def built(kind: str, value: Any) -> Any:
+    """Build a model of Kubernetes' client from plain data.
+
+    Raises:
+        KeyError, TypeError, ValueError: it has a field that the model does not have, lacks one, or has a wrong value.
+    """
+    if kind.startswith("list["):
+        return [built(kind.removeprefix("list[").removesuffix("]"), each) for each in value]
+    if kind.startswith("dict["):
+        return {name: built(kind.partition(", ")[2].removesuffix("]"), each) for name, each in value.items()}
+    if kind in PLAIN:
+        if not isinstance(value, PLAIN[kind]):
+            raise TypeError(f"{value!r} is no {kind}")
+        return value
+    model = getattr(client, kind)
+    fields = {shown: name for name, shown in model.attribute_map.items()}
+    return model(**{fields[key]: built(model.openapi_types[fields[key]], each) for key, each in value.items()})
+
+
+def test_an_object_with_a_wrong_field_is_not_valid() -> None:
+    pod: dict[str, Any] = {"kind": "Pod", "spec": {"containers": [{"name": "x", "ports": [{"containerPort": 1}]}]}}
+    built("V1Pod", pod)
+    [container] = pod["spec"]["containers"]
+    container["ports"] = [{"containerPort": "1"}]
+    with pytest.raises(TypeError, match="'1' is no int"):
+        built("V1Pod", pod)
+    container["ports"] = [{}]
+    with pytest.raises(ValueError, match="container_port"):
+        built("V1Pod", pod)
+    container["ports"] = [{"containerport": 1}]
+    with pytest.raises(KeyError, match="containerport"):
+        built("V1Pod", pod)
 
 
 def manifests() -> dict[tuple[str, str], dict[str, Any]]:
@@ -71,7 +94,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_every_object_is_valid_in_one_namespace_and_what_it_names_is_there() -> None:
     found = manifests()
     for (kind, name), item in found.items():
-        MODELS[kind].model_validate(item)
+        built(f"V1{kind}", item)
         assert item["metadata"].get("namespace", "understudy") == "understudy", name
     for item in found.values():
         if item["kind"] not in ("Deployment", "StatefulSet"):
@@ -121,7 +144,7 @@ def test_a_task_executors_pod_of_this_configuration_is_valid(environ: dict[str, 
     configuration = pod_configuration(environ)
     owner = {"metadata": {"name": configuration.get(KubernetesOptions.OWNER), "uid": "u"}}
     pod = worker_pod(configuration, load_template(configuration), environ["POD_NAME"], owner)
-    MODELS["Pod"].model_validate(pod)
+    built("V1Pod", pod)
     found = manifests()
     check_pod(pod["spec"], found)
     master = found["Deployment", "understudy-master"]
