@@ -26,7 +26,7 @@ from tests.bench.scale.surroundings import PATIENCE_S, Component, Surroundings, 
 
 PROCESSES = 2
 INTERVALS = 5
-VIEWS = 10
+VIEWS = 100
 TOKEN = FencingToken(1, "bench")
 COSTS = ("register", "heartbeat", "slots", "waiting_heartbeat", "free", "views")
 
