@@ -25,6 +25,7 @@ LEFT_BEHIND_S = 60.0
 """Age in seconds at which an unlocked temporary file is removed; a new one may not be locked yet."""
 
 _MOST_REMEMBERED = 10_000
+_TEMPORARY_NAMES = 4
 
 _Name = tuple[str, int, int]
 """Path, device and inode of a directory."""
@@ -58,22 +59,23 @@ def private_file(path: Path, *, durable: bool = True, replace: bool = True) -> I
         FileExistsError: the file exists, and *replace* is False.
         OSError: the directory is missing, full or not writable; the old content is unchanged.
     """
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    temporary, descriptor = _make_temporary(path)
+    with os.fdopen(descriptor, "wb") as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
             yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())
             if replace:
-                temporary.replace(path)
+                temporary.replace(path)  # from here on the temporary name may be another call's
             else:
                 path.hardlink_to(temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
+                temporary.unlink()
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     _remove_left_behind(path)
     if durable:
         sync_directory(path.parent)
@@ -234,15 +236,34 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def _temporary_names(path: Path) -> list[Path]:
+    """Return the names under which a file is written at first; several, for calls at the same time."""
+    return [path.with_name(f".{path.name}.{number:08x}") for number in range(_TEMPORARY_NAMES)]
+
+
+def _make_temporary(path: Path) -> tuple[Path, int]:
+    """Make a temporary file for *path*; return its name and descriptor."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    for temporary in _temporary_names(path):
+        with contextlib.suppress(FileExistsError):
+            return temporary, os.open(temporary, flags, 0o600)
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    return temporary, os.open(temporary, flags, 0o600)
+
+
 def _remove_left_behind(path: Path) -> None:
-    """Remove the temporary files of calls whose process was killed, which are not locked any more."""
-    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
-    for found in [entry for entry in os.listdir(path.parent) if name.fullmatch(entry)]:  # noqa: PTH208
-        with contextlib.suppress(OSError):  # another process still writes it, or has removed it
-            descriptor = os.open(path.with_name(found), os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    """Remove the temporary files of calls whose process was killed, which are not locked any more.
+
+    They are looked for by their names: a directory may have ten thousand files, and a list of them takes milliseconds.
+    """
+    for found in _temporary_names(path):
+        with contextlib.suppress(OSError):  # there is none, another process still writes it, or has removed it
+            descriptor = os.open(found, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - os.fstat(descriptor).st_mtime > LEFT_BEHIND_S:
-                    path.with_name(found).unlink()
+                status = os.fstat(descriptor)
+                # The name may be another call's by now. While it is this file's, the lock keeps it so.
+                if time.time() - status.st_mtime > LEFT_BEHIND_S and _has_name(found, status):
+                    found.unlink()
             finally:
                 os.close(descriptor)

@@ -13,8 +13,8 @@ MUTANTS = (
         "private-file-for-everybody",
         "A private file has mode 0600.",
         _FILES,
-        "os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)",
-        "os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)",
+        "            return temporary, os.open(temporary, flags, 0o600)\n",
+        "            return temporary, os.open(temporary, flags, 0o644)\n",
         (
             "unit/test_conf_files.py::test_the_file_and_its_name_are_synced_in_that_order",
             "unit/test_spark_launch.py::test_driver_file_is_private_and_comes_back",
@@ -51,8 +51,8 @@ MUTANTS = (
         "private-file-half-written",
         "A private file that cannot be written leaves nothing.",
         _FILES,
-        "    finally:\n        temporary.unlink(missing_ok=True)\n",
-        "    finally:\n        pass\n",
+        "            temporary.unlink(missing_ok=True)\n            raise\n",
+        "            raise\n",
         (
             "unit/test_conf_files.py::test_a_full_disk_changes_nothing",
             "unit/test_ha_state.py::test_a_failed_write_leaves_nothing",

@@ -147,11 +147,11 @@ KEPT: tuple[Kept, ...] = (
         "A TaskExecutor that stood still began an attempt that was replaced, and put older state over newer files.",
         "attempt-that-was-replaced-goes-back",
         "streaming",
-        765831,
+        868751,
         (
-            Fault(8.884, "freeze", ("worker1", 8.932)),
-            Fault(21.332, "freeze", ("worker2", 7.513)),
-            Fault(27.97, "freeze", ("worker1", 7.095)),
+            Fault(8.134, "freeze", ("worker1", 10.21)),
+            Fault(20.561, "freeze", ("worker2", 6.243)),
+            Fault(28.145, "freeze", ("worker1", 7.246)),
         ),
         36.0,
         "no query goes back too far",
@@ -160,7 +160,7 @@ KEPT: tuple[Kept, ...] = (
         "A TaskExecutor that stood still took part in a checkpoint when its job had ended elsewhere; its files stayed.",
         "directory-of-a-removed-checkpoint-made-again",
         "streaming",
-        0,
+        1,
         (
             Fault(8.0, "freeze", ("worker2", 25.0)),  # the trigger of the checkpoint arrives meanwhile
             Fault(9.0, "kill", ("spark-worker2",)),  # so its lease is free, and the job runs elsewhere to its end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -11,6 +12,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,7 +69,7 @@ def test_what_a_killed_process_left_is_removed_and_what_is_being_written_is_not(
 
 
 def test_what_somebody_is_slow_to_write_is_not_taken_for_left_behind(tmp_path: Path) -> None:
-    slow = tmp_path / ".file.01234567"
+    slow = tmp_path / ".file.00000001"
     with slow.open("wb") as writing:
         fcntl.flock(writing, fcntl.LOCK_EX)
         os.utime(slow, (0, 0))
@@ -75,6 +77,41 @@ def test_what_somebody_is_slow_to_write_is_not_taken_for_left_behind(tmp_path: P
         assert slow.exists()
     write_private(tmp_path / "file", b"content")
     assert not slow.exists()
+
+
+def test_a_name_that_another_call_has_taken_meanwhile_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / ".file.00000002"
+    left.write_bytes(b"left behind")
+    os.utime(left, (0, 0))
+    lock = fcntl.flock
+
+    def after_another_removal(file: Any, operation: int) -> None:
+        lock(file, operation)
+        if Path(f"/proc/self/fd/{file if isinstance(file, int) else file.fileno()}").readlink() == left:
+            left.unlink()
+            left.write_bytes(b"being written")
+            os.utime(left, (0, 0))
+
+    monkeypatch.setattr(fcntl, "flock", after_another_removal)
+    write_private(tmp_path / "file", b"content")
+    assert left.read_bytes() == b"being written"
+
+
+def test_many_calls_at_once_write_one_name_and_leave_nothing(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        for number in range(10):
+            stack.enter_context(private_file(tmp_path / "file")).write(b"%d" % number)
+        assert len(list(tmp_path.iterdir())) == 10
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"0")]
+
+
+def test_a_write_lists_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have ten thousand files, such as those of ended jobs."""
+    monkeypatch.setattr(os, "listdir", None)
+    monkeypatch.setattr(os, "scandir", None)
+    write_private(tmp_path / "file", b"content")
 
 
 def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
