@@ -26,6 +26,7 @@ LEFT_BEHIND_S = 60.0
 
 _MOST_REMEMBERED = 10_000
 _TEMPORARY_NAMES = 4
+"""Names of temporary files of one file. Further calls at the same time have random names, which no later call removes."""
 
 _Name = tuple[str, int, int]
 """Path, device and inode of a directory."""
@@ -72,7 +73,7 @@ def private_file(path: Path, *, durable: bool = True, replace: bool = True) -> I
                 temporary.replace(path)  # from here on the temporary name may be another call's
             else:
                 path.hardlink_to(temporary)
-                temporary.unlink()
+                temporary.unlink(missing_ok=True)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

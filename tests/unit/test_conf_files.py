@@ -108,7 +108,7 @@ def test_many_calls_at_once_write_one_name_and_leave_nothing(tmp_path: Path) -> 
 
 
 def test_a_write_lists_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have ten thousand files, such as those of ended jobs."""
+    """A directory may have ten thousand files, such as those of ended jobs."""
     monkeypatch.setattr(os, "listdir", None)
     monkeypatch.setattr(os, "scandir", None)
     write_private(tmp_path / "file", b"content")

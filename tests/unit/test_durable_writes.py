@@ -20,6 +20,7 @@ ATTEMPT = "of one attempt, process or request, which a loss of power ends"
 CACHE = "checked before use, or made again"
 WORK = "part of a copy, which is written durably when all of it is there"
 SET_ASIDE = "an older file of lines, which its writer has closed, gets another name"
+MOVED = "a whole file gets another name; after a loss of power it has one of the two"
 PLACE = "the same directory gets its former name back, or another one, in a copy"
 DEVELOPERS = "a page of the checkout"
 NO_FILE = "no file of a disk"
@@ -44,7 +45,7 @@ OTHERS: dict[str, tuple[int, str]] = {
     "runtime/cluster/output.py": (1, NO_FILE),
     "runtime/dispatcher/endpoint.py": (1, NO_FILE),
     "runtime/embedded/cluster.py": (1, ATTEMPT),
-    "runtime/history/directory.py": (1, SET_ASIDE),
+    "runtime/history/directory.py": (1, MOVED),
     "runtime/history/figures.py": (1, SET_ASIDE),
     "runtime/jobmaster/checkpointing.py": (1, REMOVAL),
     "runtime/jobmaster/savepoints.py": (1, REMOVAL),
@@ -55,7 +56,7 @@ OTHERS: dict[str, tuple[int, str]] = {
     "runtime/notebook/submission.py": (2, ATTEMPT),
     "runtime/rest/handlers/submission.py": (1, ATTEMPT),
     "runtime/spark/driver/cds.py": (3, CACHE),
-    "runtime/spark/driver/event_logs.py": (1, SET_ASIDE),
+    "runtime/spark/driver/event_logs.py": (1, MOVED),
     "runtime/spark/driver/java.py": (1, ATTEMPT),
     "runtime/spark/driver/state_writer.py": (2, PLACE),
     "runtime/spark/function_task.py": (1, ATTEMPT),
