@@ -26,7 +26,7 @@ LEFT_BEHIND_S = 60.0
 
 _MOST_REMEMBERED = 10_000
 _TEMPORARY_NAMES = 4
-"""Names of temporary files of one file. Further calls at the same time have random names, which no later call removes."""
+"""How many temporary names a file has. Further calls at the same time use random names, which no later call removes."""
 
 _Name = tuple[str, int, int]
 """Path, device and inode of a directory."""
