@@ -161,6 +161,7 @@ class PendingCheckpoint:
         self.drained = True
         self.is_being_stored = False
         self.is_undone = False
+        self.abandoned = ""
         self._job_id = job_id
         self._tasks = {task.attempt_id: task for task in tasks}
         self._acknowledged: dict[ExecutionAttemptID, tuple[QuerySnapshot, ...]] = {}
@@ -596,8 +597,15 @@ class CheckpointCoordinator:
         return instructions + self._start_next()
 
     def store_failed(self, checkpoint_id: int, reason: str, at: Instant) -> list[CheckpointInstruction]:
-        """Abort a checkpoint: `StoreCheckpoint` failed, and nothing of it is in the store."""
-        return [*self._abort(self._pending[checkpoint_id], reason, at, counts=True), *self._start_next()]
+        """Abort a checkpoint: `StoreCheckpoint` failed or was given up, and nothing of it is in the store."""
+        pending = self._pending[checkpoint_id]
+        if pending.abandoned:
+            return [*self._abort_and_repeat(pending, pending.abandoned, at), *self._start_next()]
+        return [*self._abort(pending, reason, at, counts=True), *self._start_next()]
+
+    def abandoned(self, checkpoint_id: int) -> str:
+        """Return why a checkpoint that is being stored is to be given up; empty if it is not."""
+        return self._pending[checkpoint_id].abandoned
 
     def stop_undone(self) -> None:
         """Report a stop-with-savepoint as failed, because a task is about to run again and the job continues.
@@ -613,14 +621,26 @@ class CheckpointCoordinator:
     def task_restarts(self, key: JobVertexID, at: Instant) -> list[CheckpointInstruction]:
         """Abort the checkpoints in which a task takes part that is about to run again (as Flink's failover does).
 
-        It may restore an earlier checkpoint, and so remove files of its sink that its part names. Those that are being
-        stored are not aborted: wait for them first, and restore the latest.
+        It may restore an earlier checkpoint, and so remove files of its sink that its part names. A checkpoint
+        that is being stored is marked as abandoned. Call this when no checkpoint is being stored, and no savepoint is
+        being published. Then only savepoints that are being copied are marked.
         """
         instructions: list[CheckpointInstruction] = []
-        for pending in [item for item in self._pending.values() if not item.is_being_stored]:
+        for pending in list(self._pending.values()):
             for task in [task for task in pending.tasks if task.key == key]:
-                instructions += self._abort_without(task, pending, at)
+                instructions += self._give_up(pending, f"task {task.name!r} was restarted before it was complete", at)
         return instructions + self._start_next()
+
+    def rolled_back(self, target: str, at: Instant) -> list[CheckpointInstruction]:
+        """Abort all checkpoints, since the job goes back to *target* and removes what they name of its file sinks."""
+        reason = f"the job was rolled back to {target} before it was complete"
+        return [step for pending in list(self._pending.values()) for step in self._give_up(pending, reason, at)]
+
+    def _give_up(self, pending: PendingCheckpoint, reason: str, at: Instant) -> list[CheckpointInstruction]:
+        if pending.is_being_stored:
+            pending.abandoned = pending.abandoned or reason
+            return []
+        return self._abort_and_repeat(pending, reason, at)
 
     def _undo_stop(self) -> None:
         if self._stop is not None and self._is_undone(self._stop):
@@ -717,17 +737,15 @@ class CheckpointCoordinator:
             if not pending.is_being_stored:
                 missing += pending.lost_of(attempts)
             if missing:
-                instructions += self._abort_without(missing[0], pending, at)
+                reason = f"task {missing[0].name!r} has ended before all parts were done"
+                instructions += self._abort_and_repeat(pending, reason, at)
         return instructions
 
-    def _abort_without(
-        self, task: CheckpointTask, pending: PendingCheckpoint, at: Instant
-    ) -> list[CheckpointInstruction]:
-        """Abort a checkpoint that has lost a task. If a client waits for it, trigger it again when the tasks run."""
+    def _abort_and_repeat(self, pending: PendingCheckpoint, reason: str, at: Instant) -> list[CheckpointInstruction]:
+        """Abort a checkpoint. If a client waits for it, trigger it again when the tasks run."""
         operation = self._operations.find(pending.trigger.trigger_id)
         if operation is not None:
             self._requests.append(_Request(pending.trigger, pending.since))
-        reason = f"task {task.name!r} has ended before all parts were done"
         return self._abort(pending, reason, at, is_over=operation is None)
 
     def _drop_subsumed(self, checkpoint_id: int, at: Instant) -> list[CheckpointInstruction]:

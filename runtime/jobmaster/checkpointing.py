@@ -135,7 +135,7 @@ class JobCheckpoints:
         self._storing = asyncio.Lock()
         self._preparing: dict[TriggerID, asyncio.Future[str]] = {}
         self._work: set[asyncio.Task[None]] = set()
-        self._storing_checkpoints: set[asyncio.Task[None]] = set()
+        self._completing: set[asyncio.Task[None]] = set()
         self._taking_over: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -177,7 +177,7 @@ class JobCheckpoints:
         if rollback is not None:
             try:
                 latest_id = completed[-1].checkpoint_id if completed else 0
-                await self._endpoint.run_blocking(self._restores.take_up, rollback, latest_id)
+                self._restores.take_up(await self._endpoint.run_blocking(self._restores.read, rollback, latest_id))
             except (CheckpointError, OSError) as error:
                 return str(error)
             await self.rollback_written()
@@ -340,11 +340,12 @@ class JobCheckpoints:
     async def restore(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
         """Return the state that a task starts from, just before it is deployed.
 
-        Wait for a checkpoint that is being stored: the task must not start from the one before. Going back to that one
-        removes files of the sink, and the new checkpoint would be complete and could not be restored.
+        Wait for a checkpoint that is being stored, and for a savepoint that is being published: the task must not start
+        from the one before. Going back to that one removes files of the sink, and the new one would be complete and
+        could not be restored.
         """
-        while self._storing_checkpoints:
-            await asyncio.wait(self._storing_checkpoints)
+        while self._completing:
+            await asyncio.wait(self._completing)
         if not self._closed:
             self._do(self._coordinator.task_restarts(task_key, self._now()))
         self._coordinator.stop_undone()
@@ -362,15 +363,29 @@ class JobCheckpoints:
         """The last rollback, which the next JobMaster needs."""
         return self._restores.last
 
-    async def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> None:
+    async def roll_back(
+        self, trigger_id: TriggerID, target: str, new_query_id: bool, check: Callable[[], None] = lambda: None
+    ) -> None:
         """Decide that the job is rolled back; the caller writes that, and restarts the tasks.
 
-        See `TaskRestores.prepare`, also for what it raises.
+        Checkpoints and savepoints that are not complete are aborted: they are of the batches that are abandoned.
+
+        Args:
+            trigger_id: as in `TaskRestores.prepare`, like the others.
+            target: the state to go back to.
+            new_query_id: whether the queries get new ids.
+            check: called at the last moment; nothing is decided if it raises.
+
+        Raises:
+            CheckpointError: as `TaskRestores.prepare`.
         """
         async with self._storing:  # else the checkpoint of the rollback might be subsumed
             prepared = await self._endpoint.run_blocking(self._restores.prepare, trigger_id, target, new_query_id)
+            read = await self._endpoint.run_blocking(self._restores.read, prepared)
+            check()
             decided = replace(prepared, after=self._coordinator.last_number)
-            await self._endpoint.run_blocking(self._restores.take_up, decided)
+            self._restores.take_up(replace(read, rollback=decided))
+            self._do(self._coordinator.rolled_back(target, self._now()))
 
     async def rollback_written(self) -> None:
         """Remove the files of former rollbacks, since the last one is written and replaces them."""
@@ -459,8 +474,7 @@ class JobCheckpoints:
                 case StoreCheckpoint():
                     storing = self._spawn(self._make_last(instruction), "storing a checkpoint")
                     if not instruction.trigger.type.is_savepoint:
-                        self._storing_checkpoints.add(storing)
-                        storing.add_done_callback(self._storing_checkpoints.discard)
+                        self._is_completing(storing)
                 case NotifyComplete():
                     for task in instruction.tasks:
                         gateway = self._task_managers.gateway(task.resource_id)
@@ -482,6 +496,11 @@ class JobCheckpoints:
         self._work.add(task)
         task.add_done_callback(self._done)
         return task
+
+    def _is_completing(self, storing: asyncio.Task[None]) -> None:
+        """Let restores wait for a task that stores a checkpoint, and cannot be stopped any more."""
+        self._completing.add(storing)
+        storing.add_done_callback(self._completing.discard)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
@@ -547,6 +566,7 @@ class JobCheckpoints:
         path = instruction.metadata.path
         async with self._storing:
             try:
+                self._check_wanted(number)
                 if instruction.trigger.type.is_savepoint:
                     path = await self._write_savepoint(instruction)
                 else:
@@ -568,6 +588,12 @@ class JobCheckpoints:
                     self._cancel_job()
         self._do(instructions)
 
+    def _check_wanted(self, number: int) -> None:
+        """Raise `CheckpointError` if a checkpoint is to be given up."""
+        abandoned = self._coordinator.abandoned(number)
+        if abandoned:
+            raise CheckpointError(abandoned)
+
     async def _note_totals(self) -> None:
         """Write the counters; a completed checkpoint has them itself."""
         try:
@@ -579,24 +605,29 @@ class JobCheckpoints:
         """Write a savepoint; the last step, which makes it visible, is done only by the present JobMaster.
 
         Raises:
-            CheckpointError, OSError: it cannot be written.
+            CheckpointError, OSError: it cannot be written, or is to be given up.
             JobNotReachableError, FencingError: another JobMaster leads, or may lead.
         """
+        number = instruction.metadata.checkpoint_id
         made = await self._endpoint.run_blocking(
             self._savepoints.copy,
             instruction.trigger,
             instruction.metadata,
             self._term.epoch,
-            lambda: not self._closed,
+            lambda: not self._closed and not self._coordinator.abandoned(number),
             self._level(),
         )
         try:
             await self._written()  # rejected if the store knows a later JobMaster
             self._endpoint.act(self._term)
-            return await self._endpoint.run_blocking(self._savepoints.publish, instruction.trigger, made)
-        except (JobNotReachableError, FencingError):
+            self._check_wanted(number)
+        except (CheckpointError, JobNotReachableError, FencingError):
             await self._endpoint.run_blocking(self._savepoints.discard, instruction.trigger, made)
             raise
+        storing = asyncio.current_task()
+        assert storing is not None
+        self._is_completing(storing)
+        return await self._endpoint.run_blocking(self._savepoints.publish, instruction.trigger, made)
 
     async def _add(self, metadata: CheckpointMetadata) -> list[CompletedCheckpoint]:
         """Add a checkpoint to the store, again while it is not known whether it is there; return what it subsumes."""

@@ -756,10 +756,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     async def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
         checkpoints = self._require_checkpoints()
         if checkpoints.rollback is None or checkpoints.rollback.trigger_id != trigger_id:
-            await checkpoints.roll_back(trigger_id, target, new_query_id)
+            await checkpoints.roll_back(trigger_id, target, new_query_id, self._check_active)
             graph = self._require_graph()
-            if graph.status not in ACTIVE:
-                raise CheckpointError(f"job {self._job_id} is {graph.status.value} and cannot be rolled back")
             self.log.warning("job %s is rolled back to %s", self._job_id, target)
             self._rescales.rolled_back(trigger_id, target, current_instant().epoch_ms)
             instructions = graph.restart_all(current_instant())
@@ -769,6 +767,11 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await self._written()
         await checkpoints.rollback_written()
         return OperationStatus(trigger_id, OperationState.COMPLETED, path=target)
+
+    def _check_active(self) -> None:
+        status = self._require_graph().status
+        if status not in ACTIVE:
+            raise CheckpointError(f"job {self._job_id} is {status.value} and cannot be rolled back")
 
     @rpc
     async def report_rescale(self, rescale: Rescale) -> None:

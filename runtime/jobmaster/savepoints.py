@@ -276,7 +276,7 @@ class Rollback:
 
 
 @dataclass(frozen=True, slots=True)
-class _TakenUp:
+class TakenUp:
     """A rollback, and the queries by their tasks; None is the key of those of a savepoint, which has no tasks."""
 
     rollback: Rollback
@@ -298,7 +298,7 @@ class TaskRestores:
     def __init__(self, job_id: JobID, directory: Path) -> None:
         self._job_id = job_id
         self._directory = directory
-        self._taken_up: _TakenUp | None = None
+        self._taken_up: TakenUp | None = None
         self.initial: JobManagerTaskRestore | None = None
 
     @property
@@ -359,23 +359,27 @@ class TaskRestores:
             open_checkpoint(pinned)  # raises if it was just subsumed, and was being removed
         return pinned
 
-    def take_up(self, rollback: Rollback, latest_id: int = 0) -> None:
-        """Begin to use a rollback that this JobMaster or a former one has decided; raises CheckpointError, OSError.
+    @staticmethod
+    def read(rollback: Rollback, latest_id: int = 0) -> TakenUp:
+        """Read the files of a rollback that this JobMaster or a former one decides; raises CheckpointError, OSError.
 
         *latest_id* is the number of the last completed checkpoint. If it was taken after the rollback, it replaces it.
         """
         path = Path(rollback.path)
         if latest_id > rollback.after:
-            self._taken_up = _TakenUp(rollback)
-        elif is_checkpoint(path):
+            return TakenUp(rollback)
+        if is_checkpoint(path):
             state = read_checkpoint(path)
             queries: dict[JobVertexID | None, tuple[QuerySnapshot, ...]] = {
                 task.task_key: task.queries for task in state.tasks
             }
-            self._taken_up = _TakenUp(rollback, state.checkpoint_id, queries)
-        else:
-            kept = tuple(query.snapshot for query in read_savepoint(path).queries)
-            self._taken_up = _TakenUp(rollback, 0, {None: kept})
+            return TakenUp(rollback, state.checkpoint_id, queries)
+        kept = tuple(query.snapshot for query in read_savepoint(path).queries)
+        return TakenUp(rollback, 0, {None: kept})
+
+    def take_up(self, decided: TakenUp) -> None:
+        """Use a rollback from now on."""
+        self._taken_up = decided
 
     def forget_former(self) -> None:
         """Remove the links of former rollbacks, and what was fetched, once the last is written; raises OSError."""

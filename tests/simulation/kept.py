@@ -168,6 +168,19 @@ KEPT: tuple[Kept, ...] = (
         36.0,
         "nothing is left",
     ),
+    Kept(
+        "A savepoint that was being written at a rollback ended its job, and named files that the rollback removed.",
+        "savepoint-of-abandoned-batches",
+        "streaming",
+        765835,
+        (
+            Fault(8.884, "freeze", ("worker1", 8.932)),
+            Fault(21.332, "freeze", ("worker2", 7.513)),
+            Fault(27.97, "freeze", ("worker1", 7.095)),
+        ),
+        36.0,
+        "rows exactly once",
+    ),
 )
 LOSSES_OF_POWER = tuple(Fault(at_s, "total_power_loss", ("everything", 1.0)) for at_s in (9.0, 12.0, 16.0, 21.0))
 _UPGRADED = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -65,7 +66,7 @@ def request(kind: SnapshotType = SnapshotType.CHECKPOINT) -> CheckpointTrigger:
     return CheckpointTrigger(TriggerID.random(), kind, "/s" if kind.is_savepoint else "")
 
 
-def of_type(instructions: list[CheckpointInstruction], kind: type) -> list[CheckpointInstruction]:
+def of_type(instructions: Sequence[CheckpointInstruction], kind: type) -> list[CheckpointInstruction]:
     return [item for item in instructions if isinstance(item, kind)]
 
 
@@ -206,14 +207,43 @@ def test_a_checkpoint_is_aborted_when_a_task_that_has_done_its_part_starts_again
     assert again.trigger == wanted
 
 
-def test_a_checkpoint_that_is_being_stored_is_not_aborted_when_a_task_starts_again() -> None:
+def test_what_is_being_stored_when_a_task_starts_again_is_given_up_and_made_again() -> None:
     driver = Driver()
     driver.hold_stores = True
-    driver.trigger()
+    wanted, _ = driver.trigger(SnapshotType.SAVEPOINT_CANCEL)
     driver.acknowledge(1)
-    assert driver.coordinator.task_restarts(task(1).key, at(driver.now)) == []
-    driver.carry_out(driver.put(driver.held.pop()))
-    assert [item.checkpoint_id for item in driver.store] == [1]
+    assert driver.coordinator.task_restarts(JobVertexID(f"{9:032x}"), at(driver.now)) == []
+    assert driver.coordinator.abandoned(1) == "", "another task starts"
+    assert driver.coordinator.task_restarts(task(1).key, at(driver.now)) == [], "whoever stores it looks"
+    assert driver.coordinator.abandoned(1) == "task 'task-1' was restarted before it was complete"
+    assert driver.coordinator.rolled_back("chk-7", at(driver.now)) == []
+    assert "was restarted" in driver.coordinator.abandoned(1), "the first reason stays"
+    _assert_made_again(driver, driver.coordinator.store_failed(1, "given up", at(driver.now)), wanted)
+
+
+@pytest.mark.parametrize("is_being_stored", [False, True])
+@pytest.mark.parametrize("kind", [SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_CANCEL, SnapshotType.CHECKPOINT])
+def test_what_a_rollback_finds_incomplete_is_made_again_after_it(kind: SnapshotType, is_being_stored: bool) -> None:
+    driver = Driver()
+    driver.hold_stores = True
+    wanted, _ = driver.trigger(kind)
+    if is_being_stored:
+        driver.acknowledge(1)
+    steps = driver.coordinator.rolled_back("chk-7", at(driver.now))
+    if is_being_stored:
+        assert driver.coordinator.abandoned(1) == "the job was rolled back to chk-7 before it was complete"
+        steps = driver.coordinator.store_failed(1, "given up", at(driver.now))
+    _assert_made_again(driver, steps, wanted)
+
+
+def _assert_made_again(driver: Driver, steps: Sequence[CheckpointInstruction], wanted: CheckpointTrigger) -> None:
+    assert len(of_type(steps, NotifyAborted)) == 1
+    status = driver.coordinator.operation(wanted.trigger_id)
+    assert status is not None
+    assert status.state is OperationState.IN_PROGRESS
+    (again,) = of_type([*driver.carry_out(list(steps)), *driver.advance()], TriggerTasks)
+    assert isinstance(again, TriggerTasks)
+    assert (again.checkpoint_id, again.trigger) == (2, wanted)
 
 
 def test_too_many_failures_in_a_row_fail_the_job_and_a_success_forgives() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -22,7 +23,7 @@ from conf.configuration import Configuration
 from conf.files import make_private
 from runtime.checkpoint import remote_files
 from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
-from runtime.checkpoint.errors import SavepointError, SnapshotLostError
+from runtime.checkpoint.errors import CheckpointError, SavepointError, SnapshotLostError
 from runtime.checkpoint.handover import LATER_S, SOON_S, pause_s, read_handover
 from runtime.checkpoint.remote_savepoint import dispose_at, verify_at
 from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
@@ -142,6 +143,7 @@ class TaskExecutor:
         self.is_silent = False
         self.acks: list[AcknowledgeCheckpoint] = []
         self.outcomes: list[CheckpointOutcome] = []
+        self.acknowledged = asyncio.Event()
         self.notified: list[tuple[str, int]] = []
 
     async def trigger_checkpoint(self, job_id: str, trigger: TriggerCheckpoint) -> None:
@@ -158,6 +160,7 @@ class TaskExecutor:
     async def acknowledge(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
         assert self.checkpoints is not None
         self.outcomes.append(await self.checkpoints.acknowledge(ack))
+        self.acknowledged.set()
         return self.outcomes[-1]
 
     def notify_checkpoint_complete(self, attempt_id: str, checkpoint_id: int) -> None:
@@ -297,6 +300,122 @@ async def test_a_task_restarts_only_when_it_is_known_whether_a_checkpoint_is_sto
     restore = await restoring
     assert restore is not None
     assert restore.checkpoint_id == (2 if stores else 1)
+
+
+@dataclass
+class Held:
+    """A function that waits before it returns, in the thread that has called it."""
+
+    reached: asyncio.Event
+    goes_on: threading.Event
+
+    @classmethod
+    @contextlib.contextmanager
+    def at(cls, monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> Iterator[Held]:
+        """Hold a function of *place* until the end of the block, in all threads."""
+        held, loop, function = cls(asyncio.Event(), threading.Event()), asyncio.get_running_loop(), getattr(place, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            result = function(*arguments, **named)
+            loop.call_soon_threadsafe(held.reached.set)
+            held.goes_on.wait(PATIENCE_S)
+            return result
+
+        monkeypatch.setattr(place, name, call)
+        try:
+            yield held
+        finally:
+            held.goes_on.set()
+
+
+async def test_a_savepoint_of_batches_that_a_rollback_abandons_is_made_again(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would name files that the rollback removes from the file sink, and this one would end the job with it."""
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+    job.files.run(1)
+    wanted = request(SnapshotType.SAVEPOINT_CANCEL, tmp_path / "savepoints")
+    with Held.at(monkeypatch, savepoints.TaskRestores, "prepare") as held:
+        rolling_back = asyncio.create_task(checkpoints.roll_back(TriggerID("a" * 32), "1", False))
+        await asyncio.wait_for(held.reached.wait(), PATIENCE_S)
+        job.manager.acknowledged.clear()
+        await checkpoints.trigger(wanted)
+        checkpoints.advance(READY)
+        await asyncio.wait_for(job.manager.acknowledged.wait(), PATIENCE_S)
+        job.manager.is_silent = True
+    await rolling_back
+    await _assert_made_again(job, checkpoints, wanted)
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+async def test_a_savepoint_is_made_again_if_a_task_restarts_while_it_is_written(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_copied: bool
+) -> None:
+    """The task may have lost its location, and go back to the checkpoint before."""
+    copied, is_written, write = asyncio.Event(), asyncio.Event(), job.written
+
+    async def written() -> None:
+        copied.set()
+        await is_written.wait()
+        await write()
+
+    monkeypatch.setattr(job, "written", written)
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+    job.files.run(1)
+    wanted = request(SnapshotType.SAVEPOINT_CANCEL, tmp_path / "savepoints")
+    with contextlib.nullcontext() if is_copied else Held.at(monkeypatch, savepoints, "write_savepoint") as held:
+        await checkpoints.trigger(wanted)
+        checkpoints.advance(READY)
+        await asyncio.wait_for((copied if held is None else held.reached).wait(), PATIENCE_S)
+        await asyncio.wait_for(checkpoints.restore(TASK.key), PATIENCE_S)
+        job.manager.is_silent = True
+        is_written.set()
+    await _assert_made_again(job, checkpoints, wanted)
+
+
+async def _assert_made_again(job: Job, checkpoints: JobCheckpoints, wanted: CheckpointTrigger) -> None:
+    """Check that savepoint 2 is given up without a trace, and that savepoint 3 cancels the job."""
+    while checkpoints._work:
+        await asyncio.wait(checkpoints._work)
+    assert list(Path(wanted.target).glob("*")) == []
+    assert job.manager.notified[-1] == ("aborted", 2)
+    assert checkpoints.operation(wanted.trigger_id).state is OperationState.IN_PROGRESS
+    assert ("cancel", 0) not in job.manager.notified
+    assert await job.manager.acknowledge(job.manager.acks[2]) is CheckpointOutcome.PENDING
+    made = await until(checkpoints, wanted)
+    assert (made.state, made.checkpoint_id) == (OperationState.COMPLETED, 3)
+    assert job.manager.notified[-2:] == [("cancel", 0), ("complete", 3)]
+
+
+async def test_a_task_restarts_after_a_savepoint_that_is_being_published(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can call it back then, so it is complete before the task may remove files that it names."""
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+    wanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    with Held.at(monkeypatch, SavepointWriter, "publish") as held:
+        await checkpoints.trigger(wanted)
+        checkpoints.advance(READY)
+        await asyncio.wait_for(held.reached.wait(), PATIENCE_S)
+        restoring = asyncio.create_task(checkpoints.restore(TASK.key))
+        assert await asyncio.wait({restoring}, timeout=0.05) == (set(), {restoring})
+    await asyncio.wait_for(restoring, PATIENCE_S)
+    assert checkpoints.operation(wanted.trigger_id).state is OperationState.COMPLETED
+
+
+async def test_a_job_that_must_not_go_back_any_more_does_not(job: Job) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+
+    def check() -> None:
+        raise CheckpointError("the job is CANCELLING")
+
+    with pytest.raises(CheckpointError, match="CANCELLING"):
+        await checkpoints.roll_back(TriggerID("a" * 32), "1", False, check)
+    assert checkpoints.rollback is None, "a request that is repeated is not answered as if it were done"
 
 
 async def test_time_matters_while_a_checkpoint_is_asked_for_or_under_way_or_due_now_and_then(job: Job) -> None:

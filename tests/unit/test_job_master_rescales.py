@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from runtime.checkpoint.errors import CheckpointError
 from runtime.feature_level import lowest_level
 from runtime.ids import JobID, TriggerID
 from runtime.jobgraph.codec import decode
@@ -50,6 +52,7 @@ def master() -> Any:
         made.kept.append(decode(JobMaster._encoded_execution(made), ExecutionGraphSnapshot).rescales)
 
     made._written = written
+    made._check_active = lambda: JobMaster._check_active(made)
     return made
 
 
@@ -67,6 +70,18 @@ async def test_the_success_is_written_together_with_the_rollback(master: Any) ->
     (first,) = master.kept[1]
     assert (first.state, first.savepoint) == (OperationState.COMPLETED, "/s/8"), "before the tasks restart"
     master._do.assert_called_once()
+
+
+async def test_a_job_that_is_ending_is_not_rolled_back(master: Any) -> None:
+    async def roll_back(trigger_id: TriggerID, target: str, new_query_id: bool, check: Callable[[], None]) -> None:
+        master._require_graph().status = JobStatus.CANCELLING  # while the files of the target were looked at
+        check()
+
+    master._checkpoints.roll_back = roll_back
+    with pytest.raises(CheckpointError, match="job j is CANCELLING and cannot be rolled back"):
+        await JobMaster.roll_back(master, TRIGGER, "/s/8", False)
+    assert master.kept == []
+    master._do.assert_not_called()
 
 
 @pytest.mark.parametrize("left", [(), (Rescale(TRIGGER, 8, number=3),)])

@@ -787,7 +787,9 @@ class Streaming:
                 f"{job.graph.name} had checkpoint {self.completed[job.id]}, and the store has {sorted(stored)}",
             )
         rollback = None if job.master is None else job.master.execution.rollback
-        is_abandoned = latest <= self._abandoned.get(job.id, -1)  # then its rows are, too
+        bad = self._bad_states.get(job.graph.name)
+        goes_back = bad is not None and bad.failures >= LOAD_FAILURES  # a restore of an earlier one may have begun
+        is_abandoned = goes_back or latest <= self._abandoned.get(job.id, -1)  # then its rows are, too
         if stored and not is_abandoned and (rollback is None or latest > rollback.after):  # and after a rollback
             for query in stored[latest].queries:
                 if query.sink is not None:

@@ -603,15 +603,17 @@ class JobMasterModel:
         """See `JobMaster.roll_back`."""
         checkpoints = self._require()
         if checkpoints.rollback is None or checkpoints.rollback.trigger_id != trigger_id:
-            await checkpoints.roll_back(trigger_id, target, new_query_id)
-            if self.execution.status != "RUNNING":
-                raise CheckpointError("the job has ended, and cannot be rolled back")
+            await checkpoints.roll_back(trigger_id, target, new_query_id, self._check_running)
             self.phase = "CREATED"  # the next heartbeat of its new attempt ends the former one
             self._advance()
             await self.written()
         await self.written()
         await checkpoints.rollback_written()
         return OperationStatus(trigger_id, OperationState.COMPLETED, path=target)
+
+    def _check_running(self) -> None:
+        if self.execution.status != "RUNNING":
+            raise CheckpointError("the job has ended, and cannot be rolled back")
 
     def cancel(self) -> Awaitable[None]:
         """See `JobMaster.cancel`."""
