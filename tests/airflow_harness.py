@@ -31,17 +31,21 @@ VARIABLE = "UNDERSTUDY_AIRFLOW"
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 
 
+MISSING = (
+    "needs Airflow, which is not among the tests' packages: pip install -e '.[airflow]' into an environment, "
+    f"and {VARIABLE}=its bin/python"
+)
+
+
+def find_airflow() -> str:
+    """The Python that has Airflow; empty if there is none."""
+    named = os.environ.get(VARIABLE, "")
+    return named or (sys.executable if importlib.util.find_spec("airflow") else "")
+
+
 def airflow_python() -> str:
     """The Python that has Airflow; skips the test if there is none."""
-    named = os.environ.get(VARIABLE)
-    if named:
-        return named
-    if importlib.util.find_spec("airflow") is None:
-        pytest.skip(
-            f"needs Airflow, which is not among the tests' packages: pip install -e '.[airflow]' into an environment, "
-            f"and {VARIABLE}=its bin/python"
-        )
-    return sys.executable
+    return find_airflow() or pytest.skip(MISSING)
 
 
 def free_port() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from pathlib import Path
@@ -12,6 +13,12 @@ from pyftpdlib.servers import FTPServer
 
 from tests.waiting import PATIENCE_S
 
+# For a job: Hadoop's FTP client has the server connect back by default.
+HADOOP_FTP = """\
+spark.conf.set("fs.ftp.user.127.0.0.1", "anonymous")
+spark.conf.set("fs.ftp.password.127.0.0.1", "none")
+spark.conf.set("fs.ftp.data.connection.mode", "PASSIVE_LOCAL_DATA_CONNECTION_MODE")
+"""
 USER, PASSWORD = "understudy", "correct-horse-battery"
 
 
@@ -25,6 +32,9 @@ class FtpServer:
     """
 
     def __init__(self, directory: Path, port: int = 0, *, anonymous: bool = False) -> None:
+        log = logging.getLogger("pyftpdlib")
+        log.addHandler(logging.NullHandler())  # otherwise it sets up its own, and writes a line of each command
+        log.setLevel(logging.WARNING)
         directory.mkdir(exist_ok=True)
         self.directory = directory
         authorizer = DummyAuthorizer()
@@ -34,8 +44,13 @@ class FtpServer:
                 authorizer.add_user("anonymous", "", str(directory), perm="elradfmw")
         else:
             authorizer.add_user(USER, PASSWORD, str(directory), perm="elradfmw")
-        handler = type("Handler", (FTPHandler,), {"authorizer": authorizer, "auth_failed_timeout": 0})
-        self._server = FTPServer(("127.0.0.1", port), handler)
+        self._handler = type("Handler", (FTPHandler,), {"authorizer": authorizer, "auth_failed_timeout": 0})
+        self.port = port
+        self.open()
+
+    def open(self) -> None:
+        """Serve, again after `close`, at the same port."""
+        self._server = FTPServer(("127.0.0.1", self.port), self._handler)
         self.port = self._server.address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"timeout": 0.02}, daemon=True)
         self._thread.start()
@@ -44,5 +59,6 @@ class FtpServer:
         return f"ftp://{USER}:{password}@127.0.0.1:{self.port}/deep/store"
 
     def close(self) -> None:
+        """Be away."""
         self._server.close_all()
         self._thread.join(PATIENCE_S)

@@ -17,6 +17,27 @@ KEYS = 7
 
 T = TypeVar("T")
 
+# A job that counts the rows of a source by minute and key, with a watermark: they come in the order of their time, so
+# none is too late. Arguments: the source, the file sink, the checkpointLocation; if that is empty, the job's own.
+STREAM = """\
+import sys
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+source, sink, location = sys.argv[1:4]
+spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()
+rows = spark.readStream.schema("at TIMESTAMP, key STRING").option("maxFilesPerTrigger", 1).json(source)
+counts = (
+    rows.withWatermark("at", "0 seconds").groupBy(F.window("at", "1 minute"), "key").count()
+    .selectExpr("window.start AS start", "key", "count")
+)
+writer = counts.writeStream.queryName("counts").format("parquet").trigger(processingTime="200 milliseconds")
+if location:
+    writer = writer.option("checkpointLocation", location)
+writer.start(sink).awaitTermination()
+print("the query has ended")
+"""
+
 
 class Source:
     """The files of the source, each with rows of one minute; the last one closes all windows.

@@ -11,6 +11,10 @@ Two session clusters, one of which writes traces, get the same jobs in turn. Bot
 - ``spark_ui_pages``, ``spark_ui_pages_ok``: pages of Spark's own UI, one of each kind and one for each job, stage and
   SQL execution of the drivers' applications; those that `understudy history-server` shows.
 - ``history_after_driver_kill_ok``: 1 if all jobs of a killed driver are there, finished.
+- ``remote_fs_checkpoint_ok``: 1 if a query whose checkpointLocation is on an FTP server is checkpointed, resumes there
+  after its task was killed, is rolled back to the checkpoint, and each row comes once.
+- ``airflow_kills_survived`` of ``airflow_kills``: kills of Airflow's tasks and workers, all of them if each job has run
+  once; only with an Airflow, see `tests.airflow_harness`.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import statistics
@@ -32,14 +37,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from runtime.checkpoint.lease import lease_file
 from runtime.client import ClusterClient
 from runtime.job_file import read_job_file
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 from runtime.protocol.execution_state import ExecutionState, JobStatus
 from runtime.spark.driver.api import DriverInfo, info_file
 from runtime.spark.errors import DriverLostError
+from tests.airflow_harness import MISSING, find_airflow, started_airflow
+from tests.airflow_kills import run_killed
 from tests.bench.submit import PIPELINE, SCRIPT
 from tests.cluster_harness import WARM_UP, Cluster, await_value, started
+from tests.ftp_server import HADOOP_FTP, FtpServer
+from tests.rest_client import RestClient
+from tests.seeds import printed_seed
+from tests.streaming_rows import STREAM as COUNTS
+from tests.streaming_rows import Source, rows_of, rows_so_far
 from tests.waiting import PATIENCE_S
 
 SUBMISSIONS = 8
@@ -64,8 +77,10 @@ with tempfile.TemporaryDirectory() as name:
 """
 FAILS = 'raise ValueError("as it should")\n'
 WAITS = "import threading\nthreading.Event().wait()\n"
+AIRFLOW_KILLS = 50
 PAGES = ("jobs", "stages", "storage", "environment", "executors", "SQL")
 _MOST_REDIRECTS = 3
+_UTC = "spark.sql.session.timeZone=UTC"
 
 Figures = dict[str, float]
 
@@ -86,6 +101,9 @@ def run(rounds: int) -> tuple[Figures, list[tuple[str, str]]]:
             figures = _overhead(plain, traced, directory, rounds)
             figures["trace_coverage"] = _coverage(traced, directory)
             figures |= _spark_pages(traced, directory)
+            figures["remote_fs_checkpoint_ok"] = float(_remote_checkpoint(plain, directory))
+            if find_airflow():
+                figures |= _airflow(plain, directory)
     return figures, _table(figures)
 
 
@@ -269,6 +287,42 @@ def _history_server(cluster: Cluster) -> Iterator[_Pages]:
             server.terminate()
 
 
+# -------------------------------------------------------------------------------- a remote file system, and Airflow
+
+
+def _remote_checkpoint(cluster: Cluster, directory: Path) -> bool:
+    server = FtpServer(directory / "ftp", anonymous=True)
+    url = f"ftp://127.0.0.1:{server.port}/live"
+    try:
+        source, sink, script = Source(directory / "in"), directory / "out", directory / "remote.py"
+        script.write_text(COUNTS.replace("rows = ", HADOOP_FTP + "rows = ", 1))
+        source.write(3)
+        job_id = cluster.submit(script, str(source.directory), str(sink), url, options=("-D", _UTC))
+        await_value(lambda: rows_so_far(sink).total() > 0)
+        taken = Path(cluster.run("job", "checkpoint", job_id).stdout.strip())
+        (task,), seen = cluster.tasks_of(job_id), rows_so_far(sink).total()
+        os.kill(task, signal.SIGKILL)
+        source.write(2)
+        await_value(lambda: rows_so_far(sink).total() > seen)
+        cluster.run("job", "rollback", job_id, "--to", taken.name)
+        source.write(2)
+        source.close()
+        await_value(lambda: rows_so_far(sink).total() >= source.expected.total())
+        cluster.run("job", "cancel", job_id)
+        return rows_of(sink) == source.expected
+    finally:
+        lease_file(url).unlink(missing_ok=True)
+        server.close()
+
+
+def _airflow(cluster: Cluster, directory: Path) -> Figures:
+    with contextlib.contextmanager(started_airflow)(directory / "airflow", RestClient.of(cluster)) as airflow:
+        killed = run_killed(airflow, directory, AIRFLOW_KILLS, AIRFLOW_KILLS, random.Random(printed_seed()))
+    print(killed, file=sys.stderr)
+    survived = sum(executions == 1 for executions in killed.executions)
+    return {"airflow_kills": AIRFLOW_KILLS, "airflow_kills_survived": survived}
+
+
 def _table(figures: Figures) -> list[tuple[str, str]]:
     return [
         ("changes of state in traces", f"{figures['trace_coverage']:7.3f}  (to reach: 1)"),
@@ -282,4 +336,12 @@ def _table(figures: Figures) -> list[tuple[str, str]]:
         ),
         ("pages of Spark's UI", f"{figures['spark_ui_pages_ok']:.0f} of {figures['spark_ui_pages']:.0f}"),
         ("jobs of a killed driver", "all" if figures["history_after_driver_kill_ok"] else "not all"),
+        ("checkpoint on an FTP server", "restored" if figures["remote_fs_checkpoint_ok"] else "rows lost or doubled"),
+        ("kills of Airflow's tasks and workers", _airflow_kills(figures)),
     ]
+
+
+def _airflow_kills(figures: Figures) -> str:
+    if "airflow_kills" not in figures:
+        return f"not measured: {MISSING}"
+    return f"{figures['airflow_kills_survived']:.0f} of {figures['airflow_kills']:.0f} survived"

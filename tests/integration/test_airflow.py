@@ -10,48 +10,19 @@ import json
 import random
 import re
 import sys
-import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import psutil
 import pytest
 
-from tests.airflow_harness import Airflow, airflow_python, processes_of, started_airflow
+from tests.airflow_harness import Airflow, airflow_python, started_airflow
+from tests.airflow_kills import GATED, executions, run_killed
 from tests.cluster_harness import ROOT, Cluster, await_value, paths_below
-from tests.faults.processes import kill
 from tests.job_files import write_job
 from tests.rest_client import RestClient
 from tests.seeds import printed_seed
-
-# Notes that it has begun, in one write, and waits for its gate: the file that its argument names.
-GATED = """\
-import os, sys, time
-from pathlib import Path
-
-gate = Path(sys.argv[1])
-with open(f"{gate}.began", "a") as file:
-    file.write(f"{os.getpid()}\\n")
-print("waits for", gate.name)
-while not gate.exists():
-    time.sleep(0.1)
-print("done:", gate.name)
-"""
-
-DAG = """\
-from datetime import datetime, timedelta
-from airflow.sdk import DAG
-from understudy.airflow import UnderstudySubmitOperator
-
-with DAG({dag_id!r}, schedule="@once", start_date=datetime(2026, 1, 1), catchup=False):
-    UnderstudySubmitOperator.partial(
-        task_id="job", script={script!r}, retries={retries}, retry_delay=timedelta(seconds=0), {arguments}
-    ).expand(args={args!r})
-"""
 
 
 @pytest.fixture(scope="module")
@@ -62,94 +33,22 @@ def airflow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     yield from started_airflow(tmp_path_factory.mktemp("airflow"), RestClient.of(cluster))
 
 
-def add_dag(airflow: Airflow, dag_id: str, script: Path, args: list[list[str]], retries: int, arguments: str) -> None:
-    text = DAG.format(dag_id=dag_id, script=str(script), args=args, retries=retries, arguments=arguments)
-    airflow.add_dag(dag_id, text)
-
-
-def executions(gates: list[Path]) -> list[int]:
-    """How often the job of each gate has begun."""
-    return [len(began.read_text().splitlines()) if (began := Path(f"{gate}.began")).exists() else 0 for gate in gates]
-
-
-def running(airflow: Airflow, dag_id: str) -> list[dict[str, Any]]:
-    return [row for row in airflow.instances(dag_id) if row["state"] == "running" and row["pid"]]
-
-
-def kill_workers(airflow: Airflow, dag_id: str, gates: list[Path], kills: int, chance: random.Random) -> Counter[str]:
-    """Kill the task or the worker of each task instance, *kills* in all, at moments of chance; open its gate then."""
-    killed: Counter[int] = Counter()
-    parts: Counter[str] = Counter()
-    wanted = Counter(number % len(gates) for number in range(kills))
-    lock = threading.Lock()
-
-    def kill_one(row: dict[str, Any]) -> None:
-        with lock:
-            is_worker, waits, delay_s = chance.random() < 0.4, chance.random() < 0.5, chance.uniform(0.0, 5.0)
-        if waits:  # until the job runs: otherwise a worker of a busy machine rarely gets that far
-            await_value(lambda: executions([gates[row["map_index"]]]) == [1] or not psutil.pid_exists(row["pid"]))
-            delay_s /= 5
-        time.sleep(delay_s)  # the moment of the fault, not a wait for something
-        found = processes_of(row["pid"])
-        if found is None:
-            return
-        task, worker = found
-        is_worker = is_worker and worker > 1 and worker not in services
-        moment = "while the job runs" if executions([gates[row["map_index"]]]) == [1] else "before"
-        if kill(worker if is_worker else task):
-            with lock:
-                killed[row["map_index"]] += 1
-                parts[f"{'worker' if is_worker else 'task'} {moment}"] += 1
-
-    services = {service.pid for service in airflow.services}
-    seen: set[tuple[int, int]] = set()
-    threads: list[threading.Thread] = []
-
-    def look() -> bool:
-        for row in running(airflow, dag_id):
-            number = row["map_index"]
-            if (number, row["pid"]) not in seen and killed[number] < wanted[number]:
-                seen.add((number, row["pid"]))
-                threads.append(threading.Thread(target=kill_one, args=(row,)))
-                threads[-1].start()
-        for number, gate in enumerate(gates):
-            if killed[number] >= wanted[number]:
-                gate.touch()
-        return killed.total() >= kills
-
-    await_value(look, timeout=3600)
-    for thread in threads:
-        thread.join()
-    for gate in gates:
-        gate.touch()
-    return parts
-
-
-def run_killed(airflow: Airflow, tmp_path: Path, tasks: int, kills: int) -> None:
-    chance = random.Random(printed_seed())
-    dag_id = f"killed_{tasks}_{kills}"
-    gates = [tmp_path / f"gate-{number}" for number in range(tasks)]
-    script = write_job(tmp_path, GATED, "gated.py")
-    add_dag(airflow, dag_id, script, [[str(gate)] for gate in gates], 100, "deferrable=False")
-    began = time.monotonic()
-    parts = kill_workers(airflow, dag_id, gates, kills, chance)
-    rows = airflow.await_states(dag_id, tasks, "success")
-    tries = [row["try_number"] for row in rows]
-    found = f"{sum(executions(gates))} executions of {tasks} task instances, {sum(tries)} tries"
-    sys.stdout.write(f"{kills} kills ({dict(parts)}), {found}, {time.monotonic() - began:.0f} s\n")
-    assert executions(gates) == [1] * tasks
-    assert sum(tries) >= tasks + kills
-    assert airflow.rest.token not in airflow.task_logs(dag_id)
+def check_killed(airflow: Airflow, directory: Path, tasks: int, kills: int) -> None:
+    killed = run_killed(airflow, directory, tasks, kills, random.Random(printed_seed()))
+    sys.stdout.write(f"{killed}\n")
+    assert killed.executions == [1] * tasks
+    assert killed.tries >= tasks + kills
+    assert airflow.rest.token not in airflow.task_logs(killed.dag_id)
 
 
 def test_three_workers_are_killed_and_each_job_runs_once(airflow: Airflow, tmp_path: Path) -> None:
-    run_killed(airflow, tmp_path, tasks=3, kills=3)
+    check_killed(airflow, tmp_path, tasks=3, kills=3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_fifty_workers_are_killed_and_each_job_runs_once(airflow: Airflow, tmp_path: Path) -> None:
-    run_killed(airflow, tmp_path, tasks=50, kills=50)
+    check_killed(airflow, tmp_path, tasks=50, kills=50)
 
 
 KINDS = """\

@@ -21,29 +21,9 @@ from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
 from tests.json_output import parsed
 from tests.rest_client import Reply, RestClient
-from tests.streaming_rows import Source, files_of, files_so_far, rows_of, rows_so_far
+from tests.streaming_rows import STREAM, Source, files_of, files_so_far, rows_of, rows_so_far
 
-# File source, watermark and windows, file sink: rows come in the order of their time, so none is too late.
-STREAM = """\
-import sys
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
-
-source, sink, location = sys.argv[1:4]
-spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()
-rows = spark.readStream.schema("at TIMESTAMP, key STRING").option("maxFilesPerTrigger", 1).json(source)
-counts = (
-    rows.withWatermark("at", "0 seconds").groupBy(F.window("at", "1 minute"), "key").count()
-    .selectExpr("window.start AS start", "key", "count")
-)
-writer = counts.writeStream.queryName("counts").format("parquet").trigger(processingTime="200 milliseconds")
-if location:
-    writer = writer.option("checkpointLocation", location)
-writer.start(sink).awaitTermination()
-print("the query has ended")
-"""
-
-# A second query beside it.
+# A second query beside that of STREAM.
 KEYS = """\
 keys = rows.groupBy('key').count().writeStream.queryName('keys').format('noop').outputMode('update')
 keys.option('checkpointLocation', location + '-keys').start()

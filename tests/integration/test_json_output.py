@@ -10,10 +10,9 @@ from pathlib import Path
 from tests.cluster_harness import Cluster, await_value
 from tests.integration.test_attached_job import BEGUN, begin, output_of
 from tests.integration.test_attached_job import run as attached
-from tests.integration.test_checkpoints import STREAM
 from tests.job_files import FAILING, write_job
 from tests.json_output import parsed
-from tests.streaming_rows import Source
+from tests.streaming_rows import STREAM, Source
 from tests.waiting import PATIENCE_S
 
 

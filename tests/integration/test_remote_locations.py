@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -14,48 +13,24 @@ import pytest
 from runtime.checkpoint.lease import lease_file
 from runtime.checkpoint.stored_snapshot import load_snapshot
 from tests.cluster_harness import Cluster, await_value
-from tests.ftp_server import FtpServer
-from tests.integration.test_checkpoints import STREAM
+from tests.ftp_server import HADOOP_FTP, FtpServer
 from tests.job_files import write_job
-from tests.streaming_rows import Source, rows_of, rows_so_far
-
-# Hadoop's FTP client has the server connect back by default.
-FTP = """\
-spark.conf.set("fs.ftp.user.127.0.0.1", "anonymous")
-spark.conf.set("fs.ftp.password.127.0.0.1", "none")
-spark.conf.set("fs.ftp.data.connection.mode", "PASSIVE_LOCAL_DATA_CONNECTION_MODE")
-"""
-
-
-class Ftp:
-    """An FTP server that may be away for a while."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._server = FtpServer(directory, anonymous=True)
-        self.port = self._server.port
-
-    def close(self) -> None:
-        self._server.close()
-
-    def open(self) -> None:
-        self._server = FtpServer(self.directory, self.port, anonymous=True)
+from tests.streaming_rows import STREAM, Source, rows_of, rows_so_far
 
 
 @pytest.fixture
-def ftp(tmp_path: Path) -> Iterator[Ftp]:
-    logging.getLogger("pyftpdlib").setLevel(logging.WARNING)
-    server = Ftp(tmp_path / "ftp")
+def ftp(tmp_path: Path) -> Iterator[FtpServer]:
+    server = FtpServer(tmp_path / "ftp", anonymous=True)
     yield server
     server.close()
 
 
 def test_a_query_with_a_remote_location_is_checkpointed_and_goes_back(
-    cluster: Cluster, ftp: Ftp, tmp_path: Path
+    cluster: Cluster, ftp: FtpServer, tmp_path: Path
 ) -> None:
     url = f"ftp://127.0.0.1:{ftp.port}/live"
     source, sink = Source(tmp_path / "in"), tmp_path / "out"
-    script = write_job(tmp_path, STREAM.replace("rows = ", FTP + "rows = ", 1), "stream.py")
+    script = write_job(tmp_path, STREAM.replace("rows = ", HADOOP_FTP + "rows = ", 1), "stream.py")
     settings = ("-D", "spark.sql.session.timeZone=UTC")
     source.write(3)
     job_id = cluster.submit(script, str(source.directory), str(sink), url, options=settings)

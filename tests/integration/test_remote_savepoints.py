@@ -13,10 +13,9 @@ from runtime.checkpoint.remote_files import RemoteDirectory
 from runtime.checkpoint.remote_savepoint import verify_at
 from tests.cluster_harness import Cluster, await_value, started
 from tests.ftp_server import FtpServer
-from tests.integration.test_checkpoints import STREAM
 from tests.job_files import write_job
 from tests.s3_server import BUCKET, S3Server
-from tests.streaming_rows import Source, rows_of, rows_so_far
+from tests.streaming_rows import STREAM, Source, rows_of, rows_so_far
 
 
 @pytest.fixture(params=["ftp", pytest.param("s3", marks=pytest.mark.slow)])

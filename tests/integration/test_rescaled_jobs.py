@@ -23,11 +23,10 @@ from runtime.ids import JobID, TriggerID
 from runtime.notebook import Job
 from runtime.taskexecutor.spark_options import state_backend_properties
 from tests.cluster_harness import Cluster, attempt_of, await_value
-from tests.integration.test_checkpoints import STREAM
 from tests.job_files import write_job
 from tests.json_output import parsed
 from tests.rest_client import RestClient
-from tests.streaming_rows import Source, partitions_of, rows_of, rows_so_far
+from tests.streaming_rows import STREAM, Source, partitions_of, rows_of, rows_so_far
 
 
 @pytest.fixture(scope="module")
