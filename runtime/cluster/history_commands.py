@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import socket
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ import click
 
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
+from conf.files import make_private
 from conf.options import (
     ClusterOptions,
     EnvironmentOptions,
@@ -85,18 +87,22 @@ def event_log_url(given: Mapping[str, str], runtime_dir: Path) -> str:
         runtime_dir: its runtime directory.
 
     Raises:
-        ClusterError: it is a directory of this machine that does not exist.
+        ClusterError: it is a directory of this machine that does not exist, and no running driver serves its UI.
     """
+    from runtime.environment.directory import EVENT_LOGS
     from runtime.rest.spark_links import local_directory, log_directory
+    from runtime.spark.driver.ui import find_uis
 
     url = log_directory(given, runtime_dir)
     directory = local_directory(url)
     if directory is not None and not directory.is_dir():
-        raise ClusterError(
-            f"there are no event logs of Spark: {directory} does not exist",
-            f"run a job with {SparkOptions.EVENT_LOG_ENABLED.key}=true, or name the cluster with "
-            "-D cluster.runtime-dir=DIR",
-        )
+        if directory != runtime_dir / EVENT_LOGS or not find_uis(runtime_dir):
+            raise ClusterError(
+                f"there are no event logs of Spark: {directory} does not exist; and no running driver serves its UI",
+                f"run a job with {SparkOptions.EVENT_LOG_ENABLED.key}=true, or start the cluster with "
+                "spark.ui.enabled=true; or name another cluster with -D cluster.runtime-dir=DIR",
+            )
+        make_private(directory)
     return url
 
 
@@ -105,7 +111,8 @@ async def _serve(configuration: Configuration, logs: str, port: int, given: Mapp
 
     from runtime.rest.authorization import KnownIdentities
     from runtime.rest.server import RestServer
-    from runtime.rest.spark_history import LOGIN, HistoryProxy, Logins
+    from runtime.rest.spark_history import LIVE, LOGIN, HistoryProxy, Logins, Upstream
+    from runtime.spark.driver.ui import find_uis, token
     from runtime.spark.history_server import HistoryServer
 
     get = configuration.get
@@ -116,6 +123,13 @@ async def _serve(configuration: Configuration, logs: str, port: int, given: Mapp
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+
+    def live(application: str) -> Upstream | None:
+        info = find_uis(get(ClusterOptions.RUNTIME_DIR)).get(application)
+        if info is None:
+            return None
+        return Upstream(info.ui_port, token(bytes.fromhex(info.ui_key), time.time()), LIVE + application)
+
     with tempfile.TemporaryDirectory(prefix="us-history-") as scratch, _listen(port) as listener:
         say("Spark's History Server starts ...")
         upstream = await HistoryServer.start(
@@ -131,9 +145,10 @@ async def _serve(configuration: Configuration, logs: str, port: int, given: Mapp
             proxy = HistoryProxy(
                 Logins(_token(configuration), code),
                 own_port,
-                lambda: (upstream.port, upstream.token()),
+                lambda: Upstream(upstream.port, upstream.token()),
                 lambda: secrets.token_urlsafe(32),
                 KnownIdentities(lambda: read_users(configuration)),
+                live,
             )
             server = RestServer(proxy, listener, None, MAX_CONNECTIONS)
             await server.start()

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 MOST_STAGES = 50
 """Most stages that are listed."""
@@ -165,9 +164,8 @@ def _milliseconds(moment: object) -> int | None:
         return None
 
 
-def to_json(application: str, tag: str, work: AttemptWork) -> dict[str, Any]:
-    """Return the work of an attempt as JSON, each row with the path of Spark's own page of it."""
-    base = _base(application)
+def to_json(application: str, tag: str, work: AttemptWork, base: str) -> dict[str, Any]:
+    """Return the work of an attempt as JSON, each row with the path of Spark's own page of it, below *base*."""
     return {
         "application": application,
         "tag": tag,
@@ -184,9 +182,8 @@ def _fields(row: SparkRow) -> dict[str, Any]:
     return {"id": row.id, "description": row.text, "status": row.status, "submitted": row.submitted}
 
 
-def page(application: str, tag: str, work: AttemptWork) -> str:
-    """Return the page of an attempt as HTML."""
-    base = _base(application)
+def page(application: str, tag: str, work: AttemptWork, base: str) -> str:
+    """Return the page of an attempt as HTML; Spark's own pages of its application are below the path *base*."""
     jobs = [
         (_link(_job_path(base, row.id), row.id), row, [_link(_stage_path(base, stage), stage) for stage in row.related])
         for row in work.jobs
@@ -196,8 +193,8 @@ def page(application: str, tag: str, work: AttemptWork) -> str:
         for row in work.executions
     ]
     none = (
-        "<p>Spark's event log holds no Spark job of this attempt. It ran none, or Spark has not yet written it: reload "
-        "this page. Of an application with many Spark jobs, the History Server shows the newest "
+        "<p>Spark knows no Spark job of this attempt. It ran none, or Spark has not yet written it: reload "
+        "this page. Of an application with many Spark jobs, Spark shows the newest "
         "(<code>spark.ui.retainedJobs</code>).</p>"
     )
     parts = [
@@ -293,10 +290,6 @@ def _size(count: int) -> str:
             break
         value, unit = value / 1024, larger
     return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-
-
-def _base(application: str) -> str:
-    return f"/history/{quote(application, safe='')}/"
 
 
 def _job_path(base: str, job: int) -> str:

@@ -6,6 +6,9 @@ API. The proxy passes on GET and HEAD only. A request is served if it shows a to
 or the cookie of a login. A login takes a token, or a code that works once. The token is the cluster's own or a user's;
 `runtime.users.roles` decides which users may see the pages.
 
+Below `LIVE` it shows the UIs of running drivers in the same way (`runtime.spark.driver.ui`). Each has a path with its
+application, which Spark puts before its links because `X-Forwarded-Context` names it.
+
 The proxy has one page of its own (`runtime.rest.spark_attempt`): the Spark jobs and SQL executions of an attempt.
 """
 
@@ -20,9 +23,10 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -41,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 LOGIN = "/login"
 ATTEMPT_JSON = ATTEMPT + ".json"
+LIVE = "/live/"
+"""Below it are the UIs of running drivers, each below its application."""
 MAX_CONTENT = 4096
 """The most bytes of a request's body: only a login has one."""
 MAX_LOGINS = 64
@@ -68,6 +74,21 @@ _TARGET = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 """Where a login may lead: a path of the proxy, which no browser takes for another host's."""
 _MOST_EXECUTIONS = 1_000_000
 """More SQL executions than the History Server remembers of an application."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A web server of Spark's on loopback.
+
+    Args:
+        port: its port.
+        token: that it accepts now.
+        base: the proxy's path to it, without a slash at the end.
+    """
+
+    port: int
+    token: str = field(repr=False)
+    base: str = ""
 
 
 def _form(has_users: bool | None, target: str, reason: str = "") -> str:
@@ -148,19 +169,22 @@ class HistoryProxy:
     Args:
         logins: decide which requests are served.
         port: of the proxy, which is part of the cookie's name: browsers send cookies to all ports of a host.
-        upstream: returns the History Server's port on loopback, and a token for it.
+        upstream: returns the History Server.
         new_session: returns an id that nobody can guess.
         identities: users and their tokens; None for a cluster without users.
+        live: returns the UI of the running driver of an application; None if there is none.
     """
 
     def __init__(
         self,
         logins: Logins,
         port: int,
-        upstream: Callable[[], tuple[int, str]],
+        upstream: Callable[[], Upstream],
         new_session: Callable[[], str],
         identities: KnownIdentities | None = None,
+        live: Callable[[str], Upstream | None] = lambda application: None,
     ) -> None:
+        self._live = live
         self._identities = KnownIdentities(nobody) if identities is None else identities
         self._logins = logins
         self._cookie = f"understudy-history-{port}"
@@ -176,7 +200,23 @@ class HistoryProxy:
         if response is not None:
             await response(scope, receive, send)
             return
-        await self._pass_on(scope, receive, send)
+        upstream = self._upstream()
+        if scope["path"].startswith(LIVE):
+            application, slash, _ = scope["path"].removeprefix(LIVE).partition("/")
+            live = await self._find_live(application)
+            if live is None:
+                await _no_ui(application)(scope, receive, send)
+                return
+            if not slash:
+                await RedirectResponse(f"{live.base}/jobs/", 302, _SAFETY)(scope, receive, send)
+                return
+            upstream = live
+        await self._pass_on(upstream, scope, receive, send)
+
+    async def _find_live(self, application: str) -> Upstream | None:
+        if _APPLICATION.fullmatch(application) is None:
+            return None
+        return await asyncio.to_thread(self._live, application)
 
     async def _answer(self, request: Request) -> Response | None:
         """Return the answer to a request that is not passed on; None for one that is."""
@@ -263,70 +303,76 @@ class HistoryProxy:
         application, tag = (request.query_params.get(name, "") for name in ("application", "tag"))
         if _APPLICATION.fullmatch(application) is None or not tag:
             return _refusal(Refusal(400, "name the attempt: ?application=ID&tag=TAG, as GET /jobs/ID/spark shows it"))
-        base = f"/api/v1/applications/{quote(application, safe='')}"
+        live = await self._find_live(application)
+        upstream = self._upstream() if live is None else live
+        pages = f"/history/{application}/" if live is None else f"{live.base}/"
+        base = f"/api/v1/applications/{application}"
         options = f"?details=false&planDescription=false&length={_MOST_EXECUTIONS}"
         as_json = request.scope["path"] == ATTEMPT_JSON
         found = []
         try:
             for part in ("/jobs", f"/sql{options}", "/stages"):
-                found.append(await asyncio.to_thread(self._fetch, base + part))
+                found.append(await asyncio.to_thread(_fetch, upstream, base + part))
                 if found[-1] is None:
                     break
         except (OSError, http.client.HTTPException, ValueError) as error:
-            logger.warning("the History Server does not answer for %s: %s", application, error)
-            return _refusal(Refusal(502, f"Spark's History Server does not answer: {type(error).__name__}"))
+            logger.warning("Spark does not answer for %s: %s", application, error)
+            return _refusal(Refusal(502, f"Spark does not answer for {application}: {type(error).__name__}"))
         if found[-1] is None:
             message = f"Spark's History Server does not know the application {application}"
             return _refusal(Refusal(404, message)) if as_json else Response(unknown(application), 404, _SAFETY, _HTML)
         jobs, executions, stages = (part or [] for part in found)
         work = work_of(jobs, executions, tag, stages)
         if as_json:
-            return Response(json.dumps(to_json(application, tag, work)), 200, _SAFETY, "application/json")
-        return Response(page(application, tag, work), 200, _SAFETY, _HTML)
+            return Response(json.dumps(to_json(application, tag, work, pages)), 200, _SAFETY, "application/json")
+        return Response(page(application, tag, work, pages), 200, _SAFETY, _HTML)
 
-    def _fetch(self, path: str) -> list[dict[str, Any]] | None:
-        """Return a list of Spark's own API; None if the History Server does not know the application.
-
-        Raises:
-            OSError, HTTPException: it does not answer.
-            ValueError: it answers something else.
-        """
-        port, token = self._upstream()
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
-        try:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {token}", "Accept": "application/json"})
-            found = connection.getresponse()
-            content = found.read()
-        finally:
-            connection.close()
-        if found.status == 404:
-            return None
-        if found.status != 200:
-            raise ValueError(f"status {found.status}")
-        value = json.loads(content)
-        if not isinstance(value, list):
-            raise ValueError("no list")
-        return value
-
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        port, token = self._upstream()
+    async def _pass_on(self, upstream: Upstream, scope: Scope, receive: Receive, send: Send) -> None:
         query = scope["query_string"].decode("latin-1")
-        target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+        target = scope["raw_path"].decode("latin-1").removeprefix(upstream.base) + (f"?{query}" if query else "")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in _passed_on(scope["headers"])}
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
+        headers["Authorization"] = f"Bearer {upstream.token}"
+        if upstream.base:
+            headers["X-Forwarded-Context"] = upstream.base
+        connection = http.client.HTTPConnection("127.0.0.1", upstream.port, timeout=ANSWER_TIMEOUT_S)
         try:
             try:
-                found = await asyncio.to_thread(
-                    _ask, connection, scope["method"], target, {**headers, "Authorization": f"Bearer {token}"}
-                )
+                found = await asyncio.to_thread(_ask, connection, scope["method"], target, headers)
             except (OSError, http.client.HTTPException) as error:
-                logger.warning("the History Server does not answer %s: %s", scope["path"][:200], error)
-                refused = _refusal(Refusal(502, f"Spark's History Server does not answer: {type(error).__name__}"))
+                logger.warning("Spark does not answer %s: %s", scope["path"][:200], error)
+                which = "the Spark driver" if upstream.base else "Spark's History Server"
+                refused = _refusal(Refusal(502, f"{which} does not answer: {type(error).__name__}"))
                 await refused(scope, receive, send)
                 return
-            await _stream(found, send)
+            await _stream(found, upstream.base, send)
         finally:
             connection.close()
+
+
+def _fetch(upstream: Upstream, path: str) -> list[dict[str, Any]] | None:
+    """Return a list of Spark's own API; None if the application is not known.
+
+    Raises:
+        OSError, HTTPException: it does not answer.
+        ValueError: it answers something else.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", upstream.port, timeout=ANSWER_TIMEOUT_S)
+    try:
+        connection.request(
+            "GET", path, headers={"Authorization": f"Bearer {upstream.token}", "Accept": "application/json"}
+        )
+        found = connection.getresponse()
+        content = found.read()
+    finally:
+        connection.close()
+    if found.status == 404:
+        return None
+    if found.status != 200:
+        raise ValueError(f"status {found.status}")
+    value = json.loads(content)
+    if not isinstance(value, list):
+        raise ValueError("no list")
+    return value
 
 
 async def _body(request: Request) -> bytes:
@@ -353,9 +399,19 @@ def _ask(
     return connection.getresponse()
 
 
-async def _stream(found: http.client.HTTPResponse, send: Callable[..., Awaitable[None]]) -> None:
+def _moved(location: str, base: str) -> str:
+    """Return the target of a redirect of Spark's as a path of the proxy."""
+    parts = urlsplit(location)
+    path = parts.path if parts.path == base or parts.path.startswith(f"{base}/") else base + parts.path
+    return urlunsplit(("", "", path, parts.query, parts.fragment))
+
+
+async def _stream(found: http.client.HTTPResponse, base: str, send: Callable[..., Awaitable[None]]) -> None:
     headers = [
-        (name.lower().encode("latin-1"), value.encode("latin-1"))
+        (
+            name.lower().encode("latin-1"),
+            (_moved(value, base) if base and name.lower() == "location" else value).encode("latin-1"),
+        )
         for name, value in found.getheaders()
         if name.lower() not in (*_OWN, *_EVERYWHERE)
     ]
@@ -371,6 +427,15 @@ def _checked(principal: Principal) -> Principal | Refusal:
     if may(principal, SPARK_HISTORY):
         return principal
     return Refusal(403, refusal(principal, SPARK_HISTORY, "seeing Spark's own pages"))
+
+
+def _no_ui(application: str) -> Response:
+    """Return the answer for an application whose driver serves no UI."""
+    message = (
+        f"no running driver on this machine serves the UI of {application[:200] or 'no application'}: it has ended, or "
+        f"spark.ui.enabled is not set; /history/{application[:200]}/jobs/ shows its event log, if there is one"
+    )
+    return _refusal(Refusal(404, message))
 
 
 def _wants_a_page(request: Request) -> bool:

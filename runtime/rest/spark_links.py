@@ -18,6 +18,7 @@ from runtime.environment.directory import EVENT_LOGS, ClusterDirectory
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
 from runtime.protocol.descriptor import SparkWork
 from runtime.spark.driver.event_logs import find
+from runtime.spark.driver.ui import find_uis
 
 ATTEMPT = "/attempt"
 """Path of the History Server's proxy that lists the Spark jobs and SQL executions of an attempt."""
@@ -32,12 +33,14 @@ class HistoryState:
         command: starts it.
         logs: path or URL of the directory of event logs.
         applications: ids of the applications that have a log there; None if the directory is not one of this machine.
+        live: ids of those whose running driver serves its own UI.
     """
 
     url: str
     command: str
     logs: str
     applications: frozenset[str] | None
+    live: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ def link_of(work: SparkWork | None, state: HistoryState) -> SparkLink:
         return SparkLink(
             note="no Spark application is known: it has not run in Spark, or its driver is not the cluster's"
         )
-    if state.applications is not None and work.application not in state.applications:
+    is_shown = state.applications is None or work.application in state.applications | state.live
+    if not is_shown:
         return SparkLink(
             note=f"no event log of {work.application} is in {state.logs}: its driver wrote none "
             f"({SparkOptions.EVENT_LOG_ENABLED.key}), or wrote it elsewhere, or it was deleted"
@@ -107,6 +111,7 @@ def look(configuration: Configuration) -> HistoryState:
         command_for(configuration),
         url if directory is None else str(directory),
         applications,
+        frozenset(find_uis(runtime_dir)),
     )
 
 

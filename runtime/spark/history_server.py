@@ -1,19 +1,15 @@
 """Spark's own History Server, run on a directory of event logs from pyspark's jars.
 
 It listens on a free port of loopback. Spark's `JWSFilter` serves only requests with a token that is signed with a key
-of this run (RFC 7515, HS256). The key is in a file of mode 0600 and in this process, and on no command line. `token`
-makes such a token, which is valid for a minute.
+of this run, as `runtime.spark.driver.ui` describes. The key is in a file of mode 0600 and in this process, and on no
+command line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
-import hmac
 import http.client
-import json
 import os
 import secrets
 import subprocess
@@ -34,16 +30,12 @@ from runtime.spark.driver.launch import (
     module_options,
     spark_home,
 )
+from runtime.spark.driver.ui import KEY_SIZE, filter_settings, token
 from runtime.spark.errors import HistoryServerError
 from runtime.spark.process import die_with
 
 LOG_DIRECTORY = "spark.history.fs.logDirectory"
-LIFETIME_S = 60
-"""Seconds for which a token is valid."""
-
 _CLASS = "org.apache.spark.deploy.history.HistoryServer"
-_FILTER = "org.apache.spark.ui.JWSFilter"
-_KEY_SIZE = 32
 _MEMORY = "1g"
 _POLL_S = 0.05
 _ANSWER_TIMEOUT_S = 10.0
@@ -65,8 +57,7 @@ def properties(given: Mapping[str, str], logs: str, key: bytes) -> dict[str, str
     fixed = {
         "spark.history.ui.port": "0",
         "spark.history.fs.cleaner.enabled": "false",  # the cluster bounds its event logs itself
-        "spark.ui.filters": _FILTER,
-        f"spark.{_FILTER}.param.secretKey": _encoded(key),
+        **filter_settings({}, key),
     }
     return {**defaults, **given, **fixed}
 
@@ -84,18 +75,6 @@ def _escaped(text: str) -> str:
 def _unicode(character: str) -> str:
     encoded = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{encoded[at : at + 2].hex()}" for at in range(0, len(encoded), 2))
-
-
-def token(key: bytes, now_s: float) -> str:
-    """Return a token for requests of the next minute, as a JWS in compact form; *now_s* is seconds since the epoch."""
-    claims = {"sub": "understudy", "exp": int(now_s) + LIFETIME_S}
-    parts = [_encoded(json.dumps(part).encode()) for part in ({"alg": "HS256", "typ": "JWT"}, claims)]
-    signed = ".".join(parts)
-    return f"{signed}.{_encoded(hmac.new(key, signed.encode(), hashlib.sha256).digest())}"
-
-
-def _encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def command(
@@ -169,7 +148,7 @@ class HistoryServer:
             SparkError: there is no Java or no Spark.
         """
         java = find_java(java_home)
-        key = secrets.token_bytes(_KEY_SIZE)
+        key = secrets.token_bytes(KEY_SIZE)
         arguments = command(java, class_path(), directory, log_file, properties(given, logs, key))
         environment = inherited_environment() | {
             "JAVA_HOME": java.home,

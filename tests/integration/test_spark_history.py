@@ -25,6 +25,7 @@ import pytest
 
 from runtime.environment.directory import ClusterDirectory
 from runtime.spark.driver.event_logs import EventLog, find, note_driver, tidy
+from runtime.spark.driver.ui import encoded
 from runtime.spark.history_server import HistoryServer
 from runtime.spark.process import start_time
 from tests.cluster_harness import Cluster, await_value, paths_below, started
@@ -59,11 +60,12 @@ def pipeline(argv):
 BEGAN_MS = 1_700_000_000_000
 """When applications began whose logs are made up: Spark lists none from before 2010."""
 WITH_LOGS = "taskmanager.spark.event-log.enabled=true"
+WITH_UI = "spark.ui.enabled=true"
 
 
 @dataclass
 class History:
-    """A cluster whose first driver was killed, and `understudy history-server` on its event logs.
+    """A cluster whose first driver was killed, and `understudy history-server`; its drivers serve their UI.
 
     Args:
         cluster: it has run one job on each driver.
@@ -157,7 +159,7 @@ def await_new_driver(cluster: Cluster, killed: int) -> None:
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     directory = tmp_path_factory.mktemp("history")
     # as text, to look for secrets in it
-    for cluster in started(directory / "c", WITH_LOGS, "spark.eventLog.compress=false"):
+    for cluster in started(directory / "c", WITH_LOGS, WITH_UI, "spark.eventLog.compress=false"):
         lost, first = run_job(cluster, directory)
         await_logged(cluster, lost, first)
         killed = driver_of(cluster)
@@ -212,7 +214,7 @@ def test_no_secret_is_in_an_event_log(history: History) -> None:
     root = history.cluster.directory
     driver = json.loads((root / "tm-0" / "spark" / "driver.json").read_text())
     secrets = [(root / name).read_text().strip() for name in ("secret", "rest-token")]
-    secrets += [driver["gateway_secret"], driver["connect_token"]]
+    secrets += [driver["gateway_secret"], driver["connect_token"], encoded(bytes.fromhex(driver["ui_key"]))]
     files = list((root / "spark-events").rglob("events_*"))
     assert any(b"SparkListenerEnvironmentUpdate" in path.read_bytes() for path in files)
     for path in files:
@@ -280,6 +282,49 @@ def test_each_attempt_leads_to_its_own_spark_jobs_and_sql_executions(history: Hi
             assert f"Details for {'Query' if row is execution else 'Job'} {row['id']}" in history.page(row["path"])
 
 
+def ui_port(history: History) -> int:
+    """The port of the UI of the running driver."""
+    driver = json.loads((history.cluster.directory / "tm-0" / "spark" / "driver.json").read_text())
+    assert driver["application"] == history.applications[1]
+    return int(driver["ui_port"])
+
+
+def test_the_ui_of_a_running_driver_is_shown_below_its_application(history: History) -> None:
+    lost, running = history.applications
+    base = f"/live/{running}"
+    for page in ("jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "StreamingQuery/", "connect/"):
+        text = history.page(f"{base}/{page}")
+        links = set(re.findall(r'(?:href|src)="(/[^"]*)"', text))
+        assert links, page
+        assert {link for link in links if not link.startswith(f"{base}/")} == set(), page
+    assert "Thread dump" in history.page(f"{base}/executors/threadDump/?executorId=driver")
+    assert history.page(f"{base}/static/webui.js")
+    (own,) = json.loads(history.page(f"{base}/api/v1/applications"))
+    assert (own["id"], own["attempts"][0]["completed"]) == (running, False)
+    assert "collect at " in history.page(f"{base}/jobs/")
+    token = (history.cluster.directory / "rest-token").read_text().strip()
+    for path, target in ((base, f"{base}/jobs/"), (f"{base}/", f"{base}/jobs/")):
+        status, heads, _ = history.get(path, Authorization=f"Bearer {token}")
+        assert (status, heads["location"]) == (302, target)
+    status, _, text = history.get(f"/live/{lost}/jobs/", Authorization=f"Bearer {token}")
+    assert (status, "it has ended" in text) == (404, True)
+
+
+def test_who_has_shown_nothing_sees_nothing_of_a_running_driver(history: History) -> None:
+    application, port = history.applications[1], ui_port(history)
+    token = (history.cluster.directory / "rest-token").read_text().strip()
+    shown: tuple[dict[str, str], ...] = ({}, {"Authorization": "Bearer e30.e30."}, {"Authorization": f"Bearer {token}"})
+    for path in ("/", "/jobs/", "/environment/", "/api/v1/applications", "/metrics/json/", "/static/webui.js", "/x"):
+        for headers in shown:
+            status, _, text = history.get(path, port=port, **headers)
+            assert status == 403, (path, headers)
+            assert application not in text
+        assert history.get(f"/live/{application}{path}")[0] == 401, path
+    (driver,) = {driver_of(history.cluster)}
+    listening = [each for each in psutil.Process(driver).net_connections("tcp") if each.laddr.port == port]
+    assert {each.laddr.ip.removeprefix("::ffff:") for each in listening} == {"127.0.0.1"}
+
+
 def test_a_users_token_is_checked_by_the_clusters_own_store(history: History) -> None:
     cluster, application = history.cluster, history.applications[1]
     tokens = {}
@@ -292,7 +337,8 @@ def test_a_users_token_is_checked_by_the_clusters_own_store(history: History) ->
         return history.get(path, Authorization=f"Bearer {token}")[0]
 
     try:
-        for path in ("/", f"/history/{application}/jobs/", "/api/v1/applications", "/attempt?application=a&tag=t"):
+        paths = ("/", f"/history/{application}/jobs/", f"/live/{application}/jobs/", "/api/v1/applications")
+        for path in (*paths, "/attempt?application=a&tag=t"):
             assert seen(tokens["eve"], path) == seen(tokens["ada"], path) == 403, path
             assert seen(tokens["olga"], path) in (200, 302, 404), path  # 302: Spark has read the log
         assert seen(tokens["olga"][:-1] + ("0" if tokens["olga"][-1] != "0" else "1")) == 401

@@ -23,8 +23,10 @@ from runtime.errors import ClusterError
 from runtime.ha.errors import HaError, HaUnreachableError
 from runtime.ha.user_store import UserFile
 from runtime.rest.spark_history import MAX_CONTENT, MAX_LOGINS, HistoryProxy, Logins
+from runtime.rest.spark_history import Upstream as Server
 from runtime.spark.driver.java import Java
-from runtime.spark.history_server import LIFETIME_S, as_file, command, properties, token
+from runtime.spark.driver.ui import LIFETIME_S, token
+from runtime.spark.history_server import as_file, command, properties
 from runtime.users.identities import CLUSTER, Identities, Role, User
 from runtime.users.roles import OPERATE, SPARK_HISTORY, may
 from tests.unit.test_rest_roles import NAMES, NOW_MS, Users, applied
@@ -32,6 +34,7 @@ from tests.unit.test_rest_roles import NAMES, NOW_MS, Users, applied
 TOKEN, CODE, PORT = b"t" * 64, "c" * 43, 18080
 BEARER = {"authorization": f"Bearer {TOKEN.decode()}"}
 COOKIE = f"understudy-history-{PORT}"
+LIVE_PATHS = ("/live/app-1", "/live/app-1/jobs/", "/live/app-2/")
 
 
 @dataclass
@@ -62,9 +65,10 @@ class _Answers(BaseHTTPRequestHandler):
         if self.path.startswith("/api/v1/applications/"):
             self.answer_api(self.server.api.get(self.path.partition("?")[0]))
             return
-        self.send_response(302 if self.path == "/moved" else 200)
-        if self.path == "/moved":
-            self.send_header("Location", f"http://{heads['host']}/history/app/jobs/")
+        moved = self.path.startswith("/moved")
+        self.send_response(302 if moved else 200)
+        if moved:
+            self.send_header("Location", f"http://{heads['host']}{self.path.removeprefix('/moved')}/jobs/?a=%2F")
         self.send_header("Set-Cookie", "mine=1")
         self.send_header("X-Frame-Options", "SAMEORIGIN")
         self.send_header("Content-Type", "text/html")
@@ -137,7 +141,13 @@ def browser(upstream: Upstream) -> Browser:
     numbers = iter(range(1000))
     port = upstream.server_address[1]
     return Browser(
-        HistoryProxy(Logins(TOKEN, CODE), PORT, lambda: (port, "signed"), lambda: f"session-{next(numbers)}")
+        HistoryProxy(
+            Logins(TOKEN, CODE),
+            PORT,
+            lambda: Server(port, "signed"),
+            lambda: f"session-{next(numbers)}",
+            live=lambda application: Server(port, "live", "/live/app-1") if application == "app-1" else None,
+        )
     )
 
 
@@ -157,7 +167,15 @@ def browser(upstream: Upstream) -> Browser:
 )
 def test_without_a_login_nothing_is_passed_on(browser: Browser, upstream: Upstream, headers: dict[str, str]) -> None:
     for method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS"):
-        for path in ("/", "/api/v1/applications", "/static/webui.js", "/history/app/jobs/", "//", "/login/"):
+        for path in (
+            "/",
+            "/api/v1/applications",
+            "/static/webui.js",
+            "/history/app/jobs/",
+            "//",
+            "/login/",
+            *LIVE_PATHS,
+        ):
             reply = browser.send(method, path, headers)
             assert reply.status == 401, (method, path)
             assert TOKEN not in reply.body
@@ -199,7 +217,7 @@ def test_the_token_logs_in(browser: Browser) -> None:
     assert reply.status == 303
     assert browser.send("GET", "/", {"cookie": reply.headers["set-cookie"].partition(";")[0]}).status == 200
     assert browser.send("GET", "/", BEARER).status == 200
-    without = Browser(HistoryProxy(Logins(None, CODE), PORT, lambda: (1, ""), lambda: "s"))
+    without = Browser(HistoryProxy(Logins(None, CODE), PORT, lambda: Server(1, ""), lambda: "s"))
     assert without.send("GET", "/", BEARER).status == 401, "a cluster without a token has none to show"
     assert without.send("POST", "/login", body=b"token=").status == 401
 
@@ -226,10 +244,52 @@ def test_requests_are_passed_on_without_what_is_the_proxys(browser: Browser, ups
     assert "set-cookie" not in reply.headers
     assert reply.headers["x-frame-options"] == "DENY"
     assert reply.headers["content-type"] == "text/html"
-    moved = browser.send("GET", "/moved", BEARER)
-    assert moved.headers["location"] == f"http://localhost:{PORT}/history/app/jobs/"
+    moved = browser.send("GET", "/moved/history/app", BEARER)
+    assert moved.headers["location"] == f"http://localhost:{PORT}/history/app/jobs/?a=%2F"
     head = browser.send("HEAD", "/", BEARER)
     assert (head.status, head.body, head.headers["content-length"]) == (200, b"", "200000")
+
+
+def test_the_ui_of_a_running_driver_is_below_its_application(browser: Browser, upstream: Upstream) -> None:
+    reply = browser.send("GET", "/live/app-1/jobs/job/", {**BEARER, "x-forwarded-context": "/evil"}, "id=1")
+    assert reply.status == 200
+    ((method, path, headers),) = upstream.asked
+    assert (method, path) == ("GET", "/jobs/job/?id=1")
+    assert (headers["authorization"], headers["x-forwarded-context"]) == ("Bearer live", "/live/app-1")
+    for moved in ("/live/app-1/moved", "/live/app-1/moved/live/app-1"):
+        assert browser.send("GET", moved, BEARER).headers["location"] == "/live/app-1/jobs/?a=%2F"
+    begun = browser.send("GET", "/live/app-1", BEARER)
+    assert (begun.status, begun.headers["location"]) == (302, "/live/app-1/jobs/")
+
+
+@pytest.mark.parametrize("path", ["/live/", "/live/app-2/jobs/", "/live/app-2", "/live/..%2f/", "/live/" + "a" * 300])
+def test_an_application_without_a_ui_is_none_of_the_history_servers(
+    browser: Browser, upstream: Upstream, path: str
+) -> None:
+    reply = browser.send("GET", path, BEARER)
+    assert (reply.status, b"it has ended, or spark.ui.enabled is not set" in reply.body) == (404, True)
+    assert upstream.asked == []
+
+
+def test_an_attempt_on_a_running_driver_is_looked_up_in_its_ui(browser: Browser, upstream: Upstream) -> None:
+    upstream.api = {
+        "/api/v1/applications/app-1/jobs": b'[{"jobId": 3, "jobTags": ["t"], "stageIds": [4]}]',
+        "/api/v1/applications/app-1/sql": b"[]",
+        "/api/v1/applications/app-1/stages": b"[]",
+    }
+    reply = browser.send("GET", "/attempt", BEARER, "application=app-1&tag=t")
+    assert (reply.status, b'href="/live/app-1/jobs/job/?id=3"' in reply.body) == (200, True)
+    assert {heads["authorization"] for _, _, heads in upstream.asked} == {"Bearer live"}
+    found = json.loads(browser.send("GET", "/attempt.json", BEARER, "application=app-1&tag=t").body)
+    assert [row["path"] for row in found["jobs"]] == ["/live/app-1/jobs/job/?id=3"]
+
+
+def test_a_driver_that_does_not_answer_is_named(browser: Browser) -> None:
+    proxy = HistoryProxy(
+        Logins(TOKEN, CODE), PORT, lambda: Server(1, ""), lambda: "s", live=lambda app: Server(1, "", f"/live/{app}")
+    )
+    reply = Browser(proxy).send("GET", "/live/app-1/jobs/", BEARER)
+    assert (reply.status, b"the Spark driver does not answer" in reply.body) == (502, True)
 
 
 def test_nothing_is_changed_through_it(browser: Browser, upstream: Upstream) -> None:
@@ -241,7 +301,7 @@ def test_nothing_is_changed_through_it(browser: Browser, upstream: Upstream) -> 
 def test_a_connection_without_a_place_and_a_server_that_has_gone(browser: Browser) -> None:
     browser.admitted = False
     assert browser.send("GET", "/", BEARER).status == 503
-    gone = Browser(HistoryProxy(Logins(TOKEN, CODE), PORT, lambda: (1, ""), lambda: "s"))
+    gone = Browser(HistoryProxy(Logins(TOKEN, CODE), PORT, lambda: Server(1, ""), lambda: "s"))
     reply = gone.send("GET", "/", BEARER)
     assert (reply.status, b"History Server does not answer" in reply.body) == (502, True)
 
@@ -300,6 +360,7 @@ def test_the_directory_of_the_logs(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="does not exist") as caught:
         event_log_url({}, tmp_path / "no cluster")
     assert "taskmanager.spark.event-log.enabled" in str(caught.value.remedy)
+    assert "spark.ui.enabled=true" in str(caught.value.remedy)
     (tmp_path / "a b" / "spark-events").mkdir(parents=True)
     assert event_log_url({}, tmp_path / "a b") == f"file://{tmp_path}/a%20b/spark-events"
     assert event_log_url({"spark.eventLog.dir": "hdfs://n/logs"}, tmp_path) == "hdfs://n/logs"
@@ -328,7 +389,7 @@ def with_users(upstream: Upstream, users: Users) -> Browser:
         HistoryProxy(
             Logins(TOKEN, CODE),
             PORT,
-            lambda: (port, "signed"),
+            lambda: Server(port, "signed"),
             lambda: f"session-{next(numbers)}",
             users.known(),
         )

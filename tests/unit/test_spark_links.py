@@ -35,6 +35,8 @@ def test_a_link_leads_to_the_attempt_where_the_server_runs_and_has_its_log() -> 
     assert (f"{parts.scheme}://{parts.netloc}", parts.path) == (URL, "/attempt")
     assert parse_qs(parts.query) == {"application": ["local-7"], "tag": [WORK.tag]}
     assert link_of(WORK, replace(RUNS, applications=None)) == link, "a directory elsewhere cannot be looked at"
+    live = replace(RUNS, applications=frozenset(), live=frozenset({"local-7"}))
+    assert link_of(WORK, live) == link, "a driver that serves its UI needs no event log"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ class DriverInfo:
             runs from an archive already.
         remote: connection string of an external endpoint, which the process only watches.
         application: id of its Spark application; empty where that is not known.
+        ui_port, ui_key: of Spark's own UI, see `runtime.spark.driver.ui`; 0 and empty where it serves none.
     """
 
     pid: int
@@ -54,6 +55,8 @@ class DriverInfo:
     tables: str = ""
     remote: str = field(default="", repr=False)
     application: str = ""
+    ui_port: int = 0
+    ui_key: str = field(default="", repr=False)
 
     @property
     def file(self) -> Path:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -168,6 +169,12 @@ class DriverGateway:
         """Return the id of the Spark application."""
         with _calls():
             return str(self._context.sc().applicationId())
+
+    def ui_port(self) -> int:
+        """Return the port of Spark's own UI; 0 if it has none."""
+        with _calls():
+            url = self._context.sc().uiWebUrl()
+            return int(urlsplit(str(url.get())).port or 0) if url.isDefined() else 0
 
     def jvm_figures(self) -> dict[str, int]:
         """Return the JVM's figures by Flink's metric names below ``Status.JVM`` (Flink's `MetricUtils`).

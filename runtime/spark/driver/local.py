@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from runtime.jobgraph.job_graph import JobKind
-from runtime.spark.driver import event_logs
+from runtime.spark.driver import event_logs, ui
 from runtime.spark.driver.api import DriverInfo, SparkEndpoint
 from runtime.spark.driver.cds import sharing
 from runtime.spark.driver.connection import Connection, new_pool, process_of, run_on
@@ -87,6 +87,9 @@ class LocalDriver(JvmDriver):
         await asyncio.to_thread(check_master, options.master)
         options = await _with_packages(java, options)
         conf = spark_conf(options)
+        ui_key = secrets.token_bytes(ui.KEY_SIZE) if ui.is_served(conf) else b""
+        if ui_key:
+            conf |= ui.ui_settings(conf, ui_key)
         prepare(options)
         jars = class_path()
         shared = sharing(options.archive_dir, java, jars, options.work_dir)
@@ -121,6 +124,8 @@ class LocalDriver(JvmDriver):
                 class_list="" if shared.class_list is None else str(shared.class_list),
                 tables="" if options.tables is None else str(options.tables),
                 application=await run_on(pool, gateway.application_id),
+                ui_port=await run_on(pool, gateway.ui_port),
+                ui_key=ui_key.hex(),
             )
             if options.event_logs is not None and event_logs.is_written_to(options.event_logs, conf):
                 event_logs.note_driver(options.event_logs, info.application, info.pid, started)
