@@ -34,7 +34,7 @@ class OidcOptions:
         Text("understudy", r"[!-~]+", "a text without blanks"),
         None,
         "Id of the client that stands for the cluster at the issuer. The web page needs its authorization code flow, "
-        "with the page's address as a redirect URI. `understudy login` needs its device flow, without a secret, unless "
+        "with the page's address as a redirect URI. `understudy login` needs its device flow, unless "
         "`security.oidc.device-client-id` is set. Required with `security.oidc.issuer`. A token whose `azp` names "
         "another client is refused.",
     )
@@ -42,9 +42,18 @@ class OidcOptions:
         "security.oidc.device-client-id",
         Text("understudy-cli", r"[!-~]+", "a text without blanks"),
         None,
-        "Id of a second client at the issuer, by which `understudy login` logs in, with the device flow and without a "
-        "secret. Tokens for it are accepted as those of `security.oidc.client-id`. Set it if that client has a secret, "
-        "or may not use the device flow. Unset: `understudy login` uses that client, too.",
+        "Id of a second client at the issuer, by which `understudy login` logs in, with the device flow. Tokens for it "
+        "are accepted as those of `security.oidc.client-id`. Set it if that client may not use the device flow. "
+        "Unset: `understudy login` uses that client, too.",
+    )
+    DEVICE_CLIENT_SECRET_FILE = option(
+        "security.oidc.device-client-secret-file",
+        FilePath("/etc/understudy/issuer-device-secret"),
+        None,
+        "The file with the secret of the client by which `understudy login` logs in, for an issuer that gives no "
+        "device flow without one. It has mode 0600, belongs to the user of the masters, and is read at their start. "
+        "Command lines do not get it: they send their requests to the web endpoint, which sends them to the issuer. "
+        "Unset: that client is public.",
     )
     CLIENT_SECRET_FILE = option(
         "security.oidc.client-secret-file",
@@ -52,7 +61,7 @@ class OidcOptions:
         None,
         "The file with the secret of this client, for an issuer that redeems a server's codes only with one, as "
         'that of a "web application". It has mode 0600, belongs to the user of the masters, read at their start. '
-        "Only web endpoints use it. `understudy login` has no secret; see `security.oidc.device-client-id`. "
+        "Only the web page's log-in uses it; see `security.oidc.device-client-secret-file` for `understudy login`. "
         "Unset: the client is public.",
     )
     AUDIENCE = option(

@@ -110,7 +110,7 @@ def web_client(
             )
     shown: str | Callable[[], str] | None = token
     if token is None and not is_public:
-        shown = _token(configuration, endpoints)
+        shown = _token(configuration, endpoints, urls)
     patience_s = configuration.get(ClientOptions.TIMEOUT)
     return WebClient(endpoints, shown, _trusted(configuration), min(CONNECT_S, patience_s))
 
@@ -120,13 +120,13 @@ def endpoints_of(urls: str) -> list[WebAddress]:
     return [WebAddress.parse(url.strip()) for url in urls.split(",") if url.strip()]
 
 
-def _token(configuration: Configuration, endpoints: list[WebAddress]) -> str | Callable[[], str] | None:
+def _token(configuration: Configuration, endpoints: list[WebAddress], urls: str) -> str | Callable[[], str] | None:
     file = configuration.get(ClientOptions.TOKEN_FILE)
     if token := os.environ.get(TOKEN_VARIABLE):
         return token
     if file is not None:
         return load_secret(file, ClientOptions.TOKEN_FILE.key).decode()
-    return stored_token(configuration, endpoints)
+    return stored_token(configuration, endpoints, lambda: web_client(configuration, urls, is_public=True))
 
 
 def _trusted(configuration: Configuration) -> ssl.SSLContext | None:

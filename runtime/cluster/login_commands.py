@@ -16,9 +16,8 @@ from runtime.cluster.output import format_moment, print_answer, say
 from runtime.errors import ClusterError
 
 if TYPE_CHECKING:
-    import ssl
-
-    from runtime.users.login import LoginOffer, Provider
+    from runtime.cluster.logins import IssuerLine
+    from runtime.users.login import Login, LoginOffer, Provider
 
 _EXAMPLE_URL = "https://spark.example.org:8081"
 _url_option = click.option("--url", metavar="URL", help="The cluster's web endpoint.  [default: client.url]")
@@ -81,18 +80,21 @@ def login(configuration: Configuration, url: str | None, issuer: str | None, as_
         offer = _offer(configuration, urls)
         if issuer is not None and issuer != offer.issuer:
             raise ClusterError(f"the cluster's issuer is {offer.issuer}, not {issuer}", "check both addresses")
-        tls = trusted(configuration.get(OidcOptions.CA_FILE))
-        provider = Provider.of(fetch(discovery_url(offer.issuer), tls), offer.issuer)
+        provider = None
+        if not offer.through_cluster:
+            tls = trusted(configuration.get(OidcOptions.CA_FILE))
+            provider = Provider.of(fetch(discovery_url(offer.issuer), tls), offer.issuer)
         file = login_file(configuration, endpoints_of(urls))
         begun = Login(
             file.cluster,
             offer.issuer,
             offer.client_id,
             offer.wants_access_token,
-            provider.token_url,
-            provider.revocation_url,
+            "" if provider is None else provider.token_url,
+            "" if provider is None else provider.revocation_url,
+            through_cluster=offer.through_cluster,
         )
-        done = begun.with_tokens(_tokens(offer, provider, tls))
+        done = begun.with_tokens(_tokens(offer, provider, begun, _line(configuration, urls)))
         with file.locked():
             file.write(done)
     renewed = "renewed by itself" if done.refresh_token else "not renewed, since the issuer gave no refresh token"
@@ -127,16 +129,25 @@ def _offer(configuration: Configuration, urls: str) -> LoginOffer:
         return LoginOffer.from_json(None)
 
 
-def _tokens(offer: LoginOffer, provider: Provider, tls: ssl.SSLContext) -> Mapping[str, Any]:
-    """Have the user log in by device flow; return the issuer's answer with the tokens."""
-    from runtime.issuer_client import IssuerUnreachableError, ask
-    from runtime.users.login import DeviceAuthorization, DeviceFlow, LoginError, device_request, token_request
+def _line(configuration: Configuration, urls: str) -> IssuerLine:
+    from runtime.cluster.discovery import web_client
+    from runtime.cluster.logins import IssuerLine
 
-    if not provider.device_url:
+    ca_file = configuration.get(OidcOptions.CA_FILE)
+    return IssuerLine(ca_file, lambda: web_client(configuration, urls, is_public=True))
+
+
+def _tokens(offer: LoginOffer, provider: Provider | None, login: Login, line: IssuerLine) -> Mapping[str, Any]:
+    """Have the user log in by device flow; return the issuer's answer with the tokens."""
+    from runtime.issuer_client import IssuerUnreachableError
+    from runtime.users.login import DeviceAuthorization, DeviceFlow, LoginError
+
+    device_url = "" if provider is None else provider.device_url
+    if not device_url and not offer.through_cluster:
         raise LoginError(
             f"{offer.issuer} has no device flow", "use a token of its in UNDERSTUDY_TOKEN or client.token-file"
         )
-    begun = DeviceAuthorization.of(*ask(provider.device_url, tls, device_request(offer)), offer.issuer)
+    begun = DeviceAuthorization.of(*line.begin(offer, device_url), offer.issuer)
     say(f"open {begun.url} and enter the code {begun.user_code}")
     if begun.complete_url:
         say(f"or open {begun.complete_url} and compare the code")
@@ -144,7 +155,7 @@ def _tokens(offer: LoginOffer, provider: Provider, tls: ssl.SSLContext) -> Mappi
     while True:
         time.sleep(flow.pause_s(time.monotonic()))
         try:
-            status, answer = ask(provider.token_url, tls, token_request(offer.client_id, begun.device_code))
+            status, answer = line.tokens(login, begun.device_code)
         except IssuerUnreachableError:
             flow.on_silence()
             continue
@@ -162,8 +173,6 @@ def logout(configuration: Configuration, url: str | None, as_json: bool) -> None
     from runtime.cluster.discovery import endpoints_of
     from runtime.cluster.documents import ChangedIdentity
     from runtime.cluster.logins import login_file
-    from runtime.issuer_client import ask, trusted
-    from runtime.users.login import revocation_request
     from runtime.users.oidc import IssuerAnswerError
 
     configuration, urls = _at(configuration, url)
@@ -177,11 +186,9 @@ def logout(configuration: Configuration, url: str | None, as_json: bool) -> None
                 found = None
                 say(f"warning: the issuer does not revoke the login: {error}")
             file.remove()
-        if found is not None and found.refresh_token and found.revocation_url:
+        if found is not None and found.refresh_token and (found.revocation_url or found.through_cluster):
             try:
-                status, _ = ask(
-                    found.revocation_url, trusted(configuration.get(OidcOptions.CA_FILE)), revocation_request(found)
-                )
+                status, _ = _line(configuration, urls).revoke(found)
                 if status != 200:
                     raise IssuerAnswerError(f"HTTP {status}")
             except IssuerAnswerError as error:

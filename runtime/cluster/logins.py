@@ -8,22 +8,40 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from actors.errors import AuthenticationError, RecipientUnreachable
+from actors.errors import ActorError, AuthenticationError, RecipientUnreachable
 from actors.rpc.security import load_secret
 from conf.configuration import Configuration
 from conf.files import make_private, write_private
 from conf.options import ClientOptions, OidcOptions
 from runtime.errors import ClusterError
-from runtime.http_client import WebAddress
-from runtime.issuer_client import ask, trusted
-from runtime.users.login import Login, LoginError, name_of, on_renewal, refresh_request
+from runtime.http_client import WebAddress, WebClient
+from runtime.issuer_client import IssuerUnreachableError, ask, trusted
+from runtime.users.login import (
+    DEVICE_BEGIN,
+    DEVICE_END,
+    DEVICE_RENEW,
+    DEVICE_TOKENS,
+    Login,
+    LoginError,
+    LoginOffer,
+    device_request,
+    device_token_request,
+    name_of,
+    on_renewal,
+    refresh_request,
+    revocation_request,
+)
 from runtime.users.oidc import IssuerAnswerError
+
+Answer = tuple[int, Mapping[str, Any]]
 
 RETRY_MS = 30_000
 """Time between two attempts to renew a token that is still valid, while the issuer does not answer."""
@@ -97,18 +115,70 @@ def _not_stored(path: Path, error: OSError) -> ClusterError:
     )
 
 
+class IssuerLine:
+    """Requests of a client that logs in: to the issuer, or to the cluster where only that knows the client's secret.
+
+    Args:
+        ca_file: authorities of the issuer; None for those of the system.
+        open_web: returns what sends requests to the cluster's web endpoints, without a token.
+
+    All methods return the issuer's status and answer, and raise `IssuerAnswerError` as `runtime.issuer_client.ask`.
+    """
+
+    def __init__(self, ca_file: Path | None, open_web: Callable[[], WebClient]) -> None:
+        self._ca_file = ca_file
+        self._open_web = open_web
+
+    def begin(self, offer: LoginOffer, device_url: str) -> Answer:
+        """Begin a device flow."""
+        if offer.through_cluster:
+            return self._through_cluster(DEVICE_BEGIN, {})
+        return self._ask(device_url, device_request(offer))
+
+    def tokens(self, login: Login, device_code: str) -> Answer:
+        """Ask for the tokens of a device flow."""
+        if login.through_cluster:
+            return self._through_cluster(DEVICE_TOKENS, {"device-code": device_code})
+        return self._ask(login.token_url, device_token_request(login.client_id, device_code))
+
+    def renew(self, login: Login) -> Answer:
+        """Renew a login."""
+        if login.through_cluster:
+            return self._through_cluster(DEVICE_RENEW, {"refresh-token": login.refresh_token})
+        return self._ask(login.token_url, refresh_request(login))
+
+    def revoke(self, login: Login) -> Answer:
+        """Revoke a login."""
+        if login.through_cluster:
+            return self._through_cluster(DEVICE_END, {"refresh-token": login.refresh_token})
+        return self._ask(login.revocation_url, revocation_request(login))
+
+    def _ask(self, url: str, form: Mapping[str, str]) -> Answer:
+        return ask(url, trusted(self._ca_file), form)
+
+    def _through_cluster(self, path: str, form: Mapping[str, str]) -> Answer:
+        web = self._open_web()
+        try:
+            told = json.loads(web.request("POST", f"/v1{path}", json.dumps(form).encode(), media="application/json"))
+            return int(told["status"]), dict(told["answer"])
+        except (ActorError, ValueError, LookupError, TypeError) as error:
+            raise IssuerUnreachableError(f"{web.endpoint} has no answer of the issuer: {error}") from error
+        finally:
+            web.close()
+
+
 class StoredToken:
     """Returns the token of a stored login, and renews it before it expires. Several threads may call it at once.
 
     Args:
         file: of the login.
-        ca_file: authorities of the issuer; None for those of the system.
+        line: to the issuer.
         clock_ms: returns the time in milliseconds since the epoch.
     """
 
-    def __init__(self, file: LoginFile, ca_file: Path | None, clock_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(self, file: LoginFile, line: IssuerLine, clock_ms: Callable[[], int] = now_ms) -> None:
         self._file = file
-        self._ca_file = ca_file
+        self._line = line
         self._clock_ms = clock_ms
         self._login: Login | None = None
         self._retry_ms = 0
@@ -148,7 +218,7 @@ class StoredToken:
 
     def _renewed(self, login: Login, now: int) -> Login:
         try:
-            status, answer = ask(login.token_url, trusted(self._ca_file), refresh_request(login))
+            status, answer = self._line.renew(login)
             if status >= 500:
                 raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")
             renewed = on_renewal(login, status, answer)
@@ -168,7 +238,17 @@ def login_file(configuration: Configuration, endpoints: Sequence[WebAddress]) ->
     return LoginFile(configuration.get(ClientOptions.LOGIN_DIR), endpoints)
 
 
-def stored_token(configuration: Configuration, endpoints: Sequence[WebAddress]) -> StoredToken | None:
-    """Return the token of the login for a cluster; None if there is no login. Raises AuthenticationError."""
+def stored_token(
+    configuration: Configuration, endpoints: Sequence[WebAddress], open_web: Callable[[], WebClient]
+) -> StoredToken | None:
+    """Return the token of the login for a cluster; None if there is no login. Raises AuthenticationError.
+
+    Args:
+        configuration: of the client.
+        endpoints: the cluster's web endpoints.
+        open_web: as in `IssuerLine`.
+    """
     file = login_file(configuration, endpoints)
-    return None if file.read() is None else StoredToken(file, configuration.get(OidcOptions.CA_FILE))
+    if file.read() is None:
+        return None
+    return StoredToken(file, IssuerLine(configuration.get(OidcOptions.CA_FILE), open_web))

@@ -126,15 +126,21 @@ class AccessPolicy:
             address: of the page that sends it; it must have the name, port and scheme by which the endpoint is asked.
         """
         shown = list(headers)
-        hosts = [value for name, value in shown if name == b"host"]
-        host = hosts[0] if len(hosts) == 1 else b""
-        foreign = self._of_another_site(host, [value for name, value in shown if name == b"origin"])
+        foreign = self.check_site(shown)
         if foreign is not None:
             return foreign
+        host = next(value for name, value in shown if name == b"host")
         page = _PAGE.fullmatch(address)
         if page is None or _origin(page[1].encode()) != _origin(self._scheme + b"://" + host):
             return Refusal(400, "the address is not that of this endpoint's page")
         return None
+
+    def check_site(self, headers: Headers) -> Refusal | None:
+        """Return why a request that needs no token is refused: it is of a page of another site; names in lower case."""
+        shown = list(headers)
+        hosts = [value for name, value in shown if name == b"host"]
+        origins = [value for name, value in shown if name == b"origin"]
+        return self._of_another_site(hosts[0] if len(hosts) == 1 else b"", origins)
 
     def _of_another_site(self, host: bytes, origins: list[bytes]) -> Refusal | None:
         """Return why a request is refused by its headers Host (empty if it is not there once) and Origin."""

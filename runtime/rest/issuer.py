@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from actors.errors import AuthenticationError
@@ -116,13 +117,21 @@ def offer_of(configuration: Configuration) -> LoginOffer | None:
 
 def device_offer_of(configuration: Configuration) -> LoginOffer | None:
     """Return the values by which command lines log in; None if no issuer is configured. Raises as `rules_of`."""
-    offer, client_id = offer_of(configuration), configuration.get(OidcOptions.DEVICE_CLIENT_ID)
-    return offer if offer is None or client_id is None else replace(offer, client_id=client_id)
+    offer, get = offer_of(configuration), configuration.get
+    if offer is None:
+        return None
+    return replace(
+        offer,
+        client_id=get(OidcOptions.DEVICE_CLIENT_ID) or offer.client_id,
+        through_cluster=get(OidcOptions.DEVICE_CLIENT_SECRET_FILE) is not None,
+    )
 
 
-def client_secret_of(configuration: Configuration) -> SecretStr | None:
-    """Return the secret of the cluster's client at the issuer; None for a public client. Raises PreflightError."""
-    file, key = configuration.get(OidcOptions.CLIENT_SECRET_FILE), OidcOptions.CLIENT_SECRET_FILE.key
+def client_secret_of(
+    configuration: Configuration, option: ConfigOption[Path | None] = OidcOptions.CLIENT_SECRET_FILE
+) -> SecretStr | None:
+    """Return the secret of a client of the cluster at the issuer; None for a public client. Raises PreflightError."""
+    file, key = configuration.get(option), option.key
     if file is None:
         return None
     try:
@@ -132,6 +141,18 @@ def client_secret_of(configuration: Configuration) -> SecretStr | None:
         raise PreflightError(
             f"{key}: {problem}", "it must have the client's secret as the issuer shows it, and mode 0600"
         ) from None
+
+
+def confidential_device_of(configuration: Configuration) -> tuple[LoginOffer, SecretStr] | None:
+    """Return how command lines log in through the web endpoint, with the secret that it adds; None if they do not.
+
+    Raises as `rules_of` and `client_secret_of`.
+    """
+    offer, secret = (
+        device_offer_of(configuration),
+        client_secret_of(configuration, OidcOptions.DEVICE_CLIENT_SECRET_FILE),
+    )
+    return None if offer is None or secret is None else (offer, secret)
 
 
 def tls_of(configuration: Configuration) -> ssl.SSLContext:

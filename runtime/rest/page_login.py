@@ -1,9 +1,12 @@
-"""The log-in of the web page at the OpenID Connect provider: the requests of the page, and those to the issuer.
+"""Log-ins at the OpenID Connect provider by the web endpoint: of the web page, and of command lines without a secret.
 
 The page asks the endpoint, and the endpoint the issuer. So the issuer needs no CORS, and the page's
 Content-Security-Policy allows no other host. The endpoint remembers nothing: the tab keeps the verifier of its log-in,
 and later its tokens (`runtime.users.code_flow`). These requests show no token, so they are limited by address and in
 all.
+
+Where the issuer demands a secret for the device flow, `understudy login` asks the endpoint too. That adds the secret to
+the four requests of such a log-in, and returns the issuer's answers.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -27,16 +31,22 @@ from runtime.rest.auditing import Audited
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.context import read_body
 from runtime.rest.errors import RestError
-from runtime.rest.issuer import FETCH_TIMEOUT_S, Issuer, client_secret_of, offer_of, tls_of
+from runtime.rest.issuer import FETCH_TIMEOUT_S, Issuer, client_secret_of, confidential_device_of, offer_of, tls_of
 from runtime.rest.routing import JSON, PREFIX, now_ms, to_json
 from runtime.users.audit import Flood
 from runtime.users.code_flow import RANDOM_SIZE, CodeFlow, tokens_of
 from runtime.users.identities import Principal, TokenRefusedError
 from runtime.users.login import (
+    DEVICE_BEGIN,
+    DEVICE_END,
+    DEVICE_RENEW,
+    DEVICE_TOKENS,
     Login,
     LoginError,
     LoginOffer,
     Provider,
+    device_request,
+    device_token_request,
     discovery_url,
     on_renewal,
     refresh_request,
@@ -50,12 +60,20 @@ LOGIN = "/login"
 BEGIN, FINISH, RENEW, END = (f"{LOGIN}/{step}" for step in ("begin", "finish", "renew", "end"))
 """The paths by which the page logs in, renews its token and logs out; as `LOGIN`, they need no token."""
 
+DEVICE_STEPS = frozenset({DEVICE_BEGIN, DEVICE_TOKENS, DEVICE_RENEW, DEVICE_END})
+
 MOST_BYTES = 32 * 1024
 PER_ADDRESS = 60
 """Requests a minute from one address."""
 PER_MINUTE = 600
 """Requests a minute in all."""
 MOST_ADDRESSES = 1024
+
+_ANSWERED = (
+    *("device_code", "user_code", "verification_uri", "verification_url", "verification_uri_complete"),
+    *("expires_in", "interval", "id_token", "access_token", "refresh_token", "error", "error_description"),
+)
+"""What a command line reads of the issuer's answers."""
 
 AskIssuer = Callable[[str, Mapping[str, str] | None, Mapping[str, str]], Awaitable[tuple[int, Mapping[str, Any]]]]
 
@@ -70,6 +88,8 @@ class PageLogin:
         policy: the access rules of the endpoint.
         ask_issuer: sends a form, or a GET without one, with headers to a URL of the issuer; raises IssuerAnswerError.
         secret: of the cluster's client at the issuer; None for a public client.
+        device: how command lines log in through the endpoint, and the secret of their client; None if they ask the
+            issuer themselves.
         clock: returns monotonic seconds.
         now: returns milliseconds since the epoch.
     """
@@ -84,7 +104,9 @@ class PageLogin:
         secret: SecretStr | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], int] = now_ms,
+        device: tuple[LoginOffer, SecretStr] | None = None,
     ) -> None:
+        self._device = device
         self._offer = offer
         self._issuer = issuer
         self._identities = identities
@@ -123,14 +145,16 @@ class PageLogin:
             except TimeoutError:
                 raise IssuerAnswerError(f"no answer within {FETCH_TIMEOUT_S:g} s") from None
 
-        return cls(offer, issuer, identities, policy, ask_issuer, client_secret_of(configuration))
+        secret, device = client_secret_of(configuration), confidential_device_of(configuration)
+        return cls(offer, issuer, identities, policy, ask_issuer, secret, device=device)
 
     def serves(self, method: str, path: str) -> bool:
-        """Return whether a request is one of the page's log-in."""
-        return method == "POST" and path.removeprefix(PREFIX) in self._steps
+        """Return whether a request is one of a log-in."""
+        steps = self._steps.keys() if self._device is None else self._steps.keys() | DEVICE_STEPS
+        return method == "POST" and path.removeprefix(PREFIX) in steps
 
     async def answer(self, request: Request, audited: Audited) -> Response:
-        """Answer a request of the page's log-in.
+        """Answer a request of a log-in.
 
         Args:
             request: the request, still unchecked.
@@ -141,17 +165,20 @@ class PageLogin:
         """
         path = request.scope["path"].removeprefix(PREFIX)
         audited.begin_route(f"POST {path}", {})
-        audited.changes = path in (FINISH, END)
+        audited.changes = path in (FINISH, END, DEVICE_END)
         if request.headers.get("content-type", "").partition(";")[0].strip() != JSON:
             raise RestError(415, f"the body must be {JSON}")
         form = _Form(await read_body(request, MOST_BYTES))
-        refusal = self._policy.check_page(request.scope["headers"], form["address"])
+        headers = request.scope["headers"]
+        of_page = path not in DEVICE_STEPS
+        refusal = self._policy.check_page(headers, form["address"]) if of_page else self._policy.check_site(headers)
         if refusal is not None:
             raise RestError(refusal.status, refusal.message)
         # Only now: a page of another site must not use up the requests of its visitors' addresses.
         self._limit("" if request.client is None else request.client.host)
         try:
-            return Response(to_json(await self._steps[path](form, audited)), media_type=JSON)
+            told = await (self._steps[path](form, audited) if of_page else self._pass_on(path, form))
+            return Response(to_json(told), media_type=JSON)
         except LoginError as error:
             raise RestError(403, f"{error}; {error.remedy}") from error
         except IssuerAnswerError as error:
@@ -208,6 +235,25 @@ class PageLogin:
         """Send a form with what shows that the cluster's client asks."""
         sent, headers = with_secret(form, self._secret, await self._provider())
         return await self._ask_issuer(url, sent, headers)
+
+    async def _pass_on(self, step: str, form: _Form) -> dict[str, Any]:
+        """Send a request of a command line to the issuer; return the status and what a client reads of the answer."""
+        assert self._device is not None
+        (offer, secret), provider = self._device, await self._provider()
+        if step == DEVICE_BEGIN:
+            url, asked = provider.device_url, device_request(offer)
+        elif step == DEVICE_TOKENS:
+            url, asked = provider.token_url, device_token_request(offer.client_id, form["device-code"])
+        else:
+            begun = Login("", offer.issuer, offer.client_id, offer.wants_access_token, "", "")
+            login = replace(begun, refresh_token=form["refresh-token"])
+            is_renewal = step == DEVICE_RENEW
+            url = provider.token_url if is_renewal else provider.revocation_url
+            asked = refresh_request(login) if is_renewal else revocation_request(login)
+        if not url:
+            raise LoginError(f"{offer.issuer} has no address for this step", "ask an admin for a token")
+        status, raw = await self._ask_issuer(url, *with_secret(asked, secret, provider))
+        return {"status": status, "answer": {name: raw[name] for name in _ANSWERED if name in raw}}
 
     async def _end(self, form: _Form, audited: Audited) -> dict[str, Any]:
         principal = await self._identities.identify_or_refuse(form["token"].encode("utf-8", "replace"))

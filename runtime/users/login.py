@@ -31,6 +31,11 @@ MOST_INTERVAL_S = 60.0
 MOST_WAIT_S = 1800.0
 MOST_OF_A_TEXT = 2000
 
+DEVICE_BEGIN, DEVICE_TOKENS, DEVICE_RENEW, DEVICE_END = (
+    f"/login/device/{step}" for step in ("begin", "tokens", "renew", "end")
+)
+"""Paths of the web endpoint, at which it asks the issuer for a command line; see `LoginOffer.through_cluster`."""
+
 _VISIBLE = re.compile(r"[!-~]+")
 _CODE = re.compile(r"[ -~]{1,64}")
 
@@ -75,17 +80,21 @@ class LoginOffer:
         client_id: of the cluster at the issuer.
         wants_access_token: whether the cluster takes the access token; else it takes the ID token.
         scopes: to ask for.
+        through_cluster: whether a command line sends its requests to the web endpoint, which sends them to the issuer
+            with the secret of the client.
     """
 
     issuer: str
     client_id: str
     wants_access_token: bool
     scopes: tuple[str, ...]
+    through_cluster: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer of ``GET /v1/login``."""
         token = "access_token" if self.wants_access_token else "id_token"
-        return {"issuer": self.issuer, "client-id": self.client_id, "token": token, "scopes": list(self.scopes)}
+        told = {"issuer": self.issuer, "client-id": self.client_id, "token": token, "scopes": list(self.scopes)}
+        return told | ({"through-cluster": True} if self.through_cluster else {})
 
     @classmethod
     def from_json(cls, raw: object) -> LoginOffer:
@@ -100,7 +109,8 @@ class LoginOffer:
             raise LoginError(
                 f"the cluster's issuer {issuer[:200]} is not https://", "have security.oidc.issuer changed"
             )
-        return cls(issuer, client_id, told.get("token") == "access_token", tuple(scopes))
+        through_cluster = told.get("through-cluster") is True
+        return cls(issuer, client_id, told.get("token") == "access_token", tuple(scopes), through_cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +195,12 @@ class DeviceAuthorization:
             raise LoginError(
                 f"{issuer} does not begin a device flow: {reason_of(status, raw)}",
                 "have the cluster's security.oidc.device-client-id name a client that the issuer allows the device "
-                "flow without a secret, or ask an admin for a token (`understudy token add`)",
+                "flow, and security.oidc.device-client-secret-file its secret if it has one; or ask an admin for a "
+                "token (`understudy token add`)",
             )
         device_code, user_code = raw.get("device_code"), raw.get("user_code")
-        url, complete = raw.get("verification_uri"), raw.get("verification_uri_complete", "")
+        url = raw.get("verification_uri", raw.get("verification_url"))  # the latter is Google's name for it
+        complete = raw.get("verification_uri_complete", "")
         codes_are_right = isinstance(device_code, str) and _VISIBLE.fullmatch(device_code)
         # both are printed, so neither may have control characters
         if not (codes_are_right and isinstance(user_code, str) and _CODE.fullmatch(user_code)):
@@ -283,6 +295,7 @@ class Login:
         bearer: the token for the cluster.
         expires_ms: when it expires, in milliseconds since the epoch.
         refresh_token: gets another one; empty if the issuer gave none.
+        through_cluster: as in `LoginOffer`; then the two URLs are empty.
     """
 
     cluster: str
@@ -294,6 +307,7 @@ class Login:
     bearer: str = ""
     expires_ms: int = 0
     refresh_token: str = ""
+    through_cluster: bool = False
 
     def to_json(self) -> str:
         """Return the text to store."""
@@ -305,7 +319,7 @@ class Login:
         raw = json.loads(text)
         if not isinstance(raw, dict):
             raise ValueError("no login")
-        kinds = {"wants_access_token": bool, "expires_ms": int}
+        kinds = {"wants_access_token": bool, "expires_ms": int, "through_cluster": bool}
         known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
         if not all(isinstance(value, kinds.get(name, str)) for name, value in known.items()):
             raise ValueError("no login")
@@ -349,7 +363,7 @@ def device_request(offer: LoginOffer) -> dict[str, str]:
     return {"client_id": offer.client_id, "scope": " ".join(offer.scopes)}
 
 
-def token_request(client_id: str, device_code: str) -> dict[str, str]:
+def device_token_request(client_id: str, device_code: str) -> dict[str, str]:
     """Return the form that asks for the tokens of a device flow."""
     return {"grant_type": DEVICE_GRANT, "device_code": device_code, "client_id": client_id}
 

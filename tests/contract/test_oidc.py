@@ -25,10 +25,10 @@ from conf.files import write_private
 from runtime import issuer_client
 from runtime.cluster import cli as command_line
 from runtime.cluster import login_commands
-from runtime.cluster.discovery import connect_by_http
-from runtime.cluster.logins import RETRY_MS, LoginFile, StoredToken
+from runtime.cluster.discovery import connect_by_http, web_client
+from runtime.cluster.logins import RETRY_MS, IssuerLine, LoginFile, StoredToken
 from runtime.errors import ClusterError
-from runtime.http_client import WebAddress
+from runtime.http_client import WebAddress, WebClient
 from runtime.issuer_client import IssuerUnreachableError, ask, fetch, trusted
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.issuer import Issuer, device_offer_of
@@ -232,7 +232,10 @@ class Desk:
         return LoginFile(self.logins, [WebAddress.parse(self.cluster.url)])
 
     def token(self, clock_ms: Callable[[], int] = now_ms) -> StoredToken:
-        return StoredToken(self.file, None, clock_ms)
+        return StoredToken(self.file, IssuerLine(None, self.web), clock_ms)
+
+    def web(self) -> WebClient:
+        return web_client(Configuration.from_dict({}), self.cluster.url, is_public=True)
 
     def login(self) -> Login:
         found = self.file.read()
@@ -318,6 +321,48 @@ def test_command_lines_log_in_by_a_second_client_where_the_clusters_has_a_secret
     assert desk.run("logout").exit_code == 0
     assert provider.refresh_tokens == [of_page]
     assert {form.get("client_id") for form in provider.forms} == {"understudy-cli", None}, "None: in the header"
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
+def test_command_lines_log_in_through_the_cluster_where_the_device_flow_needs_a_secret(
+    open_desk: OpenDesk, provider: Provider, secret_settings: dict[str, str], method: str
+) -> None:
+    provider.document["token_endpoint_auth_methods_supported"] = [method]
+    file = secret_settings["security.oidc.client-secret-file"]
+    desk = open_desk({**secret_settings, "security.oidc.device-client-secret-file": file})
+    provider.answers = [(400, {"error": "authorization_pending"}), (400, {"error": "slow_down"})]
+    done = desk.run("login")
+    assert done.exit_code == 0, done.output
+    assert f"open {provider.issuer}/enter and enter the code WDJB-MJHT" in done.stderr
+    assert desk.sleeps == [0, 0, 5.0]
+    assert json.loads(desk.run("whoami", "--json").stdout)["user"] == "ada"
+    login = desk.login()
+    assert (login.through_cluster, login.token_url, login.revocation_url) == (True, "", "")
+    assert provider.client_secret not in desk.file.path.read_text() + done.output
+    with desk.file.locked():
+        desk.file.write(replace(login, expires_ms=0))
+    assert desk.run("whoami").exit_code == 0
+    assert desk.login().refresh_token != login.refresh_token, "renewed"
+    assert desk.run("logout").exit_code == 0
+    assert provider.refresh_tokens == []
+    shown = {form.get("client_secret") for form in provider.forms}
+    assert shown == {provider.client_secret if method == "client_secret_post" else None}
+
+
+def test_a_login_through_the_cluster_serves_until_it_expires_while_that_is_away(
+    open_desk: OpenDesk, provider: Provider, secret_settings: dict[str, str]
+) -> None:
+    file = secret_settings["security.oidc.client-secret-file"]
+    desk = open_desk({**secret_settings, "security.oidc.device-client-secret-file": file})
+    provider.lifetime_s = 30
+    assert desk.run("login").exit_code == 0
+    login, now = desk.login(), [now_ms()]
+    token = desk.token(lambda: now[0])
+    desk.cluster.stop()
+    assert token() == login.bearer
+    now[0] = login.expires_ms
+    with pytest.raises(RecipientUnreachable, match="has no answer of the issuer"):
+        token()
 
 
 def test_the_client_waits_as_the_issuer_says(desk: Desk) -> None:

@@ -20,6 +20,22 @@ _EACH_CALL = "unit/test_rest_roles.py::test_each_call_allows_each_role_what_the_
 
 MUTANTS = (
     Mutant(
+        "command-line-login-of-other-sites",
+        "A page of another site does not use the endpoint's requests to the issuer.",
+        "runtime/rest/page_login.py",
+        "if of_page else self._policy.check_site(headers)",
+        "if of_page else None",
+        ("unit/test_page_login.py::test_the_endpoint_sends_nothing_else_to_the_issuer",),
+    ),
+    Mutant(
+        "command-line-login-told-all",
+        "A command line gets what it needs of the issuer's answers, and no more.",
+        "runtime/rest/page_login.py",
+        '"answer": {name: raw[name] for name in _ANSWERED if name in raw}',
+        '"answer": dict(raw)',
+        ("unit/test_page_login.py::test_a_command_line_logs_in_through_the_endpoint_which_keeps_the_secret",),
+    ),
+    Mutant(
         "token-digest-unchecked",
         "A token has the secret of its record.",
         _IDENTITIES,
@@ -627,8 +643,8 @@ MUTANTS = (
         "page-login-for-other-sites",
         "Pages of other sites, and other names, begin no log-in.",
         "runtime/rest/access.py",
-        ("        if foreign is not None:\n            return foreign\n        page ="),
-        "        page =",
+        "        if foreign is not None:\n            return foreign\n        host = next",
+        "        host = next",
         (
             "unit/test_page_login.py::test_a_page_is_of_an_allowed_name",
             "unit/test_page_login.py::test_pages_of_other_sites_begin_nothing_and_use_nothing_up",

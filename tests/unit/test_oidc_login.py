@@ -18,13 +18,13 @@ from runtime.users.login import (
     LoginOffer,
     Provider,
     device_request,
+    device_token_request,
     discovery_url,
     is_private_url,
     name_of,
     on_renewal,
     refresh_request,
     revocation_request,
-    token_request,
 )
 from runtime.users.oidc import IssuerAnswerError
 from tests.fakes.oidc_provider import SigningKey
@@ -129,6 +129,7 @@ def test_a_flow_begins_with_a_code_and_an_address() -> None:
     assert (found.user_code, found.url) == ("WDJB-MJHT", "https://id.example.org/device")
     assert found.complete_url == "https://id.example.org/device?c=1"
     assert (found.expires_in_s, found.interval_s) == (300, 5)
+    assert begun(verification_uri=None, verification_url=found.url).url == found.url, "Google's name for it"
     bare = begun(expires_in=None, interval=None)
     assert (bare.expires_in_s, bare.interval_s, bare.complete_url) == (1800, 5, "")
     assert begun(expires_in=1e8, interval=1e8) == replace(bare, expires_in_s=1800, interval_s=60)
@@ -210,7 +211,7 @@ def test_an_error_of_the_issuer_is_one_printable_line() -> None:
 
 def test_the_forms_are_those_of_the_standards() -> None:
     assert device_request(OFFER) == {"client_id": "understudy", "scope": "openid profile"}
-    assert token_request("understudy", "GmRh") == {
+    assert device_token_request("understudy", "GmRh") == {
         "grant_type": DEVICE_GRANT,
         "device_code": "GmRh",
         "client_id": "understudy",

@@ -1,4 +1,4 @@
-"""The log-in of the web page by authorization code: who is logged in, and what is refused to whom."""
+"""Log-ins through the web endpoint: who is logged in, and what is refused to whom."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from runtime.rest.issuer import client_secret_of
 from runtime.rest.page_login import BEGIN, END, FINISH, MOST_ADDRESSES, MOST_BYTES, PER_ADDRESS, PER_MINUTE, RENEW
 from runtime.users.code_flow import CLOCKS_MS, MOST_AGE_MS, CodeFlow
 from runtime.users.identities import Role
-from runtime.users.login import LoginError
+from runtime.users.login import DEVICE_BEGIN, DEVICE_END, DEVICE_RENEW, DEVICE_TOKENS, LoginError
+from runtime.users.oidc import REFRESH_S
 from tests.fakes.oidc_provider import SigningKey
 from tests.unit.test_rest_app import Answer, Site
 from tests.unit.test_rest_oidc import URL, IssuedSite
@@ -389,6 +390,68 @@ def test_a_file_without_a_private_secret_is_refused_at_the_start(
     assert text.startswith("security.oidc.client-secret-file: ")
     assert "security.secret-file" not in text, "the option to change is this one"
     assert content is None or content not in text
+
+
+def at_a_desk(directory: Path) -> IssuedSite:
+    """Return a cluster through which command lines log in, since only it knows the secret of their client."""
+    file = directory / "device-secret"
+    write_private(file, SECRET.encode())
+    settings = {"security.oidc.device-client-secret-file": str(file), "security.oidc.client-secret-file": str(file)}
+    site = IssuedSite(directory, settings)
+    site.provider.client_secret = SECRET
+    return site
+
+
+async def asked(site: IssuedSite, path: str, *headers: tuple[bytes, bytes], **form: str) -> Answer:
+    return await site.ask("POST", path, [json.dumps(form).encode()], MEDIA, *headers, token=b"")
+
+
+async def test_a_command_line_logs_in_through_the_endpoint_which_keeps_the_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    site = at_a_desk(tmp_path)
+    begun = await asked(site, f"/v1{DEVICE_BEGIN}")
+    assert (begun.status, begun.json["status"], begun.headers["cache-control"]) == (200, 200, "no-store")
+    code = begun.json["answer"]["device_code"]
+    wrong = await asked(site, DEVICE_TOKENS, **{"device-code": "x"})
+    assert wrong.json == {"status": 400, "answer": {"error": "expired_token"}}
+    begun = await asked(site, DEVICE_BEGIN)
+    code = begun.json["answer"]["device_code"]
+    done = await asked(site, DEVICE_TOKENS, **{"device-code": code})
+    assert sorted(done.json["answer"]) == ["access_token", "expires_in", "id_token", "refresh_token"]
+    refresh = done.json["answer"]["refresh_token"]
+    again = await asked(site, DEVICE_RENEW, **{"refresh-token": refresh})
+    ended = await asked(site, DEVICE_END, **{"refresh-token": again.json["answer"]["refresh_token"]})
+    assert (again.json["status"], ended.json) == (200, {"status": 200, "answer": {}})
+    assert site.provider.refresh_tokens == []
+    audited = site.audit_file.read_text()
+    shown = [caplog.text, audited, *(str(answer.body) for answer in (begun, done, again, ended))]
+    assert [text for text in shown if SECRET in text] == []
+    assert refresh not in caplog.text + audited
+
+
+async def test_the_endpoint_sends_nothing_else_to_the_issuer(tmp_path: Path) -> None:
+    site = at_a_desk(tmp_path)
+    for _ in range(PER_ADDRESS + 1):
+        foreign = await asked(site, DEVICE_BEGIN, (b"origin", b"https://evil.example"))
+        refused(foreign, "header Origin")
+    refused(await site.ask("POST", DEVICE_BEGIN, [b"{}"], (b"content-type", b"text/plain"), token=b""), "must be", 415)
+    refused(await asked(site, DEVICE_TOKENS), "the body has no device-code", 400)
+    refused(await asked(site, DEVICE_RENEW, **{"device-code": "x"}), "the body has no refresh-token", 400)
+    assert site.provider.asked == ["/.well-known/openid-configuration"]
+    site.provider.document["revocation_endpoint"] = ""
+    site.clock += REFRESH_S
+    refused(await asked(site, DEVICE_END, **{"refresh-token": "x"}), "has no address for this step")
+    assert set(site.provider.asked) == {"/.well-known/openid-configuration"}
+
+
+async def test_without_a_secret_of_their_client_command_lines_ask_the_issuer_themselves(tmp_path: Path) -> None:
+    site = IssuedSite(tmp_path)
+    for path in (DEVICE_BEGIN, DEVICE_TOKENS, DEVICE_RENEW, DEVICE_END):
+        assert (await asked(site, path)).status == 401
+    assert "through-cluster" not in (await site.ask("GET", "/v1/login", token=b"")).json
+    assert site.provider.asked == []
 
 
 async def test_pages_of_other_sites_begin_nothing_and_use_nothing_up(tab: Tab, site: IssuedSite) -> None:

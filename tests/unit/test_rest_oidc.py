@@ -19,7 +19,7 @@ from runtime.rest import issuer
 from runtime.rest.access import AccessPolicy, Refusal, Shown
 from runtime.rest.authorization import NOT_ACCEPTED, KnownIdentities
 from runtime.rest.handlers import events
-from runtime.rest.issuer import Issuer, client_secret_of, offer_of, rules_of
+from runtime.rest.issuer import Issuer, client_secret_of, confidential_device_of, offer_of, rules_of
 from runtime.rest.page_login import PageLogin
 from runtime.users.audit import REFUSALS_PER_MINUTE, AuditLog
 from runtime.users.identities import CLUSTER, RANDOM_SIZE, Identities, Principal, Role, User, make_token
@@ -65,7 +65,10 @@ class IssuedSite(Site):
 
         def page_login(policy: AccessPolicy) -> PageLogin:
             secret, clock = client_secret_of(configuration), lambda: self.clock
-            return PageLogin(offer, self.issuer, self.identities, policy, self._ask_issuer, secret, clock, self.now_ms)
+            device = confidential_device_of(configuration)
+            return PageLogin(
+                offer, self.issuer, self.identities, policy, self._ask_issuer, secret, clock, self.now_ms, device
+            )
 
         audit = AuditLog(self.audit_file)
         super().__init__(directory, identities=self.identities, audit=audit, offer=offer, page_login=page_login)
