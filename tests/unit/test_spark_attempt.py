@@ -8,6 +8,7 @@ from typing import Any
 from runtime.rest.spark_attempt import MOST_STAGES, AttemptWork, page, to_json, unknown, work_of
 
 TAG = "understudy-attempt-1"
+BASE = "/history/app-1/"
 
 
 def job(number: int, *tags: str, **parts: Any) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def test_an_attempts_work_is_what_bears_its_tag() -> None:
 
 
 def test_each_row_leads_to_sparks_own_page() -> None:
-    told = to_json("app-1", TAG, work_of(JOBS, EXECUTIONS, TAG))
+    told = to_json("app-1", TAG, work_of(JOBS, EXECUTIONS, TAG), BASE)
     assert (told["application"], told["tag"]) == ("app-1", TAG)
     assert [(row["id"], row["path"], row["stages"]) for row in told["jobs"]] == [
         (4, "/history/app-1/jobs/job/?id=4", []),
@@ -54,7 +55,7 @@ def test_each_row_leads_to_sparks_own_page() -> None:
         (2, "/history/app-1/SQL/execution/?id=2", [1, 4]),
         (0, "/history/app-1/SQL/execution/?id=0", [1]),
     ]
-    text = page("app-1", TAG, work_of(JOBS, EXECUTIONS, TAG))
+    text = page("app-1", TAG, work_of(JOBS, EXECUTIONS, TAG), BASE)
     for path in ("jobs/job/?id=4", "stages/stage/?id=2&amp;attempt=0", "SQL/execution/?id=2", "jobs/"):
         assert f'href="/history/app-1/{path}"' in text, path
 
@@ -87,7 +88,7 @@ def test_the_slowest_stage_is_named_with_sparks_own_figures() -> None:
         (2, 0, 250),
         (6, 0, 0),
     ]
-    assert to_json("app-1", TAG, work)["stages"][0] == {
+    assert to_json("app-1", TAG, work, BASE)["stages"][0] == {
         "id": 3,
         "attempt": 0,
         "text": "s3",
@@ -100,12 +101,12 @@ def test_the_slowest_stage_is_named_with_sparks_own_figures() -> None:
         "spilled_bytes": 3 << 30,
         "path": "/history/app-1/stages/stage/?id=3&attempt=0",
     }
-    text = page("app-1", TAG, work)
+    text = page("app-1", TAG, work, BASE)
     link = '<a href="/history/app-1/stages/stage/?id=3&amp;attempt=0">3</a>'
     assert f"Slowest stage: {link}, s3, 61.5 s; it spilled 3.0 GiB to disk." in text
     for cell in ("61.5 s", "250 ms", "200", "12,345", "1.5 MiB", "1,007 B", "3.0 GiB"):
         assert f"<td>{cell}</td>" in text, cell
-    assert "Slowest stage" not in page("app-1", TAG, work_of(jobs, [], TAG))
+    assert "Slowest stage" not in page("app-1", TAG, work_of(jobs, [], TAG), BASE)
 
 
 def test_of_many_stages_the_slowest_are_listed() -> None:
@@ -120,8 +121,8 @@ def test_nothing_of_a_job_is_markup() -> None:
     executions = [{**execution(0, successJobIds=[1]), "description": hostile}]
     stages = [{**stage(0, 1.0), "name": hostile, "status": hostile}]
     for text in (
-        page(hostile, hostile, work_of(jobs, executions, hostile, stages)),
-        page(hostile, hostile, AttemptWork((), ())),
+        page(hostile, hostile, work_of(jobs, executions, hostile, stages), f"/history/{hostile}/"),
+        page(hostile, hostile, AttemptWork((), ()), f"/history/{hostile}/"),
         unknown(hostile),
     ):
         assert "<script" not in text
@@ -129,5 +130,5 @@ def test_nothing_of_a_job_is_markup() -> None:
 
 
 def test_an_attempt_without_spark_jobs_says_so() -> None:
-    assert "holds no Spark job of this attempt" in page("app-1", TAG, AttemptWork((), ()))
+    assert "knows no Spark job of this attempt" in page("app-1", TAG, AttemptWork((), ()), BASE)
     assert "does not know the application" in unknown("app-1")
