@@ -8,6 +8,7 @@
 - ``sessions_survived``: how often a named session gave the right result of a view, a function and a setting after
   SIGKILL of its driver, and of the leading master with its gateway; of ``sessions_hit``. ``rebuilt_p50_s``: from the
   SIGKILL of a driver to that result.
+- ``users``, ``user_jobs``, ``fairness``: see `tests.bench.scale.users`.
 
 What is compared alternates. The first round of each is not counted.
 """
@@ -31,6 +32,7 @@ from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect
 from runtime.spark.driver.api import DriverInfo, info_file
+from tests.bench import scale
 from tests.fakes.sshd import unused_port
 from tests.processes import lives
 
@@ -63,6 +65,7 @@ def run(rounds: int, kills: int = 2) -> tuple[Figures, list[tuple[str, str]]]:
                 figures |= _survival(client, setting, url, kills)
         finally:
             _command("stop", *setting)
+    figures |= scale.run(1, 1.0, ("users",))[0]
     return figures, _table(figures)
 
 
@@ -193,6 +196,7 @@ def _table(figures: Figures) -> list[tuple[str, str]]:
         ("100 MB of Arrow, beside directly", f"{figures['throughput_ratio']:7.2f}  (to reach: 0.9)"),
         ("new session, warm", f"{figures['session_start_s']:7.2f} s  (to reach: 0.5)"),
         ("new session, directly", f"{figures['direct_session_start_s']:7.2f} s"),
+        (f"{figures['users']:.0f} users, Jain's index", f"{figures['fairness']:7.2f}  (to reach: 0.95)"),
         ("named sessions survived", f"{figures['sessions_survived']:.0f} of {figures['sessions_hit']:.0f} kills"),
     ]
     if "rebuilt_p50_s" in figures:

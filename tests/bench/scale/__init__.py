@@ -9,6 +9,7 @@ One machine of two cores stands for many, so what is many is light, and what is 
 - **blobs**: the true BlobServer in a process of its own, its true client.
 - **checkpoints**: the true coordinator, counter and store of completed checkpoints on the true Redis; tasks that
   acknowledge at once, and no Spark.
+- **users**: the true ResourceManager with queues; fifty users whose five hundred jobs hold a slot for their time.
 
 Processor seconds of the measured process are the measure, since they hold on a machine that does other work too; wall
 times do not. Sizes double four times, in one system that grows, so a figure at the end has all before it in its tables.
@@ -25,7 +26,7 @@ from tests.bench.scale.growth import Figures, sizes
 from tests.bench.scale.surroundings import Surroundings
 
 Rows = list[tuple[str, str]]
-PARTS = {"resource_manager": 1000, "dispatcher": 10_000, "blobs": 10_000, "checkpoints": 100}
+PARTS = {"resource_manager": 1000, "dispatcher": 10_000, "blobs": 10_000, "checkpoints": 100, "users": 50}
 """The modules here that have a ``measure``, and how many there are of what each counts."""
 
 
