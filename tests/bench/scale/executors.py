@@ -82,6 +82,10 @@ class LightTaskExecutor(RpcEndpoint, TaskExecutorGateway):
         owner: str | None = None,
     ) -> None:
         self.slots.allocate(slot_id, job_id, allocation_id, owner)
+        self.allocated(job_id, allocation_id)
+
+    def allocated(self, job_id: JobID, allocation_id: AllocationID) -> None:
+        """Called after a slot was given to a job; this one does not use it."""
 
     def free_all(self) -> None:
         """Free every slot, and say so for each, as a TaskExecutor does."""

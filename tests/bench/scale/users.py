@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.rpc.fencing import Leadership
-from actors.rpc.gateway import rpc_sync
 from actors.rpc.service import RpcService
 from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import AllocationID, JobID, ResourceID, SlotID
+from runtime.ids import AllocationID, JobID, ResourceID
 from runtime.leaders import LeaderFollower
 from runtime.protocol.leader import RESOURCE_MANAGER, job_master
-from runtime.protocol.messages import JobMasterRegistration, LeaderAddress
+from runtime.protocol.messages import JobMasterRegistration
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.slots import SlotRequest
 from tests.acting import ActingEndpoint
@@ -89,26 +88,11 @@ def jain(values: Sequence[float]) -> float:
 class WorkingTaskExecutor(LightTaskExecutor):
     """A TaskExecutor whose slots are held for the time of each job."""
 
-    def __init__(
-        self,
-        service: RpcService,
-        ha: HighAvailabilityServices,
-        directory: Path,
-        work: Work,
-    ) -> None:
+    def __init__(self, service: RpcService, ha: HighAvailabilityServices, directory: Path, work: Work) -> None:
         super().__init__(service, ha, ResourceID("tm-0"), directory)
         self._work = work
 
-    @rpc_sync
-    def request_slot(
-        self,
-        slot_id: SlotID,
-        job_id: JobID,
-        allocation_id: AllocationID,
-        job_master: LeaderAddress,
-        owner: str | None = None,
-    ) -> None:
-        self.slots.allocate(slot_id, job_id, allocation_id, owner)
+    def allocated(self, job_id: JobID, allocation_id: AllocationID) -> None:
         self.service.loop.call_later(self._work.begin(job_id), self._end, job_id, allocation_id)
 
     def _end(self, job_id: JobID, allocation_id: AllocationID) -> None:
