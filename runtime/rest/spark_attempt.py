@@ -1,12 +1,14 @@
-"""The page of an attempt: its Spark jobs, SQL executions and slowest stages, with links to Spark's own pages. Pure.
+"""The page of an attempt: its Spark jobs, streaming queries, SQL executions and slowest stages in Spark. Pure.
 
 Spark's pages show an application, which several attempts may share, and have no filter by tag. The Spark jobs of an
-attempt bear its tag. Its SQL executions are those that have such a Spark job.
+attempt bear its tag. Its SQL executions are those that have such a Spark job. Its streaming queries are those whose
+batches have one: Spark describes it by the query's name and ids, and the number of the batch.
 """
 
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -14,6 +16,9 @@ from typing import Any
 
 MOST_STAGES = 50
 """Most stages that are listed."""
+
+_ID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_BATCH = re.compile(rf"(?:^|\n)id = {_ID}\nrunId = ({_ID})\nbatch = (init|[0-9]{{1,19}})\Z")
 
 STYLE = (
     ":root { color-scheme: light dark } body { font-family: sans-serif; max-width: 70em; margin: 2em auto; "
@@ -43,6 +48,21 @@ class SparkRow:
     status: str
     submitted: str
     related: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """One run of a streaming query.
+
+    Args:
+        run_id: Spark's id of the run.
+        name: of the query; empty if it has none.
+        batch: the last batch that has a Spark job, in Spark's words: a number, or ``init``.
+    """
+
+    run_id: str
+    name: str
+    batch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +102,13 @@ class AttemptWork:
         jobs: its Spark jobs, the newest first.
         executions: its SQL executions, the newest first.
         stages: its stages that have run and ended, the slowest first; at most `MOST_STAGES`.
+        queries: the runs of its streaming queries, the latest first.
     """
 
     jobs: tuple[SparkRow, ...]
     executions: tuple[SparkRow, ...]
     stages: tuple[StageRow, ...] = ()
+    queries: tuple[QueryRow, ...] = ()
 
 
 def work_of(
@@ -104,15 +126,26 @@ def work_of(
         stages: all its stages, likewise.
     """
     own = [_job(job) for job in jobs if any(str(each).startswith(tag) for each in job.get("jobTags", ()))]
+    own.sort(key=lambda row: -row.id)
     known = {job.id for job in own}
     found = [row for row in map(_execution, executions) if known.intersection(row.related)]
     own_stages = {stage for job in own for stage in job.related}
     ended = [row for row in map(_stage, stages) if row is not None and row.id in own_stages]
     return AttemptWork(
-        tuple(sorted(own, key=lambda row: -row.id)),
+        tuple(own),
         tuple(sorted(found, key=lambda row: -row.id)),
         tuple(sorted(ended, key=lambda row: (-row.duration_ms, row.id, row.attempt))[:MOST_STAGES]),
+        _queries(own),
     )
+
+
+def _queries(jobs: Iterable[SparkRow]) -> tuple[QueryRow, ...]:
+    """Return the runs of streaming queries that Spark jobs, the newest first, are described by."""
+    found: dict[str, QueryRow] = {}
+    for job in jobs:
+        if match := _BATCH.search(job.text):
+            found.setdefault(match[1], QueryRow(match[1], job.text[: match.start()].strip(), match[2]))
+    return tuple(found.values())
 
 
 def _job(job: Mapping[str, Any]) -> SparkRow:
@@ -170,12 +203,17 @@ def to_json(application: str, tag: str, work: AttemptWork, base: str) -> dict[st
         "application": application,
         "tag": tag,
         "jobs": [{**_fields(row), "stages": list(row.related), "path": _job_path(base, row.id)} for row in work.jobs],
+        "queries": [{**_told(row), "path": _query_path(base, row.run_id)} for row in work.queries],
         "sql-executions": [
             {**_fields(row), "jobs": list(row.related), "path": _execution_path(base, row.id)}
             for row in work.executions
         ],
         "stages": [{**asdict(row), "path": _stage_path(base, row.id, row.attempt)} for row in work.stages],
     }
+
+
+def _told(row: QueryRow) -> dict[str, Any]:
+    return {"run-id": row.run_id, "name": row.name, "batch": row.batch}
 
 
 def _fields(row: SparkRow) -> dict[str, Any]:
@@ -203,6 +241,7 @@ def page(application: str, tag: str, work: AttemptWork, base: str) -> str:
         f'<p>Application <a href="{html.escape(base)}jobs/"><code>{html.escape(application)}</code></a>, which other '
         f"jobs may share; tag <code>{html.escape(tag)}</code></p>",
         _slowest(base, work.stages),
+        _query_table(base, work.queries) if work.queries else "",
         _table("Spark jobs", "Stages", jobs) if jobs else none,
         _table("SQL executions", "Spark jobs", executions) if executions else "",
         _stage_table(base, work.stages) if work.stages else "",
@@ -244,6 +283,14 @@ def _table(title: str, related: str, rows: Sequence[tuple[str, SparkRow, list[st
             (link, *map(html.escape, (row.text, row.status, row.submitted)), ", ".join(links))
             for link, row, links in rows
         ),
+    )
+
+
+def _query_table(base: str, rows: Sequence[QueryRow]) -> str:
+    return _tabled(
+        "Streaming queries",
+        ("Run", "Name", "Last batch"),
+        ((_link(_query_path(base, row.run_id), row.run_id), html.escape(row.name), row.batch) for row in rows),
     )
 
 
@@ -304,5 +351,9 @@ def _execution_path(base: str, execution: int) -> str:
     return f"{base}SQL/execution/?id={execution}"
 
 
-def _link(path: str, number: int) -> str:
-    return f'<a href="{html.escape(path)}">{number}</a>'
+def _query_path(base: str, run_id: str) -> str:
+    return f"{base}StreamingQuery/statistics/?id={run_id}"
+
+
+def _link(path: str, what: int | str) -> str:
+    return f'<a href="{html.escape(path)}">{what}</a>'

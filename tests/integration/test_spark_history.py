@@ -57,6 +57,14 @@ def pipeline(argv):
     made.source("rows", rows).sink("total", total)
     return made
 """
+STREAM = """\
+import sys
+from pyspark.sql import SparkSession
+
+rows = SparkSession.builder.getOrCreate().readStream.text(f"{sys.argv[1]}/in")
+sink = rows.writeStream.queryName("rows").trigger(availableNow=True).option("path", f"{sys.argv[1]}/out")
+sink.option("checkpointLocation", f"{sys.argv[1]}/live").start().awaitTermination()
+"""
 BEGAN_MS = 1_700_000_000_000
 """When applications began whose logs are made up: Spark lists none from before 2010."""
 WITH_LOGS = "taskmanager.spark.event-log.enabled=true"
@@ -323,6 +331,20 @@ def test_who_has_shown_nothing_sees_nothing_of_a_running_driver(history: History
     (driver,) = {driver_of(history.cluster)}
     listening = [each for each in psutil.Process(driver).net_connections("tcp") if each.laddr.port == port]
     assert {each.laddr.ip.removeprefix("::ffff:") for each in listening} == {"127.0.0.1"}
+
+
+def test_a_streaming_query_leads_to_sparks_own_page_of_it(history: History, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.txt").write_text("a row\n")
+    job_id = history.cluster.submit(write_job(tmp_path, STREAM), str(tmp_path))
+    (attempt,) = history.cluster.await_status(job_id, "FINISHED")["tasks"][0]["attempts"]
+    application, tag = attempt["spark"]["application"], attempt["spark"]["tag"]
+    work = json.loads(history.page(f"/attempt.json?application={application}&tag={tag}"))
+    (query,) = work["queries"]
+    assert (query["name"], query["batch"]) == ("rows", "0")
+    page = history.page(query["path"])
+    assert "Streaming Query Statistics" in page
+    assert query["run-id"] in page
 
 
 def test_a_users_token_is_checked_by_the_clusters_own_store(history: History) -> None:

@@ -44,6 +44,35 @@ def test_an_attempts_work_is_what_bears_its_tag() -> None:
     assert work_of(JOBS, EXECUTIONS, "understudy-attempt-3") == AttemptWork((), ())
 
 
+QUERY, RUN = "a8dd4596-16bc-476b-98af-77437eeb378c", "b6f27fbe-92e8-4e9c-bd7f-baf4587e8cd5"
+OTHER_RUN = RUN.replace("b", "c")
+
+
+def batch(number: int, name: str, run_id: str, batch: str) -> dict[str, Any]:
+    return job(number, TAG, description=f"{name}id = {QUERY}\nrunId = {run_id}\nbatch = {batch}")
+
+
+def test_the_runs_of_streaming_queries_lead_to_sparks_page_of_each() -> None:
+    jobs = [
+        batch(1, "my\ncounts\n", RUN, "7"),
+        batch(2, "my\ncounts\n", RUN, "8"),
+        batch(3, "", OTHER_RUN, "init"),
+        batch(4, "", RUN, "9 and more"),
+        batch(5, "no line before ", RUN, "9"),
+        job(6, "another", description=batch(6, "", QUERY, "1")["description"]),
+    ]
+    work = work_of(jobs, [], TAG)
+    assert [(row.run_id, row.name, row.batch) for row in work.queries] == [
+        (OTHER_RUN, "", "init"),
+        (RUN, "my\ncounts", "8"),
+    ]
+    told = to_json("app-1", TAG, work, BASE)["queries"]
+    path = f"{BASE}StreamingQuery/statistics/?id={RUN}"
+    assert told[1] == {"run-id": RUN, "name": "my\ncounts", "batch": "8", "path": path}
+    assert f'href="{path}"' in page("app-1", TAG, work, BASE)
+    assert "Streaming queries" not in page("app-1", TAG, work_of(JOBS, EXECUTIONS, TAG), BASE)
+
+
 def test_each_row_leads_to_sparks_own_page() -> None:
     told = to_json("app-1", TAG, work_of(JOBS, EXECUTIONS, TAG), BASE)
     assert (told["application"], told["tag"]) == ("app-1", TAG)
@@ -118,6 +147,7 @@ def test_of_many_stages_the_slowest_are_listed() -> None:
 def test_nothing_of_a_job_is_markup() -> None:
     hostile = "<script>alert(1)</script>\"'"
     jobs = [job(1, hostile + "1", description=hostile, status=hostile, submissionTime=hostile, stageIds=[0])]
+    jobs.append({**batch(2, f"{hostile}\n", RUN, "1"), "jobTags": [hostile]})
     executions = [{**execution(0, successJobIds=[1]), "description": hostile}]
     stages = [{**stage(0, 1.0), "name": hostile, "status": hostile}]
     for text in (
