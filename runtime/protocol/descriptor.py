@@ -322,7 +322,8 @@ class VertexProgress:
     """Spark's own counts for one vertex: stages in all and completed; tasks in all, completed and active.
 
     `latest_stages` are the newest stages of a script, the newest last; a pipeline's vertex reports none. `latest_jobs`
-    are the last Spark jobs of a script that have ended; only an attempt in a trace reports them.
+    are the last Spark jobs that have ended; only an attempt in a trace reports them. Those of a pipeline's task are all
+    with its first vertex, and are reported at its end.
     """
 
     vertex_id: JobVertexID

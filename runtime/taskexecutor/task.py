@@ -87,6 +87,7 @@ from runtime.spark.spec import (
     has_own_workers,
     ignored_setting,
 )
+from runtime.spark.task.progress import MOST_JOBS
 from runtime.spark.task.result_partition import discard_unfinished
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroup
@@ -854,6 +855,8 @@ class Task:
                 process.close()
             with contextlib.suppress(DriverLostError):  # which `_end_with_driver` reports
                 await driver.save_tables()
+            if self._attempt.traceparent and isinstance(endpoint, ConnectEndpoint):
+                await self._note_spark_jobs(driver, endpoint)
             await self._blame_others()
         except BaseException:
             await self._release(endpoint)
@@ -865,6 +868,21 @@ class Task:
         else:
             await self._release(endpoint)
         return status
+
+    async def _note_spark_jobs(self, driver: SparkDriver, endpoint: ConnectEndpoint) -> None:
+        """Report the last Spark jobs of a pipeline's task, for its trace, before its session is closed.
+
+        Which of its functions has run a job is not known, so they are reported with the first.
+        """
+        try:
+            jobs = tuple(await driver.ended_jobs(endpoint, MOST_JOBS))
+        except (DriverLostError, DriverCallError) as error:
+            logger.info("the trace of %s has no Spark jobs: %s", self._attempt.task_name, error)
+            return
+        if jobs:
+            first, *others = self._progress or (VertexProgress(self._attempt.vertices[0].id),)
+            self._progress = (replace(first, latest_jobs=jobs), *others)
+            self._tell_progress()
 
     @property
     def _is_done(self) -> bool:

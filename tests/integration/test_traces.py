@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
-from tests.job_files import PAUSED
+from tests.job_files import PAUSED, write_job
 
 SAYS_ITS_TRACE = """\
 import os, sys
@@ -40,6 +40,44 @@ def spans_in(directory: Path, trace_id: str) -> dict[str, dict[str, Any]]:
                 for scope in resource["scopeSpans"]:
                     found |= {span["spanId"]: span for span in scope["spans"] if span["traceId"] == trace_id}
     return found
+
+
+PIPELINE = """\
+from understudy import Pipeline
+
+
+def rows(ctx):
+    return ctx.spark.range(100).repartition(2)
+
+
+def total(ctx, rows):
+    assert rows.count() == 100
+    assert ctx.spark.range(3).count() == 3
+
+
+def pipeline(argv):
+    made = Pipeline("totals")
+    made.source("rows", rows).sink("total", total)
+    return made
+"""
+
+
+def test_the_spark_jobs_of_a_pipeline_are_below_its_task(cluster: Cluster, tmp_path: Path) -> None:
+    job_id = cluster.submit(write_job(tmp_path, PIPELINE))
+    trace_id = cluster.await_status(job_id, "FINISHED")["trace_id"]
+
+    def whole() -> dict[str, dict[str, Any]]:
+        found = spans_in(cluster.directory / "traces", trace_id)
+        return found if any(span["name"].startswith("job ") for span in found.values()) else {}
+
+    found = await_value(whole)
+    tasks = {span["spanId"]: span for span in found.values() if span["name"].startswith("task ")}
+    jobs = [span for span in found.values() if span["name"] == "spark job"]
+    assert len(jobs) >= 2
+    for span in jobs:
+        task = tasks[span["parentSpanId"]]
+        assert int(task["startTimeUnixNano"]) <= int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"])
+        assert int(span["endTimeUnixNano"]) <= int(task["endTimeUnixNano"])
 
 
 def test_a_job_is_one_tree_below_its_clients_span_though_its_job_master_is_killed(

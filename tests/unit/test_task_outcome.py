@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -12,17 +14,22 @@ from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.descriptor import (
     AttemptInformation,
+    EndedSparkJob,
     JobInformation,
     ResultPartitionInfo,
     TaskDeploymentDescriptor,
+    VertexProgress,
 )
 from runtime.protocol.execution_state import ExecutionState, FailureKind
-from runtime.spark.spec import ResourceLimits
+from runtime.spark.errors import DriverCallError, DriverLostError
+from runtime.spark.spec import ConnectEndpoint, ResourceLimits
+from runtime.spark.task.progress import MOST_JOBS
 from runtime.taskexecutor.task import Task, TaskOutcome
 from runtime.taskexecutor.task_checkpoints import NotStoppedError, StopOutcome
 
 ATTEMPT = ExecutionAttemptID("e" * 32)
 VERTEX = JobVertexID("d" * 32)
+OTHER = JobVertexID("f" * 32)
 NOW_MS = 1_700_000_000_000
 RESULT = ResultPartitionInfo(VERTEX, "/results/d", 2, 100)
 
@@ -138,3 +145,26 @@ async def test_a_stop_that_meets_the_end_of_its_task_waits_for_the_cause() -> No
     task._heard_all.set()
     with pytest.raises(NotStoppedError, match=r"has failed: .*no such column"):
         await asked
+
+
+@pytest.mark.parametrize("known", [(), (VertexProgress(VERTEX, stages=3), VertexProgress(OTHER))])
+async def test_the_spark_jobs_of_a_pipeline_are_reported_with_its_first_function(
+    known: tuple[VertexProgress, ...],
+) -> None:
+    told: list[tuple[VertexProgress, ...]] = []
+    jobs = [EndedSparkJob(4, "count", NOW_MS, NOW_MS + 5)]
+    task: Any = SimpleNamespace(
+        _progress=known,
+        _attempt=SimpleNamespace(vertices=(SimpleNamespace(id=VERTEX),), task_name="read"),
+        _tell_progress=lambda: told.append(task._progress),
+    )
+    endpoint = ConnectEndpoint(1, "token", "session", "user")
+    for error in (DriverLostError("it has ended"), DriverCallError("it refuses")):
+        await Task._note_spark_jobs(task, cast(Any, SimpleNamespace(ended_jobs=AsyncMock(side_effect=error))), endpoint)
+    await Task._note_spark_jobs(task, cast(Any, SimpleNamespace(ended_jobs=AsyncMock(return_value=[]))), endpoint)
+    assert (told, task._progress) == ([], known)
+    driver = SimpleNamespace(ended_jobs=AsyncMock(return_value=jobs))
+    await Task._note_spark_jobs(task, cast(Any, driver), endpoint)
+    driver.ended_jobs.assert_awaited_once_with(endpoint, MOST_JOBS)
+    first, *others = known or (VertexProgress(VERTEX),)
+    assert told == [(replace(first, latest_jobs=tuple(jobs)), *others)]

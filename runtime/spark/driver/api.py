@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from conf.files import write_private
 from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.descriptor import EndedSparkJob
 from runtime.spark.driver.launch import SHIPPED, is_local
 from runtime.spark.driver.packages import PackageRequest
 from runtime.spark.errors import DriverLostError
@@ -254,6 +255,12 @@ class SparkDriver(Protocol):
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         """Set configuration of a session (1 ms; a task would take 8 ms); return whether that was possible."""
+
+    async def ended_jobs(self, endpoint: ConnectEndpoint, most: int) -> list[EndedSparkJob]:
+        """Return the Spark jobs of a session that have ended, the oldest first; at most the last *most* ones.
+
+        A Spark that the runtime sees only through Spark Connect tells of none.
+        """
 
     async def release(self, endpoint: SparkEndpoint, *, interrupted: bool = True, patience: float = math.inf) -> None:
         """End the work that a task left running in Spark, and close its endpoint.

@@ -21,6 +21,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from conf.files import write_private
+from runtime.protocol.descriptor import EndedSparkJob
 from runtime.spark.driver.api import ActiveQueries, SparkEndpoint, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.jvm import (
     JAVA_SPARK_CONTEXT,
@@ -41,6 +42,7 @@ from runtime.spark.driver.state_writer import NewFamily, StateWriter
 from runtime.spark.driver.tables import TableRecord
 from runtime.spark.errors import DriverCallError, DriverLostError, PackagesError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
+from runtime.spark.task.progress import MOST_OF_A_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -405,6 +407,20 @@ class DriverGateway:
             names = endpoint.user_id, endpoint.session_id
             self._handles.session_manager.registerExistingSession(*names, session)
 
+    def ended_jobs(self, endpoint: ConnectEndpoint, most: int) -> list[EndedSparkJob]:
+        """Return the Spark jobs of a Connect session that have ended, the oldest first; at most the last *most* ones.
+
+        Spark tags the jobs of a session with its id. Jobs that are out of Spark's store are left out.
+        """
+        with _calls():
+            holder = self._holder(endpoint)
+            if holder is None:
+                return []
+            context = self._context.sc()
+            ids = context.statusTracker().getJobIdsForTag(f"spark-session-{holder.session().sessionUUID()}")
+            found = (_ended_job(context.statusStore(), job_id) for job_id in sorted(ids)[-most:])
+            return [job for job in found if job is not None]
+
     def release_session(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
         """Interrupt a Connect session, stop its streaming queries and close it.
 
@@ -497,6 +513,16 @@ class DriverGateway:
     def _holder(self, endpoint: ConnectEndpoint) -> Any:
         found = self._handles.session_manager.getIsolatedSessionIfPresent(self._key(endpoint))
         return found.get() if found.isDefined() else None
+
+
+def _ended_job(store: Any, job_id: int) -> EndedSparkJob | None:
+    """Read name and times of an ended Spark job; None if it runs, or Spark has dropped it from its store."""
+    try:
+        data = store.job(job_id)
+        start_ms, end_ms = (int(of().get().getTime()) for of in (data.submissionTime, data.completionTime))
+    except Py4JJavaError:  # NoSuchElementException
+        return None
+    return EndedSparkJob(job_id, str(data.name())[:MOST_OF_A_NAME], start_ms, end_ms, str(data.status()) == "FAILED")
 
 
 def operation_tag(endpoint: ConnectEndpoint) -> str:

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+from runtime.protocol.descriptor import EndedSparkJob
 from runtime.spark.driver.api import ActiveQueries, SparkEndpoint, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.connection import Connection
 from runtime.spark.driver.gateway import DriverGateway
+from runtime.spark.spec import ConnectEndpoint
 
 
 class JvmDriver:
@@ -47,6 +49,9 @@ class JvmDriver:
 
     async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
         return await self._jvm.call(self._gateway.start_settings, settings)
+
+    async def ended_jobs(self, endpoint: ConnectEndpoint, most: int) -> list[EndedSparkJob]:
+        return await self._jvm.call(self._gateway.ended_jobs, endpoint, most)
 
     async def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
         return await self._jvm.call(self._gateway.streaming_queries, endpoint)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.descriptor import EndedSparkJob
 from runtime.spark.driver.api import (
     ActiveQueries,
     DriverInfo,
@@ -223,6 +224,9 @@ class RemoteDriver:
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         return False
+
+    async def ended_jobs(self, endpoint: ConnectEndpoint, most: int) -> list[EndedSparkJob]:
+        return []
 
     async def release(self, endpoint: SparkEndpoint, *, interrupted: bool = True, patience: float = math.inf) -> None:
         """Interrupt and close a session; the endpoint has to end any work that still runs after that."""
