@@ -27,6 +27,7 @@ from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, Qu
 from tests.ftp_server import PASSWORD, USER, FtpServer
 from tests.s3_server import BUCKET, S3Server
 from tests.streaming_files import PROVIDERS, StreamingFiles, rows, start
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -147,12 +148,14 @@ def test_a_batch_that_is_purged_meanwhile_is_given_up_for_a_newer_one(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query.files.run(2)
-    get, first = RemoteDirectory.get, threading.Semaphore()
+    get, first, purged = RemoteDirectory.get, threading.Semaphore(), threading.Event()
 
     def purging(directory: RemoteDirectory, name: str, local: Path) -> None:
         if first.acquire(blocking=False):
             query.files.run(3)
             query.files.purge()
+            purged.set()
+        assert purged.wait(PATIENCE_S)  # or the other threads might have fetched all that is purged
         get(directory, name, local)
 
     monkeypatch.setattr(RemoteDirectory, "get", purging)
