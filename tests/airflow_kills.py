@@ -103,7 +103,7 @@ def _kill_workers(airflow: Airflow, dag_id: str, gates: list[Path], kills: int, 
 
 @dataclass(frozen=True)
 class Killed:
-    """What has become of jobs whose tasks and workers were killed.
+    """The outcome of jobs whose tasks and workers were killed.
 
     Args:
         dag_id: of their DAG.

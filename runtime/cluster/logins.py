@@ -157,10 +157,17 @@ class IssuerLine:
         return ask(url, trusted(self._ca_file), form)
 
     def _through_cluster(self, path: str, form: Mapping[str, str]) -> Answer:
-        web = self._open_web()
+        web, body = self._open_web(), json.dumps(form).encode()
+        first = web.endpoint
         try:
-            told = json.loads(web.request("POST", f"/v1{path}", json.dumps(form).encode(), media="application/json"))
-            return int(told["status"]), dict(told["answer"])
+            while True:
+                try:
+                    told = json.loads(web.request("POST", f"/v1{path}", body, media="application/json"))
+                    return int(told["status"]), dict(told["answer"])
+                except RecipientUnreachable:
+                    web.turn_to_the_next()
+                    if web.endpoint == first:
+                        raise
         except (ActorError, ValueError, LookupError, TypeError) as error:
             raise IssuerUnreachableError(f"{web.endpoint} has no answer of the issuer: {error}") from error
         finally:

@@ -5,8 +5,8 @@ Content-Security-Policy allows no other host. The endpoint remembers nothing: th
 and later its tokens (`runtime.users.code_flow`). These requests show no token, so they are limited by address and in
 all.
 
-Where the issuer demands a secret for the device flow, `understudy login` asks the endpoint too. That adds the secret to
-the four requests of such a log-in, and returns the issuer's answers.
+Where the issuer demands a secret for the device flow, `understudy login` asks the endpoint too. The endpoint adds
+the secret to the four requests of such a log-in, and returns the issuer's answers.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _ANSWERED = (
     *("device_code", "user_code", "verification_uri", "verification_url", "verification_uri_complete"),
     *("expires_in", "interval", "id_token", "access_token", "refresh_token", "error", "error_description"),
 )
-"""What a command line reads of the issuer's answers."""
+"""Fields of the issuer's answers that a command line reads."""
 
 AskIssuer = Callable[[str, Mapping[str, str] | None, Mapping[str, str]], Awaitable[tuple[int, Mapping[str, Any]]]]
 

@@ -349,6 +349,19 @@ def test_command_lines_log_in_through_the_cluster_where_the_device_flow_needs_a_
     assert shown == {provider.client_secret if method == "client_secret_post" else None}
 
 
+def test_a_login_is_renewed_by_the_endpoint_that_answers(
+    open_desk: OpenDesk, provider: Provider, secret_settings: dict[str, str]
+) -> None:
+    file = secret_settings["security.oidc.client-secret-file"]
+    desk = open_desk({**secret_settings, "security.oidc.device-client-secret-file": file})
+    provider.lifetime_s = 30
+    assert desk.run("login").exit_code == 0
+    former = desk.login()
+    urls = f"http://127.0.0.1:1,{desk.cluster.url}"
+    line = IssuerLine(None, lambda: web_client(Configuration.from_dict({}), urls, is_public=True))
+    assert StoredToken(desk.file, line)() != former.bearer
+
+
 def test_a_login_through_the_cluster_serves_until_it_expires_while_that_is_away(
     open_desk: OpenDesk, provider: Provider, secret_settings: dict[str, str]
 ) -> None:

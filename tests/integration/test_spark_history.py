@@ -305,6 +305,10 @@ def test_the_ui_of_a_running_driver_is_shown_below_its_application(history: Hist
         links = set(re.findall(r'(?:href|src)="(/[^"]*)"', text))
         assert links, page
         assert {link for link in links if not link.startswith(f"{base}/")} == set(), page
+    driver = json.loads((history.cluster.directory / "tm-0" / "spark" / "driver.json").read_text())
+    for path in (f"{base}/environment/", f"{base}/api/v1/applications/{running}/environment"):
+        assert encoded(bytes.fromhex(driver["ui_key"])) not in history.page(path)
+    assert "JWSFilter.param.secretKey" in history.page(path), "Spark masks its value"
     assert "Thread dump" in history.page(f"{base}/executors/threadDump/?executorId=driver")
     assert history.page(f"{base}/static/webui.js")
     (own,) = json.loads(history.page(f"{base}/api/v1/applications"))

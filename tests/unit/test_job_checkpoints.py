@@ -331,7 +331,7 @@ class Held:
 async def test_a_savepoint_of_batches_that_a_rollback_abandons_is_made_again(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would name files that the rollback removes from the file sink, and this one would end the job with it."""
+    """Otherwise the job would end with a savepoint that names files which the rollback has removed from the sink."""
     checkpoints = await job.lead()
     await until(checkpoints, request())
     job.files.run(1)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from runtime.protocol.descriptor import EndedSparkJob
 from runtime.spark.task.progress import (
     MOST_JOBS,
     MOST_OF_A_NAME,
     MOST_STAGES,
     Counts,
-    EndedJob,
     ProgressReporter,
     Stage,
     TaskProgress,
@@ -106,7 +106,7 @@ def test_the_newest_stages_are_told_one_by_one() -> None:
 def test_the_last_ended_jobs_are_told_one_by_one() -> None:
     progress = TaskProgress({"a": [], "b": []})
     for number in range(2 * MOST_JOBS):
-        progress.job_ended("a", EndedJob(number, "count", 1, 2, failed=False))
+        progress.job_ended("a", EndedSparkJob(number, "count", 1, 2, failed=False))
     told = progress.snapshot()
     assert [job["job_id"] for job in told["a"]["latest_jobs"]] == list(range(MOST_JOBS, 2 * MOST_JOBS))
     assert "latest_jobs" not in told["b"]

@@ -29,6 +29,7 @@ from runtime.spark.driver.jvm import (
     SPARK_SESSION,
     JvmHandles,
     LeftoverSparkWork,
+    ended_job,
     holds,
     is_taken_at_start,
     lock_file,
@@ -42,7 +43,6 @@ from runtime.spark.driver.state_writer import NewFamily, StateWriter
 from runtime.spark.driver.tables import TableRecord
 from runtime.spark.errors import DriverCallError, DriverLostError, PackagesError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
-from runtime.spark.task.progress import MOST_OF_A_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -418,7 +418,7 @@ class DriverGateway:
                 return []
             context = self._context.sc()
             ids = context.statusTracker().getJobIdsForTag(f"spark-session-{holder.session().sessionUUID()}")
-            found = (_ended_job(context.statusStore(), job_id) for job_id in sorted(ids)[-most:])
+            found = (ended_job(context.statusStore(), job_id) for job_id in sorted(ids)[-most:])
             return [job for job in found if job is not None]
 
     def release_session(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
@@ -513,16 +513,6 @@ class DriverGateway:
     def _holder(self, endpoint: ConnectEndpoint) -> Any:
         found = self._handles.session_manager.getIsolatedSessionIfPresent(self._key(endpoint))
         return found.get() if found.isDefined() else None
-
-
-def _ended_job(store: Any, job_id: int) -> EndedSparkJob | None:
-    """Read name and times of an ended Spark job; None if it runs, or Spark has dropped it from its store."""
-    try:
-        data = store.job(job_id)
-        start_ms, end_ms = (int(of().get().getTime()) for of in (data.submissionTime, data.completionTime))
-    except Py4JJavaError:  # NoSuchElementException
-        return None
-    return EndedSparkJob(job_id, str(data.name())[:MOST_OF_A_NAME], start_ms, end_ms, str(data.status()) == "FAILED")
 
 
 def operation_tag(endpoint: ConnectEndpoint) -> str:

@@ -18,8 +18,10 @@ from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
 
 from runtime.causes import cause_of
+from runtime.protocol.descriptor import EndedSparkJob
 from runtime.spark.driver.api import QueryFailure, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.packages import PACKAGES
+from runtime.spark.task.progress import MOST_OF_A_NAME
 
 SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
 JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
@@ -312,6 +314,16 @@ def _book(handles: JvmHandles) -> Any:
 
 
 # ------------------------------------------------------------------ streaming queries
+
+
+def ended_job(store: Any, job_id: int) -> EndedSparkJob | None:
+    """Read name and times of an ended Spark job; None if it runs, or Spark has dropped it from its store."""
+    try:
+        data = store.job(job_id)
+        start_ms, end_ms = (int(of().get().getTime()) for of in (data.submissionTime, data.completionTime))
+    except Py4JJavaError:  # NoSuchElementException
+        return None
+    return EndedSparkJob(job_id, str(data.name())[:MOST_OF_A_NAME], start_ms, end_ms, str(data.status()) == "FAILED")
 
 
 def query_info(query: JavaObject) -> StreamingQueryInfo:

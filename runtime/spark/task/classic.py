@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.streaming import StreamingContext
 
-from runtime.spark.driver.jvm import JAVA_SPARK_CONTEXT, JvmHandles, holds, is_taken_at_start
+from runtime.spark.driver.jvm import JAVA_SPARK_CONTEXT, JvmHandles, ended_job, holds, is_taken_at_start
 from runtime.spark.driver.script_application import enter_files, own_files, use_files
 from runtime.spark.errors import SharedDriverError
 from runtime.spark.messages import Finished, Running
@@ -38,10 +38,8 @@ from runtime.spark.task.control import Cancellation, TaskControl
 from runtime.spark.task.imports import ShippedPath
 from runtime.spark.task.program import run_main
 from runtime.spark.task.progress import (
-    MOST_OF_A_NAME,
     MOST_STAGES,
     Counts,
-    EndedJob,
     ProgressReporter,
     Stage,
     TaskProgress,
@@ -111,7 +109,7 @@ class StatusPoller:
                     self._await_events()
                 found = list(self._read())
                 ended = [job_id for job_id, _, _, over in found if over and self._reads_times]
-                jobs = [job for job_id in ended if (job := self._ended_job(job_id)) is not None]
+                jobs = [job for job_id in ended if (job := ended_job(self._store, job_id)) is not None]
             except (Py4JError, OSError):  # the JVM has ended, which the script's own call reports better
                 return
             for job in jobs:
@@ -148,15 +146,6 @@ class StatusPoller:
                 self._done.add(job_id)
                 self._parents.pop(job_id, None)
             yield job_id, counts, stages, over
-
-    def _ended_job(self, job_id: int) -> EndedJob | None:
-        """Read name and times of an ended job; None if Spark has dropped it from its store."""
-        try:
-            data = self._store.job(job_id)
-            start, end = (int(of().get().getTime()) for of in (data.submissionTime, data.completionTime))
-        except Py4JJavaError:  # NoSuchElementException
-            return None
-        return EndedJob(job_id, str(data.name())[:MOST_OF_A_NAME], start, end, str(data.status()) == "FAILED")
 
     def _stage(self, stage_id: int, job: str, parents: tuple[int, ...]) -> Stage | None:
         info = self._tracker.getStageInfo(stage_id)

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
+from runtime.protocol.descriptor import EndedSparkJob
+
 MIN_INTERVAL = 0.2
 """Seconds between two progress messages of a task."""
 MOST_STAGES = 12
@@ -91,17 +93,6 @@ class Stage:
         return Counts(1, int(self.completed >= self.tasks), self.tasks, self.completed, self.active)
 
 
-@dataclass(frozen=True, slots=True)
-class EndedJob:
-    """An ended Spark job: number, name (the call that made it), times in milliseconds since the epoch, success."""
-
-    job_id: int
-    name: str
-    start_ms: int
-    end_ms: int
-    failed: bool
-
-
 def parents_of(rdds: Mapping[int, frozenset[int]], inputs: Mapping[int, frozenset[int]]) -> dict[int, tuple[int, ...]]:
     """Return, for each stage of a Spark job, the job's stages that it reads the shuffled output of.
 
@@ -128,7 +119,7 @@ class TaskProgress:
         self._operations: dict[str, tuple[frozenset[str], Counts]] = {}
         self._finished_counts = dict.fromkeys(self._upstream, Counts())
         self._stages: dict[str, dict[int, Stage]] = {}
-        self._jobs: dict[str, deque[EndedJob]] = {}
+        self._jobs: dict[str, deque[EndedSparkJob]] = {}
 
     def start(self, vertex: str) -> None:
         """Mark a vertex as RUNNING: its function starts."""
@@ -161,7 +152,7 @@ class TaskProgress:
         known = self._stages.get(vertex, {}) | {stage.stage_id: stage for stage in stages}
         self._stages[vertex] = dict(sorted(known.items())[-MOST_STAGES:])
 
-    def job_ended(self, vertex: str, job: EndedJob) -> None:
+    def job_ended(self, vertex: str, job: EndedSparkJob) -> None:
         """Record the times of a Spark job of `vertex`, once."""
         self._jobs.setdefault(vertex, deque(maxlen=MOST_JOBS)).append(job)
 

@@ -1,7 +1,7 @@
 """Fifty users with ten jobs each at one ResourceManager: equal shares of four slots, and nobody waits for ever.
 
-The jobs of a user are of other lengths than those of the others, all wait from the beginning, and the jobs of one user
-were registered after those of the other. The TaskExecutor has no Spark: a job holds its slot for its time.
+All jobs wait from the beginning, registered user after user. The lengths of the jobs differ from user to user. The
+TaskExecutor has no Spark: a job holds its slot for its time.
 
 - ``fairness``: Jain's index of the users' slot-seconds, until a user has fewer than three jobs left: then the share of
   that user may end. 1 is equal shares.
