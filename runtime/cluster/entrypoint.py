@@ -125,8 +125,8 @@ async def _serve(
     finally:
         await master.bring_down()
         await service.close()
-    if master.has_lost_system:
-        raise ClusterError("the actor system's admin has ended", "start another master with `understudy start-master`")
+    if master.failure is not None:
+        raise master.failure
     return master
 
 
@@ -206,8 +206,10 @@ def main() -> int:
                 entrypoint.clean_up(directory, is_forgotten=master.is_forgotten)
     except _EXPECTED as error:
         # The level is an answer to a wrong installation, and no defect: its message says everything.
-        logger.critical("the master ends: %s", error, exc_info=not isinstance(error, FeatureLevelUnsupportedError))
-        report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))
+        remedy = str(getattr(error, "remedy", ""))
+        is_expected = isinstance(error, FeatureLevelUnsupportedError)
+        logger.critical("the master ends: %s", "; ".join(filter(None, (str(error), remedy))), exc_info=not is_expected)
+        report.send(error=str(error), remedy=remedy)
         return 1
     logger.info("the master has stopped")
     return entrypoint.exit_code(master.application_status)

@@ -60,7 +60,7 @@ from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
 from runtime.feature_level import lowest_level, supported_levels
-from runtime.ha.errors import HaError, HaUnreachableError
+from runtime.ha.errors import FeatureLevelUnsupportedError, HaError, HaUnreachableError
 from runtime.ha.feature_level import checked
 from runtime.ha.masters import MasterRegistration
 from runtime.ha.redis_process import EmbeddedRedis
@@ -290,7 +290,7 @@ class Master(RpcEndpoint, MasterGateway):
     Attributes:
         application_status: how the application of a per-job or application cluster has ended.
         stop_requested: set when the master is to end.
-        has_lost_system: whether the master ends because the actor system's admin has ended.
+        failure: why the master ends and leaves the cluster to others; None if it was told to end.
     """
 
     supervisor_strategy = COMPONENTS
@@ -345,7 +345,7 @@ class Master(RpcEndpoint, MasterGateway):
         self.application_status = ApplicationStatus.UNKNOWN
         self.is_forgotten = True
         self.stop_requested = asyncio.Event()
-        self.has_lost_system = False
+        self.failure: ClusterError | FeatureLevelUnsupportedError | None = None
 
     # ------------------------------------------------------------------ start, stop
 
@@ -362,7 +362,7 @@ class Master(RpcEndpoint, MasterGateway):
             await self._look_after(REDIS, lambda claim: self._redis_child(redis))
         if has_redis(self._context.configuration):
             # Before it reads the level: a Dispatcher that raises it asks all registered masters.
-            self._registration = MasterRegistration(self._ha, str(self._context.system))
+            self._registration = MasterRegistration(self._ha, str(self._context.system), self._fail)
             await self._registration.start()
         try:
             self._level = await self._ha.feature_level_store().current()
@@ -400,11 +400,18 @@ class Master(RpcEndpoint, MasterGateway):
     async def _end_with_system(self) -> None:
         """End this master once the actor system's admin has ended: only a new process can have another one."""
         await wait_for_exit(self._system.admin_pid)
-        logger.critical("the actor system's admin has ended: this master ends, and leaves the cluster to another one")
-        self.has_lost_system = True
+        remedy = "start another master with `understudy start-master`"
+        self._fail(ClusterError("the actor system's admin has ended", remedy))
+
+    def _fail(self, error: ClusterError | FeatureLevelUnsupportedError) -> None:
+        """End this master, and leave the cluster to another one."""
+        logger.critical("this master ends, and leaves the cluster to another one: %s", error)
+        self.failure = error
         self.stop_requested.set()
 
     def _check_wanted(self) -> None:
+        if self.failure is not None:
+            raise self.failure
         if self.stop_requested.is_set():
             raise ClusterError("the master was stopped while it was starting", "start it again")
 
@@ -440,12 +447,12 @@ class Master(RpcEndpoint, MasterGateway):
         The last master is the one that holds the lock alone, at once or after its components have ended. Any other
         master leaves the workers and Redis to those that also hold the lock, even if they are still starting. A master
         that could not join a cluster whose masters were all killed leaves them to the next one. So does a master that
-        has lost its actor system.
+        has lost its actor system, or must not work for the cluster any more.
         """
         self.stop_requested.set()
         for task in list(self._spawned):
             task.cancel()
-        may_end = self._ends_cluster or (not self.has_lost_system if self._is_up else not self._joins)
+        may_end = self._ends_cluster or (self.failure is None if self._is_up else not self._joins)
         is_last = may_end and self._lock.is_alone()
         if is_last:
             await self._adopt()
@@ -664,8 +671,12 @@ class Master(RpcEndpoint, MasterGateway):
     @rpc_sync
     def notify_feature_level(self, level: int) -> None:
         if level > self._level.number:
-            self._level = checked(level)
-            self._describe()
+            try:
+                self._level = checked(level)
+            except FeatureLevelUnsupportedError as error:
+                self._fail(error)
+            else:
+                self._describe()
 
     @rpc_sync
     def shut_down_cluster(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:

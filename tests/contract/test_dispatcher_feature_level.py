@@ -16,11 +16,13 @@ from actors.errors import FencingError
 from actors.rpc.config import RpcConfig
 from actors.rpc.gateway import rpc_sync
 from actors.rpc.service import RpcService
-from runtime.feature_level import VERSIONS, Component, FeatureLevels, Format, Release
+from runtime.feature_level import VERSIONS, Component, FeatureLevel, FeatureLevels, Format, Release
 from runtime.ha.connection import RedisConnection
+from runtime.ha.errors import HaUnreachableError
+from runtime.ha.feature_level import FeatureLevelStore
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.masters import MasterRegistration
+from runtime.ha.masters import MASTER_PREFIX, MasterRegistration
 from runtime.ha.services import RedisHaServices
 from runtime.protocol.errors import FeatureLevelHeldError
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
@@ -29,6 +31,9 @@ from tests.contract.test_dispatcher_recovery import Guardian, service  # noqa: F
 from tests.contract.test_dispatcher_submission import JOB, OTHER, SECRET, World, graph, leading, registry  # noqa: F401
 from tests.fakes.redis_server import RedisServer, redis_server, until  # noqa: F401
 from tests.waiting import PATIENCE_S
+
+
+ELSEWHERE = "akka.tcp://understudy@127.0.0.1:1/system"
 
 
 @pytest.fixture(autouse=True)
@@ -84,13 +89,17 @@ async def test_a_new_cluster_with_a_master_of_the_first_release_begins_at_the_fi
         assert await registry.feature_level_store().find() == 1
 
 
+async def listed(registry: RedisHaServices, address: str) -> None:
+    while address not in await registry.masters():  # noqa: ASYNC110  # another connection confirms it
+        await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
 async def registered(registry: RedisHaServices, address: str) -> AsyncIterator[None]:
     """Register a master of another host, whose runtime directory the Dispatcher's master does not see."""
-    registration = MasterRegistration(registry, address)
+    registration = MasterRegistration(registry, address, pytest.fail)
     await registration.start()
-    while address not in await registry.masters():  # noqa: ASYNC110  # another connection confirms it
-        await asyncio.sleep(0.01)
+    await listed(registry, address)
     yield
     await registration.stop()
     assert address not in await registry.masters()
@@ -129,11 +138,50 @@ async def test_the_level_is_not_raised_while_a_master_of_another_host_does_not_a
     async with led_before(redis_server.url) as term:
         await registry.feature_level_store().begin(1, term)
     async with leading(service, redis_server.url, tmp_path) as world:
-        async with registered(registry, "akka.tcp://understudy@127.0.0.1:1/system"):
+        async with registered(registry, ELSEWHERE):
             with pytest.raises(FeatureLevelHeldError, match=r"the master at 127\.0\.0\.1:1 does not answer"):
                 await world.gateway.finalize_feature_level()
         with pytest.raises(FeatureLevelHeldError, match="ResourceManager does not answer"):  # it asked all masters
             await world.gateway.finalize_feature_level()
+
+
+async def test_a_master_that_missed_a_higher_level_is_refused(redis_server: RedisServer, tmp_path: Path) -> None:
+    ha, refused = RedisHaServices(redis_server.url, "c", tmp_path, lease=1.0), asyncio.Queue[Exception]()
+    registration = MasterRegistration(ha, ELSEWHERE, refused.put_nowait)
+    await registration.start()
+    await listed(ha, ELSEWHERE)
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
+    latches = await connection.command("KEYS", ClusterKeys("c").leader(MASTER_PREFIX) + "*")
+    async with led_before(redis_server.url) as term:
+        await ha.feature_level_store().begin(9, term)
+        assert refused.empty()
+        assert await connection.command("DEL", *latches) == 1  # Redis has restarted, and lost the last second
+        assert "the cluster has feature level 9, and " in str(await asyncio.wait_for(refused.get(), PATIENCE_S))
+    await registration.stop()
+    await connection.close()
+    await ha.close()
+
+
+async def test_a_master_contends_again_if_the_level_cannot_be_read(
+    redis_server: RedisServer, registry: RedisHaServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, refused = [HaUnreachableError("redis", "away")] * 2, list[Exception]()
+    current = FeatureLevelStore.current
+
+    async def failing(self: FeatureLevelStore) -> FeatureLevel:
+        if failures:
+            raise failures.pop()
+        read.set()
+        return await current(self)
+
+    read = asyncio.Event()
+    monkeypatch.setattr(FeatureLevelStore, "current", failing)
+    registration = MasterRegistration(registry, ELSEWHERE, refused.append)
+    await registration.start()
+    await asyncio.wait_for(read.wait(), PATIENCE_S)
+    await listed(registry, ELSEWHERE)
+    assert not refused
+    await registration.stop()
 
 
 async def test_an_earlier_cluster_without_a_level_is_at_the_first(

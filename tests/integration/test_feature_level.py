@@ -13,13 +13,19 @@ import msgpack
 import pytest
 
 from conf.configuration import Configuration
+from conf.options import ClusterOptions, HighAvailabilityOptions
 from runtime import __version__
 from runtime.environment.context import open_redis_services
+from runtime.ha.connection import RedisConnection
+from runtime.ha.feature_level import encode_level
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.masters import MASTER_PREFIX
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
 from tests.job_files import PAUSED
 from tests.next_release import LEVEL, VERSION, make_next_release
 from tests.processes import lives
 from tests.rest_client import RestClient
+from tests.waiting import PATIENCE_S
 
 _SETTINGS = ("restart-strategy.type=fixed-delay", "restart-strategy.fixed-delay.delay=1s", "cluster.start-timeout=300s")
 
@@ -38,6 +44,41 @@ def test_a_new_cluster_has_the_newest_level_and_finalize_changes_nothing(cluster
 def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of this release with one TaskExecutor."""
     yield from started(tmp_path_factory.mktemp("c"), *_SETTINGS)
+
+
+def plant_level(cluster: Cluster, level: int) -> None:
+    """Store another level, and make Redis forget its latches, as if the level was raised while it restarted."""
+    configuration = Configuration.read(cluster.directory / "configuration.json")
+    url, keys = configuration.get(HighAvailabilityOptions.REDIS_URL), ClusterKeys(configuration.get(ClusterOptions.ID))
+    assert url is not None
+
+    async def plant() -> None:
+        connection = RedisConnection(url.reveal(), timeout=PATIENCE_S)
+        await connection.command("HSET", keys.feature_level, "level", encode_level(level))
+        if latches := await connection.command("KEYS", keys.leader(MASTER_PREFIX) + "*"):
+            await connection.command("DEL", *latches)
+        await connection.close()
+
+    asyncio.run(plant())
+
+
+def test_a_master_that_missed_a_higher_level_ends_and_leaves_jobs_and_workers(release: Cluster, tmp_path: Path) -> None:
+    job = WaitingJob.start(release, tmp_path, text=PAUSED)
+    master, worker = release.pid_of("master"), release.pid_of("taskmanager-0")
+    plant_level(release, 9)
+    await_value(lambda: not lives(master))
+    log = (release.directory / "log" / "master.log").read_text()
+    assert f"the master ends: the cluster has feature level 9, and Understudy {__version__} supports 1: " in log
+    assert "it does not work for this cluster; install the release that the other hosts run" in log
+    assert "Traceback" not in log
+    assert lives(worker)
+    plant_level(release, 1)
+    release.run("start-master")
+    release.await_status(job.job_id, "RUNNING")
+    assert release.pid_of("taskmanager-0") == worker
+    job.release()
+    release.await_status(job.job_id, "FINISHED")
+    assert job.starts == 1
 
 
 def stored_versions(cluster: Cluster, job_id: str) -> tuple[int | None, int, int]:

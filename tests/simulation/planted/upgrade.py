@@ -37,4 +37,12 @@ OWN: tuple[Mutant, ...] = (
         "",
         (),
     ),
+    Mutant(
+        "level-not-read-once-listed",
+        "A master that was not listed while the level was raised reads it once it is listed again, and ends.",
+        "runtime/ha/masters.py",
+        "            await self._level.current()\n",
+        "            pass\n",
+        ("contract/test_dispatcher_feature_level.py::test_a_master_that_missed_a_higher_level_is_refused",),
+    ),
 )

@@ -150,7 +150,14 @@ class Upgrade(Cluster):
 
     async def _may_serve(self, ha: RedisHaServices) -> bool:
         """Register the master, and check the level, as `runtime.cluster.master` does."""
-        await MasterRegistration(ha, str(ActorAddress("understudy", here().host.address, PORT, MASTER))).start()
+        master = here()
+
+        def refuse(error: FeatureLevelUnsupportedError) -> None:
+            self._refused(error)
+            if master in self._stops:
+                self._stops[master].set()
+
+        await MasterRegistration(ha, str(ActorAddress("understudy", master.host.address, PORT, MASTER)), refuse).start()
         try:
             await ha.feature_level_store().current()
         except HaUnreachableError as error:
