@@ -185,6 +185,11 @@ class LeaderEndpoint(FencedRpcEndpoint):
         """Handle a fatal error of the election, which calls this."""
         self.on_error("the leader election", error)
 
+    async def give_up(self, error: FeatureLevelUnsupportedError) -> None:
+        """End the leadership and do not contend again: another release has to lead."""
+        self.log.critical("%s does not lead: %s; %s", self.path, error, error.remedy)
+        await self._election.stop()
+
     async def _take_over(self, term: LeaderTerm) -> None:
         if self._stepping_back is not None:
             # `on_revoked` of the earlier term must not end what the new term starts.
@@ -194,9 +199,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
         try:
             await self.lead(term)
         except FeatureLevelUnsupportedError as error:
-            # Contending again would be of no use: another release has to lead.
-            self.log.critical("%s does not lead: %s; %s", self.path, error, error.remedy)
-            await self._election.stop()
+            await self.give_up(error)
             return
         except Exception:
             self._election.step_down(term, "it could not take over")

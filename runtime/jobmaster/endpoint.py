@@ -33,7 +33,13 @@ from runtime.alarm import Alarm
 from runtime.checkpoint.errors import CheckpointError
 from runtime.environment.context import ComponentContext
 from runtime.feature_level import Format, Release, can_read, lowest_level, readable_versions
-from runtime.ha.errors import HaError, JobAlreadyDoneError, StateCorruptedError, StateHandleNotFoundError
+from runtime.ha.errors import (
+    FeatureLevelUnsupportedError,
+    HaError,
+    JobAlreadyDoneError,
+    StateCorruptedError,
+    StateHandleNotFoundError,
+)
 from runtime.ha.feature_level import checked, own_release
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
@@ -195,6 +201,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._level = level
         if isinstance(is_new, JobAlreadyDoneError):  # even if its graph could not be read, which may be removed
             self.log.warning("job %s is over already: it is not run again", self._job_id)
+            await self._election.stop()  # there is nothing to lead, and the Dispatcher knows nothing of this JobMaster
             return
         if isinstance(is_new, BaseException):
             raise is_new
@@ -689,8 +696,12 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     @rpc_sync
     def notify_feature_level(self, level: int) -> None:
         if level > self._level.number:
-            self.log.info("job %s is written at feature level %d from now on", self._job_id, level)
-            self._level = checked(level)
+            try:
+                self._level = checked(level)
+            except FeatureLevelUnsupportedError as error:
+                self.spawn(self.give_up(error), "giving up the leadership")
+            else:
+                self.log.info("job %s is written at feature level %d from now on", self._job_id, level)
 
     @rpc_sync
     def request_release(self) -> Release:

@@ -32,7 +32,6 @@ from tests.contract.test_dispatcher_submission import JOB, OTHER, SECRET, World,
 from tests.fakes.redis_server import RedisServer, redis_server, until  # noqa: F401
 from tests.waiting import PATIENCE_S
 
-
 ELSEWHERE = "akka.tcp://understudy@127.0.0.1:1/system"
 
 

@@ -671,6 +671,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "job-master-below-the-level-leads-on",
+        "A JobMaster that is told of a level beyond its release gives up its leadership.",
+        "runtime/jobmaster/endpoint.py",
+        'self.spawn(self.give_up(error), "giving up the leadership")',
+        'self.log.critical("%s", error)',
+        ("unit/test_job_master_lead.py::test_a_job_master_that_is_told_of_a_level_beyond_its_release_gives_up",),
+    ),
+    Mutant(
         "registration-left-behind",
         "A master that stops disappears from the registered ones at once.",
         "runtime/ha/masters.py",

@@ -63,7 +63,34 @@ class Kept:
         )
 
 
+_ALL_BUT_MASTER2_UPGRADED = (
+    Fault(1.0, "upgrade", ("client1",)),
+    Fault(1.5, "upgrade", ("worker1",)),
+    Fault(2.0, "upgrade", ("worker2",)),
+    Fault(2.5, "upgrade", ("master1",)),
+    *(Fault(at_s, "kill", ("master2-dispatcher",)) for at_s in (4.5, 6.0)),  # that of master1 leads
+    Fault(8.0, "freeze", ("master2-master", 7.0)),  # it is not listed while the level is raised
+)
+
 KEPT: tuple[Kept, ...] = (
+    Kept(
+        "A master of the former release stood still while the feature level was raised, and came back as a standby.",
+        "level-not-read-once-listed",
+        "upgrade",
+        10,
+        _ALL_BUT_MASTER2_UPGRADED,
+        17.0,
+        "the former release never joins",
+    ),
+    Kept(
+        "The JobMaster of an ended job led again. The Dispatcher did not know it, and raised the level beyond it.",
+        "job-that-is-over-led-again",
+        "upgrade",
+        5,
+        _ALL_BUT_MASTER2_UPGRADED,
+        17.0,
+        "the former release never joins",
+    ),
     Kept(
         "The only master got SIGTERM, as at a reboot, and the cluster's jobs were forgotten.",
         "jobs-forgotten-after-a-signal",

@@ -69,17 +69,31 @@ class Levels:
         return lowest_level()
 
 
-def lead(registry: Answer | RunningJobsRegistry, graphs: Answer) -> None:
+class Election:
+    is_stopped = False
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+
+
+def lead(registry: Answer | RunningJobsRegistry, graphs: Answer) -> Election:
     ha = SimpleNamespace(
         execution_store=lambda: None,
         running_jobs_registry=lambda: registry,
         job_graph_store=lambda: graphs,
         feature_level_store=lambda: Levels(),
     )
+    election = Election()
     job: Any = SimpleNamespace(
-        _job_id="j", _ha=ha, _dispatcher=Follower(), _resource_manager=Follower(), log=logging.getLogger("test")
+        _job_id="j",
+        _ha=ha,
+        _dispatcher=Follower(),
+        _resource_manager=Follower(),
+        _election=election,
+        log=logging.getLogger("test"),
     )
     asyncio.run(JobMaster.lead(job, TERM))
+    return election
 
 
 @pytest.mark.parametrize("turns", [(0, 5), (5, 0)])
@@ -87,8 +101,10 @@ def test_a_job_that_is_over_is_not_run_again_also_when_its_graph_is_gone(
     turns: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        lead(Answer(JobAlreadyDoneError("done"), turns[0]), Answer(StateHandleNotFoundError("gone"), turns[1]))
+        graphs = Answer(StateHandleNotFoundError("gone"), turns[1])
+        election = lead(Answer(JobAlreadyDoneError("done"), turns[0]), graphs)
     assert "over already" in caplog.text
+    assert election.is_stopped
 
 
 def test_a_thawed_job_master_does_not_enter_a_forgotten_job_again() -> None:
@@ -112,3 +128,21 @@ def test_what_keeps_the_job_from_being_read_is_told() -> None:
     away = HaUnreachableError("Redis", "away")
     with pytest.raises(HaUnreachableError):
         lead(Answer(away, 0), Answer(StateHandleNotFoundError("gone"), 5))
+
+
+def test_a_job_master_that_is_told_of_a_level_beyond_its_release_gives_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def notify() -> Election:
+        given_up = list[asyncio.Task[None]]()
+        election = Election()
+        job: Any = SimpleNamespace(
+            path="/user/j", _level=lowest_level(), _election=election, log=logging.getLogger("test")
+        )
+        job.give_up = lambda error: JobMaster.give_up(job, error)
+        job.spawn = lambda act, _what: given_up.append(asyncio.create_task(act))
+        JobMaster.notify_feature_level(job, 9)
+        await asyncio.gather(*given_up)
+        assert job._level == lowest_level()
+        return election
+
+    assert asyncio.run(notify()).is_stopped
+    assert "/user/j does not lead: the cluster has feature level 9, and " in caplog.text

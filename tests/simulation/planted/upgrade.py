@@ -45,4 +45,12 @@ OWN: tuple[Mutant, ...] = (
         "            pass\n",
         ("contract/test_dispatcher_feature_level.py::test_a_master_that_missed_a_higher_level_is_refused",),
     ),
+    Mutant(
+        "job-that-is-over-led-again",
+        "A JobMaster whose job is over does not lead: nobody asks it for its release, and its master may stand still.",
+        "runtime/jobmaster/endpoint.py",
+        "            await self._election.stop()  # there is nothing to lead",
+        "            # there is nothing to lead",
+        ("unit/test_job_master_lead.py::test_a_job_that_is_over_is_not_run_again_also_when_its_graph_is_gone",),
+    ),
 )
