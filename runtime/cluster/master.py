@@ -290,7 +290,7 @@ class Master(RpcEndpoint, MasterGateway):
     Attributes:
         application_status: how the application of a per-job or application cluster has ended.
         stop_requested: set when the master is to end.
-        failure: why the master ends and leaves the cluster to others; None if it was told to end.
+        failure: why the master ends and leaves the cluster to others; None if a user ends it.
     """
 
     supervisor_strategy = COMPONENTS

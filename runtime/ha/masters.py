@@ -4,7 +4,7 @@ Masters of one host find each other by their claims in the runtime directory. Th
 directories of their own. So each master holds a latch of its own, under a new name, for as long as it serves. A master
 that is killed disappears with its lease.
 
-Whoever raises the cluster's feature level asks all masters that are listed. A master that is not listed for a moment,
+The Dispatcher that raises the feature level asks all masters that are listed. A master that is not listed for a moment,
 because Redis was away, is not asked. So each reads the level again once it is listed.
 """
 
