@@ -55,7 +55,8 @@ def run(rounds: int, kills: int = 2) -> tuple[Figures, list[tuple[str, str]]]:
     with tempfile.TemporaryDirectory(prefix="us-bench-") as scratch:
         directory, port = Path(scratch) / "c", unused_port()
         options = [f"cluster.runtime-dir={directory}", "jobmanager.rpc.port=0", "rest.port=0", "connect.enabled=true"]
-        options += [f"connect.port={port}", "high-availability.lease=5s"]
+        # Three sessions are open at once, each in a slot.
+        options += [f"connect.port={port}", "high-availability.lease=5s", "taskmanager.numberOfTaskSlots=3"]
         setting = [part for option in options for part in ("-D", option)]
         _command("start", "--masters", "2", *setting)
         try:

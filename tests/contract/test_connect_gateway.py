@@ -315,6 +315,43 @@ def test_a_viewer_gets_no_session(tmp_path: Path) -> None:
     in_a_world(tmp_path, test)
 
 
+SETTINGS, PING, GOAWAY = 4, 6, 7
+"""Types of HTTP/2 frames."""
+
+
+async def answered_pings(port: int, times: int) -> int:
+    """Ping over HTTP/2 as soon as the one before is answered; return how many were before the peer hung up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, SETTINGS, 0, 0, 0, 0, 0)))
+    count = 0
+    try:
+        for _ in range(times):
+            writer.write(bytes((0, 0, 8, PING, 0, 0, 0, 0, 0)) + bytes(8))
+            kind = SETTINGS
+            while kind != PING:
+                head = await asyncio.wait_for(reader.readexactly(9), PATIENCE_S)
+                kind = head[3]
+                await reader.readexactly(int.from_bytes(head[:3], "big"))
+                if kind == GOAWAY:
+                    return count
+            count += 1
+    finally:
+        writer.close()
+    return count
+
+
+@pytest.mark.parametrize(("least_ms", "is_let"), [(0, True), (60_000, False)])
+def test_a_client_may_ping_while_it_waits_though_not_without_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least_ms: int, is_let: bool
+) -> None:
+    monkeypatch.setattr(gateways, "PING_MS", least_ms)
+
+    async def test(world: World) -> None:
+        assert (await answered_pings(world.port, 20) == 20) is is_let
+
+    in_a_world(tmp_path, test)
+
+
 def test_a_revoked_token_ends_an_open_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateways, "ATTEND_S", 0.05)
 

@@ -531,6 +531,22 @@ MUTANTS = (
         (f"{_PASSED_ON}::test_a_call_begins_a_session_and_passes_in_the_name_of_the_tokens_user",),
     ),
     Mutant(
+        "connect-pings-unbounded",
+        "A client that pings all the time is cut off.",
+        _CONNECT,
+        '("grpc.http2.min_ping_interval_without_data_ms", PING_MS)',
+        '("grpc.http2.max_ping_strikes", 0)',
+        (f"{_PASSED_ON}::test_a_client_may_ping_while_it_waits_though_not_without_bounds",),
+    ),
+    Mutant(
+        "connect-pings-of-an-idle-client-refused",
+        "PySpark may ping while it has no call.",
+        _CONNECT,
+        '("grpc.keepalive_permit_without_calls", 1)',
+        '("grpc.keepalive_permit_without_calls", 0)',
+        (f"{_PASSED_ON}::test_a_client_may_ping_while_it_waits_though_not_without_bounds",),
+    ),
+    Mutant(
         "connect-with-a-revoked-token",
         "A revoked token ends an open call.",
         _CONNECT,

@@ -90,6 +90,9 @@ MOST_CONNECTIONS = 1024
 """Limit of open connections, so that peers without a token cannot take the descriptors of the web endpoint."""
 IDLE_MS, HANDSHAKE_MS = 60_000, 10_000
 """Milliseconds after which a connection without calls is closed, and one whose handshake does not end."""
+PING_MS = 10_000
+"""Shortest time between two pings of a client that sends no data; PySpark pings each 60 s. gRPC's own limit is 5 minutes:
+it closes the connection of a client that waits for its answer for some minutes."""
 MOST_MESSAGE = 128 << 20
 """Largest message of a client, in bytes: the limit of Spark's own Connect server."""
 MOST_CHANNELS = 64
@@ -207,6 +210,8 @@ class ConnectGateway:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_connection_idle_ms", IDLE_MS),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", PING_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
                 ("grpc.so_reuseport", 1),
             ],
