@@ -239,6 +239,23 @@ class WebClient:
                 raise refusal
             return answer
 
+    def request_from_any(self, method: str, target: str, body: bytes | None = None, *, media: str = "") -> bytes:
+        """Send one request, which may be repeated, to one endpoint after another until one can be reached.
+
+        For arguments and errors see `request`.
+
+        Raises:
+            RecipientUnreachable: none can be reached.
+        """
+        first = self.endpoint
+        while True:
+            try:
+                return self.request(method, target, body, media=media)
+            except RecipientUnreachable:
+                self.turn_to_the_next()
+                if self.endpoint == first:
+                    raise
+
     def _take(self, endpoint: WebAddress) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
             if self._closed:

@@ -115,7 +115,7 @@ def _offer(configuration: Configuration, urls: str) -> LoginOffer:
 
     web = web_client(configuration, urls, is_public=True)
     try:
-        answer = web.request("GET", "/v1/login")
+        answer = web.request_from_any("GET", "/v1/login")
     except AuthenticationError as error:
         raise ClusterError(
             f"the cluster at {web.endpoint} has no issuer at which to log in",
@@ -219,7 +219,7 @@ def whoami(configuration: Configuration, url: str | None, as_json: bool) -> None
     with readable_errors():
         web = web_client(configuration, urls)
         try:
-            raw = json.loads(web.request("GET", "/v1/whoami"))
+            raw = json.loads(web.request_from_any("GET", "/v1/whoami"))
             identity = Identity(raw["user"], raw["role"], raw["token"], raw["issuer"], raw["expires"])
         except (ValueError, LookupError, TypeError) as error:
             raise HttpError(f"{web.endpoint} does not say who you are", "check the address") from error

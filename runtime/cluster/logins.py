@@ -158,16 +158,9 @@ class IssuerLine:
 
     def _through_cluster(self, path: str, form: Mapping[str, str]) -> Answer:
         web, body = self._open_web(), json.dumps(form).encode()
-        first = web.endpoint
         try:
-            while True:
-                try:
-                    told = json.loads(web.request("POST", f"/v1{path}", body, media="application/json"))
-                    return int(told["status"]), dict(told["answer"])
-                except RecipientUnreachable:
-                    web.turn_to_the_next()
-                    if web.endpoint == first:
-                        raise
+            told = json.loads(web.request_from_any("POST", f"/v1{path}", body, media="application/json"))
+            return int(told["status"]), dict(told["answer"])
         except (ActorError, ValueError, LookupError, TypeError) as error:
             raise IssuerUnreachableError(f"{web.endpoint} has no answer of the issuer: {error}") from error
         finally:

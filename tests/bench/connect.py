@@ -153,7 +153,7 @@ def _survival(client: ClusterClient, setting: list[str], url: str, kills: int) -
     for _ in range(kills):
         _kill_leading_master(client)
         survived += _is_right(session)
-        _command("master", *setting)
+        _command("start-master", *setting)
     session.stop()
     figures: Figures = {"sessions_survived": survived, "sessions_hit": 2 * kills}
     return figures | ({"rebuilt_p50_s": statistics.median(rebuilt)} if rebuilt else {})

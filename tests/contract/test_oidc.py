@@ -362,6 +362,15 @@ def test_a_login_is_renewed_by_the_endpoint_that_answers(
     assert StoredToken(desk.file, line)() != former.bearer
 
 
+def test_login_and_whoami_ask_the_endpoint_that_answers(desk: Desk) -> None:
+    urls = f"http://127.0.0.1:1,{desk.cluster.url}"
+    done = desk.run("login", url=urls)
+    assert done.exit_code == 0, done.output
+    assert json.loads(desk.run("whoami", "--json", url=urls).stdout)["user"] == "ada"
+    nowhere = desk.run("login", url="http://127.0.0.1:1,http://127.0.0.1:2")
+    assert "http://127.0.0.1:2 cannot be reached" in nowhere.stderr
+
+
 def test_a_login_through_the_cluster_serves_until_it_expires_while_that_is_away(
     open_desk: OpenDesk, provider: Provider, secret_settings: dict[str, str]
 ) -> None:

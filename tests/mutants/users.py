@@ -28,12 +28,15 @@ MUTANTS = (
         ("unit/test_page_login.py::test_the_endpoint_sends_nothing_else_to_the_issuer",),
     ),
     Mutant(
-        "login-renewed-by-the-first-endpoint-only",
-        "A login through the cluster is renewed by any of its web endpoints.",
-        "runtime/cluster/logins.py",
-        "                    web.turn_to_the_next()\n",
-        "                    raise\n",
-        ("contract/test_oidc.py::test_a_login_is_renewed_by_the_endpoint_that_answers",),
+        "login-at-the-first-endpoint-only",
+        "Any of a cluster's web endpoints begins a login, renews it, and says whose it is.",
+        "runtime/http_client.py",
+        "                self.turn_to_the_next()\n",
+        "                raise\n",
+        (
+            "contract/test_oidc.py::test_a_login_is_renewed_by_the_endpoint_that_answers",
+            "contract/test_oidc.py::test_login_and_whoami_ask_the_endpoint_that_answers",
+        ),
     ),
     Mutant(
         "command-line-login-told-all",
