@@ -38,6 +38,11 @@ def handover_file(job_directory: Path) -> Path:
     return job_directory / "taken-over" / "state.json"
 
 
+def start_file(job_directory: Path) -> Path:
+    """Return the file, beside that of `handover_file`, with the state that a job starts from without a former job."""
+    return job_directory / "started-from" / "state.json"
+
+
 def pending_state(savepoint: str, former: str, file: Path) -> JobManagerTaskRestore:
     """Return the state of a task that starts before there is any.
 
@@ -81,4 +86,4 @@ def read_handover(file: Path) -> JobManagerTaskRestore | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, WireError) as error:
-        raise SnapshotError(f"the state that the job takes over cannot be read from {file}: {error}") from error
+        raise SnapshotError(f"the state that the job starts from cannot be read from {file}: {error}") from error

@@ -29,6 +29,7 @@ from runtime.dispatcher.autoscaling import (
 from runtime.dispatcher.rescale_job import rescale_graph, settled
 from runtime.dispatcher.running_job import RunningJob
 from runtime.environment.claims import is_claimed
+from runtime.ha.errors import HaError
 from runtime.ids import JobID, TriggerID
 from runtime.jobgraph.errors import JobGraphError
 from runtime.jobgraph.job_graph import JobGraph
@@ -196,7 +197,7 @@ class Rescales:
                 rescale_job=rescale_job_id(job.job_id, trigger_id),
             )
             await self.begin(job.job_id, begun, change.query, "")
-        except (ActorError, GatewayError, JobGraphError, CheckpointError, OSError) as error:
+        except (ActorError, GatewayError, HaError, JobGraphError, CheckpointError, OSError) as error:
             self._endpoint.log.info(
                 "job %s is not rescaled by itself now: %s", job.job_id, error or type(error).__name__
             )

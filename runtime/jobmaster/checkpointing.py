@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -171,7 +171,7 @@ class JobCheckpoints:
             self._restores.initial = self._savepoints.pending(self._job.savepoint)
         elif self._job.savepoint is not None and not completed:
             try:
-                self._restores.initial = await self._read_initial(self._job.savepoint)
+                self._restores.initial = await self._initial(self._job.savepoint, is_new=is_new)
             except (CheckpointError, OSError) as error:
                 return str(error)
         if rollback is not None:
@@ -208,6 +208,20 @@ class JobCheckpoints:
             self._endpoint.log.info("whether job %s has ended is asked again: %s", job_id, error)
             return False
         return entry is None or entry.status is JobSchedulingStatus.DONE
+
+    async def _initial(self, settings: SavepointRestoreSettings, *, is_new: bool) -> JobManagerTaskRestore:
+        """Return the state that the job starts from: as a former JobMaster has read it, or from the savepoint."""
+        left = None if is_new else await self._endpoint.run_blocking(self._savepoints.begun_from)
+        if left is not None:
+            return left
+        initial = await self._read_initial(settings)
+        self._endpoint.act(self._term)
+        try:
+            await self._endpoint.run_blocking(self._savepoints.note_begin, initial)
+        except OSError as error:
+            text = "job %s needs %s until it has a checkpoint: %s"
+            self._endpoint.log.warning(text, self._job.job_id, settings.path, error)
+        return initial
 
     async def _read_initial(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
         """Read the savepoint that the job starts from. While its own job runs, the queries here get new ids.
@@ -284,15 +298,21 @@ class JobCheckpoints:
             await asyncio.wait(self._work)
         self.close()
         kept = self._coordinator.completed if self._settings.retains(status) else ()
+        try:
+            await self._endpoint.run_blocking(self._remove_all_but, kept)
+        except OSError as error:  # the job has ended all the same
+            self._endpoint.log.warning("%s is left behind, remove what is not retained: %s", self._directory, error)
+
+    def _remove_all_but(self, kept: Collection[str]) -> None:
         if not kept:
-            await self._endpoint.run_blocking(self._remove_for_good, self._directory)
-            await self._endpoint.run_blocking(self._sync_removal, self._directory.parent)
+            self._remove_for_good(self._directory)
+            self._sync_removal(self._directory.parent)
             return
         self._endpoint.log.info("job %s: retained %s", self._job.job_id, ", ".join(sorted(kept)))
         for path in self._directory.iterdir():
             if path.name not in kept:
-                await self._endpoint.run_blocking(self._remove_for_good, path)
-        await self._endpoint.run_blocking(self._sync_removal, self._directory)
+                self._remove_for_good(path)
+        self._sync_removal(self._directory)
 
     def _sync_removal(self, directory: Path) -> None:
         """Make a removal durable before the job is forgotten: afterwards nobody would remove what came back."""
@@ -365,7 +385,7 @@ class JobCheckpoints:
 
     async def roll_back(
         self, trigger_id: TriggerID, target: str, new_query_id: bool, check: Callable[[], None] = lambda: None
-    ) -> None:
+    ) -> bool:
         """Decide that the job is rolled back; the caller writes that, and restarts the tasks.
 
         Checkpoints and savepoints that are not complete are aborted: they are of the batches that are abandoned.
@@ -376,16 +396,22 @@ class JobCheckpoints:
             new_query_id: whether the queries get new ids.
             check: called at the last moment; nothing is decided if it raises.
 
+        Returns:
+            False if it was decided before: a client repeats a request that takes long.
+
         Raises:
             CheckpointError: as `TaskRestores.prepare`.
         """
         async with self._storing:  # else the checkpoint of the rollback might be subsumed
+            if self.rollback is not None and self.rollback.trigger_id == trigger_id:
+                return False
             prepared = await self._endpoint.run_blocking(self._restores.prepare, trigger_id, target, new_query_id)
             read = await self._endpoint.run_blocking(self._restores.read, prepared)
             check()
             decided = replace(prepared, after=self._coordinator.last_number)
             self._restores.take_up(replace(read, rollback=decided))
             self._do(self._coordinator.rolled_back(target, self._now()))
+            return True
 
     async def rollback_written(self) -> None:
         """Remove the files of former rollbacks, since the last one is written and replaces them."""

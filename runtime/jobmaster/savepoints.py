@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from conf.files import make_private, remove_tree, rename_durably, sync_directori
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, take_files
-from runtime.checkpoint.handover import handover_file, pending_state, write_handover
+from runtime.checkpoint.handover import handover_file, pending_state, read_handover, start_file, write_handover
 from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.remote_savepoint import (
     check_target,
@@ -46,6 +47,8 @@ from runtime.protocol.checkpoints import (
 )
 from runtime.protocol.places import is_url, place_below
 from runtime.protocol.query_snapshot import QuerySnapshot
+
+logger = logging.getLogger(__name__)
 
 _PART = ".part"
 _NUMBER = re.compile(rf"(?:{PREFIX})?([0-9]{{1,18}})")
@@ -224,6 +227,25 @@ class SavepointWriter:
             new_query_id=settings.new_query_id,
         )
 
+    def begun_from(self) -> JobManagerTaskRestore | None:
+        """Return the state that a former JobMaster of the job has read; None if there is none.
+
+        The job's tasks may run, or their queries may have their state already. So the savepoint is not read again: it
+        may be gone by now.
+        """
+        return self._left(start_file(self._own))
+
+    def note_begin(self, restore: JobManagerTaskRestore) -> None:
+        """Write the state that the job starts from, for the next JobMasters; raises OSError."""
+        write_handover(start_file(self._own), restore)
+
+    def _left(self, file: Path) -> JobManagerTaskRestore | None:
+        try:
+            return read_handover(file)
+        except SnapshotError as error:
+            logger.warning("%s: the savepoint is read again", error)
+            return None
+
     def pending(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
         """Return the state of the tasks while the former job has not ended."""
         return pending_state(settings.path, settings.after, handover_file(self._own))
@@ -231,12 +253,14 @@ class SavepointWriter:
     def take_over(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
         """Return the state that the former job has left, and write it for the tasks that wait for it.
 
-        The contents of the savepoint are compared when a query starts: with its own files, or while they are copied.
+        If a former JobMaster has written it, that counts: the savepoint may be gone by now. The contents of the savepoint are compared when a query starts: with its own files, or while they are copied.
 
         Raises:
             CheckpointError: the former job has left no savepoint.
             OSError: the state cannot be written.
         """
+        if (left := self._left(handover_file(self._own))) is not None:
+            return left
         try:
             savepoint = read_savepoint(Path(settings.path))
         except SavepointError as error:

@@ -525,14 +525,16 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             slots.renewal_failed(instruction.instance_id)
 
     async def _fail(self, instruction: FailRequest) -> None:
-        job = self._jobs.get(instruction.request.job_id)
-        if job is None:
-            return
-        try:
-            await job.gateway.notify_allocation_failure(instruction.request.allocation_id, instruction.reason)
-        except ActorError as error:
-            # The JobMaster's own pool gives the request up a little later, so it does not wait for ever.
-            self.log.warning("job %s was not notified of its refused slot: %s", instruction.request.job_id, error)
+        """Refuse a request until the JobMaster answers: with a file of queues it waits for a slot without a limit."""
+        slots, request = self._slots, instruction.request
+
+        async def tell() -> None:
+            job = self._jobs.get(request.job_id)
+            if job is not None and slots is self._slots:
+                await job.gateway.notify_allocation_failure(request.allocation_id, instruction.reason)
+
+        what = f"refusing a slot to the JobMaster of job {request.job_id}"
+        await retry(tell, ActorError, what=what, log=self.log)
 
     async def _tell_gone(self, instruction: SlotGone) -> None:
         """Report the loss of a slot until the JobMaster answers, its job ends, or another ResourceManager leads."""

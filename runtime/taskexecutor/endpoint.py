@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import runtime
@@ -385,7 +385,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     def _expire(self) -> None:
         retention_s = self._configuration.get(JobOptions.LOGS_RETENTION)
-        self.spawn(self.run_blocking(self._attempts.expire, retention_s), "removing old logs")
+        busy = {allocation.job_id for allocation in self.slots.all} | self._tasks.jobs
+        self.spawn(self.run_blocking(self._attempts.expire, retention_s, busy), "removing old logs")
         if self._services is not None:
             libraries = self._services.libraries
             self.spawn(self.run_blocking(libraries.remove_unused), "removing unused environments")
@@ -582,13 +583,17 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _drop_job(self, job_id: JobID, reason: str) -> None:
         self._job_heartbeats.unmonitor(job_id)
         self._tasks.cancel_job(job_id)
-        self.spawn(self._leave_job(job_id, reason), f"leaving job {job_id}")
+        left = [allocation.allocation_id for allocation in self.slots.of_job(job_id)]
+        self.spawn(self._leave_job(job_id, left, reason), f"leaving job {job_id}")
 
-    async def _leave_job(self, job_id: JobID, reason: str) -> None:
-        """Free the job's slots once none of its tasks runs."""
+    async def _leave_job(self, job_id: JobID, left: Sequence[AllocationID], reason: str) -> None:
+        """Free the slots that a job leaves, once its present tasks have ended."""
         await self._tasks.job_ended(job_id)
-        for allocation in self.slots.of_job(job_id):
-            self.release_slot(allocation.allocation_id, reason)
+        for allocation_id in left:
+            self.release_slot(allocation_id, reason)
+        if self.slots.of_job(job_id):  # given to it meanwhile: its JobMaster had only lost the connection
+            self._job_heartbeats.monitor(job_id)
+            return
         await self._connections.remove(job_id)
         self._tasks.forget(job_id)
         if self._services is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -33,6 +34,8 @@ from runtime.protocol.errors import NoSuchLogError
 from runtime.protocol.messages import TaskLog
 from runtime.retry import retry
 
+logger = logging.getLogger(__name__)
+
 TRANSIENT_MAX_SIZE = 128 * 1024 * 1024  # most bytes of one log that a client gets
 _DESCRIPTION = "attempt.json"
 
@@ -55,6 +58,7 @@ class AttemptDirectories:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._stuck = set[str]()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def make(self, descriptor: TaskDeploymentDescriptor) -> Path:
@@ -115,15 +119,26 @@ class AttemptDirectories:
             raise NoSuchLogError(f"{name[:40]!r} from byte {offset} is no log of a task: {' and '.join(TASK_LOGS)} are")
         return read_chunk(self._root / job_id / attempt_id / name, offset)
 
-    def expire(self, retention_s: float) -> None:
-        """Remove the directories of jobs that nothing has written to for *retention_s* seconds."""
+    def expire(self, retention_s: float, busy: Collection[JobID] = ()) -> None:
+        """Remove the directories of jobs that nothing has written to for *retention_s* seconds.
+
+        Args:
+            retention_s: the least age of what is removed.
+            busy: jobs that have a task or a slot here. Their directories stay, though a job may write nothing for days.
+        """
         for job in self._root.glob("*"):
+            if job.name in busy:
+                continue
             try:  # a link may lead nowhere, and a file may be removed meanwhile by what the job has left running
                 newest = max((path.lstat().st_mtime for path in job.rglob("*")), default=job.stat().st_mtime)
                 if time.time() - newest > retention_s:
                     shutil.rmtree(job)
             except FileNotFoundError:
                 continue  # looked at again next time
+            except OSError as error:
+                if job.name not in self._stuck:
+                    self._stuck.add(job.name)
+                    logger.warning("%s could not be removed, remove it by hand: %s", job, error)
 
 
 def keep_log(name: str, path: Path, job_id: JobID, blobs: BlobClient, max_size: int, start: int = 0) -> KeptLog:

@@ -63,6 +63,11 @@ class TaskTable:
         """Return the number of attempts that run here."""
         return len(self._tasks)
 
+    @property
+    def jobs(self) -> set[JobID]:
+        """Jobs of which an attempt runs here."""
+        return {task.descriptor.job.job_id for task in self._tasks.values()}
+
     async def wait_until_idle(self) -> None:
         """Wait until no attempt runs here."""
         await self._idle.wait()
