@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from runtime.rest.access import AccessPolicy, Refusal, Shown
+from runtime.rest.access import AccessPolicy, Refusal, Shown, changes_state
 from runtime.rest.auditing import AUDITED, Audited, audited_of
 from runtime.rest.authorization import PRINCIPAL, check_route, rule_of_route
 from runtime.rest.context import Rest
@@ -258,7 +258,10 @@ class RestApplication:
 
         try:
             inner = {**scope, "path": path, PRINCIPAL: verdict, AUDITED: audited}
-            await self._router(inner, _bounded(receive, self._max_content), watch)
+            bounded = _bounded(receive, self._max_content)
+            if changes_state(method, path):
+                bounded = self._confirming(bounded, verdict)
+            await self._router(inner, bounded, watch)
         except ClientDisconnect:
             logger.debug("the client of %s %r has disconnected", method, path[:200])
         except Exception as error:  # the client gets one line, and the log the rest
@@ -267,6 +270,22 @@ class RestApplication:
                 raise
             audited.reason = str(error)
             await self._tell(send, error, method, path)
+
+    def _confirming(self, receive: Receive, principal: Principal) -> Receive:
+        """Return a receiver of the same body that raises a RestError at its end if the token became invalid.
+
+        A body may take minutes, and its handler changes something once it has the whole of it.
+        """
+
+        async def confirming() -> Message:
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body"):
+                refused = await self._rest.identities.confirm_or_refuse(principal)
+                if refused is not None:
+                    raise RestError(refused.status, refused.message)
+            return message
+
+        return confirming
 
     async def _log_in(
         self, page_login: PageLogin, scope: Scope, receive: Receive, send: Send, audited: Audited

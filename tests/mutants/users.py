@@ -280,9 +280,26 @@ MUTANTS = (
         "let-in-without-the-store",
         "Nobody is identified while the store does not answer.",
         "runtime/rest/authorization.py",
-        'return Refusal(503, "users cannot be identified at present, since their store does not answer; retry")',
-        "from runtime.users.identities import CLUSTER\n\n            return CLUSTER",
+        "            return Refusal(503, _NO_STORE)\n\n    async def confirm(",
+        "            from runtime.users.identities import CLUSTER\n\n            return CLUSTER\n\n"
+        "    async def confirm(",
         ("unit/test_rest_roles.py::test_without_the_store_nobody_is_identified_and_the_clusters_token_works",),
+    ),
+    Mutant(
+        "body-after-its-token",
+        "A body that ends after its token became invalid changes nothing.",
+        _APP,
+        "            if changes_state(method, path):\n",
+        "            if False:\n",
+        ("unit/test_rest_roles.py::test_a_body_that_ends_after_its_token_changes_nothing",),
+    ),
+    Mutant(
+        "first-message-after-its-token",
+        "A Spark Connect call whose token became invalid before its first message begins nothing.",
+        "runtime/rest/connect/gateway.py",
+        "        if refused is not None:\n            raise CallRefusedError(refused.status, refused.message)\n",
+        "",
+        ("contract/test_connect_gateway.py::test_a_first_message_after_the_end_of_its_token_begins_nothing",),
     ),
     Mutant(
         "flood-of-the-audit-log",

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -425,6 +426,33 @@ async def test_an_expired_or_revoked_token_or_that_of_a_removed_user_is_refused(
     assert "revoked" in (await answer()).error
     users.entries = kept
     assert (await answer()).status == 200
+
+
+@pytest.mark.parametrize("is_revoked", [True, False], ids=["revoked", "no-store"])
+@pytest.mark.parametrize("path", ["/scripts", "/graphs", "/gateways/dispatcher/submit_job", f"/blobs?job={NEW}"])
+async def test_a_body_that_ends_after_its_token_changes_nothing(tmp_path: Path, path: str, is_revoked: bool) -> None:
+    site = OwnedSite(tmp_path, audit=True)
+    pieces, kind = form(("script", "a.py", b"print()"))
+    if path == "/graphs":
+        pieces, kind = form(("graph", "g.json", to_json(example_graph()).encode()), ("main", "a.py", b"def f(): pass"))
+    elif path.startswith("/gateways"):
+        arguments = arguments_of(site, "dispatcher", "submit_job", Role.USER, NEW, True)
+        pieces, kind = [msgpack.packb(arguments)], (b"content-type", MSGPACK.encode())
+    elif path.startswith("/blobs"):
+        pieces, kind = [b"content"], (b"content-type", OCTETS.encode())
+
+    def body() -> Iterator[bytes]:
+        yield from pieces
+        site.users.clock += 10.0
+        if is_revoked:
+            site.users.entries = {key: text for key, text in site.users.entries.items() if key.startswith("user:")}
+        else:
+            site.users.failure = HaUnreachableError("down", "cause")
+
+    answer = await site.ask("POST", path, body(), kind, token=site.users.tokens[Role.USER])
+    assert answer.status == (401 if is_revoked else 503), answer.body
+    assert site.untouched
+    assert [line["outcome"] for line in site.lines] == ["refused" if is_revoked else "failed"]
 
 
 async def test_a_change_is_seen_within_a_second_and_a_new_token_at_once(tmp_path: Path) -> None:
