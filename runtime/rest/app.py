@@ -28,7 +28,7 @@ from runtime.rest.errors import RestError, error_body, retry_after, status_of
 from runtime.rest.handlers import ROUTES, cluster, events, jobs
 from runtime.rest.page_login import LOGIN, PageLogin
 from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, now_ms, openapi, to_json
-from runtime.users.audit import AuditLog, Flood
+from runtime.users.audit import AuditLog, Floods
 from runtime.users.identities import Principal
 from runtime.users.login import LoginOffer
 from runtime.users.roles import Rule, may
@@ -154,7 +154,7 @@ class RestApplication:
         self._policy = policy
         self._max_content = max_content
         self._audit = audit
-        self._flood = Flood()
+        self._floods = Floods()
         self._page = StaticFiles()
         self._short_cuts: Mapping[str, tuple[Encoded, Rule]] = {
             prefix + path: (encoded, rule_of_route("GET", path))
@@ -208,8 +208,8 @@ class RestApplication:
         if not audited.counts or self._audit is None:
             return
         at_ms, suppressed = now_ms(), 0
-        if audited.principal is None:
-            admitted = self._flood.admit(at_ms)
+        if audited.is_limited:
+            admitted = self._floods.admit(None if audited.principal is None else audited.principal.name, at_ms)
             if admitted is None:
                 return
             suppressed = admitted
@@ -263,6 +263,7 @@ class RestApplication:
                 bounded = self._confirming(bounded, verdict)
             await self._router(inner, bounded, watch)
         except ClientDisconnect:
+            audited.broke_off = not started
             logger.debug("the client of %s %r has disconnected", method, path[:200])
         except Exception as error:  # the client gets one line, and the log the rest
             if started:

@@ -618,6 +618,28 @@ async def test_strangers_do_not_fill_the_log(audited: OwnedSite) -> None:
     assert 60 <= len(audited.lines) <= 120, "the minute may change in between"
 
 
+async def test_a_user_fills_the_log_with_no_refusals_and_hides_no_change(
+    audited: OwnedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "now_ms", lambda: 0)
+    viewer, user = audited.users.tokens[Role.VIEWER], audited.users.tokens[Role.USER]
+    for number in range(200):
+        await audited.ask("DELETE" if number % 2 else "PUT", "/cluster", token=viewer)
+    assert [(line["user"], line["outcome"]) for line in audited.lines[:2]] == [
+        (NAMES[Role.VIEWER], "rejected"),
+        (NAMES[Role.VIEWER], "refused"),
+    ]
+    assert len(audited.lines) == 60
+    await audited.ask("DELETE", "/cluster", token=user)
+    assert (len(audited.lines), audited.lines[-1]["user"]) == (61, NAMES[Role.USER]), "each user has a limit"
+    for _ in range(70):
+        await audited.ask("PATCH", f"/jobs/{ID}", token=user)
+    assert [line["outcome"] for line in audited.lines[61:]] == ["done"] * 70
+    monkeypatch.setattr(app, "now_ms", lambda: 60_000)
+    await audited.ask("DELETE", "/cluster", token=viewer)
+    assert audited.lines[-1]["suppressed"] == 140
+
+
 async def test_a_log_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     site = OwnedSite(tmp_path, audit=True)
     site.audit_file.mkdir()

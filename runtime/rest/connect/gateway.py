@@ -69,7 +69,7 @@ from runtime.rest.connect.sessions import (
     next_step,
     session_graph,
 )
-from runtime.users.audit import AuditEntry, AuditLog, Flood, outcome_of
+from runtime.users.audit import AuditEntry, AuditLog, Floods, changed_nothing, outcome_of
 from runtime.users.identities import Principal
 from runtime.users.roles import SPARK_CONNECT, may, refusal
 
@@ -183,7 +183,7 @@ class ConnectGateway:
         self._policy = policy
         self._idle_timeout_s = idle_timeout_s
         self._audit = audit
-        self._flood = Flood()
+        self._floods = Floods()
         self._beats = Beats(idle_timeout_s)
         self._channels = Channels()
         self._executors: dict[JobID, TaskExecutorGateway] = {}
@@ -593,8 +593,8 @@ class ConnectGateway:
         self, principal: Principal | None, source: str, action: str, target: str, status: int, reason: str = ""
     ) -> None:
         at_ms, suppressed = time.time_ns() // 1_000_000, 0
-        if principal is None:
-            admitted = self._flood.admit(at_ms)
+        if principal is None or changed_nothing(status):
+            admitted = self._floods.admit(None if principal is None else principal.name, at_ms)
             if admitted is None:
                 return
             suppressed = admitted
