@@ -491,6 +491,14 @@ MUTANTS = (
         ("unit/test_connect_sessions.py::test_a_request_that_could_hide_what_is_appended_is_refused",),
     ),
     Mutant(
+        "connect-request-of-many-fields",
+        "A request of Spark Connect with many fields does not hold up the web endpoint.",
+        _REQUESTS,
+        "        if count > MOST_FIELDS:",
+        "        if False:",
+        ("unit/test_connect_sessions.py::test_a_request_of_many_fields_is_refused_before_they_are_read",),
+    ),
+    Mutant(
         "connect-session-of-all-users",
         "Two users with one session id have two sessions.",
         _SESSIONS,
