@@ -193,6 +193,18 @@ def _key_of(request: Request) -> BlobKey | None:
         return None  # the handler refuses it
 
 
+def check_role(request: Request, name: str, method: str) -> None:
+    """Check whether the role of a principal allows a call of a method at all, at least with an object of its own.
+
+    Raises:
+        RestError: of status 403 if not.
+    """
+    principal, action = principal_of(request), f"{name}/{method}"
+    rule = CALLS[action]
+    if not may(principal, rule) and not depends_on_owner(principal, rule):
+        raise RestError(403, refusal(principal, rule, f"the call {action}"))
+
+
 async def check_call(rest: Rest, request: Request, name: str, method: str, arguments: Sequence[Any]) -> None:
     """Check whether the principal of a request may call a method of a component.
 

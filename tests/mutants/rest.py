@@ -491,6 +491,22 @@ MUTANTS = (
         ("unit/test_connect_sessions.py::test_a_request_that_could_hide_what_is_appended_is_refused",),
     ),
     Mutant(
+        "job-graph-decoded-for-all",
+        "A job graph is not read before the role of its user is checked.",
+        _CALLS,
+        "        check_role(request, name, spec.name)",
+        "        pass",
+        ("unit/test_rest_roles.py::test_a_job_graph_is_not_read_for_a_role_that_submits_none",),
+    ),
+    Mutant(
+        "long-calls-for-all",
+        "Only a call with a job graph may be long.",
+        _CALLS,
+        "    most = MOST_OF_SHORT_CALLS\n",
+        "    most = MOST_OF_A_CALL\n",
+        ("unit/test_rest_gateways.py::test_only_a_call_with_a_job_graph_may_be_long",),
+    ),
+    Mutant(
         "connect-request-of-many-fields",
         "A request of Spark Connect with many fields does not hold up the web endpoint.",
         _REQUESTS,

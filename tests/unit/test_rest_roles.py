@@ -245,6 +245,19 @@ def answer_of(hint: Any) -> Any:
     return None if inner is type(None) else example(inner)
 
 
+async def test_a_job_graph_is_not_read_for_a_role_that_submits_none(tmp_path: Path) -> None:
+    site = OwnedSite(tmp_path, audit=True)
+
+    def body() -> Iterator[bytes]:
+        raise AssertionError("the body is read")
+        yield b""
+
+    kind, path = (b"content-type", MSGPACK.encode()), "/gateways/dispatcher/submit_job"
+    answer = await site.ask("POST", path, body(), kind, token=site.users.tokens[Role.VIEWER])
+    assert (answer.status, "needs the role user" in answer.error) == (403, True)
+    assert [(line["action"], line["outcome"]) for line in site.lines] == [("dispatcher/submit_job", "refused")]
+
+
 def test_each_case_is_among_those_that_are_tried() -> None:
     assert {f"{route.method} {route.path}" for route in ALL} | {"GET /openapi.json"} | {
         f"GET {route.path}" for route in events.ROUTES
