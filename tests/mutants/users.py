@@ -310,6 +310,14 @@ MUTANTS = (
         ("unit/test_rest_roles.py::test_strangers_do_not_fill_the_log",),
     ),
     Mutant(
+        "id-of-a-forgotten-job",
+        "No user's job replaces another's in the history.",
+        "runtime/dispatcher/endpoint.py",
+        "            await self._check_id(graph)\n",
+        "",
+        ("unit/test_dispatcher_queues.py::test_no_user_submits_under_the_id_of_anothers_job_in_the_history",),
+    ),
+    Mutant(
         "flood-of-a-user",
         "Requests of a user that change nothing do not fill the audit log.",
         "runtime/rest/auditing.py",
