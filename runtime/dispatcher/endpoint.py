@@ -86,6 +86,7 @@ from runtime.protocol.errors import (
     IdentitiesUnreachableError,
     IdentityRejectedError,
     JobAlreadyTerminatedError,
+    JobIDRejectedError,
     JobNotFoundError,
     JobNotReachableError,
     JobSubmissionError,
@@ -366,6 +367,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             return job_id
         done = self._submitting[job_id] = asyncio.Event()
         try:
+            await self._check_id(graph)
             graph = await self._with_sizes(graph)
             await self._admit(graph)
             await self._keep_blobs(job_id)
@@ -380,6 +382,25 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self.metrics.submitted(time.monotonic() - began)
         self.log.info("job %s (%s) was accepted", job_id, graph.name)
         return job_id
+
+    async def _check_id(self, graph: JobGraph) -> None:
+        """Check that a user's job has not the id of another's in the history, whose file it would replace at its end.
+
+        Raises:
+            JobIDRejectedError: it has, or the file of that id cannot be read.
+        """
+        if self._history is None or not graph.owner:
+            return
+        try:
+            owner = await self.run_blocking(self._history.owner_of, graph.job_id)
+        except (OSError, WireError) as error:
+            problem = f"job {graph.job_id} is not accepted: the history has a job of this id that cannot be read"
+            raise JobIDRejectedError(f"{problem} ({error}); submit with another id") from error
+        if owner is not None and owner != graph.owner:
+            raise JobIDRejectedError(
+                f"job {graph.job_id} is not accepted for {graph.owner}: the history has a job of this id that belongs "
+                f"to {owner or 'the cluster'}; submit with another id"
+            )
 
     async def _admit(self, graph: JobGraph) -> None:
         """Check a job by the queues and limits, and count it.

@@ -90,6 +90,15 @@ class HistoryDirectory:
             return None
         return decode(data, ArchivedExecutionGraph)
 
+    def owner_of(self, job_id: JobID) -> str | None:
+        """Return the name of a job's owner, empty if it has none; None if the job is not here.
+
+        Raises:
+            OSError, WireError: its file cannot be read.
+        """
+        graph = self.read_ended(job_id)
+        return None if graph is None else graph.owner
+
     def note_running(self, graph: ArchivedExecutionGraph) -> None:
         """Store the present state of a job that is not over. Raises OSError."""
         make_private(self.root / "running")

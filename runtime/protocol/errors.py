@@ -7,7 +7,8 @@
     ├── JobVertexNotFoundError       the job has no task of that id
     ├── JobSubmissionError           the job cannot be accepted
     │   ├── SubmissionLimitError         a limit of waiting jobs, or of submissions per minute, is reached
-    │   └── QueueRejectedError           the job names a queue that it may not use
+    │   ├── QueueRejectedError           the job names a queue that it may not use
+    │   └── JobIDRejectedError           the job has the id of another user's job
     ├── JobNotReachableError         the job's JobMaster does not answer at present
     ├── UnknownTaskExecutorError     the TaskExecutor's registration has been ended
     ├── RegistrationRejectedError    the TaskExecutor cannot work for this cluster
@@ -88,6 +89,11 @@ class SubmissionLimitError(JobSubmissionError):
 @wire_error
 class QueueRejectedError(JobSubmissionError):
     """The job names a queue that does not exist, or that its user may not use."""
+
+
+@wire_error
+class JobIDRejectedError(JobSubmissionError):
+    """The job has the id of a job of another user, which the cluster has forgotten and the history shows."""
 
 
 @wire_error

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from runtime.rest.access import AccessPolicy, Refusal, Shown
+from runtime.rest.access import AccessPolicy, Refusal, Shown, changes_state
 from runtime.rest.auditing import AUDITED, Audited, audited_of
 from runtime.rest.authorization import PRINCIPAL, check_route, rule_of_route
 from runtime.rest.context import Rest
@@ -28,7 +28,7 @@ from runtime.rest.errors import RestError, error_body, retry_after, status_of
 from runtime.rest.handlers import ROUTES, cluster, events, jobs
 from runtime.rest.page_login import LOGIN, PageLogin
 from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, now_ms, openapi, to_json
-from runtime.users.audit import AuditLog, Flood
+from runtime.users.audit import AuditLog, Floods
 from runtime.users.identities import Principal
 from runtime.users.login import LoginOffer
 from runtime.users.roles import Rule, may
@@ -154,7 +154,7 @@ class RestApplication:
         self._policy = policy
         self._max_content = max_content
         self._audit = audit
-        self._flood = Flood()
+        self._floods = Floods()
         self._page = StaticFiles()
         self._short_cuts: Mapping[str, tuple[Encoded, Rule]] = {
             prefix + path: (encoded, rule_of_route("GET", path))
@@ -208,8 +208,8 @@ class RestApplication:
         if not audited.counts or self._audit is None:
             return
         at_ms, suppressed = now_ms(), 0
-        if audited.principal is None:
-            admitted = self._flood.admit(at_ms)
+        if audited.is_limited:
+            admitted = self._floods.admit(None if audited.principal is None else audited.principal.name, at_ms)
             if admitted is None:
                 return
             suppressed = admitted
@@ -258,8 +258,12 @@ class RestApplication:
 
         try:
             inner = {**scope, "path": path, PRINCIPAL: verdict, AUDITED: audited}
-            await self._router(inner, _bounded(receive, self._max_content), watch)
+            bounded = _bounded(receive, self._max_content)
+            if changes_state(method, path):
+                bounded = self._confirming(bounded, verdict)
+            await self._router(inner, bounded, watch)
         except ClientDisconnect:
+            audited.broke_off = not started
             logger.debug("the client of %s %r has disconnected", method, path[:200])
         except Exception as error:  # the client gets one line, and the log the rest
             if started:
@@ -267,6 +271,22 @@ class RestApplication:
                 raise
             audited.reason = str(error)
             await self._tell(send, error, method, path)
+
+    def _confirming(self, receive: Receive, principal: Principal) -> Receive:
+        """Return a receiver of the same body that raises a RestError at its end if the token became invalid.
+
+        A body may take minutes, and its handler changes something once it has the whole of it.
+        """
+
+        async def confirming() -> Message:
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body"):
+                refused = await self._rest.identities.confirm_or_refuse(principal)
+                if refused is not None:
+                    raise RestError(refused.status, refused.message)
+            return message
+
+        return confirming
 
     async def _log_in(
         self, page_login: PageLogin, scope: Scope, receive: Receive, send: Send, audited: Audited

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
 from runtime.rest.access import changes_state
-from runtime.users.audit import AuditEntry, outcome_of
+from runtime.users.audit import AuditEntry, changed_nothing, outcome_of
 from runtime.users.identities import ApiToken, Principal, User
 
 AUDITED = "audited"
@@ -26,6 +26,9 @@ class Audited:
         action: method and path, until the route is known.
         source: address of the client.
         changes: whether the request may change something.
+
+    Attributes:
+        broke_off: whether the client was gone before it had sent the whole request.
     """
 
     def __init__(self, action: str, source: str, *, changes: bool) -> None:
@@ -36,6 +39,7 @@ class Audited:
         self.target = ""
         self.reason = ""
         self.status = 0
+        self.broke_off = False
 
     @classmethod
     def of(cls, scope: Scope) -> Audited:
@@ -60,6 +64,11 @@ class Audited:
     def counts(self) -> bool:
         """Return whether the request gets a line: it changes something, or an identified user was refused."""
         return self.changes or (self.principal is not None and self.status == 403)
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether the lines of such requests are limited: it is unauthenticated, or changed nothing."""
+        return self.principal is None or self.broke_off or changed_nothing(self.status)
 
     @property
     def who(self) -> str:

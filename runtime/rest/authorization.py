@@ -43,6 +43,8 @@ MIN_AGE_S = 0.1
 
 NOT_ACCEPTED = "this token of the issuer is not accepted; `understudy login` gets another, and rest.log says why"
 
+_NO_STORE = "users cannot be identified at present, since their store does not answer; retry"
+
 PRINCIPAL = "principal"
 """The key of a request's scope under which the application puts the `Principal`."""
 
@@ -110,19 +112,29 @@ class KnownIdentities:
             return await self.identify(shown)
         except HaError as error:  # without the store nobody can be identified
             logger.warning("users cannot be identified: %s", error)
-            return Refusal(503, "users cannot be identified at present, since their store does not answer; retry")
+            return Refusal(503, _NO_STORE)
 
     async def confirm(self, principal: Principal) -> bool:
         """Return whether a principal is still who it was at the beginning of a long answer; False without the store."""
+        return await self.confirm_or_refuse(principal) is None
+
+    async def confirm_or_refuse(self, principal: Principal) -> Refusal | None:
+        """Return None if a principal is still who it was at the head of its request; else the refusal of the rest.
+
+        The status is 401, or 503 if the store does not answer.
+        """
         if not principal.token_id:
-            return True  # one of the cluster's own secrets
+            return None  # one of the cluster's own secrets
         try:
             known = await self.recent()
-            if principal.expires_ms is not None:  # of the issuer
-                return self._now_ms() < principal.expires_ms and not known.has_user(principal.name)
-            return known.confirm(principal, self._now_ms())
-        except HaError:
-            return False
+        except HaError as error:
+            logger.warning("users cannot be identified: %s", error)
+            return Refusal(503, _NO_STORE)
+        if principal.expires_ms is not None:  # of the issuer
+            holds = self._now_ms() < principal.expires_ms and not known.has_user(principal.name)
+        else:
+            holds = known.confirm(principal, self._now_ms())
+        return None if holds else Refusal(401, "the token is not valid any more")
 
     async def recent(self) -> Identities:
         """Return users and tokens as they were at most `MAX_AGE_S` ago. Raises as `identify`."""
@@ -179,6 +191,18 @@ def _key_of(request: Request) -> BlobKey | None:
         return BlobKey.parse(request.path_params["key"])
     except InvalidBlobKey:
         return None  # the handler refuses it
+
+
+def check_role(request: Request, name: str, method: str) -> None:
+    """Check whether the role of a principal allows a call of a method at all, at least with an object of its own.
+
+    Raises:
+        RestError: of status 403 if not.
+    """
+    principal, action = principal_of(request), f"{name}/{method}"
+    rule = CALLS[action]
+    if not may(principal, rule) and not depends_on_owner(principal, rule):
+        raise RestError(403, refusal(principal, rule, f"the call {action}"))
 
 
 async def check_call(rest: Rest, request: Request, name: str, method: str, arguments: Sequence[Any]) -> None:

@@ -69,6 +69,7 @@ _SAFETY = {
 _EVERYWHERE = ("x-content-type-options", "x-frame-options", "referrer-policy")
 
 _HTML = "text/html; charset=utf-8"
+_NO_ASCII = re.compile(r"[^\x00-\x7f]")
 _APPLICATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _TARGET = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 """Where a login may lead: a path of the proxy, which no browser takes for another host's."""
@@ -330,6 +331,7 @@ class HistoryProxy:
     async def _pass_on(self, upstream: Upstream, scope: Scope, receive: Receive, send: Send) -> None:
         query = scope["query_string"].decode("latin-1")
         target = scope["raw_path"].decode("latin-1").removeprefix(upstream.base) + (f"?{query}" if query else "")
+        target = _NO_ASCII.sub(lambda found: f"%{ord(found[0]):02X}", target)  # http.client sends no other characters
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in _passed_on(scope["headers"])}
         headers["Authorization"] = f"Bearer {upstream.token}"
         if upstream.base:

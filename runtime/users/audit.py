@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_FILES = 20
 """How many files there are; the oldest is deleted at the next rotation."""
 MOST_TEXT = 300
+"""Bytes of a text in a line, with its escapes."""
 MOST_READ = 8 * 1024 * 1024
 """Bytes that one page of the log is looked for in."""
 LATE_MS = 60_000
@@ -29,7 +31,12 @@ _LONGEST = 1024 * 1024
 """Longer pieces without an end of a line are no line of ours."""
 _TEXTS = ("user", "role", "token", "action", "target", "source", "outcome", "reason")
 REFUSALS_PER_MINUTE = 60
-"""How many unauthenticated requests get lines, so that they cannot push other lines out of the log within days."""
+"""How many requests that changed nothing get lines: of each user, and of all unauthenticated clients together.
+
+So they cannot push other lines out of the log within days.
+"""
+MOST_CALLERS = 1024
+"""How many users' refused requests are counted; the one whose last refusal is the oldest is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,8 @@ class AuditEntry:
         outcome: ``done``, ``refused`` (not allowed), ``rejected`` (wrong or impossible) or ``failed``.
         status: HTTP status of the answer; 0 if the client was gone.
         reason: why it was not done, on one line.
-        suppressed: how many unauthenticated requests before this one have no line.
+        suppressed: how many requests before this one have no line: those of its user that changed nothing, or
+            unauthenticated ones.
     """
 
     at_ms: int
@@ -82,7 +90,23 @@ def _whole(value: object) -> int:
 
 
 def _cut(value: Any) -> Any:
-    return value[:MOST_TEXT] if isinstance(value, str) else value
+    """Return a text of which the escaped form has at most `MOST_TEXT` bytes; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    cut = value[:MOST_TEXT]
+    if _escaped(cut) <= MOST_TEXT:
+        return cut
+    left = MOST_TEXT
+    for place, character in enumerate(cut):
+        left -= _escaped(character)
+        if left < 0:
+            return cut[:place]
+    return cut
+
+
+def _escaped(text: str) -> int:
+    """Return the number of bytes of a text in JSON, without its quotes."""
+    return len(json.dumps(text)) - 2
 
 
 def outcome_of(status: int) -> str:
@@ -95,7 +119,7 @@ def outcome_of(status: int) -> str:
 
 
 class Flood:
-    """Limit of lines for unauthenticated requests. Pure.
+    """Limit of lines for requests of one kind. Pure.
 
     Args:
         per_minute: how many get lines.
@@ -118,6 +142,36 @@ class Flood:
         self._passed += 1
         suppressed, self._suppressed = self._suppressed, 0
         return suppressed
+
+
+class Floods:
+    """Limits of lines for requests that changed nothing: one for each user, one for unauthenticated clients. Pure.
+
+    Args:
+        per_minute: how many get lines, of each.
+        most: how many users are kept in memory.
+    """
+
+    def __init__(self, per_minute: int = REFUSALS_PER_MINUTE, most: int = MOST_CALLERS) -> None:
+        self._per_minute = per_minute
+        self._most = most
+        self._unauthenticated = Flood(per_minute)
+        self._by_user: OrderedDict[str, Flood] = OrderedDict()
+
+    def admit(self, user: str | None, now_ms: int) -> int | None:
+        """Return the same as `Flood.admit`, for a user's name; None stands for an unauthenticated client."""
+        if user is None:
+            return self._unauthenticated.admit(now_ms)
+        flood = self._by_user.setdefault(user, Flood(self._per_minute))
+        self._by_user.move_to_end(user)
+        if len(self._by_user) > self._most:
+            self._by_user.popitem(last=False)
+        return flood.admit(now_ms)
+
+
+def changed_nothing(status: int) -> bool:
+    """Return whether an HTTP status means that a request had no effect: it was refused or wrong."""
+    return 400 <= status < 500
 
 
 class AuditLog:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,6 +23,7 @@ from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, At
 from runtime.protocol.errors import JobNotFoundError, NoSuchSessionError, SubmissionLimitError
 from runtime.protocol.execution_state import ExecutionState, JobStatus
 from runtime.protocol.session import SessionAddress, own_network
+from runtime.rest import authorization
 from runtime.rest.access import AccessPolicy
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.connect import gateway as gateways
@@ -32,7 +34,7 @@ from runtime.rest.connect.record_files import RecordFiles
 from runtime.rest.connect.sessions import SERVICE, job_of
 from runtime.users.audit import AuditLog
 from runtime.users.identities import Identities, Role, User, make_token
-from tests.waiting import PATIENCE_S
+from tests.waiting import LONGER_THAN_PATIENCE_S, PATIENCE_S
 
 SESSION = "00112233-4455-6677-8899-aabbccddeeff"
 OWN = b"the-cluster's-own-token"
@@ -374,6 +376,66 @@ def test_a_revoked_token_ends_an_open_call(tmp_path: Path, monkeypatch: pytest.M
         overlooked.cancel()
         assert (await waiting).code() is grpc.StatusCode.UNAUTHENTICATED
         await interrupted.wait()
+
+    in_a_world(tmp_path, test)
+
+
+@contextlib.asynccontextmanager
+async def held_call(world: World, go: asyncio.Event) -> AsyncIterator[Any]:
+    """A call whose client is identified, and sends its first message when *go* is set."""
+
+    async def each() -> AsyncIterator[bytes]:
+        await go.wait()
+        yield request()
+
+    channel, metadata = world.channel(), (("authorization", f"Bearer {world.tokens['ada']}"),)
+    call = channel.stream_stream(f"/{SERVICE}/ExecutePlan")(each(), metadata=metadata, timeout=PATIENCE_S)
+    await world.read.wait()
+    try:
+        yield call
+    finally:
+        await channel.close()
+
+
+def test_a_revoked_token_ends_a_call_that_has_sent_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "ATTEND_S", 0.05)
+    monkeypatch.setattr(gateways, "FIRST_MESSAGE_S", LONGER_THAN_PATIENCE_S)
+
+    async def test(world: World) -> None:
+        async with held_call(world, asyncio.Event()) as call:
+            world.users = {key: text for key, text in world.users.items() if "ada" not in text}
+            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_first_message_after_the_end_of_its_token_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateways, "ATTEND_S", LONGER_THAN_PATIENCE_S)
+    monkeypatch.setattr(authorization, "MAX_AGE_S", 0.0)
+
+    async def test(world: World) -> None:
+        go = asyncio.Event()
+        async with held_call(world, go) as call:
+            world.users = {key: text for key, text in world.users.items() if "ada" not in text}
+            go.set()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                assert not [message async for message in call]
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert not world.cluster.jobs
+        assert not world.spark.calls
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_call_without_a_first_message_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "FIRST_MESSAGE_S", 0.05)
+
+    async def test(world: World) -> None:
+        async with held_call(world, asyncio.Event()) as call:
+            assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "the request did not come within 0.05 s" in await call.details()
 
     in_a_world(tmp_path, test)
 

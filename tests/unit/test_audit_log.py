@@ -17,6 +17,7 @@ from runtime.users.audit import (
     AuditPage,
     AuditPlaceError,
     Flood,
+    Floods,
     outcome_of,
     read_audit,
 )
@@ -55,7 +56,15 @@ def test_no_text_makes_a_second_line_or_a_long_one(tmp_path: Path) -> None:
     assert path.read_bytes().count(b"\n") == 1
     (line,) = lines(path)
     assert str(line["target"]).startswith("x\n{")
-    assert len(str(line["target"])) == MOST_TEXT
+    assert len(json.dumps(line["target"])) - 2 == MOST_TEXT
+
+
+@pytest.mark.parametrize("character", ["y", "\x01", "ä", "😀", "\udcff", '"'])
+def test_a_text_is_cut_by_the_bytes_of_its_escaped_form(character: str) -> None:
+    line = replace(ENTRY, target=character * 10_000).to_json()
+    cut = json.loads(line)["target"]
+    each = len(json.dumps(character)) - 2
+    assert cut == character * (MOST_TEXT // each)
 
 
 def test_the_file_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
@@ -120,6 +129,14 @@ def test_a_flood_is_counted_and_does_not_fill_the_log() -> None:
     flood = Flood(per_minute=3)
     assert [flood.admit(at) for at in (0, 1, 2, 3, 59_999)] == [0, 0, 0, None, None]
     assert [flood.admit(60_000), flood.admit(60_001)] == [2, 0]
+
+
+def test_the_refusals_of_a_user_are_counted_apart_and_few_users_are_kept() -> None:
+    floods = Floods(per_minute=1, most=2)
+    assert [floods.admit(user, 0) for user in (None, "ada", "bob", None, "ada")] == [0, 0, 0, None, None]
+    assert floods.admit("ada", 60_000) == 1
+    assert [floods.admit("cem", 60_000), floods.admit("bob", 60_000)] == [0, 0]
+    assert floods.admit("ada", 60_000) == 0, "two others came since"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,14 @@ from runtime.jobgraph.validation import validate
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
 from runtime.protocol.descriptor import JobInformation
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
-from runtime.rest.connect.requests import InvalidRequestError, in_the_name_of, released, session_id_of
+from runtime.rest.connect.requests import (
+    MOST_FIELDS,
+    InvalidRequestError,
+    fields_of,
+    in_the_name_of,
+    released,
+    session_id_of,
+)
 from runtime.rest.connect.sessions import (
     BEATS,
     BEGINNING,
@@ -94,6 +101,15 @@ def field(number: int, kind: int, content: bytes = b"") -> bytes:
 def test_a_request_that_could_hide_what_is_appended_is_refused(tail: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="no message of Spark Connect"):
         session_id_of(a_request().SerializeToString() + tail)
+
+
+def test_a_request_of_many_fields_is_refused_before_they_are_read() -> None:
+    message = a_request().SerializeToString()
+    used = len(list(fields_of(message)))
+    assert session_id_of(message + field(15, 0, b"\x00") * (MOST_FIELDS - used)) == SESSION
+    with pytest.raises(InvalidRequestError, match="more than 10000 fields"):
+        # Its last field is wrong; the refusal names the number of fields, because that one is not read.
+        session_id_of(message + field(15, 0, b"\x00") * MOST_FIELDS + field(15, 3))
 
 
 @pytest.mark.parametrize("session", ["", "x", SESSION + "0", SESSION + ";user_id=bob", "\u00e9" * 36, SESSION[:-1]])

@@ -16,12 +16,14 @@ from blob.errors import BlobConnectionError, BlobNotFound
 from blob.offload import Inline
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.dispatcher.running_job import RunningJob
+from runtime.history.directory import HistoryDirectory
 from runtime.ids import AllocationID, JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.protocol.archived_execution_graph import JobDetails
 from runtime.protocol.errors import (
     PASSING,
+    JobIDRejectedError,
     JobNotReachableError,
     JobSubmissionError,
     QueueRejectedError,
@@ -32,6 +34,7 @@ from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from runtime.protocol.queues import QueuesOverview, WaitingRequest
 from runtime.rest.errors import retry_after, status_of
 from tests.dispatcher_arguments import dispatcher_arguments
+from tests.unit.test_rest_messages import graph as archived
 from tests.waiting import PATIENCE_S
 
 TERM = LeaderTerm(DISPATCHER, 7, "s")
@@ -104,6 +107,34 @@ def answers(dispatcher: Dispatcher, *running: int, waiting: tuple[WaitingRequest
 
 async def submit(dispatcher: Dispatcher, made: JobGraph) -> JobID:
     return await dispatcher.submit_job(Inline(encode(made)))
+
+
+@pytest.mark.parametrize(("owner", "is_accepted"), [("ada", True), ("bob", False), ("", True)])
+async def test_no_user_submits_under_the_id_of_anothers_job_in_the_history(
+    dispatcher: Storing, file: Path, tmp_path: Path, owner: str, is_accepted: bool
+) -> None:
+    file.write_text("{}")
+    dispatcher._history = HistoryDirectory(tmp_path / "history", 1 << 20, 60.0)
+    ended = archived(JobStatus.FINISHED, job_id=graph(1).job_id, owner="ada")
+    (tmp_path / "1.job").write_bytes(encode(ended))
+    dispatcher._history.take_over(tmp_path / "1.job", ended.job_id)
+    if is_accepted:
+        assert await submit(dispatcher, graph(1, owner)) == ended.job_id
+        return
+    with pytest.raises(JobIDRejectedError, match="belongs to ada; submit with another id") as refused:
+        await submit(dispatcher, graph(1, owner))
+    assert status_of(refused.value) == 403
+    assert isinstance(decode_error(*encode_error(refused.value)), JobIDRejectedError)
+    assert not dispatcher.storing
+    assert await submit(dispatcher, graph(2, owner)) == graph(2).job_id
+
+
+async def test_an_id_whose_file_in_the_history_is_damaged_is_refused(dispatcher: Storing, tmp_path: Path) -> None:
+    dispatcher._history = HistoryDirectory(tmp_path / "history", 1 << 20, 60.0)
+    (tmp_path / "1.job").write_bytes(b"damaged")
+    dispatcher._history.take_over(tmp_path / "1.job", graph(1).job_id)
+    with pytest.raises(JobIDRejectedError, match="cannot be read"):
+        await submit(dispatcher, graph(1))
 
 
 async def test_a_job_beyond_the_limit_of_waiting_jobs_is_refused_with_a_time(dispatcher: Storing, file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -412,7 +413,7 @@ class Site:
         client: str = "127.0.0.1",
     ) -> Answer:
         path, _, query = target.partition("?")
-        answer, pieces = Answer(), iter([*body, b""])
+        answer, pieces = Answer(), itertools.chain(body, (b"",))
 
         async def receive() -> dict[str, Any]:
             piece = next(pieces, None)

@@ -197,7 +197,7 @@ async def test_nothing_is_unpickled(site: Site, tmp_path: Path) -> None:
         b"",
         b"\xc1",
         b"\xdd\xff\xff\xff\xff",
-        b"\x91" * 100_000,
+        b"\x91" * 60_000,
         msgpack.packb({"job_id": str(ID)}),
         msgpack.packb([]),
         msgpack.packb([str(ID), 1]),
@@ -247,8 +247,16 @@ async def test_without_the_token_nothing_is_called_or_kept(site: Site, token: by
     assert (site.cluster.called, site.cluster.cancelled, list(site.cluster.blobs.kept)) == ([], [], [BLOB])
 
 
+async def test_only_a_call_with_a_job_graph_may_be_long(site: Site) -> None:
+    body = msgpack.packb([str(ID), "x" * gateways.MOST_OF_SHORT_CALLS])
+    for name, methods in ((name, known.methods) for name, known in HTTP_GATEWAYS.items()):
+        for method in methods:
+            answer = await site.ask("POST", f"/gateways/{name}/{method}", [body], KIND)
+            assert answer.status == (400 if method == "submit_job" else 413), method
+
+
 async def test_a_long_call_is_refused_by_its_bytes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateways, "MOST_OF_A_CALL", 1000)
+    monkeypatch.setattr(gateways, "MOST_OF_SHORT_CALLS", 1000)
     body = msgpack.packb([str(ID), "x" * 1000])
     assert (await site.ask("POST", "/gateways/dispatcher/cancel_job", [body[:500], body[500:]], KIND)).status == 413
     assert (await site.ask("POST", f"/blobs?job={ID}", [b"x" * 60_000] * 2, FILE)).status == 413

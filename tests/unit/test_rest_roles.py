@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -244,6 +245,19 @@ def answer_of(hint: Any) -> Any:
     return None if inner is type(None) else example(inner)
 
 
+async def test_a_job_graph_is_not_read_for_a_role_that_submits_none(tmp_path: Path) -> None:
+    site = OwnedSite(tmp_path, audit=True)
+
+    def body() -> Iterator[bytes]:
+        raise AssertionError("the body is read")
+        yield b""
+
+    kind, path = (b"content-type", MSGPACK.encode()), "/gateways/dispatcher/submit_job"
+    answer = await site.ask("POST", path, body(), kind, token=site.users.tokens[Role.VIEWER])
+    assert (answer.status, "needs the role user" in answer.error) == (403, True)
+    assert [(line["action"], line["outcome"]) for line in site.lines] == [("dispatcher/submit_job", "refused")]
+
+
 def test_each_case_is_among_those_that_are_tried() -> None:
     assert {f"{route.method} {route.path}" for route in ALL} | {"GET /openapi.json"} | {
         f"GET {route.path}" for route in events.ROUTES
@@ -427,6 +441,33 @@ async def test_an_expired_or_revoked_token_or_that_of_a_removed_user_is_refused(
     assert (await answer()).status == 200
 
 
+@pytest.mark.parametrize("is_revoked", [True, False], ids=["revoked", "no-store"])
+@pytest.mark.parametrize("path", ["/scripts", "/graphs", "/gateways/dispatcher/submit_job", f"/blobs?job={NEW}"])
+async def test_a_body_that_ends_after_its_token_changes_nothing(tmp_path: Path, path: str, is_revoked: bool) -> None:
+    site = OwnedSite(tmp_path, audit=True)
+    pieces, kind = form(("script", "a.py", b"print()"))
+    if path == "/graphs":
+        pieces, kind = form(("graph", "g.json", to_json(example_graph()).encode()), ("main", "a.py", b"def f(): pass"))
+    elif path.startswith("/gateways"):
+        arguments = arguments_of(site, "dispatcher", "submit_job", Role.USER, NEW, True)
+        pieces, kind = [msgpack.packb(arguments)], (b"content-type", MSGPACK.encode())
+    elif path.startswith("/blobs"):
+        pieces, kind = [b"content"], (b"content-type", OCTETS.encode())
+
+    def body() -> Iterator[bytes]:
+        yield from pieces
+        site.users.clock += 10.0
+        if is_revoked:
+            site.users.entries = {key: text for key, text in site.users.entries.items() if key.startswith("user:")}
+        else:
+            site.users.failure = HaUnreachableError("down", "cause")
+
+    answer = await site.ask("POST", path, body(), kind, token=site.users.tokens[Role.USER])
+    assert answer.status == (401 if is_revoked else 503), answer.body
+    assert site.untouched
+    assert [line["outcome"] for line in site.lines] == ["refused" if is_revoked else "failed"]
+
+
 async def test_a_change_is_seen_within_a_second_and_a_new_token_at_once(tmp_path: Path) -> None:
     site = OwnedSite(tmp_path)
     users = site.users
@@ -588,6 +629,28 @@ async def test_strangers_do_not_fill_the_log(audited: OwnedSite) -> None:
     for _ in range(200):
         await audited.ask("DELETE", "/cluster", token=b"wrong")
     assert 60 <= len(audited.lines) <= 120, "the minute may change in between"
+
+
+async def test_a_user_fills_the_log_with_no_refusals_and_hides_no_change(
+    audited: OwnedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "now_ms", lambda: 0)
+    viewer, user = audited.users.tokens[Role.VIEWER], audited.users.tokens[Role.USER]
+    for number in range(200):
+        await audited.ask("DELETE" if number % 2 else "PUT", "/cluster", token=viewer)
+    assert [(line["user"], line["outcome"]) for line in audited.lines[:2]] == [
+        (NAMES[Role.VIEWER], "rejected"),
+        (NAMES[Role.VIEWER], "refused"),
+    ]
+    assert len(audited.lines) == 60
+    await audited.ask("DELETE", "/cluster", token=user)
+    assert (len(audited.lines), audited.lines[-1]["user"]) == (61, NAMES[Role.USER]), "each user has a limit"
+    for _ in range(70):
+        await audited.ask("PATCH", f"/jobs/{ID}", token=user)
+    assert [line["outcome"] for line in audited.lines[61:]] == ["done"] * 70
+    monkeypatch.setattr(app, "now_ms", lambda: 60_000)
+    await audited.ask("DELETE", "/cluster", token=viewer)
+    assert audited.lines[-1]["suppressed"] == 140
 
 
 async def test_a_log_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

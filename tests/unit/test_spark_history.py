@@ -244,6 +244,8 @@ def test_requests_are_passed_on_without_what_is_the_proxys(browser: Browser, ups
     assert "set-cookie" not in reply.headers
     assert reply.headers["x-frame-options"] == "DENY"
     assert reply.headers["content-type"] == "text/html"
+    assert browser.send("GET", "/é/", BEARER, "id=é").status == 200
+    assert upstream.asked[-1][1] == "/%C3%A9/?id=%C3%A9", "raw characters are quoted"
     moved = browser.send("GET", "/moved/history/app", BEARER)
     assert moved.headers["location"] == f"http://localhost:{PORT}/history/app/jobs/?a=%2F"
     head = browser.send("HEAD", "/", BEARER)

@@ -44,7 +44,7 @@ class Call:
     Args:
         caller: its client.
         method: of the service.
-        client_id: the client's id of the session.
+        client_id: the client's id of the session; empty until its first message has come.
         name: of a named session; empty for another one.
         session_id: of the session on its driver, by default the client's. That of a named session is empty until it is
             found, and changes with each driver.
@@ -53,14 +53,19 @@ class Call:
 
     caller: Caller
     method: str
-    client_id: str
+    client_id: str = ""
     name: str = ""
     session_id: str = ""
     is_answered: bool = False
 
     def __post_init__(self) -> None:
+        self.begin(self.client_id)
+
+    def begin(self, client_id: str) -> None:
+        """Note the session that the first message names."""
+        self.client_id = client_id
         if not self.name:
-            self.session_id = self.client_id
+            self.session_id = client_id
 
     @property
     def user(self) -> str:

@@ -69,7 +69,7 @@ from runtime.rest.connect.sessions import (
     next_step,
     session_graph,
 )
-from runtime.users.audit import AuditEntry, AuditLog, Flood, outcome_of
+from runtime.users.audit import AuditEntry, AuditLog, Floods, changed_nothing, outcome_of
 from runtime.users.identities import Principal
 from runtime.users.roles import SPARK_CONNECT, may, refusal
 
@@ -79,6 +79,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.03, 0.5
 """Seconds between two looks at a job that does not run yet; each pause is half as long again as the one before."""
 ATTEND_S = 5.0
 """Seconds between two checks of an open call: whether its token is still valid, and whether a heartbeat is due."""
+FIRST_MESSAGE_S = 60.0
+"""Longest wait for the first message of a call; PySpark sends it at once."""
 END_S = 5.0
 """Longest wait for the reason why a session has ended, after a call to it has failed."""
 ASK_S = 10.0
@@ -107,6 +109,7 @@ _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
     409: grpc.StatusCode.FAILED_PRECONDITION,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     500: grpc.StatusCode.INTERNAL,
@@ -182,7 +185,7 @@ class ConnectGateway:
         self._policy = policy
         self._idle_timeout_s = idle_timeout_s
         self._audit = audit
-        self._flood = Flood()
+        self._floods = Floods()
         self._beats = Beats(idle_timeout_s)
         self._channels = Channels()
         self._executors: dict[JobID, TaskExecutorGateway] = {}
@@ -266,23 +269,19 @@ class ConnectGateway:
         caller = await self._identify(context)
         if method not in METHODS:
             raise CallRefusedError(501, f"{method} is not passed on to Spark: begin another session instead")
-        try:
-            first = await anext(requests)
-            session_id = session_id_of(first)
-        except (StopAsyncIteration, InvalidRequestError) as error:
-            raise CallRefusedError(400, str(error) or "the call has no request") from None
-        call = Call(caller, method, session_id, name_of(context.invocation_metadata()))
+        call = Call(caller, method, name=name_of(context.invocation_metadata()))
         task = asyncio.current_task()
         assert task is not None
         attendant = asyncio.create_task(self._attend(call, task))
         try:
+            first = await self._first(call, requests)
             if call.name:
                 while not await self._answer_named(call, first, requests, context):
                     requests = _each(())  # they are read already
                 return
             address = await self._reach(call, method)
             if address is None:
-                await context.write(released(session_id))
+                await context.write(released(call.client_id))
                 return
             await self._pass_on(call, (first, requests), address, context)
         except asyncio.CancelledError:
@@ -292,13 +291,35 @@ class ConnectGateway:
         finally:
             attendant.cancel()
 
+    async def _first(self, call: Call, requests: AsyncIterator[bytes]) -> bytes:
+        """Return the first message of a call, and note its session.
+
+        Raises:
+            CallRefusedError: it names no session or did not come in time, or the token became invalid meanwhile.
+        """
+        try:
+            async with asyncio.timeout(FIRST_MESSAGE_S):
+                first = await anext(requests)
+            session_id = session_id_of(first)
+        except TimeoutError:
+            raise CallRefusedError(408, f"the request did not come within {FIRST_MESSAGE_S:g} s") from None
+        except (StopAsyncIteration, InvalidRequestError) as error:
+            raise CallRefusedError(400, str(error) or "the call has no request") from None
+        refused = await self._identities.confirm_or_refuse(call.caller.principal)
+        if refused is not None:
+            raise CallRefusedError(refused.status, refused.message)
+        call.begin(session_id)
+        if not call.name:  # that of a named session is not found yet
+            self._later(self._keep_alive(call))
+        return first
+
     async def _answer_named(self, call: Call, first: bytes, requests: AsyncIterator[bytes], context: Any) -> bool:
         """Answer a call of a named session; return False if it has to be repeated, because its driver was lost."""
         record, address = await self._named.reach(call, observed_by(call.method, first))
         if record is None or address is None:
             await context.write(released(call.client_id))
             return True
-        self._later(self._keep_alive(call))  # its attendant did not know the session yet
+        self._later(self._keep_alive(call))
         messages = [first]
         if call.method == ADD_ARTIFACTS:  # the only changes that come in several messages
             size = len(first)
@@ -338,9 +359,9 @@ class ConnectGateway:
     async def _attend(self, call: Call, task: asyncio.Task[Any]) -> None:
         """Keep the session of an open call alive, and end the call when its token is not valid any more."""
         while True:
+            await asyncio.sleep(min(ATTEND_S, self._beats.interval_s))
             if call.session_id:
                 await self._keep_alive(call)
-            await asyncio.sleep(min(ATTEND_S, self._beats.interval_s))
             if not await self._identities.confirm(call.caller.principal):
                 task.cancel()
                 return
@@ -574,8 +595,8 @@ class ConnectGateway:
         self, principal: Principal | None, source: str, action: str, target: str, status: int, reason: str = ""
     ) -> None:
         at_ms, suppressed = time.time_ns() // 1_000_000, 0
-        if principal is None:
-            admitted = self._flood.admit(at_ms)
+        if principal is None or changed_nothing(status):
+            admitted = self._floods.admit(None if principal is None else principal.name, at_ms)
             if admitted is None:
                 return
             suppressed = admitted

@@ -18,6 +18,11 @@ _SESSION_ID, _USER_CONTEXT = 1, 2
 _USER_ID, _USER_NAME = 1, 2
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _MOST_VARINT = 10
+MOST_FIELDS = 10_000
+"""Limit of fields of a message, without those of messages inside it; to read them takes some 10 ms.
+
+PySpark's messages have fewer than 20, except requests for the status of artifacts, which have one for each artifact.
+"""
 _REQUEST_OPTIONS, _RESULT_COMPLETE = 5, 14
 
 OBSERVED = {
@@ -63,9 +68,11 @@ def session_id_of(message: bytes) -> str:
 
 def fields_of(message: bytes) -> Iterator[tuple[int, int | memoryview, int, int]]:
     """Return number, value, begin and end of each field of a message; an `InvalidRequestError` ends the iteration."""
-    at, size, view = 0, len(message), memoryview(message)
+    at, size, view, count = 0, len(message), memoryview(message), 0
     while at < size:
-        begin = at
+        begin, count = at, count + 1
+        if count > MOST_FIELDS:  # the event loop waits for this loop
+            raise InvalidRequestError(f"the request has more than {MOST_FIELDS} fields: divide it")
         tag, at = _varint(message, at)
         number, kind = tag >> 3, tag & 7
         if kind == _VARINT:
