@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,6 +17,7 @@ from pathlib import Path
 from actors.errors import ActorError
 from conf.files import make_private
 from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.metadata_log import IncompleteError, read_query_id
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.remote_files import is_remote
 from runtime.checkpoint.snapshot import committed_batch, take_snapshot
@@ -139,6 +140,8 @@ class TaskCheckpoints:
         attempt: the attempt, with the state that it was started from.
         responder: reports to the JobMaster.
         stop_queries: see `StopQueries`; raises SparkError.
+        reported: returns the queries of which Spark reports a batch: their names by their ids. A query without a name
+            has an empty one.
     """
 
     def __init__(
@@ -146,11 +149,13 @@ class TaskCheckpoints:
         attempt: AttemptInformation,
         responder: CheckpointResponder,
         stop_queries: StopQueries,
+        reported: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._attempt = attempt
         restore = attempt.restore
         self._responder = responder
         self._stop_queries = stop_queries
+        self._reported = reported
         self._queries: dict[str, QueryLocation] = {}
         self._began_at: dict[str, int] = {}
         is_savepoint = restore is not None and bool(restore.savepoint)
@@ -252,6 +257,7 @@ class TaskCheckpoints:
                 await self._all_started(trigger.timeout_s)
                 is_stop = bool(self._queries)  # a task without queries runs to its own end
             self._check_sinks()
+            await self._check_local_locations()
             if is_stop:
                 await self._check_remote_locations()
                 self._stop_outcome = StopOutcome.FAILED  # until the savepoint is known to be complete
@@ -322,6 +328,11 @@ class TaskCheckpoints:
                     "query, and only a local one can"
                 )
 
+    async def _check_local_locations(self) -> None:
+        """Check that Spark writes each query's files where they are looked for. A new query may have none yet."""
+        local = [query for query in self._queries.values() if not is_remote(query.location)]
+        await asyncio.get_running_loop().run_in_executor(None, _check_has_files, local, self._reported())
+
     async def _check_remote_locations(self) -> None:
         """Check that remote locations can be read, before their queries are stopped for it."""
         for query in [query for query in self._queries.values() if is_remote(query.location)]:
@@ -337,6 +348,26 @@ class TaskCheckpoints:
             previous, began_at = self._previous.get(query.name), self._began_at[query.name]
             taken.append(take_snapshot(query, target, previous, loaded=began_at, below=directory))
         return taken
+
+
+def _check_has_files(queries: Collection[QueryLocation], reported: Mapping[str, str]) -> None:
+    ids = {query.location: _query_id(query) for query in queries}
+    elsewhere = {name for query_id, name in reported.items() if query_id not in ids.values()}
+    for query in queries:
+        if not ids[query.location] and not elsewhere.isdisjoint((query.name, "")):
+            raise CheckpointError(
+                f"query {query.name!r} has run batches, but has no files at {query.location}: they were removed, or "
+                "Spark's default file system is not the local one; give the checkpointLocation a scheme, as in "
+                f"file://{query.location}"
+            )
+
+
+def _query_id(query: QueryLocation) -> str:
+    """Return a query's id from its files, which Spark writes before the first batch; empty if it is not there."""
+    try:
+        return read_query_id(Path(query.location, "metadata").read_bytes())
+    except (IncompleteError, OSError):
+        return ""
 
 
 def _drains(trigger: TriggerCheckpoint) -> bool:

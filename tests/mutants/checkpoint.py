@@ -656,4 +656,28 @@ MUTANTS = (
         "    if False:\n",
         ("contract/test_remote_locations.py::test_a_query_begins_with_a_remote_sink_that_is_not_ahead_of_it",),
     ),
+    Mutant(
+        "location-of-a-user-unescaped",
+        "The checkpointLocation of a query is the directory that Hadoop makes of its text.",
+        "runtime/checkpoint/files.py",
+        '    return _LOCAL.sub("", text, count=1)\n',
+        "    return str(path_of(text))\n",
+        ("unit/test_streaming_writer.py::test_a_location_is_the_directory_that_hadoop_makes_of_its_text",),
+    ),
+    Mutant(
+        "empty-location-beside-a-sink-with-batches",
+        "No snapshot of an empty location is taken for the state of a file sink that has batches.",
+        _SNAPSHOT,
+        "            _check_not_foreign(found, query)\n",
+        "            pass\n",
+        ("unit/test_checkpoint_snapshot.py::test_an_empty_location_is_no_state_of_a_sink_that_has_batches",),
+    ),
+    Mutant(
+        "checkpoint-of-a-query-that-writes-elsewhere",
+        "A query that runs batches and has no files at its location is neither checkpointed nor stopped.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "            await self._check_local_locations()\n",
+        "",
+        ("unit/test_task_checkpoints.py::test_a_query_that_writes_elsewhere_is_not_checkpointed_nor_stopped",),
+    ),
 )
