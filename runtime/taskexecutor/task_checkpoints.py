@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 
 from actors.errors import ActorError
@@ -157,6 +158,7 @@ class TaskCheckpoints:
         self._stop_queries = stop_queries
         self._reported = reported
         self._queries: dict[str, QueryLocation] = {}
+        self._namesakes: dict[str, tuple[QueryLocation, QueryLocation]] = {}
         self._began_at: dict[str, int] = {}
         is_savepoint = restore is not None and bool(restore.savepoint)
         self._previous = {} if restore is None or is_savepoint else {query.name: query for query in restore.queries}
@@ -182,12 +184,16 @@ class TaskCheckpoints:
     def held(self) -> HeldCheckpoints:
         """Return what a successor has to know; only while it `is_quiet`."""
         return HeldCheckpoints(
-            tuple(self._queries.values()), dict(self._began_at), tuple(self._previous.values()), dict(self._taken)
+            (*chain.from_iterable(self._namesakes.values()), *self._queries.values()),
+            dict(self._began_at),
+            tuple(self._previous.values()),
+            dict(self._taken),
         )
 
     def take_over(self, held: HeldCheckpoints) -> None:
         """Continue from what a predecessor has left."""
-        self._queries = {query.name: query for query in held.queries}
+        for query in held.queries:
+            self._add(query)
         self._began_at = dict(held.began_at)
         self._previous = {query.name: query for query in held.previous}
         self._taken = dict(held.taken)
@@ -207,11 +213,17 @@ class TaskCheckpoints:
             batch_id: the last batch that it has committed.
             was_restored: whether it starts from restored state: its next files may differ from those before.
         """
-        self._queries[query.name] = query
+        self._add(query)
         self._began_at[query.name] = batch_id
         if was_restored:
             self._previous.pop(query.name, None)
         self._changed.set()
+
+    def _add(self, query: QueryLocation) -> None:
+        former = self._queries.get(query.name)
+        if former is not None and former.location != query.location:
+            self._namesakes.setdefault(query.name, (former, query))
+        self._queries[query.name] = query
 
     def trigger(self, trigger: TriggerCheckpoint) -> None:
         """Take part in a checkpoint, once for each number, and report the result to the JobMaster."""
@@ -256,6 +268,7 @@ class TaskCheckpoints:
                 # A query that started after the stop would run on.
                 await self._all_started(trigger.timeout_s)
                 is_stop = bool(self._queries)  # a task without queries runs to its own end
+            self._check_names()
             self._check_sinks()
             await self._check_local_locations()
             if is_stop:
@@ -319,6 +332,13 @@ class TaskCheckpoints:
             pass
         if missing:
             raise CheckpointError(f"streaming query {missing[0]!r} has not been started again")
+
+    def _check_names(self) -> None:
+        for name, (one, other) in self._namesakes.items():
+            raise CheckpointError(
+                f"the task has started queries of the name {name!r} at {one.location} and at {other.location}, and a "
+                "checkpoint identifies a query by its name; give each query a name of its own with queryName()"
+            )
 
     def _check_sinks(self) -> None:
         for query in self._queries.values():

@@ -169,6 +169,30 @@ async def test_a_query_with_a_remote_file_sink_is_not_checkpointed(files: Stream
     assert "the file sink of query 'counts' is s3://bucket/out" in decline.reason
 
 
+@pytest.mark.parametrize("kind", [SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT_SUSPEND])
+@pytest.mark.parametrize("is_handed_over", [False, True])
+async def test_a_name_that_two_locations_have_in_turn_is_not_checkpointed(
+    files: StreamingFiles, tmp_path: Path, kind: SnapshotType, is_handed_over: bool
+) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.query_started(files.query)
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path))
+    assert isinstance(await responder.next(), AcknowledgeCheckpoint), "one location is no problem"
+    checkpoints.query_started(replace(files.query, location=str(tmp_path / "other")))
+    checkpoints.query_started(files.query)
+    if is_handed_over:
+        held = checkpoints.held()
+        checkpoints, responder, stopper = made()
+        checkpoints.take_over(held)
+    checkpoints.trigger(trigger(tmp_path, 2, kind))
+    decline = await responder.next()
+    assert isinstance(decline, DeclineCheckpoint)
+    assert f"of the name 'counts' at {files.location} and at {tmp_path / 'other'}" in decline.reason
+    assert "queryName()" in decline.reason
+    assert stopper.drains == []
+
+
 @pytest.mark.parametrize("name", ["counts", ""])
 async def test_a_query_that_writes_elsewhere_is_not_checkpointed_nor_stopped(
     files: StreamingFiles, tmp_path: Path, name: str
