@@ -752,4 +752,23 @@ MUTANTS = (
         "            pass\n",
         ("unit/test_job_checkpoints.py::test_a_task_of_the_former_job_of_an_id_removes_nothing_of_what_was_retained",),
     ),
+    Mutant(
+        "savepoint-of-another-request-of-counted-ids",
+        "Requests whose ids differ in the last digits only make a savepoint each.",
+        "runtime/checkpoint/names.py",
+        '{job_id[:6]}-{digest[:12]}"\n',
+        '{job_id[:6]}-{trigger_id[:12]}"\n',
+        (
+            "unit/test_job_checkpoints.py::test_requests_whose_ids_are_counted_make_a_savepoint_each",
+            "unit/test_checkpoint_names.py::test_savepoints_of_counted_ids_have_names_of_their_own",
+        ),
+    ),
+    Mutant(
+        "rollback-without-its-files",
+        "A rollback has its own files, also beside one whose id differs in the last digits only.",
+        "runtime/jobmaster/savepoints.py",
+        'f"{_PINNED}{trigger_id}"',
+        'f"{_PINNED}{trigger_id[:12]}"',
+        ("unit/test_job_checkpoints.py::test_a_rollback_keeps_its_files_if_the_next_one_of_a_similar_id_fails",),
+    ),
 )

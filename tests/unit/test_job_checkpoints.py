@@ -674,6 +674,37 @@ async def test_a_thawed_job_master_leaves_the_savepoint_of_its_successor_alone(
     assert [path.name for path in (tmp_path / "savepoints").iterdir()] == [Path(made.path).name], "nothing is left"
 
 
+async def test_requests_whose_ids_are_counted_make_a_savepoint_each(job: Job, tmp_path: Path) -> None:
+    checkpoints = await job.lead()
+    ids = [TriggerID(f"{number:032x}") for number in (1, 2)]
+    target = str(tmp_path / "savepoints")
+    first = await until(checkpoints, CheckpointTrigger(ids[0], SnapshotType.SAVEPOINT, target))
+    job.files.run(3)
+    last = await until(checkpoints, CheckpointTrigger(ids[1], SnapshotType.SAVEPOINT_CANCEL, target))
+    assert [read_savepoint(Path(made.path)).queries[0].snapshot.batch_id for made in (first, last)] == [1, 4]
+    again = await job.lead()
+    for trigger_id, made in zip(ids, (first, last), strict=True):
+        status = await again.trigger(CheckpointTrigger(trigger_id, SnapshotType.SAVEPOINT, target))
+        assert (status.state, status.path) == (OperationState.COMPLETED, made.path)
+
+
+async def test_a_rollback_keeps_its_files_if_the_next_one_of_a_similar_id_fails(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = await job.lead()
+    made = await until(checkpoints, request())
+    await checkpoints.roll_back(TriggerID(f"{1:032x}"), made.path, False)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(savepoints, "take_files", fail)
+    with pytest.raises(CheckpointError):
+        await checkpoints.roll_back(TriggerID(f"{2:032x}"), made.path, False)
+    pinned = job.directory / f"rollback-{1:032x}"
+    assert open_checkpoint(pinned).queries[0].batch_id == 1
+
+
 async def test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were_writing(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -765,7 +796,7 @@ async def test_a_savepoint_in_a_remote_file_system(job: Job, tmp_path: Path, url
     await checkpoints.roll_back(TriggerID("b" * 32), made.path, False)
     restored = await checkpoints.restore(TASK.key)
     assert restored is not None
-    assert Path(restored.queries[0].path).is_relative_to(job.directory / f"rollback-{'b' * 12}")
+    assert Path(restored.queries[0].path).is_relative_to(job.directory / f"rollback-{'b' * 32}")
     assert checkpoints.statistics().rolled_back_to == made.path
     assert dispose_at(made.path)
     await checkpoints.roll_back(TriggerID("b" * 32), made.path, False)
@@ -1124,7 +1155,7 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
     restored = checkpoints.statistics().latest_restored
     assert restored is not None
     assert (restored.external_path, restored.is_savepoint) == (made.path, True)
-    kept = [job.directory / f"rollback-{trigger_id * 12}" for trigger_id in "ab"]
+    kept = [job.directory / f"rollback-{trigger_id * 32}" for trigger_id in "ab"]
     assert sorted(job.directory.glob("rollback-*")) == kept, "the former one, until this one is written down"
     job.endpoint.leads = False
     with pytest.raises(FencingError):
@@ -1164,7 +1195,7 @@ async def test_a_rollback_that_was_not_written_down_leaves_the_former_one_to_the
     restore = await successor.restore(TASK.key)
     assert restore is not None
     assert restore.rollback == "a" * 32
-    assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'a' * 12}"]
+    assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'a' * 32}"]
 
 
 @pytest.mark.parametrize("retention", ["NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION"])
