@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from runtime.checkpoint.metadata_log import IncompleteError
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 _CHUNK = 1024 * 1024
 _UNQUOTED = "/~!$&'()*+,;=:@"
+_LOCAL = re.compile(r"file:(?://[^/]*)?")
+"""Scheme and authority of a local path."""
 
 
 def list_files(directory: Path) -> list[str]:
@@ -122,8 +125,16 @@ def list_names(directory: Path) -> list[str]:
 
 
 def path_of(uri: str) -> Path:
-    """Return the local path that Spark writes as a URI (``file:/a%20b``) or as a plain path."""
+    """Return the local path that Spark writes as a URI (``file:/a%20b``) or as a plain path; see also `named_path`."""
     return Path(unquote(urlsplit(uri).path)) if uri.startswith("file:") else Path(uri)
+
+
+def named_path(text: str) -> str:
+    """Return the local path that a user's text names for Hadoop's ``Path``, which unescapes nothing in it.
+
+    ``file:///a%20b`` is the directory ``a%20b``; ``#`` and ``?`` are parts of a name, too.
+    """
+    return _LOCAL.sub("", text, count=1)
 
 
 def uri_of(path: Path) -> str:

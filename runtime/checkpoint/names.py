@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,8 +19,13 @@ def directory_name(query_name: str) -> str:
 
 
 def savepoint_name(job_id: str, trigger_id: str) -> str:
-    """Return the name of a savepoint's directory, by which a JobMaster that knows the trigger id finds it again."""
-    return f"savepoint-{job_id[:6]}-{trigger_id[:12]}"
+    """Return the name of a savepoint's directory, by which a JobMaster that knows the trigger id finds it again.
+
+    It has a digest of both ids: clients may count theirs, which then differ in the last digits only. Release 0.1.0 used
+    the first 12 digits of the trigger id, so a request that is repeated after an upgrade may make a second savepoint.
+    """
+    digest = hashlib.sha256(f"{job_id}/{trigger_id}".encode()).hexdigest()
+    return f"savepoint-{job_id[:6]}-{digest[:12]}"
 
 
 def change_lock(savepoint_dir: Path, job_id: str) -> Path:

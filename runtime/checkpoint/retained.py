@@ -152,7 +152,9 @@ def find_state(name: str, checkpoints_dir: Path) -> Path:
     if path.exists() or known is None:
         return path.resolve()
     directory = checkpoints_dir / known[1]
-    found = [number for number in map(_number, list_names(directory)) if is_checkpoint(directory / f"{PREFIX}{number}")]
+    found = [
+        number for number in map(number_of, list_names(directory)) if is_checkpoint(directory / f"{PREFIX}{number}")
+    ]
     if known[2] is None and found:
         return directory / f"{PREFIX}{max(found)}"
     if known[2] is not None and int(known[2].removeprefix(PREFIX)) in found:
@@ -164,6 +166,7 @@ def find_state(name: str, checkpoints_dir: Path) -> Path:
     )
 
 
-def _number(name: str) -> int:
+def number_of(name: str) -> int:
+    """Return the number of a checkpoint by the name of its directory; -1 if it is no such name."""
     digits = name.removeprefix(PREFIX)
     return int(digits) if name.startswith(PREFIX) and digits.isascii() and digits.isdigit() else -1

@@ -215,7 +215,10 @@ def _take(query: QueryLocation, part: Path, target: Path, previous: QuerySnapsho
     records = _recorded(CHECKPOINT, part, batch.files, known)
     if query.sink is not None:
         log = Path(query.sink) / SINK_LOG
-        names = () if batch.batch_id == NOTHING_COMMITTED else sink_files(list_names(log), batch.batch_id)
+        found = list_names(log)
+        if batch.batch_id == NOTHING_COMMITTED:
+            _check_not_foreign(found, query)
+        names = () if batch.batch_id == NOTHING_COMMITTED else sink_files(found, batch.batch_id)
         make_private(part / SINK, below=part)
         more = take_files(log, names, part / SINK, older / SINK if older else None)
         records |= _recorded(SINK, part, names, known)
@@ -244,6 +247,22 @@ def _take(query: QueryLocation, part: Path, target: Path, previous: QuerySnapsho
         or batch.batch_id > loaded
         or (is_same and previous is not None and previous.is_proven),
     )
+
+
+def _check_not_foreign(log: Iterable[str], query: QueryLocation) -> None:
+    """Check that a query without a commit has planned the batches in its sink's log; a restore would remove them.
+
+    Otherwise Spark may write the query's files elsewhere, or another query wrote the log.
+
+    Raises:
+        IncompleteError: the log has batches that were not planned in this location.
+    """
+    written = last_entry(log)
+    planned = NOTHING_COMMITTED
+    if written > planned and not is_remote(query.location):
+        planned = last_entry(list_names(Path(query.location) / "offsets"))
+    if written > planned:
+        raise IncompleteError(f"it has no batch, but the log of its file sink {query.sink} has batch {written}")
 
 
 def _records_of(snapshot: QuerySnapshot | None, query: QueryLocation) -> dict[str, FileRecord]:

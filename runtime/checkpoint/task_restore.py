@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from conf.files import make_private, write_private
@@ -72,11 +73,17 @@ class TaskRestore:
             SnapshotError: the state cannot be restored, or an interrupted restore cannot be completed.
         """
         restore, state = self._restore, self._states.get(query.name)
+        note = ""
+        if restore is not None and state is not None and _is_in_place(restore) and not _is_of(query, state):
+            note = _not_of(query, state, f"checkpoint {restore.checkpoint_id}")
+            state = None
         # An earlier attempt may have been killed during a restore.
         if not is_remote(query.location):
             finish_restore(Path(query.location))
         elif state is None:
             _check_not_half_restored(query)
+        if note:
+            return note
         if restore is None:
             return ""
         if state is None:
@@ -144,7 +151,11 @@ class TaskRestore:
         """Restore the newest whole checkpoint; after failures to load, prefer one that Spark has loaded before."""
         found = [(restore.checkpoint_id, state)]
         for checkpoint in restore.earlier:
-            found += [(checkpoint.checkpoint_id, kept) for kept in checkpoint.queries if kept.name == query.name]
+            found += [
+                (checkpoint.checkpoint_id, kept)
+                for kept in checkpoint.queries
+                if kept.name == query.name and _is_of(query, kept)
+            ]
         mark = self._load_failures(query.name)
         if _read_mark(mark).get("count", 0) >= LOAD_FAILURES:
             found.sort(key=lambda item: not item[1].is_proven)
@@ -196,13 +207,15 @@ class TaskRestore:
         why = ""
         done = json.loads(mark.read_bytes()) if mark.exists() else {}
         if done and done.get("rollback", "") == rollback:
+            restored_to = replace(query, location=done.get("location", query.location))
+            if not _is_of(query, restored_to):
+                return _not_of(query, restored_to, savepoint)
             why = self._why_not_live(query, state)
             if not why:
                 return ""
             new_query_id = done.get("new_query_id", new_query_id)  # the same as the first time
         if new_query_id is None:  # two running queries need two ids, for Spark and for sinks that remember batches
-            elsewhere = lease_file(state.location) != lease_file(query.location)
-            new_query_id = elsewhere and may_be_written_to(state.location)
+            new_query_id = not _is_of(query, state) and may_be_written_to(state.location)
         continues = restore is not None and restore.continues and not done and not new_query_id
         continues = continues and _is_left_at(query, state)
         if not continues:  # a copy shares no file with the user's savepoint
@@ -213,12 +226,28 @@ class TaskRestore:
             "batch_id": state.batch_id,
             "rollback": rollback,
             "new_query_id": new_query_id,
+            "location": query.location,
         }
         write_private(mark, json.dumps(done).encode())
         self._load_failures(query.name).unlink(missing_ok=True)
         renamed = ", under a new query id" if new_query_id else ""
         again = f" once more: {why}" if why else ""
         return f"query {query.name} begins from batch {state.batch_id} of {savepoint}{renamed}{again}"
+
+
+def _is_in_place(restore: JobManagerTaskRestore) -> bool:
+    """Return whether the state is a checkpoint of the job itself; others may be restored to other locations."""
+    return restore.checkpoint_id > 0 and (not restore.savepoint or bool(restore.rollback))
+
+
+def _is_of(query: QueryLocation, other: QueryLocation | QuerySnapshot) -> bool:
+    """Return whether both are of one location: several locations may have queries of one name in turn."""
+    return lease_file(query.location) == lease_file(other.location)
+
+
+def _not_of(query: QueryLocation, other: QueryLocation | QuerySnapshot, source: str) -> str:
+    """Return the note that a query does not get the state of its name."""
+    return f"query {query.name} starts at {query.location} without the state of {source}, which is at {other.location}"
 
 
 def _is_left_at(query: QueryLocation, state: QuerySnapshot) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 from actors.errors import ActorError, FencingError, WireError
 from conf.configuration import Configuration
-from conf.files import make_private, sync_directory
+from conf.files import make_private, sync_directory, write_private
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.coordinator import (
@@ -35,10 +36,15 @@ from runtime.checkpoint.coordinator import (
 )
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.handover import pause_s
-from runtime.checkpoint.retained import PREFIX, write_metadata
+from runtime.checkpoint.retained import PREFIX, is_checkpoint, number_of, write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
 from runtime.feature_level import FeatureLevel, Format, can_read, lowest_level, readable_versions
-from runtime.ha.checkpoint_store import CheckpointIDCounter, CompletedCheckpoint, CompletedCheckpointStore
+from runtime.ha.checkpoint_store import (
+    INITIAL_CHECKPOINT_ID,
+    CheckpointIDCounter,
+    CompletedCheckpoint,
+    CompletedCheckpointStore,
+)
 from runtime.ha.errors import HaError, LeadershipLostError, StateHandleConflictError
 from runtime.ha.running_jobs import JobSchedulingStatus, RunningJobsRegistry
 from runtime.ha.services import HighAvailabilityServices
@@ -72,6 +78,9 @@ LOOK_S = 0.05
 
 REMOVED = ".removed"
 """How the name of a directory ends while it is removed; it begins with a dot."""
+
+_FORMER = "retained-before"
+"""Directory of the note that names the checkpoints of an earlier job of the same id."""
 
 _SETTINGS = ("execution.checkpointing.", "state.")
 """How the keys of a job's settings begin that its figures show."""
@@ -138,6 +147,7 @@ class JobCheckpoints:
         self._completing: set[asyncio.Task[None]] = set()
         self._taking_over: asyncio.Task[None] | None = None
         self._closed = False
+        self._former: frozenset[str] = frozenset()
 
     # --------------------------------------------------------------- the beginning and the end
 
@@ -155,7 +165,7 @@ class JobCheckpoints:
             FencingError: the leadership may be over; nothing was removed.
 
         Returns:
-            why the savepoint that the job starts from cannot be used; empty if it can, or there is none.
+            why the job cannot start, for example because its savepoint cannot be used; empty if it can.
         """
         # Before the leadership is checked: a checkpoint that starts later is the next JobMaster's, and is not swept.
         begun = await self._endpoint.run_blocking(self._begun)
@@ -163,10 +173,14 @@ class JobCheckpoints:
         completed, unreadable = self._decoded([] if is_new else await self._store.recover(self._term))
         # A checkpoint that cannot be read is still in the store: its files stay until a later one subsumes it.
         kept = {item.path for item in completed} | {str(self._directory / f"{PREFIX}{number}") for number in unreadable}
-        abandoned = [path for path in begun if str(path) not in kept]
+        others = [path for path in begun if str(path) not in kept]
+        problem = await self._find_former(others, is_new=is_new) if others else ""
+        abandoned = [path for path in others if path.name not in self._former]
         self._coordinator.recovered(completed, totals, len(abandoned), unreadable)
         if abandoned:
             await self._endpoint.run_blocking(self._sweep, abandoned)
+        if problem:
+            return problem
         if self._job.savepoint is not None and self._job.savepoint.after and not completed:
             self._restores.initial = self._savepoints.pending(self._job.savepoint)
         elif self._job.savepoint is not None and not completed:
@@ -252,6 +266,30 @@ class JobCheckpoints:
                 unreadable.append(item.checkpoint_id)
         return completed, unreadable
 
+    async def _find_former(self, begun: Sequence[Path], *, is_new: bool) -> str:
+        """Find the checkpoints that an earlier job of the same id has retained, and number this job's above all there.
+
+        They are noted for the next JobMasters. A checkpoint of this job may also be complete without being in the
+        store, and is removed then.
+
+        Returns:
+            why they cannot be noted; empty if they are.
+        """
+        note = self._directory / _FORMER / "names.json"
+        counted = await self._counter.get()
+        if not is_new and counted != INITIAL_CHECKPOINT_ID:
+            self._former = await self._endpoint.run_blocking(_read_former, note, begun)
+            return ""
+        self._former = await self._endpoint.run_blocking(_complete, begun)
+        self._endpoint.act(self._term)
+        try:
+            await self._endpoint.run_blocking(_write_former, note, self._former)
+        except OSError as error:
+            return f"job {self._job.job_id} does not start beside the checkpoints of an earlier job of its id: {error}"
+        highest = max(number_of(path.name) for path in begun)
+        await self._counter.set_count(max(counted, highest + 1), self._term)
+        return ""
+
     def _begun(self) -> list[Path]:
         """Return the directories of checkpoints that were begun, completed or not."""
         return sorted(self._directory.glob("chk-*"))
@@ -297,9 +335,9 @@ class JobCheckpoints:
         while self._work:
             await asyncio.wait(self._work)
         self.close()
-        kept = self._coordinator.completed if self._settings.retains(status) else ()
+        kept = self._coordinator.completed if self._settings.retains(status) else frozenset[str]()
         try:
-            await self._remove_all_but(kept)
+            await self._remove_all_but(kept | self._former)
         except OSError as error:  # the job has ended all the same
             self._endpoint.log.warning("%s is left behind, remove what is not retained: %s", self._directory, error)
 
@@ -673,6 +711,8 @@ class JobCheckpoints:
         )
 
     async def _discard(self, instruction: DiscardSnapshots) -> None:
+        if Path(instruction.directory).name in self._former:
+            return  # a task of the earlier job comes late
         try:
             await self._endpoint.run_blocking(self._remove, instruction)
         except (CheckpointError, OSError) as error:
@@ -683,6 +723,29 @@ class JobCheckpoints:
         for query in instruction.queries:
             discard_snapshot(query)
         self._remove_tree(Path(instruction.directory))
+
+
+def _complete(begun: Sequence[Path]) -> frozenset[str]:
+    """Return the names of the complete checkpoints among directories."""
+    return frozenset(path.name for path in begun if is_checkpoint(path))
+
+
+def _write_former(note: Path, names: Collection[str]) -> None:
+    if names:
+        make_private(note.parent, durable=True)
+        write_private(note, json.dumps(sorted(names)).encode())
+    else:
+        note.unlink(missing_ok=True)  # of a job before, whose checkpoints are gone
+
+
+def _read_former(note: Path, begun: Sequence[Path]) -> frozenset[str]:
+    """Return the names that the first JobMaster has noted; if they cannot be read, of all complete checkpoints."""
+    try:
+        return frozenset(map(str, json.loads(note.read_bytes())))
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, ValueError, TypeError):
+        return _complete(begun)
 
 
 def _decode(data: bytes) -> CheckpointMetadata:

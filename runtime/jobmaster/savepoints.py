@@ -60,8 +60,8 @@ _FETCHED = "fetched-"
 class SavepointWriter:
     """Writes and finds savepoints by their triggers, in local directories and in remote file systems.
 
-    The directory's name is made of the trigger id. So if a JobMaster is lost after it has written a savepoint, the next
-    one finds it.
+    The directory's name is made of the job's id and the trigger id. So if a JobMaster is lost after it has written a
+    savepoint, the next one finds it.
 
     A remote savepoint is first written here, then copied. JobMasters of several epochs may copy at once, so each uses
     names of its own, and the manifest, which is written last, decides. See `runtime.checkpoint.remote_savepoint`.
@@ -348,7 +348,7 @@ class TaskRestores:
         if not is_url(target):
             return Rollback(trigger_id, str(self._checked(path, trigger_id)), str(path), new_query_id)
         # It stays until the rollback is written: a request that is repeated because the copy took long finds it.
-        fetched = self._directory / f"{_FETCHED}{trigger_id[:12]}"
+        fetched = self._directory / f"{_FETCHED}{trigger_id}"
         try:
             pinned = self._checked(fetched_once(target, fetched), trigger_id)
         except BaseException:
@@ -371,7 +371,7 @@ class TaskRestores:
 
     def _pin(self, path: Path, trigger_id: TriggerID) -> Path:
         """Link to its files: it may be subsumed, or disposed of, before all tasks were rolled back."""
-        pinned = self._directory / f"{_PINNED}{trigger_id[:12]}"
+        pinned = self._directory / f"{_PINNED}{trigger_id}"
         try:
             remove_tree(pinned)
             make_private(pinned)

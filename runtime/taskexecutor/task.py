@@ -552,7 +552,12 @@ class Task:
         self._endpoint: ClassicEndpoint | ConnectEndpoint | None = None
         self._files = TaskFiles(descriptor, directory, services.blobs)
         self._starter = TaskStarter(descriptor, directory, services, self._release)
-        self.checkpoints = TaskCheckpoints(descriptor.attempt, responder, self._stop_queries)
+        self.checkpoints = TaskCheckpoints(
+            descriptor.attempt,
+            responder,
+            self._stop_queries,
+            lambda: {query.id: query.name for query in self._queries if query.batch is not None},
+        )
         self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = _now_ms()
         self._adopted = adopted

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 
 from actors.errors import ActorError
 from conf.files import make_private
 from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.metadata_log import IncompleteError, read_query_id
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.remote_files import is_remote
 from runtime.checkpoint.snapshot import committed_batch, take_snapshot
@@ -139,6 +141,8 @@ class TaskCheckpoints:
         attempt: the attempt, with the state that it was started from.
         responder: reports to the JobMaster.
         stop_queries: see `StopQueries`; raises SparkError.
+        reported: returns the queries of which Spark reports a batch: their names by their ids. A query without a name
+            has an empty one.
     """
 
     def __init__(
@@ -146,12 +150,15 @@ class TaskCheckpoints:
         attempt: AttemptInformation,
         responder: CheckpointResponder,
         stop_queries: StopQueries,
+        reported: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._attempt = attempt
         restore = attempt.restore
         self._responder = responder
         self._stop_queries = stop_queries
+        self._reported = reported
         self._queries: dict[str, QueryLocation] = {}
+        self._namesakes: dict[str, tuple[QueryLocation, QueryLocation]] = {}
         self._began_at: dict[str, int] = {}
         is_savepoint = restore is not None and bool(restore.savepoint)
         self._previous = {} if restore is None or is_savepoint else {query.name: query for query in restore.queries}
@@ -177,12 +184,16 @@ class TaskCheckpoints:
     def held(self) -> HeldCheckpoints:
         """Return what a successor has to know; only while it `is_quiet`."""
         return HeldCheckpoints(
-            tuple(self._queries.values()), dict(self._began_at), tuple(self._previous.values()), dict(self._taken)
+            (*chain.from_iterable(self._namesakes.values()), *self._queries.values()),
+            dict(self._began_at),
+            tuple(self._previous.values()),
+            dict(self._taken),
         )
 
     def take_over(self, held: HeldCheckpoints) -> None:
         """Continue from what a predecessor has left."""
-        self._queries = {query.name: query for query in held.queries}
+        for query in held.queries:
+            self._add(query)
         self._began_at = dict(held.began_at)
         self._previous = {query.name: query for query in held.previous}
         self._taken = dict(held.taken)
@@ -202,11 +213,17 @@ class TaskCheckpoints:
             batch_id: the last batch that it has committed.
             was_restored: whether it starts from restored state: its next files may differ from those before.
         """
-        self._queries[query.name] = query
+        self._add(query)
         self._began_at[query.name] = batch_id
         if was_restored:
             self._previous.pop(query.name, None)
         self._changed.set()
+
+    def _add(self, query: QueryLocation) -> None:
+        former = self._queries.get(query.name)
+        if former is not None and former.location != query.location:
+            self._namesakes.setdefault(query.name, (former, query))
+        self._queries[query.name] = query
 
     def trigger(self, trigger: TriggerCheckpoint) -> None:
         """Take part in a checkpoint, once for each number, and report the result to the JobMaster."""
@@ -251,7 +268,9 @@ class TaskCheckpoints:
                 # A query that started after the stop would run on.
                 await self._all_started(trigger.timeout_s)
                 is_stop = bool(self._queries)  # a task without queries runs to its own end
+            self._check_names()
             self._check_sinks()
+            await self._check_local_locations()
             if is_stop:
                 await self._check_remote_locations()
                 self._stop_outcome = StopOutcome.FAILED  # until the savepoint is known to be complete
@@ -314,6 +333,13 @@ class TaskCheckpoints:
         if missing:
             raise CheckpointError(f"streaming query {missing[0]!r} has not been started again")
 
+    def _check_names(self) -> None:
+        for name, (one, other) in self._namesakes.items():
+            raise CheckpointError(
+                f"the task has started queries of the name {name!r} at {one.location} and at {other.location}, and a "
+                "checkpoint identifies a query by its name; give each query a name of its own with queryName()"
+            )
+
     def _check_sinks(self) -> None:
         for query in self._queries.values():
             if query.sink is not None and is_remote(query.sink):
@@ -321,6 +347,11 @@ class TaskCheckpoints:
                     f"the file sink of query {query.name!r} is {query.sink}; the sink's log has to go back with the "
                     "query, and only a local one can"
                 )
+
+    async def _check_local_locations(self) -> None:
+        """Check that Spark writes each query's files where they are looked for. A new query may have none yet."""
+        local = [query for query in self._queries.values() if not is_remote(query.location)]
+        await asyncio.get_running_loop().run_in_executor(None, _check_has_files, local, self._reported())
 
     async def _check_remote_locations(self) -> None:
         """Check that remote locations can be read, before their queries are stopped for it."""
@@ -337,6 +368,26 @@ class TaskCheckpoints:
             previous, began_at = self._previous.get(query.name), self._began_at[query.name]
             taken.append(take_snapshot(query, target, previous, loaded=began_at, below=directory))
         return taken
+
+
+def _check_has_files(queries: Collection[QueryLocation], reported: Mapping[str, str]) -> None:
+    ids = {query.location: _query_id(query) for query in queries}
+    elsewhere = {name for query_id, name in reported.items() if query_id not in ids.values()}
+    for query in queries:
+        if not ids[query.location] and not elsewhere.isdisjoint((query.name, "")):
+            raise CheckpointError(
+                f"query {query.name!r} has run batches, but has no files at {query.location}: they were removed, or "
+                "Spark's default file system is not the local one; give the checkpointLocation a scheme, as in "
+                f"file://{query.location}"
+            )
+
+
+def _query_id(query: QueryLocation) -> str:
+    """Return a query's id from its files, which Spark writes before the first batch; empty if it is not there."""
+    try:
+        return read_query_id(Path(query.location, "metadata").read_bytes())
+    except (IncompleteError, OSError):
+        return ""
 
 
 def _drains(trigger: TriggerCheckpoint) -> bool:

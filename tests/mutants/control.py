@@ -273,8 +273,8 @@ MUTANTS = (
         "completed-checkpoint-swept",
         "A successor sweeps what is not stored, and nothing else.",
         _CHECKPOINTING,
-        "abandoned = [path for path in begun if str(path) not in kept]",
-        "abandoned = list(begun)",
+        "others = [path for path in begun if str(path) not in kept]",
+        "others = list(begun)",
         ("unit/test_job_checkpoints.py::test_a_successor_knows_what_is_stored_and_sweeps_the_rest",),
     ),
     Mutant(

@@ -27,7 +27,7 @@ from runtime.checkpoint.snapshot import (
     restore_snapshot,
     take_snapshot,
 )
-from runtime.protocol.query_snapshot import QuerySnapshot
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
 from tests.streaming_files import PROVIDERS, StreamingFiles, rows, start, write
 
 JOIN = ("left-keyToNumValues", "right-keyToNumValues")
@@ -316,6 +316,23 @@ def test_back_to_the_beginning(files: StreamingFiles) -> None:
     files.run(11)
     restore_snapshot(snapshot, files.location, files.sink)
     check_restored(files, -1)
+
+
+def test_an_empty_location_is_no_state_of_a_sink_that_has_batches(files: StreamingFiles, tmp_path: Path) -> None:
+    files.run(2)
+    other = tmp_path / "other"
+    with pytest.raises(SnapshotError, match=r"has no batch, but the log of its file sink .* has batch 1"):
+        take_snapshot(replace(files.query, location=str(other)), tmp_path / "chk-1")
+    write(other / "offsets" / "0", (files.location / "offsets" / "0").read_text())
+    with pytest.raises(SnapshotError, match="has batch 1"):
+        take_snapshot(replace(files.query, location=str(other)), tmp_path / "chk-1")
+    assert not list(tmp_path.glob("*chk-1*"))
+
+
+def test_a_query_that_is_about_to_commit_its_first_batch_has_a_snapshot(files: StreamingFiles, tmp_path: Path) -> None:
+    files.run()
+    files.delete(files.location / "commits" / "0")
+    assert take_snapshot(files.query, tmp_path / "chk-1").batch_id == NOTHING_COMMITTED
 
 
 def test_a_new_query_id_is_asked_for(files: StreamingFiles) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -26,7 +27,15 @@ from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
 from runtime.checkpoint.errors import CheckpointError, SavepointError, SnapshotLostError
 from runtime.checkpoint.handover import LATER_S, SOON_S, pause_s, read_handover
 from runtime.checkpoint.remote_savepoint import dispose_at, verify_at
-from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
+from runtime.checkpoint.retained import (
+    describe_state,
+    find_state,
+    open_checkpoint,
+    read_checkpoint,
+    read_state,
+    verify_state,
+    write_metadata,
+)
 from runtime.checkpoint.savepoint import SavepointJob, read_savepoint, verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.checkpoint.task_restore import TaskRestore
@@ -35,7 +44,7 @@ from runtime.ha.errors import HaUnreachableError, LeadershipLostError
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
-from runtime.jobmaster import savepoints
+from runtime.jobmaster import checkpointing, savepoints
 from runtime.jobmaster.checkpointing import REMOVED, JobCheckpoints
 from runtime.jobmaster.endpoint import current_instant
 from runtime.jobmaster.savepoints import SavepointWriter
@@ -115,6 +124,12 @@ class Keeper:
         self.count += 1
         return self.count - 1
 
+    async def get(self) -> int:
+        return self.count
+
+    async def set_count(self, count: int, term: LeaderTerm) -> None:
+        self.count = count
+
     async def recover(self, term: LeaderTerm) -> list[CompletedCheckpoint]:
         return self.retained.kept()
 
@@ -190,7 +205,7 @@ class Job:
     def directory(self) -> Path:
         return self.root / "checkpoints" / self.graph.job_id
 
-    async def lead(self, **settings: str) -> JobCheckpoints:
+    async def lead(self, *, is_new: bool = False, **settings: str) -> JobCheckpoints:
         """A JobMaster of the job, a new one each time."""
         values = {"cluster.runtime-dir": str(self.root), **settings}
         checkpoints = JobCheckpoints(
@@ -206,7 +221,7 @@ class Job:
             self.written,
             self.changed,
         )
-        assert await checkpoints.recover(None, self.totals) == ""
+        assert await checkpoints.recover(None, self.totals, is_new=is_new) == ""
         self.manager.checkpoints = checkpoints
         return checkpoints
 
@@ -659,6 +674,37 @@ async def test_a_thawed_job_master_leaves_the_savepoint_of_its_successor_alone(
     assert [path.name for path in (tmp_path / "savepoints").iterdir()] == [Path(made.path).name], "nothing is left"
 
 
+async def test_requests_whose_ids_are_counted_make_a_savepoint_each(job: Job, tmp_path: Path) -> None:
+    checkpoints = await job.lead()
+    ids = [TriggerID(f"{number:032x}") for number in (1, 2)]
+    target = str(tmp_path / "savepoints")
+    first = await until(checkpoints, CheckpointTrigger(ids[0], SnapshotType.SAVEPOINT, target))
+    job.files.run(3)
+    last = await until(checkpoints, CheckpointTrigger(ids[1], SnapshotType.SAVEPOINT_CANCEL, target))
+    assert [read_savepoint(Path(made.path)).queries[0].snapshot.batch_id for made in (first, last)] == [1, 4]
+    again = await job.lead()
+    for trigger_id, made in zip(ids, (first, last), strict=True):
+        status = await again.trigger(CheckpointTrigger(trigger_id, SnapshotType.SAVEPOINT, target))
+        assert (status.state, status.path) == (OperationState.COMPLETED, made.path)
+
+
+async def test_a_rollback_keeps_its_files_if_the_next_one_of_a_similar_id_fails(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = await job.lead()
+    made = await until(checkpoints, request())
+    await checkpoints.roll_back(TriggerID(f"{1:032x}"), made.path, False)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(savepoints, "take_files", fail)
+    with pytest.raises(CheckpointError):
+        await checkpoints.roll_back(TriggerID(f"{2:032x}"), made.path, False)
+    pinned = job.directory / f"rollback-{1:032x}"
+    assert open_checkpoint(pinned).queries[0].batch_id == 1
+
+
 async def test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were_writing(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -750,7 +796,7 @@ async def test_a_savepoint_in_a_remote_file_system(job: Job, tmp_path: Path, url
     await checkpoints.roll_back(TriggerID("b" * 32), made.path, False)
     restored = await checkpoints.restore(TASK.key)
     assert restored is not None
-    assert Path(restored.queries[0].path).is_relative_to(job.directory / f"rollback-{'b' * 12}")
+    assert Path(restored.queries[0].path).is_relative_to(job.directory / f"rollback-{'b' * 32}")
     assert checkpoints.statistics().rolled_back_to == made.path
     assert dispose_at(made.path)
     await checkpoints.roll_back(TriggerID("b" * 32), made.path, False)
@@ -933,6 +979,83 @@ async def test_a_job_ends_whose_directory_cannot_be_renamed(job: Job, monkeypatc
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 
 
+async def retained_before(job: Job) -> Job:
+    """The same job id again, whose first job has retained two checkpoints and left an incomplete one."""
+    settings = {RETENTION: "RETAIN_ON_CANCELLATION", "execution.checkpointing.num-retained": "2"}
+    job.keeper.retained = RetainedCheckpoints(2)
+    checkpoints = await job.lead(is_new=True, **settings)
+    for _ in range(2):
+        job.files.run()
+        await until(checkpoints, request())
+    await checkpoints.finish(JobStatus.CANCELED)
+    (job.directory / "chk-3").mkdir()
+    again = Job(job.root, job.files, SavepointRestoreSettings(str(job.directory / "chk-2")))
+    again.graph = job.graph
+    return again
+
+
+@pytest.mark.parametrize("retention", ["NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION"])
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_job_whose_id_is_used_again_keeps_what_the_former_one_has_retained(
+    job: Job, retention: str, is_lost: bool
+) -> None:
+    again = await retained_before(job)
+    checkpoints = await again.lead(is_new=True, **{RETENTION: retention})
+    assert again.kept() == ["chk-1", "chk-2"], "the incomplete one is removed"
+    restore = await checkpoints.restore(TASK.key)
+    assert restore is not None
+    assert restore.queries[0].batch_id == 3
+    again.files.run()
+    made = await until(checkpoints, request())
+    assert Path(made.path).name == "chk-4", "no number is used twice"
+    if is_lost:
+        checkpoints.close()
+        (again.directory / "chk-5").mkdir()
+        write_metadata(replace(read_checkpoint(Path(made.path)), path=str(again.directory / "chk-5")))
+        checkpoints = await again.lead(**{RETENTION: retention})
+        assert again.kept() == ["chk-1", "chk-2", "chk-4"], "an own one that is not in the store is removed"
+    await checkpoints.finish(JobStatus.CANCELED)
+    own = ["chk-4"] if "RETAIN" in retention else []
+    assert sorted(path.name for path in again.directory.iterdir()) == ["chk-1", "chk-2", *own]
+    assert [verify_state(again.directory / name) for name in again.kept()] == [[]] * len(again.kept())
+
+
+async def test_a_successor_keeps_what_was_retained_before_if_the_first_job_master_was_lost_at_once(job: Job) -> None:
+    again = await retained_before(job)
+    await again.lead()
+    assert again.kept() == ["chk-1", "chk-2"]
+    (again.directory / "retained-before" / "names.json").write_bytes(b"damaged")
+    checkpoints = await again.lead()
+    assert again.kept() == ["chk-1", "chk-2"]
+    await checkpoints.finish(JobStatus.FINISHED)
+    assert again.kept() == ["chk-1", "chk-2"]
+
+
+async def test_a_job_does_not_start_if_it_cannot_note_what_was_retained_before(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = await retained_before(job)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpointing, "write_private", fail)
+    with pytest.raises(AssertionError, match=r"beside the checkpoints of an earlier job of its id: .*No space left"):
+        await again.lead(is_new=True)
+    assert again.kept() == ["chk-1", "chk-2"]
+
+
+async def test_a_task_of_the_former_job_of_an_id_removes_nothing_of_what_was_retained(job: Job) -> None:
+    again = await retained_before(job)
+    checkpoints = await again.lead(is_new=True)
+    late = AcknowledgeCheckpoint(
+        1, job.manager.acks[0].attempt_id, request(), read_checkpoint(job.directory / "chk-1").queries
+    )
+    assert await checkpoints.acknowledge(late) is CheckpointOutcome.ABORTED
+    await checkpoints.finish(JobStatus.CANCELED)
+    assert verify_state(job.directory / "chk-1") == []
+
+
 @pytest.mark.parametrize(
     ("retention", "kept_by"),
     [
@@ -1032,7 +1155,7 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
     restored = checkpoints.statistics().latest_restored
     assert restored is not None
     assert (restored.external_path, restored.is_savepoint) == (made.path, True)
-    kept = [job.directory / f"rollback-{trigger_id * 12}" for trigger_id in "ab"]
+    kept = [job.directory / f"rollback-{trigger_id * 32}" for trigger_id in "ab"]
     assert sorted(job.directory.glob("rollback-*")) == kept, "the former one, until this one is written down"
     job.endpoint.leads = False
     with pytest.raises(FencingError):
@@ -1072,7 +1195,7 @@ async def test_a_rollback_that_was_not_written_down_leaves_the_former_one_to_the
     restore = await successor.restore(TASK.key)
     assert restore is not None
     assert restore.rollback == "a" * 32
-    assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'a' * 12}"]
+    assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'a' * 32}"]
 
 
 @pytest.mark.parametrize("retention", ["NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION"])

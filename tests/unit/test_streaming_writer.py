@@ -170,8 +170,17 @@ def test_a_named_query_with_a_location_is_left_as_it_is(seen: Seen) -> None:
 
 
 def test_what_start_itself_is_given_counts_too(seen: Seen) -> None:
-    seen.writer().start("out", "JSON", queryName="q", CHECKPOINTLOCATION="file:///live%20here/")
+    seen.writer().start("out", "JSON", queryName="q", CHECKPOINTLOCATION="file:///live here/")
     assert seen.told == [QueryLocation("q", "/live here", "/driver/out")]
+
+
+@pytest.mark.parametrize("begin", ["file:", "file://", "file://localhost", "file:///", ""])
+@pytest.mark.parametrize("path", ["/a%20b", "/run#2", "/run?x=1", "/%23/f:1", "/a//b/../c"])
+def test_a_location_is_the_directory_that_hadoop_makes_of_its_text(seen: Seen, begin: str, path: str) -> None:
+    writer = seen.writer().queryName("q").format("json").option("checkpointLocation", begin + path)
+    writer.start(f"{begin}{path}/out")
+    location = path.replace("/a//b/../c", "/a/c")
+    assert seen.told == [QueryLocation("q", location, f"{location}/out")]
 
 
 def test_a_query_without_a_location_gets_one_of_the_jobs(seen: Seen, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from runtime.protocol.checkpoints import (
     TriggerCheckpoint,
 )
 from runtime.protocol.descriptor import AttemptInformation
-from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 from runtime.spark.errors import SparkError
 from runtime.taskexecutor import task_checkpoints
 from runtime.taskexecutor.task_checkpoints import (
@@ -92,11 +92,13 @@ def files(tmp_path: Path) -> StreamingFiles:
 
 
 def made(
-    restore: JobManagerTaskRestore | None = None, error: Exception | None = None
+    restore: JobManagerTaskRestore | None = None,
+    error: Exception | None = None,
+    reported: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[TaskCheckpoints, Responder, Stopper]:
     responder, stopper = Responder(), Stopper(error)
     attempt = AttemptInformation(ATTEMPT, 0, AllocationID.random(), TASK, "stream", (), restore=restore)
-    return TaskCheckpoints(attempt, responder, stopper), responder, stopper  # type: ignore[arg-type]
+    return TaskCheckpoints(attempt, responder, stopper, reported), responder, stopper  # type: ignore[arg-type]
 
 
 def trigger(directory: Path, number: int = 1, kind: SnapshotType = SnapshotType.CHECKPOINT) -> TriggerCheckpoint:
@@ -165,6 +167,54 @@ async def test_a_query_with_a_remote_file_sink_is_not_checkpointed(files: Stream
     decline = await responder.next()
     assert isinstance(decline, DeclineCheckpoint)
     assert "the file sink of query 'counts' is s3://bucket/out" in decline.reason
+
+
+@pytest.mark.parametrize("kind", [SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT_SUSPEND])
+@pytest.mark.parametrize("is_handed_over", [False, True])
+async def test_a_name_that_two_locations_have_in_turn_is_not_checkpointed(
+    files: StreamingFiles, tmp_path: Path, kind: SnapshotType, is_handed_over: bool
+) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.query_started(files.query)
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path))
+    assert isinstance(await responder.next(), AcknowledgeCheckpoint), "one location is no problem"
+    checkpoints.query_started(replace(files.query, location=str(tmp_path / "other")))
+    checkpoints.query_started(files.query)
+    if is_handed_over:
+        held = checkpoints.held()
+        checkpoints, responder, stopper = made()
+        checkpoints.take_over(held)
+    checkpoints.trigger(trigger(tmp_path, 2, kind))
+    decline = await responder.next()
+    assert isinstance(decline, DeclineCheckpoint)
+    assert f"of the name 'counts' at {files.location} and at {tmp_path / 'other'}" in decline.reason
+    assert "queryName()" in decline.reason
+    assert stopper.drains == []
+
+
+@pytest.mark.parametrize("name", ["counts", ""])
+async def test_a_query_that_writes_elsewhere_is_not_checkpointed_nor_stopped(
+    files: StreamingFiles, tmp_path: Path, name: str
+) -> None:
+    checkpoints, responder, stopper = made(reported=lambda: {"id of counts": name, files.query_id: ""})
+    checkpoints.query_started(replace(files.query, name="other"))
+    checkpoints.query_started(QueryLocation("counts", str(tmp_path / "nothing")))
+    for number, kind in enumerate((SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT_SUSPEND), 1):
+        checkpoints.trigger(trigger(tmp_path, number, kind))
+        decline = await responder.next()
+        assert isinstance(decline, DeclineCheckpoint)
+        assert f"query 'counts' has run batches, but has no files at {tmp_path / 'nothing'}" in decline.reason
+    assert stopper.drains == []
+
+
+async def test_a_new_query_without_files_is_checkpointed_beside_others(files: StreamingFiles, tmp_path: Path) -> None:
+    checkpoints, responder, _ = made(reported=lambda: {files.query_id: files.query.name, "in memory": "table"})
+    checkpoints.query_started(files.query)
+    checkpoints.query_started(QueryLocation("new", str(tmp_path / "nothing")))
+    checkpoints.trigger(trigger(tmp_path))
+    ack = await responder.next()
+    assert [query.batch_id for query in ack.queries] == [1, NOTHING_COMMITTED]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"other"])

@@ -153,6 +153,46 @@ def test_a_query_of_another_name_does_not_begin_anew_unless_that_is_allowed(
     assert both.prepare(other) == "", "a query that is new in the job begins without state"
 
 
+@pytest.mark.parametrize("rollback", ["", "a" * 32])
+@pytest.mark.parametrize("batches", [1, 5])
+def test_a_checkpoint_is_not_put_back_to_another_location_that_has_the_name_in_turn(
+    files: StreamingFiles, tmp_path: Path, batches: int, rollback: str
+) -> None:
+    other = StreamingFiles(tmp_path / "other")
+    other.run(batches)
+    restore = replace(checkpoint(snapshot(files)), savepoint="/chk-7" if rollback else "", rollback=rollback)
+    before, task = inodes(other), TaskRestore(tmp_path / "task", restore)
+    assert task.prepare(other.query) == (
+        f"query counts starts at {other.location} without the state of checkpoint 7, which is at {files.location}"
+    )
+    assert task.unclaimed == ["counts"]
+    assert bool(task.prepare(files.query)) is bool(rollback)
+    assert task.unclaimed == []
+    assert "without the state" in task.prepare(other.query)
+    assert (inodes(other), start(other.location, other.sink)) == (before, batches - 1)
+
+
+def test_an_earlier_checkpoint_of_another_location_is_not_put_back(files: StreamingFiles, tmp_path: Path) -> None:
+    other = StreamingFiles(tmp_path / "other")
+    other.run(2)
+    latest, earlier = snapshot(files), take_snapshot(other.query, tmp_path / "chk-0" / "counts")
+    (Path(latest.path) / "checkpoint" / "offsets" / "2").unlink()
+    (files.location / "offsets" / "2").unlink()
+    restore = replace(checkpoint(latest), earlier=(EarlierCheckpoint(6, (earlier,)),))
+    with pytest.raises(SnapshotLostError, match="neither from its own files nor from a checkpoint"):
+        TaskRestore(tmp_path / "task", restore).prepare(files.query)
+
+
+def test_a_savepoint_is_put_back_to_one_location_of_a_name(files: StreamingFiles, tmp_path: Path) -> None:
+    begun_from = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one")
+    other = StreamingFiles(tmp_path / "other")
+    other.run(1)
+    task = TaskRestore(tmp_path / "task", begun_from)
+    assert "begins from batch 2" in task.prepare(files.query)
+    assert "starts at" in task.prepare(other.query)
+    assert start(other.location, other.sink) == 0
+
+
 def begun_elsewhere(files: StreamingFiles, tmp_path: Path, new_query_id: bool | None) -> tuple[str, str]:
     """What is told of a query that begins from a snapshot in another place, and the id that it has there."""
     restore = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one", new_query_id=new_query_id)

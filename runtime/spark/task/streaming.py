@@ -548,11 +548,12 @@ class StreamingQueries:
 
     def _absolute(self, path: str) -> str:
         """Return a path as the driver sees it; a URI of another file system than the local one is unchanged."""
-        from runtime.checkpoint.files import path_of
+        from runtime.checkpoint.files import named_path
 
         if "://" in path and not path.startswith("file:"):
             return path
-        return posixpath.normpath(posixpath.join(self._spec.driver_directory, path_of(path)))
+        joined = posixpath.join(self._spec.driver_directory, named_path(path))
+        return posixpath.normpath(f"/{joined.lstrip('/')}")
 
 
 def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -> StreamingQueries | None:
