@@ -310,6 +310,14 @@ MUTANTS = (
         ("unit/test_rest_roles.py::test_strangers_do_not_fill_the_log",),
     ),
     Mutant(
+        "issuer-that-hangs-queues-requests",
+        "A request beyond those that wait for the issuer fails at once.",
+        "runtime/rest/issuer.py",
+        "        if not self._free.acquire(blocking=False):\n",
+        "        if False:\n",
+        ("unit/test_page_login.py::test_a_request_that_was_given_up_keeps_its_place_until_its_thread_ends",),
+    ),
+    Mutant(
         "id-of-a-forgotten-job",
         "No user's job replaces another's in the history.",
         "runtime/dispatcher/endpoint.py",
