@@ -507,6 +507,14 @@ MUTANTS = (
         ("unit/test_rest_gateways.py::test_only_a_call_with_a_job_graph_may_be_long",),
     ),
     Mutant(
+        "connect-idle-for-minutes",
+        "A connection without calls leaves its place to others after 10 s.",
+        _CONNECT,
+        "IDLE_MS, HANDSHAKE_MS = 10_000",
+        "IDLE_MS, HANDSHAKE_MS = 60_000",
+        (f"{_PASSED_ON}::test_silent_connections_make_room_and_a_client_does_not_notice_that_its_own_was_idle",),
+    ),
+    Mutant(
         "connect-request-of-many-fields",
         "A request of Spark Connect with many fields does not hold up the web endpoint.",
         _REQUESTS,
