@@ -242,7 +242,7 @@ MUTANTS = (
         "call-unbounded",
         "The arguments of a call by HTTP are bounded.",
         _CALLS,
-        "await read_body(request, MOST_OF_A_CALL)",
+        "await read_body(request, most)",
         "await request.body()",
         ("unit/test_rest_gateways.py::test_a_long_call_is_refused_by_its_bytes",),
     ),

@@ -576,8 +576,8 @@ MUTANTS = (
         "streams-outlive-the-issuers-token",
         "A stream of events ends with the issuer's token.",
         _AUTHORIZATION,
-        "return self._now_ms() < principal.expires_ms and not",
-        "return not",
+        "holds = self._now_ms() < principal.expires_ms and not",
+        "holds = not",
         ("unit/test_rest_oidc.py::test_a_stream_of_events_ends_with_its_token",),
     ),
     Mutant(
