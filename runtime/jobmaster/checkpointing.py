@@ -299,20 +299,20 @@ class JobCheckpoints:
         self.close()
         kept = self._coordinator.completed if self._settings.retains(status) else ()
         try:
-            await self._endpoint.run_blocking(self._remove_all_but, kept)
+            await self._remove_all_but(kept)
         except OSError as error:  # the job has ended all the same
             self._endpoint.log.warning("%s is left behind, remove what is not retained: %s", self._directory, error)
 
-    def _remove_all_but(self, kept: Collection[str]) -> None:
+    async def _remove_all_but(self, kept: Collection[str]) -> None:
         if not kept:
-            self._remove_for_good(self._directory)
-            self._sync_removal(self._directory.parent)
+            await self._endpoint.run_blocking(self._remove_for_good, self._directory)
+            await self._endpoint.run_blocking(self._sync_removal, self._directory.parent)
             return
         self._endpoint.log.info("job %s: retained %s", self._job.job_id, ", ".join(sorted(kept)))
         for path in self._directory.iterdir():
             if path.name not in kept:
-                self._remove_for_good(path)
-        self._sync_removal(self._directory)
+                await self._endpoint.run_blocking(self._remove_for_good, path)
+        await self._endpoint.run_blocking(self._sync_removal, self._directory)
 
     def _sync_removal(self, directory: Path) -> None:
         """Make a removal durable before the job is forgotten: afterwards nobody would remove what came back."""

@@ -253,7 +253,8 @@ class SavepointWriter:
     def take_over(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
         """Return the state that the former job has left, and write it for the tasks that wait for it.
 
-        If a former JobMaster has written it, that counts: the savepoint may be gone by now. The contents of the savepoint are compared when a query starts: with its own files, or while they are copied.
+        If a former JobMaster has written it, that counts: the savepoint may be gone by now. The contents of the
+        savepoint are compared when a query starts: with its own files, or while they are copied.
 
         Raises:
             CheckpointError: the former job has left no savepoint.

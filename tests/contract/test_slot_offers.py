@@ -214,3 +214,24 @@ async def test_a_slot_whose_job_has_no_job_master_any_more_is_free_again(
     present = await world.desk("present", 9, OTHER)
     await world.give(0, OTHER, present)
     await until(lambda: present.offered == [[OTHER]])
+
+
+async def test_a_job_that_gets_a_slot_while_its_former_ones_are_left_keeps_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = asyncio.Event()
+
+    async def job_ended(_job_id: JobID) -> None:
+        await ended.wait()
+
+    monkeypatch.setattr(world.executor._tasks, "job_ended", job_ended)
+    desk = await world.desk("desk", 7, ALLOCATION, OTHER)
+    await world.give(0, ALLOCATION, desk)
+    await until(lambda: [ALLOCATION] in desk.offered)
+    world.executor._drop_job(JobID(JOB), "no heartbeat")
+    await world.give(1, OTHER, desk)
+    await until(lambda: [ALLOCATION, OTHER] in desk.offered)
+    ended.set()
+    await until(lambda: ALLOCATION not in world.held)
+    assert world.held == [OTHER]
+    assert world.connection.registered, "its JobMaster is still connected"

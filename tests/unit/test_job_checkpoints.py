@@ -1281,3 +1281,53 @@ async def test_a_task_executor_that_knows_no_standby_starts_no_query_of_such_a_j
     with pytest.raises(SavepointError, match=f"no state of query 'counts', but of '<job {FORMER} has not ended>'"):
         earlier_release.prepare(job.files.query)
     await checkpoints.finish(JobStatus.CANCELED)
+
+
+async def test_the_next_job_master_needs_no_savepoint_whose_state_was_read(job: Job, tmp_path: Path) -> None:
+    made = await until(await job.lead(), request(SnapshotType.SAVEPOINT, tmp_path / "sp"))
+    later = Job(tmp_path / "later", job.files, SavepointRestoreSettings(made.path))
+    later.keeper.jobs[job.graph.job_id] = JobEntry(JobSchedulingStatus.RUNNING)
+    begun = await (await later.lead()).restore(TASK.key)
+    assert begun is not None
+    assert begun.new_query_id, "its own job runs"
+    later.keeper.jobs[job.graph.job_id] = JobEntry(JobSchedulingStatus.DONE)
+    assert dispose_at(made.path)
+    assert await (await later.lead()).restore(TASK.key) == begun
+    (later.directory / "started-from" / "state.json").write_text("{")
+    with pytest.raises(AssertionError, match=r"sp/savepoint-.* cannot be read|is no savepoint"):
+        await later.lead()
+
+
+async def test_the_next_job_master_of_an_upgraded_job_needs_no_savepoint_either(job: Job, tmp_path: Path) -> None:
+    made = await until(await job.lead(), request(SnapshotType.SAVEPOINT, tmp_path / "sp"))
+    settings = SavepointRestoreSettings(made.path, after=job.graph.job_id)
+    later = Job(tmp_path / "later", job.files, settings)
+    later.keeper.jobs[job.graph.job_id] = JobEntry(JobSchedulingStatus.DONE)
+    restores = []
+    for _ in range(2):
+        checkpoints = await later.lead()
+        checkpoints.begin()
+        assert checkpoints._taking_over is not None
+        await checkpoints._taking_over
+        restores.append(await checkpoints.restore(TASK.key))
+        dispose_at(made.path)
+    assert restores[0] == restores[1]
+    assert later.failures == []
+
+
+async def test_checkpoints_that_cannot_be_removed_keep_no_job_from_its_end(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    retained = {"execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION"}
+    checkpoints = await job.lead(**retained)
+    await until(checkpoints, request())
+    shutil.rmtree(job.directory)
+    await checkpoints.finish(JobStatus.CANCELED)
+    assert f"{job.directory} is left behind, remove what is not retained" in caplog.text
+
+
+async def test_a_rollback_that_is_requested_again_meanwhile_is_decided_once(job: Job) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+    both = (checkpoints.roll_back(TriggerID("a" * 32), "1", False) for _ in range(2))
+    assert await asyncio.gather(*both) == [True, False]

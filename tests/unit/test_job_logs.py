@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,32 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
         AttemptDirectories(tmp_path).read(JOB, attempt, "stdout", 0)
     with pytest.raises(OSError, match="symbolic links"), bounded(directory / "stdout", 1000):
         pass
+
+
+def test_the_directory_of_a_job_that_runs_and_writes_nothing_stays(tmp_path: Path) -> None:
+    for job in (JOB, JobID("b" * 32)):
+        (tmp_path / job / ExecutionAttemptID.random()).mkdir(parents=True)
+    AttemptDirectories(tmp_path).expire(-1, {JOB})
+    assert [path.name for path in tmp_path.iterdir()] == [JOB]
+
+
+def test_a_directory_that_cannot_be_removed_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abc":
+        (tmp_path / (name * 32)).mkdir()
+
+    def remove(path: Path) -> None:
+        if path.name == "b" * 32:
+            raise PermissionError(13, "Permission denied", str(path))
+        path.rmdir()
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    directories = AttemptDirectories(tmp_path)
+    for _ in range(2):
+        directories.expire(-1)
+    assert [path.name for path in tmp_path.iterdir()] == ["b" * 32]
+    assert caplog.text.count("could not be removed, remove it by hand") == 1
 
 
 def test_a_link_that_a_job_left_keeps_no_old_directory(tmp_path: Path) -> None:

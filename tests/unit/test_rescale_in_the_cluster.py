@@ -36,6 +36,7 @@ from runtime.dispatcher.rescale_job import rescale_graph, rescale_status
 from runtime.dispatcher.running_job import RunningJob
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.errors import ClusterError
+from runtime.ha.errors import HaUnreachableError
 from runtime.ids import JobID, TriggerID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobGraph
@@ -334,6 +335,16 @@ async def look(dispatcher: Recording, **settings: str) -> None:
     found = dispatcher._rescales.autoscaling_of(replace(PLAIN, configuration=given))
     assert found is not None
     await dispatcher._rescales.look_at(job, found)
+
+
+async def test_a_store_that_does_not_answer_ends_no_autoscaling(
+    busy: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(busy._rescales, "_submitted", AsyncMock(side_effect=HaUnreachableError("Redis", "away")))
+    await look(busy)
+    assert "is not rescaled by itself now" in caplog.text
+    assert len(busy.accepted) == 1
 
 
 async def test_a_busy_job_is_rescaled_by_itself_and_the_history_says_why(busy: Recording) -> None:

@@ -21,7 +21,7 @@ from runtime.protocol.errors import UnknownTaskExecutorError
 from runtime.protocol.leader import LeaderTerm
 from runtime.protocol.messages import TaskExecutorHeartbeat
 from runtime.protocol.resource_manager_driver import ResourceManagerDriver
-from runtime.protocol.slots import SlotReport, SlotRequest, SlotStatus
+from runtime.protocol.slots import FailRequest, SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager import endpoint as module
 from runtime.resourcemanager.endpoint import ResourceManager
 from runtime.resourcemanager.instance_manager import Instance
@@ -88,6 +88,20 @@ async def test_a_job_is_told_of_a_slot_that_was_allocated_to_it_and_is_gone(cloc
     manager._slots.register_task_manager(INSTANCE, NAME, "addr", USED)
     manager.notify_slot_available(INSTANCE, FREE)
     await asyncio.wait_for(told.wait(), PATIENCE_S)
+
+
+async def test_a_job_is_told_of_its_refused_request_until_it_answers(clock: Clock) -> None:
+    request, reason = SlotRequest(JOB, AllocationID("b" * 32), "job", "t"), "no TaskExecutor fits"
+    told, failures = list[tuple[AllocationID, str]](), [ActorError("it does not answer")]
+
+    async def notify(allocation_id: AllocationID, why: str) -> None:
+        if failures:
+            raise failures.pop()
+        told.append((allocation_id, why))
+
+    clock.manager._jobs[JOB] = Mock(gateway=Mock(notify_allocation_failure=notify))
+    await clock.manager._fail(FailRequest(request, reason))
+    assert told == [(request.allocation_id, reason)]
 
 
 @pytest.fixture
