@@ -9,8 +9,10 @@ import asyncio
 import importlib.util
 import logging
 import ssl
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -44,6 +46,9 @@ PATIENCE_S = 2.0
 """Seconds that a request waits for newer keys than those that it could use."""
 FETCH_TIMEOUT_S = 25.0
 """Seconds for the discovery document and the keys, including the resolution of names."""
+
+REQUESTS_FOR_KEYS = 2
+"""How many fetches of keys may wait for the issuer; a fetch that was given up may still be one."""
 
 _ROLES: Mapping[Role, ConfigOption[tuple[str, ...]]] = {
     Role.METRICS: OidcOptions.METRICS,
@@ -163,6 +168,37 @@ def tls_of(configuration: Configuration) -> ssl.SSLContext:
         raise PreflightError(str(error), "it must be a PEM file with certificates") from error
 
 
+class IssuerThreads:
+    """Threads for requests to the issuer, apart from asyncio's, which other work of the web endpoint needs.
+
+    An issuer that accepts connections and does not answer keeps a thread for many seconds.
+
+    Args:
+        most: how many requests may wait for the issuer at a time; a further one fails at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._free = threading.BoundedSemaphore(most)
+        self._executor = ThreadPoolExecutor(most, thread_name_prefix="issuer")
+
+    async def run(self, request: Callable[[], T]) -> T:
+        """Return the result of a blocking request.
+
+        Raises:
+            IssuerAnswerError: too many requests wait, or there is no answer within `FETCH_TIMEOUT_S`.
+        """
+        if not self._free.acquire(blocking=False):
+            raise IssuerAnswerError(f"{self._most} requests wait for the issuer's answer already; try again")
+        future: Future[T] = self._executor.submit(request)
+        future.add_done_callback(lambda _: self._free.release())  # only its thread's end frees it, not a time-out
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise IssuerAnswerError(f"no answer within {FETCH_TIMEOUT_S:g} s") from None
+
+
 class Issuer:
     """Identifies users by tokens of an issuer.
 
@@ -196,14 +232,8 @@ class Issuer:
             provider = Provider.of(fetch(discovery_url(rules.issuer), tls), rules.issuer)
             return keys_of(fetch(provider.keys_url, tls))
 
-        async def fetch_keys() -> Sequence[VerificationKey]:
-            try:
-                async with asyncio.timeout(FETCH_TIMEOUT_S):
-                    return await asyncio.to_thread(blocking)
-            except TimeoutError:
-                raise IssuerAnswerError(f"no answer within {FETCH_TIMEOUT_S:g} s") from None
-
-        return cls(rules, fetch_keys)
+        threads = IssuerThreads(REQUESTS_FOR_KEYS)
+        return cls(rules, lambda: threads.run(blocking))
 
     async def identify(self, token: bytes, now_ms: int) -> Principal:
         """Return whom a token identifies.

@@ -31,7 +31,7 @@ from runtime.rest.auditing import Audited
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.context import read_body
 from runtime.rest.errors import RestError
-from runtime.rest.issuer import FETCH_TIMEOUT_S, Issuer, client_secret_of, confidential_device_of, offer_of, tls_of
+from runtime.rest.issuer import Issuer, IssuerThreads, client_secret_of, confidential_device_of, offer_of, tls_of
 from runtime.rest.routing import JSON, PREFIX, now_ms, to_json
 from runtime.users.audit import Flood
 from runtime.users.code_flow import RANDOM_SIZE, CodeFlow, tokens_of
@@ -68,6 +68,8 @@ PER_ADDRESS = 60
 PER_MINUTE = 600
 """Requests a minute in all."""
 MOST_ADDRESSES = 1024
+MOST_REQUESTS = 8
+"""How many requests of log-ins may wait for the issuer at a time."""
 
 _ANSWERED = (
     *("device_code", "user_code", "verification_uri", "verification_url", "verification_uri_complete"),
@@ -134,16 +136,12 @@ class PageLogin:
         offer = offer_of(configuration)
         if offer is None or issuer is None:
             return None
-        tls = tls_of(configuration)
+        tls, threads = tls_of(configuration), IssuerThreads(MOST_REQUESTS)
 
         async def ask_issuer(
             url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]
         ) -> tuple[int, Mapping[str, Any]]:
-            try:
-                async with asyncio.timeout(FETCH_TIMEOUT_S):
-                    return await asyncio.to_thread(ask, url, tls, form, headers=headers)
-            except TimeoutError:
-                raise IssuerAnswerError(f"no answer within {FETCH_TIMEOUT_S:g} s") from None
+            return await threads.run(lambda: ask(url, tls, form, headers=headers))
 
         secret, device = client_secret_of(configuration), confidential_device_of(configuration)
         return cls(offer, issuer, identities, policy, ask_issuer, secret, device=device)

@@ -495,6 +495,45 @@ def test_connections_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     in_a_world(tmp_path, test)
 
 
+def test_silent_connections_make_room_and_a_client_does_not_notice_that_its_own_was_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gateways.IDLE_MS <= 10_000
+    monkeypatch.setattr(gateways, "IDLE_MS", 300)
+
+    async def test(world: World) -> None:
+        gateway = world.another()
+        world.port = await gateway.start("127.0.0.1", 0, None, tmp_path)
+        channel, metadata = world.channel(), (("authorization", f"Bearer {world.tokens['ada']}"),)
+        call = channel.unary_unary(f"/{SERVICE}/ExecutePlan")
+        assert await call(request(), metadata=metadata, timeout=PATIENCE_S)
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, SETTINGS, 0, 0, 0, 0, 0)))
+        await asyncio.wait_for(_goaway(reader), PATIENCE_S)
+        writer.close()
+        await asyncio.wait_for(_until_idle(channel), PATIENCE_S)
+        assert await call(request(), metadata=metadata, timeout=PATIENCE_S)
+        await channel.close()
+        await gateway.stop()
+
+    in_a_world(tmp_path, test)
+
+
+async def _goaway(reader: asyncio.StreamReader) -> None:
+    """Wait until the peer says that it closes the connection."""
+    kind = SETTINGS
+    while kind != GOAWAY:
+        head = await reader.readexactly(9)
+        kind = head[3]
+        await reader.readexactly(int.from_bytes(head[:3], "big"))
+
+
+async def _until_idle(channel: Any) -> None:
+    """Wait until a client has no connection any more."""
+    while (state := channel.get_state()) is grpc.ChannelConnectivity.READY:
+        await channel.wait_for_state_change(state)
+
+
 def test_a_call_waits_for_a_slot(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         world.cluster.starts_as = JobStatus.CREATED

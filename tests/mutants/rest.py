@@ -242,7 +242,7 @@ MUTANTS = (
         "call-unbounded",
         "The arguments of a call by HTTP are bounded.",
         _CALLS,
-        "await read_body(request, MOST_OF_A_CALL)",
+        "await read_body(request, most)",
         "await request.body()",
         ("unit/test_rest_gateways.py::test_a_long_call_is_refused_by_its_bytes",),
     ),
@@ -505,6 +505,14 @@ MUTANTS = (
         "    most = MOST_OF_SHORT_CALLS\n",
         "    most = MOST_OF_A_CALL\n",
         ("unit/test_rest_gateways.py::test_only_a_call_with_a_job_graph_may_be_long",),
+    ),
+    Mutant(
+        "connect-idle-for-minutes",
+        "A connection without calls leaves its place to others after 10 s.",
+        _CONNECT,
+        "IDLE_MS, HANDSHAKE_MS = 10_000",
+        "IDLE_MS, HANDSHAKE_MS = 60_000",
+        (f"{_PASSED_ON}::test_silent_connections_make_room_and_a_client_does_not_notice_that_its_own_was_idle",),
     ),
     Mutant(
         "connect-request-of-many-fields",

@@ -310,6 +310,14 @@ MUTANTS = (
         ("unit/test_rest_roles.py::test_strangers_do_not_fill_the_log",),
     ),
     Mutant(
+        "issuer-that-hangs-queues-requests",
+        "A request beyond those that wait for the issuer fails at once.",
+        "runtime/rest/issuer.py",
+        "        if not self._free.acquire(blocking=False):\n",
+        "        if False:\n",
+        ("unit/test_page_login.py::test_a_request_that_was_given_up_keeps_its_place_until_its_thread_ends",),
+    ),
+    Mutant(
         "id-of-a-forgotten-job",
         "No user's job replaces another's in the history.",
         "runtime/dispatcher/endpoint.py",
@@ -568,8 +576,8 @@ MUTANTS = (
         "streams-outlive-the-issuers-token",
         "A stream of events ends with the issuer's token.",
         _AUTHORIZATION,
-        "return self._now_ms() < principal.expires_ms and not",
-        "return not",
+        "holds = self._now_ms() < principal.expires_ms and not",
+        "holds = not",
         ("unit/test_rest_oidc.py::test_a_stream_of_events_ends_with_its_token",),
     ),
     Mutant(

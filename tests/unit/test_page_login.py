@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -13,13 +16,14 @@ from conf.configuration import Configuration
 from conf.files import write_private
 from runtime.errors import PreflightError
 from runtime.ha.errors import HaUnreachableError
+from runtime.rest import issuer
 from runtime.rest.access import AccessPolicy, Refusal
-from runtime.rest.issuer import client_secret_of
+from runtime.rest.issuer import IssuerThreads, client_secret_of
 from runtime.rest.page_login import BEGIN, END, FINISH, MOST_ADDRESSES, MOST_BYTES, PER_ADDRESS, PER_MINUTE, RENEW
 from runtime.users.code_flow import CLOCKS_MS, MOST_AGE_MS, CodeFlow
 from runtime.users.identities import Role
 from runtime.users.login import DEVICE_BEGIN, DEVICE_END, DEVICE_RENEW, DEVICE_TOKENS, LoginError
-from runtime.users.oidc import REFRESH_S
+from runtime.users.oidc import REFRESH_S, IssuerAnswerError
 from tests.fakes.oidc_provider import SigningKey
 from tests.unit.test_rest_app import Answer, Site
 from tests.unit.test_rest_oidc import URL, IssuedSite
@@ -500,3 +504,42 @@ async def test_without_an_issuer_there_is_no_log_in(tmp_path: Path) -> None:
 async def test_no_other_path_is_reached_without_a_token(site: IssuedSite) -> None:
     for method, path in (("GET", BEGIN), ("POST", f"{BEGIN}/"), ("POST", "/v1/login"), ("POST", "/v1/v1/login/begin")):
         assert (await site.ask(method, path, [b"{}"], MEDIA, token=b"")).status == 401
+
+
+async def test_an_issuer_that_hangs_keeps_no_thread_of_other_work() -> None:
+    log_ins, keys, hangs, default = IssuerThreads(2), IssuerThreads(1), threading.Event(), set[threading.Thread]()
+    began = [threading.Event() for _ in range(2)]
+
+    def ask(event: threading.Event) -> str:
+        default.add(threading.current_thread())
+        event.set()
+        hangs.wait()
+        return "answered"
+
+    waiting = [asyncio.create_task(log_ins.run(partial(ask, event))) for event in began]
+    try:
+        await asyncio.sleep(0)
+        with pytest.raises(IssuerAnswerError, match="2 requests wait for the issuer's answer already"):
+            await log_ins.run(lambda: "late")
+        assert await keys.run(lambda: "keys") == "keys"
+        for event in began:
+            await asyncio.to_thread(event.wait)
+        assert all(thread.name.startswith("issuer") for thread in default)
+    finally:
+        hangs.set()
+    assert await asyncio.gather(*waiting) == ["answered"] * 2
+    assert await log_ins.run(lambda: "again") == "again"
+
+
+async def test_a_request_that_was_given_up_keeps_its_place_until_its_thread_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(issuer, "FETCH_TIMEOUT_S", 0.01)
+    threads, hangs = IssuerThreads(1), threading.Event()
+    try:
+        with pytest.raises(IssuerAnswerError, match=r"no answer within 0\.01 s"):
+            await threads.run(hangs.wait)
+        with pytest.raises(IssuerAnswerError, match="1 requests wait"):
+            await threads.run(hangs.wait)
+    finally:
+        hangs.set()

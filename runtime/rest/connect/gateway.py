@@ -90,12 +90,15 @@ STOP_S = 1.0
 MOST_CALLS = 1000
 MOST_CONNECTIONS = 1024
 """Limit of open connections, so that peers without a token cannot take the descriptors of the web endpoint."""
-IDLE_MS, HANDSHAKE_MS = 60_000, 10_000
-"""Milliseconds after which a connection without calls is closed, and one whose handshake does not end."""
+IDLE_MS, HANDSHAKE_MS = 10_000, 10_000
+"""Milliseconds after which a connection without calls is closed, and one whose handshake does not end.
+
+A client connects again for its next call. A short limit leaves peers without a token less of `MOST_CONNECTIONS`.
+"""
 PING_MS = 10_000
 """Shortest time between two pings of a client that sends no data; PySpark pings each 60 s.
 
-gRPC's own limit is 5 minutes. It closes the connection of a client that waits for its answer for some minutes.
+gRPC's own limit is 5 minutes: it closes the connection of a client that waits for its answer for some minutes.
 """
 MOST_MESSAGE = 128 << 20
 """Largest message of a client, in bytes: the limit of Spark's own Connect server."""
@@ -295,7 +298,7 @@ class ConnectGateway:
         """Return the first message of a call, and note its session.
 
         Raises:
-            CallRefusedError: it names no session or did not come in time, or the token became invalid meanwhile.
+            CallRefusedError: it names no session or did not come in time, or the token became invalid before it came.
         """
         try:
             async with asyncio.timeout(FIRST_MESSAGE_S):
