@@ -91,8 +91,8 @@ MOST_CONNECTIONS = 1024
 IDLE_MS, HANDSHAKE_MS = 60_000, 10_000
 """Milliseconds after which a connection without calls is closed, and one whose handshake does not end."""
 PING_MS = 10_000
-"""Shortest time between two pings of a client that sends no data; PySpark pings each 60 s. gRPC's own limit is 5 minutes:
-it closes the connection of a client that waits for its answer for some minutes."""
+"""Shortest time between two pings of a client that sends no data; PySpark pings each 60 s. gRPC's own limit is
+5 minutes. It closes the connection of a client that waits for its answer for some minutes."""
 MOST_MESSAGE = 128 << 20
 """Largest message of a client, in bytes: the limit of Spark's own Connect server."""
 MOST_CHANNELS = 64
