@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +30,8 @@ from pathlib import Path
 from conf.files import make_private, remove_tree, rename_durably, sync_directories, write_private
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names, path_of, take_files, uri_of
-from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, sink_files
-from runtime.checkpoint.remote_location import RemoteLocation
+from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, foreign_names, sink_files
+from runtime.checkpoint.remote_location import RemoteLocation, foreign_error
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
 
@@ -135,13 +136,15 @@ def restore_snapshot(
     Raises:
         SnapshotLostError: the snapshot is not whole, or files are missing in the sink that its log names. A rollback to
             an earlier batch removes such files, for example. Nothing was changed.
-        SnapshotError: a file cannot be read or written.
+        SnapshotError: a file cannot be read or written; or the location holds files that are not Spark's, or the file
+            sink. Nothing was changed.
     """
     finish_restore(location)
     files = check_snapshot(snapshot).files
     keeps_log = sink is not None and snapshot.sink is not None
     workspace = _workspace_of(location)
     try:
+        _check_place(snapshot, location, sink, files)
         if sink is not None and snapshot.sink is not None:
             check_sink(snapshot, Path(snapshot.sink), sink)
         journal = _Journal(snapshot.batch_id, str(sink) if keeps_log else None)
@@ -181,7 +184,7 @@ def restore_to_url(
 
     Raises:
         SnapshotLostError: as `restore_snapshot`. Nothing was changed.
-        SnapshotError: a file cannot be read or written.
+        SnapshotError: as `restore_snapshot`, or the location is a whole bucket.
         SavepointError: the remote file system cannot be reached.
     """
     files = [name for name in check_snapshot(snapshot).files if not name.endswith(".crc")]  # only local ones have these
@@ -193,7 +196,7 @@ def restore_to_url(
         make_private(work)
         take_files(Path(snapshot.path) / CHECKPOINT, files, work)
         _adapt(work, files, location.url, new_query_id=new_query_id)
-        location.replace(work, files)
+        location.replace(snapshot.name, work, files)
         if sink is not None and old_sink is not None:
             _prepare_sink(snapshot, sink, copy=copy)
             _replace(sink / SINK_LOG, sink / _SINK_WORKSPACE / "log")
@@ -228,6 +231,20 @@ def finish_restore(location: Path) -> bool:
     except OSError as error:
         raise SnapshotError(f"the restore of {location} cannot be finished: {error}") from error
     return journal is not None and journal.phase != _PREPARING
+
+
+def _check_place(snapshot: QuerySnapshot, location: Path, sink: Path | None, files: Iterable[str]) -> None:
+    """Check that a location may be replaced as a whole; raises SnapshotError, OSError."""
+    if sink is not None and sink.resolve().is_relative_to(location.resolve()):
+        raise SnapshotError(
+            f"query {snapshot.name!r} cannot be restored to {location}: its file sink {sink} is in that directory",
+            "give the query a checkpointLocation that does not contain its sink",
+        )
+    if location.exists():
+        with os.scandir(location) as entries:
+            found = foreign_names({entry.name: entry.is_dir() for entry in entries}, files)
+        if found:
+            raise foreign_error(snapshot.name, str(location), found)
 
 
 def _workspace_of(location: Path) -> Path:

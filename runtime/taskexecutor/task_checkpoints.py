@@ -345,6 +345,11 @@ class TaskCheckpoints:
                     f"the file sink of query {query.name!r} is {query.sink}; the sink's log has to go back with the "
                     "query, and only a local one can"
                 )
+            if query.sink is not None and Path(query.sink).is_relative_to(query.location):
+                raise CheckpointError(
+                    f"the file sink of query {query.name!r} is in its checkpointLocation {query.location}, which a "
+                    "restore replaces; give the query a checkpointLocation that does not contain its sink"
+                )
 
     async def _check_remote_locations(self) -> None:
         """Check that remote locations can be read, before their queries are stopped for it."""

@@ -527,3 +527,47 @@ def test_killed_while_a_snapshot_is_taken_or_discarded(tmp_path: Path) -> None:
             assert start(target / "checkpoint") == 2
         discard_snapshot(snapshot)
         assert list(target.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["report.csv", "archive/2025.csv", ".git/HEAD", "a/b", "_spark_metadata/0"])
+def test_a_location_that_holds_anything_else_is_not_replaced(files: StreamingFiles, name: str) -> None:
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    other = files.location / name
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("precious")
+    (files.location / "_$folder$").touch()
+    (files.location / "offsets_$folder$").touch()
+    (files.location / ".metadata.1.tmp").touch()
+    with pytest.raises(SnapshotError, match=f"and '{name.split('/')[0]}' in it are not the query's") as refused:
+        restore_snapshot(snapshot, files.location, files.sink)
+    assert "checkpointLocation of its own" in refused.value.remedy
+    assert (other.read_text(), start(files.location, files.sink)) == ("precious", 3)
+    assert not list(files.location.parent.glob(".*"))
+    other.unlink()
+    if other.parent != files.location:
+        other.parent.rmdir()
+    restore_snapshot(snapshot, files.location, files.sink)
+    assert start(files.location, files.sink) == 1
+
+
+def test_a_location_with_a_source_of_its_own_is_replaced(files: StreamingFiles) -> None:
+    write(files.location / "custom" / "0", "x")
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(1)
+    restore_snapshot(snapshot, files.location, files.sink)
+    assert (files.location / "custom" / "0").read_text() == "x"
+
+
+def test_a_location_that_contains_the_file_sink_is_not_replaced(files: StreamingFiles, tmp_path: Path) -> None:
+    """The sink's log would go back to what it was in the snapshot, which may be ahead of the batch."""
+    files.run(2)
+    snapshot = take(files, "1")
+    (tmp_path / "link").symlink_to(files.location)
+    for sink in (files.location / "out", tmp_path / "link" / "out", files.location):
+        with pytest.raises(SnapshotError, match="is in that directory"):
+            restore_snapshot(snapshot, files.location, sink)
+    restore_snapshot(snapshot, files.sink / "checkpoint", files.sink)
+    assert start(files.sink / "checkpoint", files.sink) == 1

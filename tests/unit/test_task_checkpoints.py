@@ -355,3 +355,18 @@ async def test_a_savepoint_waits_for_a_query_that_is_being_restored(files: Strea
     assert [query.name for query in (await responder.next()).queries] == ["counts"]
     checkpoints.query_started(replace(files.query, name="b"))
     await checkpoints.end()
+
+
+async def test_a_query_whose_file_sink_is_in_its_location_is_not_checkpointed(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.query_started(replace(files.query, sink=f"{files.query.location}/out"))
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    decline = await responder.next()
+    assert isinstance(decline, DeclineCheckpoint)
+    assert "the file sink of query 'counts' is in its checkpointLocation" in decline.reason
+    assert stopper.drains == []
+    checkpoints.query_started(replace(files.query, location=f"{files.query.sink}/_checkpoint"))
+    checkpoints.trigger(trigger(tmp_path, 2))
+    assert isinstance(await responder.next(), AcknowledgeCheckpoint)
