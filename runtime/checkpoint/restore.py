@@ -4,8 +4,9 @@ Two directories change: the checkpointLocation and the file sink's log. A proces
 restore has three phases, which a journal records:
 
 1. Both directories are prepared beside the live ones. A restore that is interrupted here has changed nothing.
-2. They are exchanged. From here on the snapshot is not needed any more. `finish_restore` completes a restore that is
-   interrupted here or later; it runs before each start of a query.
+2. They are exchanged, the location first. From here on the snapshot is not needed any more. `finish_restore` completes
+   a restore that is interrupted here or later; it runs before each start of a query. If the location cannot be moved,
+   because it is a mount point, nothing has changed yet, and the restore is given up.
 3. The former directories are removed, and the journal last.
 
 Files:
@@ -19,6 +20,7 @@ No query may run on the location during a restore. All functions block. A remote
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -136,8 +138,8 @@ def restore_snapshot(
     Raises:
         SnapshotLostError: the snapshot is not whole, or files are missing in the sink that its log names. A rollback to
             an earlier batch removes such files, for example. Nothing was changed.
-        SnapshotError: a file cannot be read or written; or the location holds files that are not Spark's, or the file
-            sink. Nothing was changed.
+        SnapshotError: a file cannot be read or written; or the location is a mount point, or holds the file sink or
+            files that are not Spark's. Nothing was changed.
     """
     finish_restore(location)
     files = check_snapshot(snapshot).files
@@ -225,7 +227,15 @@ def finish_restore(location: Path) -> bool:
         journal = _read(workspace)
         if journal is not None:
             if journal.phase == _EXCHANGING:
-                _exchange(workspace, journal, location)
+                try:
+                    _exchange(workspace, journal, location)
+                except OSError as error:
+                    if error.errno != errno.EBUSY or not _is_unchanged(workspace, journal, location):
+                        raise
+                    _write(workspace, replace(journal, phase=_PREPARING))
+                    _remove(workspace, journal)
+                    remove_tree(workspace)
+                    raise _mounted(location) from error
             _remove(workspace, journal)
         remove_tree(workspace)
     except OSError as error:
@@ -240,11 +250,20 @@ def _check_place(snapshot: QuerySnapshot, location: Path, sink: Path | None, fil
             f"query {snapshot.name!r} cannot be restored to {location}: its file sink {sink} is in that directory",
             "give the query a checkpointLocation that does not contain its sink",
         )
+    if location.is_mount():
+        raise _mounted(location)
     if location.exists():
         with os.scandir(location) as entries:
             found = foreign_names({entry.name: entry.is_dir() for entry in entries}, files)
         if found:
             raise foreign_error(snapshot.name, str(location), found)
+
+
+def _mounted(location: Path) -> SnapshotError:
+    return SnapshotError(
+        f"{location} cannot be replaced by a restore: it is a mount point, which cannot be moved",
+        "give the query a directory below it as its checkpointLocation",
+    )
 
 
 def _workspace_of(location: Path) -> Path:
@@ -347,11 +366,19 @@ def rewrite(path: Path, content: bytes) -> None:
 
 
 def _exchange(workspace: Path, journal: _Journal, location: Path) -> None:
-    """Exchange the prepared directories that are not exchanged yet."""
+    """Exchange the prepared directories that are not exchanged yet; the location first, see `_is_unchanged`."""
+    _replace(location, workspace / "location")
     if journal.sink is not None:
         _replace(Path(journal.sink) / SINK_LOG, Path(journal.sink) / _SINK_WORKSPACE / "log")
-    _replace(location, workspace / "location")
     _write(workspace, replace(journal, phase=_REMOVING))
+
+
+def _is_unchanged(workspace: Path, journal: _Journal, location: Path) -> bool:
+    """Return whether an exchange has changed nothing. Earlier releases exchanged the sink's log first."""
+    prepared = [workspace / "location"]
+    if journal.sink is not None:
+        prepared.append(Path(journal.sink) / _SINK_WORKSPACE / "log")
+    return location.exists() and all(path.exists() for path in prepared)
 
 
 def _remove(workspace: Path, journal: _Journal) -> None:

@@ -174,6 +174,41 @@ MUTANTS = (
         ("contract/test_remote_locations.py::test_a_remote_location_that_holds_anything_else_is_not_replaced",),
     ),
     Mutant(
+        "restore-over-a-mount-point",
+        "A restore into a mount point is refused before anything is prepared.",
+        _RESTORE,
+        "    if location.is_mount():\n",
+        "    if False:\n",
+        ("unit/test_checkpoint_snapshot.py::test_a_location_that_cannot_be_moved_is_left_as_it_was",),
+    ),
+    Mutant(
+        "restore-that-cannot-be-exchanged-stays",
+        "A restore is given up if the location cannot be moved.",
+        _RESTORE,
+        "                    if error.errno != errno.EBUSY or not",
+        "                    if True or not",
+        ("unit/test_checkpoint_snapshot.py::test_a_location_that_cannot_be_moved_is_left_as_it_was",),
+    ),
+    Mutant(
+        "sink-exchanged-before-the-location",
+        "A restore exchanges the location before the sink's log.",
+        _RESTORE,
+        '    _replace(location, workspace / "location")\n    if journal.sink is not None:\n'
+        '        _replace(Path(journal.sink) / SINK_LOG, Path(journal.sink) / _SINK_WORKSPACE / "log")\n',
+        "    if journal.sink is not None:\n"
+        '        _replace(Path(journal.sink) / SINK_LOG, Path(journal.sink) / _SINK_WORKSPACE / "log")\n'
+        '    _replace(location, workspace / "location")\n',
+        ("unit/test_checkpoint_snapshot.py::test_a_location_that_cannot_be_moved_is_left_as_it_was",),
+    ),
+    Mutant(
+        "exchange-given-up-half-done",
+        "A restore that has exchanged one directory is not given up.",
+        _RESTORE,
+        "    return location.exists() and all(path.exists() for path in prepared)\n",
+        "    return True\n",
+        ("unit/test_checkpoint_snapshot.py::test_a_restore_that_has_exchanged_the_location_is_finished_later",),
+    ),
+    Mutant(
         "batch-committed-by-both-versions",
         "A query does not take over at a batch after which the former version has committed another one.",
         "runtime/checkpoint/task_restore.py",

@@ -571,3 +571,58 @@ def test_a_location_that_contains_the_file_sink_is_not_replaced(files: Streaming
             restore_snapshot(snapshot, files.location, sink)
     restore_snapshot(snapshot, files.sink / "checkpoint", files.sink)
     assert start(files.sink / "checkpoint", files.sink) == 1
+
+
+def busy(monkeypatch: pytest.MonkeyPatch, location: Path) -> None:
+    """Let a directory be one that cannot be renamed, as a mount point."""
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        if path == location:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_location_that_cannot_be_moved_is_left_as_it_was(
+    files: StreamingFiles, monkeypatch: pytest.MonkeyPatch, is_seen: bool
+) -> None:
+    """A volume of a container is a mount point. Some are seen only when they are moved."""
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    before = rows(files.sink)
+    busy(monkeypatch, files.location)
+    monkeypatch.setattr(Path, "is_mount", lambda path: is_seen and path == files.location)
+    phases: list[str] = []
+    write_journal = restore._write
+
+    def noted(workspace: Path, journal: Any) -> None:
+        phases.append(journal.phase)
+        write_journal(workspace, journal)
+
+    monkeypatch.setattr(restore, "_write", noted)
+    with pytest.raises(SnapshotError, match="it is a mount point, which cannot be moved") as refused:
+        restore_snapshot(snapshot, files.location, files.sink)
+    assert "a directory below it" in refused.value.remedy
+    assert phases == ([] if is_seen else ["preparing", "exchanging", "preparing"])
+    assert (start(files.location, files.sink), rows(files.sink)) == (3, before)
+    assert finish_restore(files.location) is False
+    assert not list(files.location.parent.glob(".*"))
+    assert not list(files.sink.glob("_understudy*"))
+
+
+def test_a_restore_that_has_exchanged_the_location_is_finished_later(
+    files: StreamingFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    with monkeypatch.context() as patch:
+        busy(patch, files.sink / "_spark_metadata")
+        with pytest.raises(SnapshotError, match="resource busy"):
+            restore_snapshot(snapshot, files.location, files.sink)
+    assert finish_restore(files.location)
+    check_restored(files, 1, more=1)
