@@ -14,6 +14,8 @@ Files:
     <parent>/.<location>.restore/      journal.json, location/ (prepared), old-<n>/ (former)
     <sink>/_understudy_restore/        log/ (prepared), old-<n>/ (former)
 
+If the location is a symbolic link, its target is replaced, and these files are beside the target, as the lease is.
+
 No query may run on the location during a restore. All functions block. A remote location has no such journal; see
 `runtime.checkpoint.remote_location`.
 """
@@ -144,9 +146,9 @@ def restore_snapshot(
     finish_restore(location)
     files = check_snapshot(snapshot).files
     keeps_log = sink is not None and snapshot.sink is not None
-    workspace = _workspace_of(location)
+    workspace = _workspace_of(location.resolve())
     try:
-        _check_place(snapshot, location, sink, files)
+        _check_place(snapshot, location.resolve(), sink, files)
         if sink is not None and snapshot.sink is not None:
             check_sink(snapshot, Path(snapshot.sink), sink)
         journal = _Journal(snapshot.batch_id, str(sink) if keeps_log else None)
@@ -220,6 +222,7 @@ def finish_restore(location: Path) -> bool:
     Raises:
         SnapshotError: a file cannot be read or written.
     """
+    location = location.resolve()
     workspace = _workspace_of(location)
     if not workspace.exists():
         return False
@@ -245,7 +248,7 @@ def finish_restore(location: Path) -> bool:
 
 def _check_place(snapshot: QuerySnapshot, location: Path, sink: Path | None, files: Iterable[str]) -> None:
     """Check that a location may be replaced as a whole; raises SnapshotError, OSError."""
-    if sink is not None and sink.resolve().is_relative_to(location.resolve()):
+    if sink is not None and sink.resolve().is_relative_to(location):
         raise SnapshotError(
             f"query {snapshot.name!r} cannot be restored to {location}: its file sink {sink} is in that directory",
             "give the query a checkpointLocation that does not contain its sink",
@@ -267,6 +270,7 @@ def _mounted(location: Path) -> SnapshotError:
 
 
 def _workspace_of(location: Path) -> Path:
+    """Return the workspace beside a location, which is resolved: no link."""
     return location.with_name(f".{location.name}.restore")
 
 

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from runtime.checkpoint import restore
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_files
+from runtime.checkpoint.lease import lease_file
 from runtime.checkpoint.snapshot import (
+    committed_batch,
     describe_query,
     discard_snapshot,
     finish_restore,
@@ -625,4 +627,26 @@ def test_a_restore_that_has_exchanged_the_location_is_finished_later(
         with pytest.raises(SnapshotError, match="resource busy"):
             restore_snapshot(snapshot, files.location, files.sink)
     assert finish_restore(files.location)
+    check_restored(files, 1, more=1)
+
+
+def test_a_location_that_is_a_link_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the target would keep the abandoned batches, and the lease would be another file from now on."""
+    (tmp_path / "big" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "checkpoint").symlink_to(tmp_path / "big" / "checkpoint")
+    files = StreamingFiles(tmp_path / "live")
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    lease = lease_file(str(files.location))
+    with monkeypatch.context() as patch:
+        busy(patch, files.sink / "_spark_metadata")
+        with pytest.raises(SnapshotError, match="resource busy"):
+            restore_snapshot(snapshot, files.location, files.sink)
+    assert (tmp_path / "big" / ".checkpoint.restore").is_dir()
+    assert finish_restore(files.location)
+    assert (files.location.is_symlink(), lease_file(str(files.location))) == (True, lease)
+    assert committed_batch(replace(files.query, location=str(tmp_path / "big" / "checkpoint"))) == 1
+    assert not list((tmp_path / "live").glob(".*"))
     check_restored(files, 1, more=1)
