@@ -47,6 +47,7 @@ SINK_LOG = "_spark_metadata"
 """Directory of a file sink's log, below the sink's directory."""
 
 _KNOWN = ("metadata", "offsets", "commits", "sources", "state")
+_FOLDER = "_$folder$"  # Hadoop's mark of a directory in some object stores
 _CHECKSUM = re.compile(r"(\.crc)+")
 
 Read = Callable[[str], bytes]
@@ -153,6 +154,24 @@ def files_of_restart(listing: Mapping[str, int], sink_log: Collection[str] | Non
     _check_leftovers(tree)
     _check_leftovers(_Tree({f"{SINK_LOG}/{name}": 0 for name in sink_log or ()}, read))
     return batch
+
+
+def foreign_names(names: Mapping[str, bool], kept: Iterable[str]) -> list[str]:
+    """Return the names in a directory that are not those of a checkpointLocation.
+
+    A restore removes everything there, so it may be used on no other directory. Hidden files count as Spark's: they are
+    checksums, temporary files, and marks.
+
+    Args:
+        names: all names in it, each with whether it is a directory.
+        kept: paths of the files of the snapshot to restore, which may have sources of its own.
+    """
+    own = {*_KNOWN, *(path.split("/", 1)[0] for path in kept)}
+    return sorted(
+        name
+        for name, is_directory in names.items()
+        if name.removesuffix(_FOLDER) not in own and (is_directory or not name.startswith((".", "_")))
+    )
 
 
 def sink_files(names: Collection[str], batch_id: int) -> tuple[str, ...]:

@@ -15,10 +15,11 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
 from conf.files import make_private, write_private
 from runtime.checkpoint.errors import SavepointError, SnapshotError
-from runtime.checkpoint.layout import BatchFiles, files_of_batch, files_of_restart, last_commit
+from runtime.checkpoint.layout import BatchFiles, files_of_batch, files_of_restart, foreign_names, last_commit
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.remote_files import RemoteDirectory, RemoteFile
 
@@ -126,19 +127,29 @@ class RemoteLocation:
 
         self._directory.each(names, fetch)
 
-    def replace(self, prepared: Path, names: Sequence[str]) -> None:
+    def replace(self, query: str, prepared: Path, names: Sequence[str]) -> None:
         """Replace all files of the location by prepared ones; `MARK` is left there, see `complete`.
 
         Args:
+            query: name of the query that is restored.
             prepared: the directory that holds them.
             names: their paths below it.
 
         Raises:
-            SnapshotError: the location does not show the files afterwards.
+            SnapshotError: the location does not show the files afterwards; or it is a whole bucket, or holds files that
+                are not Spark's, and nothing was changed.
         """
         directory = self._directory
+        if not urlsplit(self.url).path.strip("/"):
+            raise SnapshotError(
+                f"query {query!r} cannot be restored to {self.url}: a restore replaces the whole location, here a "
+                "whole bucket or file system",
+                "give the query a directory below it as its checkpointLocation",
+            )
         directory.make()
         if not self.is_half_restored():
+            if found := foreign_names(directory.names(), names):
+                raise foreign_error(query, self.url, found)
             directory.put_whole(MARK, b"Understudy was restoring this checkpointLocation, and has not completed it.\n")
         for name in directory.names():
             if name != MARK:
@@ -146,14 +157,24 @@ class RemoteLocation:
         directory.make_parents(names)
         directory.each(names, lambda name: directory.put(prepared / name, name))
         wanted = {name: (prepared / name).stat().st_size for name in names}
-        found = {name: size for name, size in directory.files().items() if name != MARK}
-        if found != wanted:
-            differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        written = {name: size for name, size in directory.files().items() if name != MARK}
+        if written != wanted:
+            differing = sorted(name for name in wanted.keys() | written.keys() if wanted.get(name) != written.get(name))
             raise SnapshotError(f"{self.url} differs from what was written there: {', '.join(differing[:3])}")
 
     def complete(self) -> None:
         """Remove the mark of a restore: queries may start here."""
         self._directory.remove(MARK)
+
+
+def foreign_error(query: str, location: str, found: Sequence[str]) -> SnapshotError:
+    """Return the error for a location that holds names which are not those of a checkpointLocation."""
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return SnapshotError(
+        f"query {query!r} cannot be restored to {location}: a restore replaces the whole directory, and "
+        f"{', '.join(map(repr, found[:3]))}{more} in it are not the query's",
+        "move them elsewhere, or give the query a checkpointLocation of its own",
+    )
 
 
 def _sizes(listing: Mapping[str, RemoteFile]) -> dict[str, int]:

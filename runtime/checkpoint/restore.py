@@ -4,8 +4,9 @@ Two directories change: the checkpointLocation and the file sink's log. A proces
 restore has three phases, which a journal records:
 
 1. Both directories are prepared beside the live ones. A restore that is interrupted here has changed nothing.
-2. They are exchanged. From here on the snapshot is not needed any more. `finish_restore` completes a restore that is
-   interrupted here or later; it runs before each start of a query.
+2. They are exchanged, the location first. From here on the snapshot is not needed any more. `finish_restore` completes
+   a restore that is interrupted here or later; it runs before each start of a query. If the location cannot be moved,
+   because it is a mount point, nothing has changed yet, and the restore is given up.
 3. The former directories are removed, and the journal last.
 
 Files:
@@ -13,14 +14,18 @@ Files:
     <parent>/.<location>.restore/      journal.json, location/ (prepared), old-<n>/ (former)
     <sink>/_understudy_restore/        log/ (prepared), old-<n>/ (former)
 
+If the location is a symbolic link, its target is replaced, and these files are beside the target, as the lease is.
+
 No query may run on the location during a restore. All functions block. A remote location has no such journal; see
 `runtime.checkpoint.remote_location`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +34,8 @@ from pathlib import Path
 from conf.files import make_private, remove_tree, rename_durably, sync_directories, write_private
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names, path_of, take_files, uri_of
-from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, sink_files
-from runtime.checkpoint.remote_location import RemoteLocation
+from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, foreign_names, sink_files
+from runtime.checkpoint.remote_location import RemoteLocation, foreign_error
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
 
@@ -135,13 +140,15 @@ def restore_snapshot(
     Raises:
         SnapshotLostError: the snapshot is not whole, or files are missing in the sink that its log names. A rollback to
             an earlier batch removes such files, for example. Nothing was changed.
-        SnapshotError: a file cannot be read or written.
+        SnapshotError: a file cannot be read or written; or the location is a mount point, or holds the file sink or
+            files that are not Spark's. Nothing was changed.
     """
     finish_restore(location)
     files = check_snapshot(snapshot).files
     keeps_log = sink is not None and snapshot.sink is not None
-    workspace = _workspace_of(location)
+    workspace = _workspace_of(location.resolve())
     try:
+        _check_place(snapshot, location.resolve(), sink, files)
         if sink is not None and snapshot.sink is not None:
             check_sink(snapshot, Path(snapshot.sink), sink)
         journal = _Journal(snapshot.batch_id, str(sink) if keeps_log else None)
@@ -181,7 +188,7 @@ def restore_to_url(
 
     Raises:
         SnapshotLostError: as `restore_snapshot`. Nothing was changed.
-        SnapshotError: a file cannot be read or written.
+        SnapshotError: as `restore_snapshot`, or the location is a whole bucket.
         SavepointError: the remote file system cannot be reached.
     """
     files = [name for name in check_snapshot(snapshot).files if not name.endswith(".crc")]  # only local ones have these
@@ -193,7 +200,7 @@ def restore_to_url(
         make_private(work)
         take_files(Path(snapshot.path) / CHECKPOINT, files, work)
         _adapt(work, files, location.url, new_query_id=new_query_id)
-        location.replace(work, files)
+        location.replace(snapshot.name, work, files)
         if sink is not None and old_sink is not None:
             _prepare_sink(snapshot, sink, copy=copy)
             _replace(sink / SINK_LOG, sink / _SINK_WORKSPACE / "log")
@@ -215,6 +222,7 @@ def finish_restore(location: Path) -> bool:
     Raises:
         SnapshotError: a file cannot be read or written.
     """
+    location = location.resolve()
     workspace = _workspace_of(location)
     if not workspace.exists():
         return False
@@ -222,7 +230,15 @@ def finish_restore(location: Path) -> bool:
         journal = _read(workspace)
         if journal is not None:
             if journal.phase == _EXCHANGING:
-                _exchange(workspace, journal, location)
+                try:
+                    _exchange(workspace, journal, location)
+                except OSError as error:
+                    if error.errno != errno.EBUSY or not _is_unchanged(workspace, journal, location):
+                        raise
+                    _write(workspace, replace(journal, phase=_PREPARING))
+                    _remove(workspace, journal)
+                    remove_tree(workspace)
+                    raise _mounted(location) from error
             _remove(workspace, journal)
         remove_tree(workspace)
     except OSError as error:
@@ -230,7 +246,31 @@ def finish_restore(location: Path) -> bool:
     return journal is not None and journal.phase != _PREPARING
 
 
+def _check_place(snapshot: QuerySnapshot, location: Path, sink: Path | None, files: Iterable[str]) -> None:
+    """Check that a location may be replaced as a whole; raises SnapshotError, OSError."""
+    if sink is not None and sink.resolve().is_relative_to(location):
+        raise SnapshotError(
+            f"query {snapshot.name!r} cannot be restored to {location}: its file sink {sink} is in that directory",
+            "give the query a checkpointLocation that does not contain its sink",
+        )
+    if location.is_mount():
+        raise _mounted(location)
+    if location.exists():
+        with os.scandir(location) as entries:
+            found = foreign_names({entry.name: entry.is_dir() for entry in entries}, files)
+        if found:
+            raise foreign_error(snapshot.name, str(location), found)
+
+
+def _mounted(location: Path) -> SnapshotError:
+    return SnapshotError(
+        f"{location} cannot be replaced by a restore: it is a mount point, which cannot be moved",
+        "give the query a directory below it as its checkpointLocation",
+    )
+
+
 def _workspace_of(location: Path) -> Path:
+    """Return the workspace beside a location, which is resolved: no link."""
     return location.with_name(f".{location.name}.restore")
 
 
@@ -330,11 +370,19 @@ def rewrite(path: Path, content: bytes) -> None:
 
 
 def _exchange(workspace: Path, journal: _Journal, location: Path) -> None:
-    """Exchange the prepared directories that are not exchanged yet."""
+    """Exchange the prepared directories that are not exchanged yet; the location first, see `_is_unchanged`."""
+    _replace(location, workspace / "location")
     if journal.sink is not None:
         _replace(Path(journal.sink) / SINK_LOG, Path(journal.sink) / _SINK_WORKSPACE / "log")
-    _replace(location, workspace / "location")
     _write(workspace, replace(journal, phase=_REMOVING))
+
+
+def _is_unchanged(workspace: Path, journal: _Journal, location: Path) -> bool:
+    """Return whether an exchange has changed nothing. Earlier releases exchanged the sink's log first."""
+    prepared = [workspace / "location"]
+    if journal.sink is not None:
+        prepared.append(Path(journal.sink) / _SINK_WORKSPACE / "log")
+    return location.exists() and all(path.exists() for path in prepared)
 
 
 def _remove(workspace: Path, journal: _Journal) -> None:

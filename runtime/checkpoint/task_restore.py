@@ -7,6 +7,7 @@ This runs before the query starts.
   happens if Spark failed twice in a row to load its state.
 - If the job was started from a savepoint, that is restored once, and replaces what is in the live location. A mark in
   the job's own directory records it.
+- A checkpoint of that job may lack a query that was still being restored. Such a query starts from the savepoint, too.
 """
 
 from __future__ import annotations
@@ -57,12 +58,15 @@ class TaskRestore:
         self._directory = directory
         self._restore = restore
         self._states = {} if restore is None else {query.name: query for query in restore.queries}
+        begun_from = None if restore is None or restore.begun_from is None else restore.begun_from.restore
+        self._begun_from = begun_from
+        self._begun = {} if begun_from is None else {query.name: query for query in begun_from.queries}
         self._claimed: set[str] = set()
 
     @property
     def unclaimed(self) -> list[str]:
         """Queries with state that have not started."""
-        return sorted(self._states.keys() - self._claimed)
+        return sorted((self._states.keys() | self._begun.keys()) - self._claimed)
 
     def prepare(self, query: QueryLocation) -> str:
         """Restore the state that a query starts from; return a note of it, empty if nothing was restored.
@@ -77,6 +81,8 @@ class TaskRestore:
         if restore is not None and state is not None and _is_in_place(restore) and not _is_of(query, state):
             note = _not_of(query, state, f"checkpoint {restore.checkpoint_id}")
             state = None
+        elif state is None and query.name in self._begun:  # the checkpoint was complete before it had its state
+            restore, state = self._begun_from, self._begun[query.name]
         # An earlier attempt may have been killed during a restore.
         if not is_remote(query.location):
             finish_restore(Path(query.location))
@@ -91,7 +97,7 @@ class TaskRestore:
             return ""
         self._claimed.add(query.name)
         if restore.savepoint:
-            return self._restore_savepoint(query, state, restore.savepoint)
+            return self._restore_savepoint(query, state, restore)
         why = self._why_not_live(query, state)
         if not why:
             return ""
@@ -193,20 +199,22 @@ class TaskRestore:
         return self._directory / "load-failures" / f"{directory_name(name)}.json"
 
     def _check_unclaimed(self, query: QueryLocation, restore: JobManagerTaskRestore) -> None:
-        if restore.savepoint and self.unclaimed and not restore.allow_non_restored_state:
+        unclaimed, savepoint = self.unclaimed, restore
+        if self._begun_from is not None:  # the queries of the checkpoint have started under their names before
+            unclaimed, savepoint = sorted(set(unclaimed) - self._states.keys()), self._begun_from
+        if savepoint.savepoint and unclaimed and not savepoint.allow_non_restored_state:
             raise SavepointError(
-                f"{restore.savepoint} holds no state of query {query.name!r}, "
-                f"but of {', '.join(map(repr, self.unclaimed))}",
+                f"{savepoint.savepoint} holds no state of query {query.name!r}, "
+                f"but of {', '.join(map(repr, unclaimed))}",
                 "give the query its name with queryName(), or run the job with --allow-non-restored-state",
             )
 
-    def _restore_savepoint(self, query: QueryLocation, state: QuerySnapshot, savepoint: str) -> str:
-        restore = self._restore
-        rollback, new_query_id = ("", False) if restore is None else (restore.rollback, restore.new_query_id)
+    def _restore_savepoint(self, query: QueryLocation, state: QuerySnapshot, restore: JobManagerTaskRestore) -> str:
+        savepoint, rollback, new_query_id = restore.savepoint, restore.rollback, restore.new_query_id
         mark = self._directory / "restored" / f"{directory_name(query.name)}.json"
         why = ""
         done = json.loads(mark.read_bytes()) if mark.exists() else {}
-        if done and done.get("rollback", "") == rollback:
+        if done and rollback in ("", done.get("rollback", "")):  # a rollback follows the job's own start
             restored_to = replace(query, location=done.get("location", query.location))
             if not _is_of(query, restored_to):
                 return _not_of(query, restored_to, savepoint)
@@ -216,7 +224,7 @@ class TaskRestore:
             new_query_id = done.get("new_query_id", new_query_id)  # the same as the first time
         if new_query_id is None:  # two running queries need two ids, for Spark and for sinks that remember batches
             new_query_id = not _is_of(query, state) and may_be_written_to(state.location)
-        continues = restore is not None and restore.continues and not done and not new_query_id
+        continues = restore.continues and not done and not new_query_id
         continues = continues and _is_left_at(query, state)
         if not continues:  # a copy shares no file with the user's savepoint
             self._put_back(query, state, copy=True, new_query_id=new_query_id)

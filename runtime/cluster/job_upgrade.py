@@ -15,7 +15,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -608,27 +608,35 @@ class JobUpgrader:
             that, the failure, and the checkpointLocations of its queries as far as they are known.
         """
         locations: dict[str, str] | None = None
+        known: dict[str, str] = {}
         seen: Mapping[str, Batches] | None = None
         quiet_since = self._clock()
         with self._step(f"waiting for the first batch of job {upgrade.green}", _unfinished(upgrade)):
             while True:
                 job = self._client.job(upgrade.green)
-                if locations is None and _has_queries(job):
-                    locations = self._locations(upgrade)
+                running = _running(job)
+                if running and (locations is None or running & upgrade.batches.keys() - locations.keys()):
+                    locations = self._locations(upgrade, running)
+                    known |= locations or {}
                 queries = None if locations is None else _batches(upgrade, locations)
                 if queries != seen:
                     seen, quiet_since = queries, self._clock()
                 outcome = judge(job.status, failure_of(job), queries, self._clock() - quiet_since)
                 if outcome is not Outcome.WAIT:
                     ended = f"it is {job.status.value}" if job.status.is_globally_terminal else ""
-                    return outcome, failure_of(job) or ended, locations or {}
+                    return outcome, failure_of(job) or ended, known
                 self._pause(LOOK_S)
 
-    def _locations(self, upgrade: Upgrade) -> dict[str, str] | None:
-        """Return the checkpointLocations of green's queries, by name; None until all of the savepoint's run."""
+    def _locations(self, upgrade: Upgrade, running: Set[str]) -> dict[str, str] | None:
+        """Return the checkpointLocations of green's queries that the savepoint has, by name.
+
+        None if none of them runs, or if the checkpoint that was taken for it lacks one of those that run.
+        """
         found = {query.name: query.location for query in self._snapshots(upgrade)}
-        expected = upgrade.batches.keys() & found.keys()
-        return {name: found[name] for name in expected} if expected or not upgrade.batches else None
+        expected = upgrade.batches.keys() & (found.keys() | running)
+        if expected - found.keys() or (upgrade.batches and not expected):
+            return None
+        return {name: found[name] for name in expected}
 
     def _snapshots(self, upgrade: Upgrade) -> Sequence[QuerySnapshot]:
         """Take a checkpoint of green, and return its snapshots; none if its queries do not run."""
@@ -713,8 +721,8 @@ def failure_of(job: ArchivedExecutionGraph) -> str:
     return failures[0].cause if failures else ""
 
 
-def _has_queries(job: ArchivedExecutionGraph) -> bool:
-    return any(task.attempts[-1].queries for task in job.tasks)
+def _running(job: ArchivedExecutionGraph) -> set[str]:
+    return {query.name for task in job.tasks for query in task.attempts[-1].queries}
 
 
 def _batches(upgrade: Upgrade, locations: Mapping[str, str]) -> dict[str, Batches]:

@@ -188,6 +188,8 @@ class JobCheckpoints:
                 self._restores.initial = await self._initial(self._job.savepoint, is_new=is_new)
             except (CheckpointError, OSError) as error:
                 return str(error)
+        elif self._job.savepoint is not None:
+            self._restores.initial = await self._endpoint.run_blocking(self._savepoints.beside_checkpoints)
         if rollback is not None:
             try:
                 latest_id = completed[-1].checkpoint_id if completed else 0

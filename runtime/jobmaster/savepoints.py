@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from runtime.protocol.checkpoints import (
     CheckpointMetadata,
     CheckpointTrigger,
     EarlierCheckpoint,
+    InitialState,
     JobManagerTaskRestore,
 )
 from runtime.protocol.places import is_url, place_below
@@ -235,6 +236,10 @@ class SavepointWriter:
         """
         return self._left(start_file(self._own))
 
+    def beside_checkpoints(self) -> JobManagerTaskRestore | None:
+        """Return the state that the job was started from, or has taken over; None if none of it was written."""
+        return self._left(handover_file(self._own)) or self.begun_from()
+
     def note_begin(self, restore: JobManagerTaskRestore) -> None:
         """Write the state that the job starts from, for the next JobMasters; raises OSError."""
         write_handover(start_file(self._own), restore)
@@ -243,7 +248,7 @@ class SavepointWriter:
         try:
             return read_handover(file)
         except SnapshotError as error:
-            logger.warning("%s: the savepoint is read again", error)
+            logger.warning("%s: that file is not used", error)
             return None
 
     def pending(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
@@ -423,6 +428,9 @@ class TaskRestores:
             task_key: the task.
             completed: the completed checkpoints, the newest first. A savepoint has no tasks, so the newest checkpoint
                 tells which queries belong to this task.
+
+        A checkpoint may be complete while queries of the job's own start are still being restored. So that state is
+        returned beside each checkpoint that lacks one of them.
         """
         latest = completed[0] if completed else None
         own = None if latest is None else _queries_of(latest, task_key)
@@ -439,16 +447,25 @@ class TaskRestores:
                 allow_non_restored_state=True,
                 rollback=rollback.trigger_id,
                 new_query_id=rollback.new_query_id,
+                begun_from=self._begun_beside(query for part in taken_up.queries.values() for query in part),
             )
             return restore, rollback.shown
         if latest is None:
             return None if self.initial is None else (self.initial, self.initial.savepoint)
+        begun_from = self._begun_beside(latest.queries)
         if own is None:
-            return None
+            return None if begun_from is None else (begun_from.restore, begun_from.savepoint)
         earlier = tuple(
             EarlierCheckpoint(item.checkpoint_id, _queries_of(item, task_key) or ()) for item in completed[1:]
         )
-        return JobManagerTaskRestore(latest.checkpoint_id, own, earlier=earlier), latest.path
+        return JobManagerTaskRestore(latest.checkpoint_id, own, earlier=earlier, begun_from=begun_from), latest.path
+
+    def _begun_beside(self, queries: Iterable[QuerySnapshot]) -> InitialState | None:
+        """Return the state that the job was started from, if some of its queries are not among *queries*."""
+        if self.initial is None or self.initial.pending:
+            return None
+        names = {query.name for query in self.initial.queries}
+        return self.initial.initial if names - {query.name for query in queries} else None
 
 
 def _queries_of(metadata: CheckpointMetadata, task_key: JobVertexID) -> tuple[QuerySnapshot, ...] | None:

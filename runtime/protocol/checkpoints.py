@@ -223,6 +223,30 @@ class EarlierCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class InitialState:
+    """The state that a job was started from, beside a later one; the fields are those of `JobManagerTaskRestore`."""
+
+    checkpoint_id: int
+    queries: tuple[QuerySnapshot, ...]
+    savepoint: str
+    allow_non_restored_state: bool
+    new_query_id: bool | None
+    continues: bool
+
+    @property
+    def restore(self) -> JobManagerTaskRestore:
+        """Return it as the state that a task starts from."""
+        return JobManagerTaskRestore(
+            self.checkpoint_id,
+            self.queries,
+            self.savepoint,
+            self.allow_non_restored_state,
+            new_query_id=self.new_query_id,
+            continues=self.continues,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class JobManagerTaskRestore:
     """The state that a task starts from (Flink's `JobManagerTaskRestore`).
 
@@ -242,6 +266,8 @@ class JobManagerTaskRestore:
             `runtime.checkpoint.handover`. Empty if this is the state.
         continues: whether a query may continue from its files as the former job has left them, if these are at the
             batch of the savepoint.
+        begun_from: the state that the job was started from, beside a checkpoint or rollback of its own that lacks some
+            of its queries: they had not started, or were still being restored. None if there is no such query.
     """
 
     checkpoint_id: int
@@ -253,3 +279,16 @@ class JobManagerTaskRestore:
     earlier: tuple[EarlierCheckpoint, ...] = ()
     pending: str = ""
     continues: bool = False
+    begun_from: InitialState | None = None
+
+    @property
+    def initial(self) -> InitialState:
+        """Return the state of a job's start in the form that stands beside a later one."""
+        return InitialState(
+            self.checkpoint_id,
+            self.queries,
+            self.savepoint,
+            self.allow_non_restored_state,
+            self.new_query_id,
+            self.continues,
+        )

@@ -75,6 +75,19 @@ class QueryStarts:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryRestores:
+    """State may be about to be restored for a streaming query; `QueryStarts` follows.
+
+    Args:
+        name: of the query.
+        has_failed: whether that has failed, and the query does not start.
+    """
+
+    name: str
+    has_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Text to add to the failure of the task, if it fails."""
 
@@ -196,6 +209,7 @@ FromTask = (
     | Running
     | Progress
     | StandsBy
+    | QueryRestores
     | QueryStarts
     | Note
     | LeaseRequest

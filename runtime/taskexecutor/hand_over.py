@@ -40,12 +40,14 @@ class HeldCheckpoints:
         began_at: the last batch that each had committed when it started, by name.
         previous: the snapshot that the next one of each query builds upon.
         taken: snapshots of checkpoints whose outcome is not known, by number.
+        restoring: names of queries whose state is being restored.
     """
 
     queries: tuple[QueryLocation, ...] = ()
     began_at: dict[str, int] = field(default_factory=dict)
     previous: tuple[QuerySnapshot, ...] = ()
     taken: dict[int, tuple[QuerySnapshot, ...]] = field(default_factory=dict)
+    restoring: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ from runtime.spark.messages import (
     Note,
     Progress,
     QueryFailed,
+    QueryRestores,
     QueryStarts,
     Running,
     StandsBy,
@@ -1037,6 +1038,8 @@ class Task:
             case StandsBy():
                 self._stands_by = True
                 self._tell_progress()
+            case QueryRestores(name, has_failed):
+                self.checkpoints.query_restores(name, is_over=has_failed)
             case QueryStarts():
                 self._stands_by = False
                 self.checkpoints.query_started(message.query, message.batch, was_restored=bool(message.note))

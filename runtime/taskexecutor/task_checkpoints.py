@@ -160,6 +160,7 @@ class TaskCheckpoints:
         self._queries: dict[str, QueryLocation] = {}
         self._namesakes: dict[str, tuple[QueryLocation, QueryLocation]] = {}
         self._began_at: dict[str, int] = {}
+        self._restoring: set[str] = set()
         is_savepoint = restore is not None and bool(restore.savepoint)
         self._previous = {} if restore is None or is_savepoint else {query.name: query for query in restore.queries}
         # After a rollback no checkpoint may be complete before all queries were rolled back.
@@ -188,6 +189,7 @@ class TaskCheckpoints:
             dict(self._began_at),
             tuple(self._previous.values()),
             dict(self._taken),
+            tuple(sorted(self._restoring)),
         )
 
     def take_over(self, held: HeldCheckpoints) -> None:
@@ -197,11 +199,20 @@ class TaskCheckpoints:
         self._began_at = dict(held.began_at)
         self._previous = {query.name: query for query in held.previous}
         self._taken = dict(held.taken)
+        self._restoring = set(held.restoring)
 
     @property
     def is_stopping(self) -> bool:
         """Return whether a stop-with-savepoint has begun to stop the queries."""
         return self._stop_outcome is not StopOutcome.NOT_ASKED
+
+    def query_restores(self, name: str, *, is_over: bool = False) -> None:
+        """Note that state is being restored for a query, or that this has failed; `query_started` ends it, too."""
+        if is_over:
+            self._restoring.discard(name)
+        else:
+            self._restoring.add(name)
+        self._changed.set()
 
     def query_started(
         self, query: QueryLocation, batch_id: int = NOTHING_COMMITTED, *, was_restored: bool = False
@@ -215,6 +226,7 @@ class TaskCheckpoints:
         """
         self._add(query)
         self._began_at[query.name] = batch_id
+        self._restoring.discard(query.name)
         if was_restored:
             self._previous.pop(query.name, None)
         self._changed.set()
@@ -266,7 +278,7 @@ class TaskCheckpoints:
         try:
             if trigger.trigger.type.ends_the_job:
                 # A query that started after the stop would run on.
-                await self._all_started(trigger.timeout_s)
+                await self._all_started(trigger)
                 is_stop = bool(self._queries)  # a task without queries runs to its own end
             self._check_names()
             self._check_sinks()
@@ -313,17 +325,22 @@ class TaskCheckpoints:
 
     async def _snapshot(self, trigger: TriggerCheckpoint) -> tuple[tuple[QuerySnapshot, ...], int]:
         """Return the snapshots, and the milliseconds that they took."""
-        await self._all_started(trigger.timeout_s)
+        await self._all_started(trigger)
         directory = Path(trigger.directory, self._attempt.task_key)
         found, began = list(self._queries.values()), time.monotonic()
         taken = await asyncio.get_running_loop().run_in_executor(None, self._take, found, directory)
         return tuple(taken), round((time.monotonic() - began) * 1000)
 
-    async def _all_started(self, timeout_s: float) -> None:
-        """Wait until all restored queries have started again: a checkpoint without one of them is not complete."""
+    async def _all_started(self, trigger: TriggerCheckpoint) -> None:
+        """Wait until all restored queries have started again: a checkpoint without one of them is not complete.
+
+        A savepoint also waits for queries whose state is being restored. A checkpoint need not: the state that the job
+        was started from is kept beside it.
+        """
+        is_savepoint, missing = trigger.trigger.type.is_savepoint, list[str]()
         try:
-            async with asyncio.timeout(timeout_s):
-                while missing := sorted(self._expected - self._queries.keys()):
+            async with asyncio.timeout(trigger.timeout_s):
+                while missing := self._missing(is_savepoint=is_savepoint):
                     if self._ended:
                         break
                     self._changed.clear()
@@ -331,7 +348,11 @@ class TaskCheckpoints:
         except TimeoutError:
             pass
         if missing:
-            raise CheckpointError(f"streaming query {missing[0]!r} has not been started again")
+            why = "is still being restored" if missing[0] in self._restoring else "has not been started again"
+            raise CheckpointError(f"streaming query {missing[0]!r} {why}")
+
+    def _missing(self, *, is_savepoint: bool) -> list[str]:
+        return sorted((self._expected - self._queries.keys()) | (self._restoring if is_savepoint else set()))
 
     def _check_names(self) -> None:
         for name, (one, other) in self._namesakes.items():
@@ -346,6 +367,11 @@ class TaskCheckpoints:
                 raise CheckpointError(
                     f"the file sink of query {query.name!r} is {query.sink}; the sink's log has to go back with the "
                     "query, and only a local one can"
+                )
+            if query.sink is not None and Path(query.sink).is_relative_to(query.location):
+                raise CheckpointError(
+                    f"the file sink of query {query.name!r} is in its checkpointLocation {query.location}, which a "
+                    "restore replaces; give the query a checkpointLocation that does not contain its sink"
                 )
 
     async def _check_local_locations(self) -> None:

@@ -355,3 +355,29 @@ def test_a_location_in_an_object_store(
     assert third.new_bytes == (0 if tells_changes else size)
     restore_snapshot(third, tmp_path / "back", None)
     assert start(tmp_path / "back") == 3
+
+
+def test_a_remote_location_that_holds_anything_else_is_not_replaced(query: Query) -> None:
+    query.files.run(2)
+    snapshot = query.take(1)
+    query.files.run(1)
+    other = query.files.location / "archive" / "all.parquet"
+    other.parent.mkdir()
+    other.write_text("precious")
+    with pytest.raises(SnapshotError, match="'archive' in it are not the query's"):
+        query.restore(snapshot)
+    assert (other.read_text(), query.started()) == ("precious", 2)
+    assert not (query.files.location / MARK).exists()
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_a_whole_bucket_is_not_replaced(tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path / "live")
+    files.run(2)
+    snapshot = take_snapshot(files.query, tmp_path / "chk-1" / "counts")
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/bucket/offsets/0", b"precious")
+    with pytest.raises(SnapshotError, match="a whole bucket or file system") as refused:
+        restore_to_url(snapshot, "memory://bucket/", None, tmp_path / "prepared")
+    assert "a directory below it" in refused.value.remedy
+    assert memory.find("/bucket") == ["/bucket/offsets/0"]

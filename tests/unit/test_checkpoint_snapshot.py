@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from runtime.checkpoint import restore
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_files
+from runtime.checkpoint.lease import lease_file
 from runtime.checkpoint.snapshot import (
+    committed_batch,
     describe_query,
     discard_snapshot,
     finish_restore,
@@ -544,3 +546,124 @@ def test_killed_while_a_snapshot_is_taken_or_discarded(tmp_path: Path) -> None:
             assert start(target / "checkpoint") == 2
         discard_snapshot(snapshot)
         assert list(target.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["report.csv", "archive/2025.csv", ".git/HEAD", "a/b", "_spark_metadata/0"])
+def test_a_location_that_holds_anything_else_is_not_replaced(files: StreamingFiles, name: str) -> None:
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    other = files.location / name
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("precious")
+    (files.location / "_$folder$").touch()
+    (files.location / "offsets_$folder$").touch()
+    (files.location / ".metadata.1.tmp").touch()
+    with pytest.raises(SnapshotError, match=f"and '{name.split('/')[0]}' in it are not the query's") as refused:
+        restore_snapshot(snapshot, files.location, files.sink)
+    assert "checkpointLocation of its own" in refused.value.remedy
+    assert (other.read_text(), start(files.location, files.sink)) == ("precious", 3)
+    assert not list(files.location.parent.glob(".*"))
+    other.unlink()
+    if other.parent != files.location:
+        other.parent.rmdir()
+    restore_snapshot(snapshot, files.location, files.sink)
+    assert start(files.location, files.sink) == 1
+
+
+def test_a_location_with_a_source_of_its_own_is_replaced(files: StreamingFiles) -> None:
+    write(files.location / "custom" / "0", "x")
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(1)
+    restore_snapshot(snapshot, files.location, files.sink)
+    assert (files.location / "custom" / "0").read_text() == "x"
+
+
+def test_a_location_that_contains_the_file_sink_is_not_replaced(files: StreamingFiles, tmp_path: Path) -> None:
+    """The sink's log would go back to what it was in the snapshot, which may be ahead of the batch."""
+    files.run(2)
+    snapshot = take(files, "1")
+    (tmp_path / "link").symlink_to(files.location)
+    for sink in (files.location / "out", tmp_path / "link" / "out", files.location):
+        with pytest.raises(SnapshotError, match="is in that directory"):
+            restore_snapshot(snapshot, files.location, sink)
+    restore_snapshot(snapshot, files.sink / "checkpoint", files.sink)
+    assert start(files.sink / "checkpoint", files.sink) == 1
+
+
+def busy(monkeypatch: pytest.MonkeyPatch, location: Path) -> None:
+    """Let a directory be one that cannot be renamed, as a mount point."""
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        if path == location:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_location_that_cannot_be_moved_is_left_as_it_was(
+    files: StreamingFiles, monkeypatch: pytest.MonkeyPatch, is_seen: bool
+) -> None:
+    """A volume of a container is a mount point. Some are seen only when they are moved."""
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    before = rows(files.sink)
+    busy(monkeypatch, files.location)
+    monkeypatch.setattr(Path, "is_mount", lambda path: is_seen and path == files.location)
+    phases: list[str] = []
+    write_journal = restore._write
+
+    def noted(workspace: Path, journal: Any) -> None:
+        phases.append(journal.phase)
+        write_journal(workspace, journal)
+
+    monkeypatch.setattr(restore, "_write", noted)
+    with pytest.raises(SnapshotError, match="it is a mount point, which cannot be moved") as refused:
+        restore_snapshot(snapshot, files.location, files.sink)
+    assert "a directory below it" in refused.value.remedy
+    assert phases == ([] if is_seen else ["preparing", "exchanging", "preparing"])
+    assert (start(files.location, files.sink), rows(files.sink)) == (3, before)
+    assert finish_restore(files.location) is False
+    assert not list(files.location.parent.glob(".*"))
+    assert not list(files.sink.glob("_understudy*"))
+
+
+def test_a_restore_that_has_exchanged_the_location_is_finished_later(
+    files: StreamingFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    with monkeypatch.context() as patch:
+        busy(patch, files.sink / "_spark_metadata")
+        with pytest.raises(SnapshotError, match="resource busy"):
+            restore_snapshot(snapshot, files.location, files.sink)
+    assert finish_restore(files.location)
+    check_restored(files, 1, more=1)
+
+
+def test_a_location_that_is_a_link_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the target would keep the abandoned batches, and the lease would be another file from now on."""
+    (tmp_path / "big" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "checkpoint").symlink_to(tmp_path / "big" / "checkpoint")
+    files = StreamingFiles(tmp_path / "live")
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    lease = lease_file(str(files.location))
+    with monkeypatch.context() as patch:
+        busy(patch, files.sink / "_spark_metadata")
+        with pytest.raises(SnapshotError, match="resource busy"):
+            restore_snapshot(snapshot, files.location, files.sink)
+    assert (tmp_path / "big" / ".checkpoint.restore").is_dir()
+    assert finish_restore(files.location)
+    assert (files.location.is_symlink(), lease_file(str(files.location))) == (True, lease)
+    assert committed_batch(replace(files.query, location=str(tmp_path / "big" / "checkpoint"))) == 1
+    assert not list((tmp_path / "live").glob(".*"))
+    check_restored(files, 1, more=1)

@@ -63,7 +63,7 @@ def a_task() -> HeldTask:
         queries=(StreamingQuery("id", "run", "counts", 4),),
         seen_queries=(StreamingQuery("id", "run", "counts", 4),),
         logs={"taskexecutor": 12},
-        checkpoints=HeldCheckpoints((query,), {"counts": 2}, (snapshot,), {5: (snapshot,)}),
+        checkpoints=HeldCheckpoints((query,), {"counts": 2}, (snapshot,), {5: (snapshot,)}, ("other",)),
     )
 
 

@@ -1454,3 +1454,26 @@ async def test_a_rollback_that_is_requested_again_meanwhile_is_decided_once(job:
     await until(checkpoints, request())
     both = (checkpoints.roll_back(TriggerID("a" * 32), "1", False) for _ in range(2))
     assert await asyncio.gather(*both) == [True, False]
+
+
+async def test_the_savepoint_is_kept_beside_a_checkpoint_that_lacks_one_of_its_queries(
+    job: Job, tmp_path: Path
+) -> None:
+    """The query is still being restored when the first checkpoint is taken. Without its state it would begin anew."""
+    taken = [take_snapshot(replace(job.files.query, name=name), tmp_path / name) for name in ("counts", "slow")]
+    made = write_savepoint(tmp_path / "savepoints", SavepointJob(job.graph.job_id, "stream"), taken).path
+    other = Job(tmp_path / "other", job.files, SavepointRestoreSettings(made))
+    checkpoints = await other.lead()
+    begun = await checkpoints.restore(TASK.key)
+    assert begun is not None
+    await until(checkpoints, request())
+    for master in (checkpoints, await other.lead()):
+        restore = await master.restore(TASK.key)
+        assert restore is not None
+        assert (restore.savepoint, restore.checkpoint_id) == ("", 1)
+        assert restore.begun_from == begun.initial
+        assert await master.restore(JobVertexID.random()) == begun, "a task that took no part"
+    await checkpoints.roll_back(TriggerID("c" * 32), "chk-1", False)
+    restore = await checkpoints.restore(TASK.key)
+    assert restore is not None
+    assert (restore.rollback, restore.begun_from) == ("c" * 32, begun.initial)

@@ -219,7 +219,7 @@ class Cluster:
         why = self.failures.get(job_id)
         failures = () if why is None else (ErrorInfo(FailureKind.USER_CODE, "ZeroDivisionError", why),)
         stands_by = job_id in self.standing_by
-        queries = ("counts",) if why is None and not stands_by else ()
+        queries = (SimpleNamespace(name="counts"),) if why is None and not stands_by else ()
         task = SimpleNamespace(attempts=[SimpleNamespace(queries=queries)], waiting_for=STANDS_BY if stands_by else "")
         graph = self.graphs[JobID(job_id)]
         return SimpleNamespace(
@@ -796,3 +796,20 @@ def test_a_check_whose_spark_does_not_start_says_so(monkeypatch: pytest.MonkeyPa
         dry_run.one_core_session({}, None, tmp_path),
     ):
         pass
+
+
+def test_a_checkpoint_that_lacks_a_running_query_is_taken_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One query runs, and the other one has just started: the upgrade is judged by both."""
+    first, second = (SimpleNamespace(name=name, location=f"/{name}") for name in ("a", "b"))
+    upgrade = at(Step.STARTING, batches={"a": 2, "b": 2, "gone": 2})
+    made = upgrader(cluster)
+    found = [first]
+    monkeypatch.setattr(made, "_snapshots", lambda _: found)
+    assert made._locations(upgrade, {"a"}) == {"a": "/a"}
+    assert made._locations(upgrade, {"a", "b"}) is None
+    found.append(second)
+    assert made._locations(upgrade, {"a", "b"}) == {"a": "/a", "b": "/b"}
+    found.clear()
+    assert made._locations(upgrade, set()) is None

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.handover import pending_state, write_handover
 from runtime.checkpoint.lease import LocationInUseError
+from runtime.checkpoint.snapshot import take_snapshot
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import QueryRunsAlreadyError
-from runtime.spark.messages import Finished, FromTask, Note, QueryStarts, StandsBy
+from runtime.spark.messages import Finished, FromTask, Note, QueryRestores, QueryStarts, StandsBy
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.task.streaming import StreamingQueries
 from tests.cluster_harness import await_value
+from tests.streaming_files import StreamingFiles
 from tests.waiting import PATIENCE_S
 
 
@@ -133,6 +137,7 @@ class Seen:
     def __init__(self, directory: Path, begin_with: JobManagerTaskRestore | None = None, **conf: str) -> None:
         self.told: list[QueryLocation] = []
         self.stands_by = 0
+        self.restores: list[tuple[str, bool, int]] = []
         self.session = Session(**conf)
         self.writer = writer_class(self.session)
         spec = StreamingSpec(str(directory), "/driver")
@@ -147,6 +152,8 @@ class Seen:
     def _tell(self, message: FromTask) -> None:
         if isinstance(message, QueryStarts):
             self.told.append(message.query)
+        elif isinstance(message, QueryRestores):
+            self.restores.append((message.name, message.has_failed, len(self.told)))
         elif isinstance(message, Note):
             self.notes.append(message.text)
         elif isinstance(message, StandsBy):
@@ -298,3 +305,16 @@ def test_a_query_that_ends_by_itself_is_lost_unless_its_trigger_ends_it(
     report = {"id": "id", "run_id": "run", "name": "q", "json": '{"batchId": 3}'}
     assert seen.queries.finished() == Finished(lost_queries=lost, queries=[report])
     assert seen.queries.failed() == []
+
+
+def test_a_restore_is_reported_before_it_begins(tmp_path: Path) -> None:
+    """So that no savepoint is complete without the query."""
+    restored = StreamingFiles(tmp_path / "kept")
+    restored.run(1)
+    state = take_snapshot(replace(restored.query, name="a", sink=None), tmp_path / "savepoint" / "a")
+    seen = Seen(tmp_path, begin_with=JobManagerTaskRestore(0, (state,), "/savepoints/one"))
+    with pytest.raises(SavepointError, match="holds no state of query 'b'"):
+        seen.writer().queryName("b").format("noop").option("checkpointLocation", str(tmp_path / "b")).start()
+    seen.writer().queryName("a").format("noop").option("checkpointLocation", str(tmp_path / "a")).start()
+    assert seen.restores == [("b", False, 0), ("b", True, 0), ("a", False, 0)]
+    assert [query.name for query in seen.told] == ["a"]

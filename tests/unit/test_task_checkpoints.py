@@ -382,3 +382,41 @@ async def test_a_stop_that_failed_makes_no_savepoint_and_says_why(
     assert decline.reason == str(error)
     assert await checkpoints.end() is outcome
     assert not list(tmp_path.glob("chk-1/*/*"))
+
+
+async def test_a_savepoint_waits_for_a_query_that_is_being_restored(files: StreamingFiles, tmp_path: Path) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.query_started(files.query)
+    checkpoints.query_restores("b")
+    checkpoints.trigger(trigger(tmp_path, 1))
+    assert isinstance(await responder.next(), AcknowledgeCheckpoint), "a checkpoint may be without it"
+    checkpoints.trigger(replace(trigger(tmp_path, 2, SnapshotType.SAVEPOINT_SUSPEND), timeout_s=0.001))
+    assert "streaming query 'b' is still being restored" in (await responder.next()).reason
+    assert stopper.drains == []
+    checkpoints.trigger(trigger(tmp_path, 3, SnapshotType.SAVEPOINT))
+    await asyncio.sleep(0)
+    successor, responder, _ = made()
+    successor.take_over(checkpoints.held())
+    successor.trigger(trigger(tmp_path, 4, SnapshotType.SAVEPOINT))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert responder.told == []
+    successor.query_restores("b", is_over=True)
+    assert [query.name for query in (await responder.next()).queries] == ["counts"]
+    checkpoints.query_started(replace(files.query, name="b"))
+    await checkpoints.end()
+
+
+async def test_a_query_whose_file_sink_is_in_its_location_is_not_checkpointed(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.query_started(replace(files.query, sink=f"{files.query.location}/out"))
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    decline = await responder.next()
+    assert isinstance(decline, DeclineCheckpoint)
+    assert "the file sink of query 'counts' is in its checkpointLocation" in decline.reason
+    assert stopper.drains == []
+    checkpoints.query_started(replace(files.query, location=f"{files.query.sink}/_checkpoint"))
+    checkpoints.trigger(trigger(tmp_path, 2))
+    assert isinstance(await responder.next(), AcknowledgeCheckpoint)

@@ -22,6 +22,7 @@ FROM_TASK: list[FromTask] = [
     messages.Running(),
     messages.StandsBy(),
     messages.Progress({"v": {"state": "RUNNING", "stages": 3}}),
+    messages.QueryRestores("q", has_failed=True),
     messages.QueryStarts(QueryLocation("q", "/live", None), -1, "put back"),
     messages.Note("text"),
     messages.LeaseRequest(1 << 47, "/live", is_running=True),

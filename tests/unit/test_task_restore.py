@@ -311,3 +311,35 @@ def test_a_savepoint_that_is_put_back_once_more_gives_a_copy_an_id_of_its_own_ag
     told = TaskRestore(tmp_path / "task", restore).prepare(other)
     assert "once more" in told
     assert json.loads(Path(other.location, "metadata").read_text())["id"] != files.query_id
+
+
+def test_a_query_that_the_first_checkpoint_lacks_starts_from_the_savepoint(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    """It was still being restored when the checkpoint was taken."""
+    begun_from = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one")
+    restarted = JobManagerTaskRestore(1, (), begun_from=begun_from.initial)
+    elsewhere = replace(files.query, location=str(tmp_path / "new" / "checkpoint"), sink=None)
+    restore = TaskRestore(tmp_path / "task", restarted)
+    assert restore.unclaimed == ["counts"]
+    assert "begins from batch 2 of /savepoints/one" in restore.prepare(elsewhere)
+    assert inspect_location(elsewhere) == 2
+    resumed = StreamingFiles(tmp_path / "new", query_id=files.query_id, next_batch=3)
+    resumed.run(1)
+    mark = next((tmp_path / "task" / "restored").iterdir())
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), "rollback": "a" * 32}))
+    assert TaskRestore(tmp_path / "task", restarted).prepare(elsewhere) == "", "once, also after a rollback"
+    assert inspect_location(elsewhere) == 3
+
+
+def test_a_renamed_query_is_rejected_also_after_a_checkpoint(files: StreamingFiles, tmp_path: Path) -> None:
+    kept = snapshot(files)
+    lost, new = replace(kept, name="lost"), replace(files.query, name="new", location=str(tmp_path / "new"))
+    begun_from = JobManagerTaskRestore(0, (kept, lost), "/savepoints/one").initial
+    restarted = JobManagerTaskRestore(1, (kept,), begun_from=begun_from)
+    with pytest.raises(SavepointError, match="/savepoints/one holds no state of query 'new', but of 'lost'"):
+        TaskRestore(tmp_path / "task", restarted).prepare(new)
+    allowed = replace(restarted, begun_from=replace(begun_from, allow_non_restored_state=True))
+    assert TaskRestore(tmp_path / "task", allowed).prepare(new) == ""
+    complete = replace(restarted, begun_from=replace(begun_from, queries=(kept,)))
+    assert TaskRestore(tmp_path / "task", complete).prepare(new) == "", "a query of the checkpoint has its name"

@@ -35,7 +35,7 @@ from runtime.checkpoint.names import directory_name
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import QueryLostError, QueryRunsAlreadyError, UnsupportedByEndpointError
-from runtime.spark.messages import Finished, Note, QueryFailed, QueryStarts, StandsBy
+from runtime.spark.messages import Finished, Note, QueryFailed, QueryRestores, QueryStarts, StandsBy
 from runtime.spark.spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
 from runtime.spark.task.control import FailedQuery, TaskControl, describe
 
@@ -362,7 +362,7 @@ class StreamingQueries:
         self,
         spec: StreamingSpec,
         restore: JobManagerTaskRestore | None,
-        tell: Callable[[StandsBy | QueryStarts | Note | QueryFailed], object],
+        tell: Callable[[StandsBy | QueryRestores | QueryStarts | Note | QueryFailed], object],
         acquire_lease: Callable[[str], None],
         on_failed: Callable[[str, BaseException], None] | None = None,
     ) -> None:
@@ -505,13 +505,26 @@ class StreamingQueries:
         query = QueryLocation(name, location, self._absolute(sink) if is_file_sink and sink else None)
         self._await_former_job()
         self._acquire_lease(location)
-        note = self._restore.prepare(query)
-        batch = self._restore.began_at(query)
+        note, batch = self._restored(query)
         self._locations[name] = query, batch
         if note:
             print(note, file=sys.stderr, flush=True)  # noqa: T201
         self._tell(QueryStarts(query, batch, note))
         return name, location
+
+    def _restored(self, query: QueryLocation) -> tuple[str, int]:
+        """Restore a query's state; return the note of `TaskRestore.prepare`, and the query's last batch.
+
+        That may take minutes, while other queries of the task run. A savepoint waits for it.
+        """
+        if self._begin_with is not None:
+            self._tell(QueryRestores(query.name))
+        try:
+            return self._restore.prepare(query), self._restore.began_at(query)
+        except BaseException:
+            if self._begin_with is not None:
+                self._tell(QueryRestores(query.name, has_failed=True))
+            raise
 
     def _await_former_job(self) -> None:
         """Wait until the job whose state this one takes over has ended; raises SnapshotError."""
