@@ -24,7 +24,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from conf.configuration import Configuration
 from conf.options import ClientOptions, all_options
 from runtime.cluster.job_listing import LATEST, find_job, full_id
-from runtime.cluster.output import discard_output, is_fancy, print_error, print_line, say
+from runtime.cluster.output import discard_output, is_fancy, print_error, print_line, say_anyway
 from runtime.errors import ClusterError, ClusterNotRunning
 from runtime.ids import JobID
 from runtime.protocol.places import is_url
@@ -304,8 +304,6 @@ def readable_errors() -> Iterator[None]:
     """Print an expected error as one line with its remedy, and exit with the status of `status_of_error`."""
     try:
         yield
-    except BrokenPipeError:
-        raise  # the reader has closed the pipe: there is nobody to print an error for
     except Exception as error:
         from actors.errors import ActorError
         from blob.errors import BlobError
@@ -465,13 +463,25 @@ def await_or_cancel(
     except KeyboardInterrupt as interrupt:
         first = interrupt
     try:
-        say(f"cancelling {name}; Ctrl-C again leaves it to the cluster")
+        say_anyway(f"{_reason_of(first)}cancelling {name}; Ctrl-C again leaves it to the cluster")
         cancel()
         return wait(), first
     except KeyboardInterrupt as second:
-        say(f"interrupted: {name} is left to the cluster")
+        say_anyway(f"interrupted: {name} is left to the cluster")
         leave()
         sys.exit(status_of_interrupt(second))
+
+
+_REASONS: dict[int, str] = {
+    signal.SIGPIPE: "nothing reads the output any more: ",
+    signal.SIGTERM: "got SIGTERM: ",
+    signal.SIGHUP: "got SIGHUP: ",
+}
+
+
+def _reason_of(interrupt: KeyboardInterrupt) -> str:
+    """Return the beginning of a message about an interrupt; empty for Ctrl-C."""
+    return _REASONS.get(interrupt.number, "") if isinstance(interrupt, Interrupted) else ""
 
 
 def status_of_end(state: str, interrupt: KeyboardInterrupt | None, exit_status: int | None = None) -> int:

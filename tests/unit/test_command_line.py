@@ -30,6 +30,7 @@ from runtime.cluster.command_line import (
     ExitStatus,
     Interrupted,
     Interrupts,
+    await_or_cancel,
     complete_job,
     is_this_machine,
     status_of_end,
@@ -109,6 +110,30 @@ def test_no_cluster_is_an_error_and_json_prints_none(tmp_path: Path) -> None:
     done = run("status", "--json", "-D", f"cluster.runtime-dir={tmp_path / 'none'}")
     assert (done.returncode, done.stdout) == (ExitStatus.UNAVAILABLE, "")
     assert re.fullmatch(r"error: .*\nremedy: .*\n", done.stderr)
+
+
+_FULL = "error: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "job list --help", "completion bash", "doctor --json"])
+def test_an_output_that_cannot_be_written_is_an_error(words: str, tmp_path: Path) -> None:
+    def ended(redirection: str) -> tuple[int, str, str]:
+        command = f"{shlex.quote(sys.executable)} -m runtime.cluster {words} {redirection}"
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environ)
+        return done.returncode, done.stdout, done.stderr
+
+    assert ended(">/dev/full") == (ExitStatus.FAILED, "", _FULL)
+    assert ended("| head -c 0; exit ${PIPESTATUS[0]}") == (ExitStatus.NO_READER, "", "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_output_is_no_error(closed: str, tmp_path: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -m runtime.cluster completion bash {closed}"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environ)
+    assert (done.returncode, done.stderr) == (ExitStatus.DONE, "")
+    assert bool(done.stdout) == (closed == "2>&-")
 
 
 def test_the_table_of_exit_statuses_is_whole() -> None:
@@ -234,12 +259,73 @@ CANCELED = ArchivedExecutionGraph(
         (signal.SIGINT, ExitStatus.INTERRUPTED),
     ],
 )
-def test_a_signal_while_a_job_is_submitted_cancels_it(sent: signal.Signals, status: ExitStatus) -> None:
+def test_a_signal_while_a_job_is_submitted_cancels_it(
+    sent: signal.Signals, status: ExitStatus, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = signal.getsignal(sent)
     client: Any = Submitting(1, sent)
     assert run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f")) == status
     assert client.did == ["submitted", "cancelled j", "watched"]
     assert signal.getsignal(sent) is before
+    reason = "" if sent is signal.SIGINT else f"got {sent.name}: "
+    assert f"\n{reason}cancelling job j; Ctrl-C again leaves it to the cluster\n" in capsys.readouterr().err
+
+
+class Printing(Submitting):
+    """A client whose job prints a result and ends in *status*, or in CANCELED once it was cancelled."""
+
+    def __init__(self, status: JobStatus) -> None:
+        super().__init__(0)
+        self.status = status
+
+    def read_task_log(self, job_id: str, attempt_id: str, name: str, offset: int) -> Any:
+        data = {"stdout": b"a result", "stderr": b""}[name][offset:]
+        return SimpleNamespace(result=lambda: SimpleNamespace(data=data))
+
+    def task_executor(self, resource_id: str) -> Any:
+        return self
+
+    def watch(self, job_id: str) -> list[Any]:
+        started = AttemptInfo(ExecutionAttemptID("b" * 32), 0, ExecutionState.FINISHED, "tm-0", {"CREATED": 1}, None, 0)
+        task = TaskInfo(JobVertexID("c" * 32), "j", (), (started,), "")
+        if f"cancelled {job_id}" in self.did:
+            self.status = JobStatus.CANCELED
+        times = {"CREATED": 1, self.status.value: 2}
+        return [replace(CANCELED, tasks=(task,), status=self.status, timestamps=times)]
+
+
+def test_a_job_whose_output_cannot_be_written_finishes_and_the_command_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client: Any = Printing(JobStatus.FINISHED)
+    graph: Any = SimpleNamespace(job_id="j")
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert run_attached(client, graph, Path("f")) == ExitStatus.FAILED
+    assert client.did == ["submitted"]
+    assert "; the job continues, and `understudy job logs j` prints its output\n" in capsys.readouterr().err
+
+
+def test_a_job_whose_output_and_errors_nobody_reads_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    client: Any = Printing(JobStatus.FINISHED)
+    graph: Any = SimpleNamespace(job_id="j")
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as stream, os.fdopen(os.dup(write), "w", buffering=1) as errors:
+        monkeypatch.setattr("sys.stdout", stream)
+        monkeypatch.setattr("sys.stderr", errors)
+        assert run_attached(client, graph, Path("f")) == ExitStatus.NO_READER
+    assert client.did == ["submitted", "cancelled j"]
+
+
+def test_a_job_is_cancelled_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    def wait() -> None:
+        raise Interrupted(signal.SIGPIPE)
+
+    with pytest.raises(SystemExit):
+        await_or_cancel("job j", wait, lambda: None)
+    said = "nothing reads the output any more: cancelling job j; Ctrl-C again leaves it to the cluster\n"
+    assert said in capsys.readouterr().err
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
@@ -300,22 +386,7 @@ def test_ctrl_c_twice_while_a_job_is_submitted_says_that_it_may_be(capsys: pytes
 def test_with_json_the_output_of_a_job_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Standard output has one JSON value, and nothing else."""
 
-    class Printing(Submitting):
-        def read_task_log(self, job_id: str, attempt_id: str, name: str, offset: int) -> Any:
-            data = {"stdout": b"a result", "stderr": b""}[name][offset:]
-            return SimpleNamespace(result=lambda: SimpleNamespace(data=data))
-
-        def task_executor(self, resource_id: str) -> Any:
-            return self
-
-        def watch(self, job_id: str) -> list[Any]:
-            started = AttemptInfo(
-                ExecutionAttemptID("b" * 32), 0, ExecutionState.FINISHED, "tm-0", {"CREATED": 1}, None, 0
-            )
-            task = TaskInfo(JobVertexID("c" * 32), "j", (), (started,), "")
-            return [replace(CANCELED, tasks=(task,), status=JobStatus.FAILED, timestamps={"CREATED": 1, "FAILED": 2})]
-
-    client: Any = Printing(0)
+    client: Any = Printing(JobStatus.FAILED)
     graph: Any = SimpleNamespace(job_id="j")
     assert run_attached(client, graph, Path("f"), as_json=True) == ExitStatus.FAILED
     shown = capsys.readouterr()
