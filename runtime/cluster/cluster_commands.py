@@ -233,7 +233,6 @@ def status(configuration: Configuration, as_json: bool) -> None:
 
         print_document(Status.of(cluster, overview, workers, pools, jobs))
         return
-    running = sum(not job.status.is_terminal for job in jobs)
     ready = sum(sum(pool.idle.values()) for pool in pools.values())
     hits = sum(pool.hits for pool in pools.values())
     asked = hits + sum(sum(pool.misses.values()) for pool in pools.values())
@@ -245,7 +244,8 @@ def status(configuration: Configuration, as_json: bool) -> None:
             "address": client.address,
             "REST API": ", ".join(_web_addresses(cluster)),
             "slots": f"{overview.free_slots} of {overview.slots} free",
-            "jobs": f"{running} running, {len(jobs) - running} finished",
+            "jobs": f"{overview.jobs_running} running, {overview.jobs_finished} finished, "
+            f"{overview.jobs_failed} failed, {overview.jobs_cancelled} canceled",
             "ready tasks": f"{ready}; {hits} of {asked} tasks found one" if pools else "",
         }
     )

@@ -43,6 +43,7 @@ from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails, TaskInfo
 from runtime.protocol.diagnostics import TaskPoolReport
 from runtime.protocol.execution_state import ExecutionState, JobStatus
+from runtime.protocol.messages import ClusterOverview, ClusterStatus
 from runtime.queues import configuration as queues
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -514,6 +515,27 @@ def test_a_job_that_is_not_clear_is_asked_nothing(monkeypatch: pytest.MonkeyPatc
     refused = invoked(monkeypatch, Jobs(listed("ab1", "clicks"), listed("ab2", "clicks")), "job cancel", "ab")
     assert isinstance(refused, ClusterError)
     assert "ab100000 (clicks, RUNNING, " in str(refused)
+
+
+def test_status_counts_jobs_by_their_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cluster(Jobs):
+        address = "here"
+
+        def status(self) -> ClusterStatus:
+            return ClusterStatus("one", "1", "here", 0, ())
+
+        def overview(self) -> ClusterOverview:
+            return ClusterOverview(0, 0, 0, 0, 1, 4, 3, 12)
+
+        def task_managers(self) -> list[Any]:
+            return []
+
+        def task_pools(self) -> dict[str, Any]:
+            return {}
+
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: Cluster(listed("ab", "clicks")))
+    shown = CliRunner().invoke(cli, ["status"]).stdout
+    assert re.search(r"^jobs: +1 running, 4 finished, 12 failed, 3 canceled$", shown, re.MULTILINE), shown
 
 
 def names_listed(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[str]:
