@@ -158,6 +158,8 @@ def kind_of(path: Path, tell: Callable[[str], object] = lambda _: None) -> JobKi
             tree = ast.parse(source, str(path))
     except FileNotFoundError as error:
         raise JobFileError(f"there is no job file {path}", "give the path of a PySpark script or pipeline") from error
+    except IsADirectoryError as error:
+        raise JobFileError(f"{path} is a directory, not a job file", "give the path of a file in it") from error
     except OSError as error:
         raise JobFileError(f"the job file {path} cannot be read: {error.strerror}", "check its permissions") from error
     except (SyntaxError, ValueError) as error:

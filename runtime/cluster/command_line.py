@@ -171,6 +171,15 @@ JOB_FILE_SETTINGS = {"allow_interspersed_args": False}
 """Context settings of a command with `pass_job_file`: options after FILE are the job's, as with ``spark-submit``."""
 
 
+class _JobFile(click.Path):
+    """The path of a job file; an empty one would be that of the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty; a shell variable in it may not be set", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def pass_job_file(command: Command) -> Command:
     """Add the arguments FILE and ARGS; a ``--`` between them is dropped once."""
     return _with_job_file(command, is_required=True)
@@ -187,7 +196,7 @@ def _with_job_file(command: Command, *, is_required: bool) -> Command:
         return value[1:] if value[:1] == ("--",) else value
 
     arguments = click.argument("args", nargs=-1, type=click.UNPROCESSED, callback=without_dashes)
-    return click.argument("file", type=click.Path(path_type=Path), required=is_required)(arguments(command))
+    return click.argument("file", type=_JobFile(path_type=Path), required=is_required)(arguments(command))
 
 
 def kind_option(command: Command) -> Command:

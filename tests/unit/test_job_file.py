@@ -122,3 +122,9 @@ def test_a_pipeline_may_read_its_arguments_with_argparse(tmp_path: Path, capsys:
     assert "usage:" in capsys.readouterr().out
     with pytest.raises(ParameterUsageError, match="rejects its arguments"):
         read_job_file(file, ["--unknown"])
+
+
+def test_a_directory_is_no_job_file(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match="is a directory, not a job file") as error:
+        kind_of(tmp_path)
+    assert error.value.remedy == "give the path of a file in it"
