@@ -23,6 +23,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from actors.process.diagnostics import LogLevelError
 from runtime.cluster import job_commands
 from runtime.cluster.cli import SHELLS, cli
 from runtime.cluster.cluster_commands import first_job_note
@@ -539,6 +540,35 @@ def test_status_counts_jobs_by_their_states(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: Cluster(listed("ab", "clicks")))
     shown = CliRunner().invoke(cli, ["status"]).stdout
     assert re.search(r"^jobs: +1 running, 4 finished, 12 failed, 3 canceled$", shown, re.MULTILINE), shown
+
+
+@pytest.mark.parametrize(
+    ("target", "like", "remedy"),
+    [
+        ("dispatchr", "", "did you mean the process dispatcher?"),
+        ("runtime.chekpoint", "; runtime.checkpoint is", "did you mean the logger runtime.checkpoint?"),
+        ("x", "", "the processes are dispatcher, master; a logger is that of a package, such as runtime.checkpoint"),
+    ],
+)
+def test_the_target_of_a_log_level_that_is_wrong_is_named(
+    target: str, like: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Process:
+        def set_log_level(self, logger: str, level: str) -> Process:
+            return self
+
+        def result(self) -> str:
+            raise LogLevelError(f"no logger {target!r} is in process 7{like}")
+
+    class Cluster(Jobs):
+        def diagnostics(self) -> dict[str, Process]:
+            return {"master": Process(), "dispatcher": Process()}
+
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: Cluster())
+    refused = CliRunner().invoke(cli, ["log-level", target, "DEBUG"]).exception
+    assert isinstance(refused, ClusterError), refused
+    assert str(refused) == f"{target!r} is neither a process of the cluster nor a logger in one"
+    assert refused.remedy == remedy
 
 
 def names_listed(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[str]:
