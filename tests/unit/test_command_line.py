@@ -214,6 +214,16 @@ def test_what_is_interrupted_says_what_is_left(monkeypatch: pytest.MonkeyPatch) 
     assert (done.exit_code, done.stderr) == (ExitStatus.INTERRUPTED, "interrupted\n")
 
 
+def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(tmp_path: Path) -> None:
+    package = tmp_path / "click"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise KeyboardInterrupt")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, "-m", "understudy", "status"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (ExitStatus.INTERRUPTED, "", "interrupted\n")
+
+
 class Submitting:
     """A client during whose submission the user presses Ctrl-C (or sends another signal) so many times.
 
