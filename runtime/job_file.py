@@ -7,6 +7,7 @@ arguments. Every other file is a script, which does not run here, whatever its f
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib.util
 import sys
@@ -32,6 +33,7 @@ _API = ("understudy", "runtime.api", "understudy.runtime.api")
 """Modules from which a job file imports `Pipeline`."""
 
 _CLASS = Pipeline.__name__
+_HELP = frozenset({"--help", "-h", "--version"})
 _parsing = threading.Lock()
 """Serialises calls of `ast.parse`, which in Python 3.11 sometimes fails in two threads at once (SystemError)."""
 
@@ -64,8 +66,9 @@ def read_job_file(
         tell: see `kind_of`.
 
     Raises:
-        JobFileError: the file does not exist, is not valid Python, or cannot be imported.
+        JobFileError: the file does not exist, is not valid Python, cannot be imported, or ended itself.
         JobGraphError: the pipeline that it builds is not valid, or does not know the arguments.
+        SystemExit: the arguments ask for help, which the file has printed.
     """
     found = kind_of(path, tell if kind is None else lambda _: None)  # with any kind: finds a wrong path or syntax
     now_ms = time.time_ns() // 1_000_000
@@ -155,6 +158,8 @@ def kind_of(path: Path, tell: Callable[[str], object] = lambda _: None) -> JobKi
             tree = ast.parse(source, str(path))
     except FileNotFoundError as error:
         raise JobFileError(f"there is no job file {path}", "give the path of a PySpark script or pipeline") from error
+    except IsADirectoryError as error:
+        raise JobFileError(f"{path} is a directory, not a job file", "give the path of a file in it") from error
     except OSError as error:
         raise JobFileError(f"the job file {path} cannot be read: {error.strerror}", "check its permissions") from error
     except (SyntaxError, ValueError) as error:
@@ -244,6 +249,17 @@ def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
         pipeline = entry(list(argv))
     except (ParameterUsageError, JobFileError):
         raise  # errors of the command line, not of the file
+    except SystemExit as leaving:
+        if not leaving.code and not _HELP.isdisjoint(argv):
+            raise  # it has printed what the user has asked for
+        if leaving.code and _is_of_argparse(leaving):
+            raise ParameterUsageError(f"{path} rejects its arguments; nothing was submitted") from leaving
+        with_what = f"status {leaving.code or 0}" if isinstance(leaving.code, int | None) else f"{leaving.code}"
+        raise JobFileError(
+            f"the job file {path} ended itself with {with_what} before it returned a pipeline; nothing was submitted",
+            "return an understudy.Pipeline, or run the file with --kind script",
+            own_traceback(leaving, path),
+        ) from leaving
     except Exception as error:  # the user's code may raise anything; the error shows the user's own traceback
         raise JobFileError(
             f"the job file {path} cannot be imported, or its {ENTRY}() failed: {type(error).__name__}: {error}",
@@ -257,6 +273,12 @@ def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
             f"{ENTRY}() of {path} returned {type(pipeline).__name__}", "return an understudy.Pipeline from it"
         )
     return pipeline
+
+
+def _is_of_argparse(leaving: SystemExit) -> bool:
+    """Return whether `argparse` has raised it, after it printed the usage."""
+    names = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(leaving.__traceback__)]
+    return names[-1:] == [argparse.__name__]
 
 
 def own_traceback(error: BaseException, path: Path) -> str:

@@ -247,10 +247,12 @@ def job_autoscale(
         job, histories = client.job(job_id), client.query_histories(job_id)
         state = present_state(job.checkpoints, job.rescales)
         if not state:
-            raise ClusterError(
-                f"job {job_id} has no checkpoint, which would tell its number of partitions",
-                f"take one with `understudy job checkpoint {job_id}`",
-            )
+            remedy = f"take one with `understudy job checkpoint {job_id}`"
+            if job.status.is_globally_terminal:
+                remedy = f"give the id of a job that runs; this one is {job.status.value}"
+            elif not histories:
+                remedy = "give the id of a job with a streaming query that has run a batch; this one has none"
+            raise ClusterError(f"job {job_id} has no checkpoint, which would tell its number of partitions", remedy)
         restored = job.checkpoints.latest_restored
         changed_ms = changed_at(None if restored is None else restored.restore_timestamp, job.rescales)
         advice = advise(policy, histories, describe_state(Path(state)), round(time.time() * 1000), changed_ms)

@@ -21,7 +21,7 @@ from runtime.cluster.command_line import (
 from runtime.cluster.history_commands import history, history_server
 from runtime.cluster.job_commands import job
 from runtime.cluster.login_commands import login, logout, whoami
-from runtime.cluster.output import print_error, say
+from runtime.cluster.output import OutputError, discard_output, prepare_streams, print_error, say
 from runtime.cluster.queue_commands import queue
 from runtime.cluster.savepoint_commands import savepoint
 from runtime.cluster.user_commands import token, user
@@ -102,9 +102,29 @@ cli.add_command(_former_name, "master")  # its only name in the first releases: 
 
 
 def main() -> None:
-    """Run the command line; print an expected error as one line with its remedy, never a traceback."""
+    """Run the command line; print an expected error as one line with its remedy, never a traceback.
+
+    If nobody reads the output any more, end with the status that shells show for SIGPIPE, and print nothing.
+    """
+    prepare_streams()
+    try:
+        try:
+            _main()
+        finally:
+            sys.stdout.flush()  # what a job file has printed
+    except OutputError as error:
+        discard_output({1: sys.stdout, 2: sys.stderr}[error.file])
+        if error.has_no_reader:
+            sys.exit(ExitStatus.NO_READER)
+        print_error(error)
+        sys.exit(ExitStatus.FAILED)
+
+
+def _main() -> None:
     try:
         cli(prog_name=PROGRAM)
+    except OutputError:
+        raise
     except (ClusterError, ConfigurationError) as error:
         if details := getattr(error, "details", ""):
             say(details.rstrip())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -233,7 +235,6 @@ def status(configuration: Configuration, as_json: bool) -> None:
 
         print_document(Status.of(cluster, overview, workers, pools, jobs))
         return
-    running = sum(not job.status.is_terminal for job in jobs)
     ready = sum(sum(pool.idle.values()) for pool in pools.values())
     hits = sum(pool.hits for pool in pools.values())
     asked = hits + sum(sum(pool.misses.values()) for pool in pools.values())
@@ -245,7 +246,8 @@ def status(configuration: Configuration, as_json: bool) -> None:
             "address": client.address,
             "REST API": ", ".join(_web_addresses(cluster)),
             "slots": f"{overview.free_slots} of {overview.slots} free",
-            "jobs": f"{running} running, {len(jobs) - running} finished",
+            "jobs": f"{overview.jobs_running} running, {overview.jobs_finished} finished, "
+            f"{overview.jobs_failed} failed, {overview.jobs_cancelled} canceled",
             "ready tasks": f"{ready}; {hits} of {asked} tasks found one" if pools else "",
         }
     )
@@ -639,7 +641,7 @@ def _show_log_levels(client: ClusterClient, process: str | None, as_json: bool) 
 def _change_log_level(client: ClusterClient, target: str, level: str, process: str | None, as_json: bool) -> ExitStatus:
     """Set the level of the logger *target*, or of ``root`` in the process *target*."""
     from actors.errors import ActorError
-    from actors.process.diagnostics import ROOT
+    from actors.process.diagnostics import ROOT, LogLevelError
     from runtime.protocol.processes import chosen, log_level_changes
 
     known = client.diagnostics()
@@ -653,7 +655,13 @@ def _change_log_level(client: ClusterClient, target: str, level: str, process: s
             outcomes[name] = ask.result()
         except ActorError as error:
             outcomes[name] = error
-    changes = log_level_changes(outcomes, logger, level)
+    try:
+        changes = log_level_changes(outcomes, logger, level)
+    except LogLevelError as error:
+        if process is not None or logger == ROOT:
+            raise
+        text = f"{target!r} is neither a process of the cluster nor a logger in one"
+        raise ClusterError(text, _meant(target, sorted(known), str(error))) from error
     if as_json:
         print_document(changes)
     for change in changes:
@@ -662,3 +670,12 @@ def _change_log_level(client: ClusterClient, target: str, level: str, process: s
         elif not as_json:
             print_line(f"{change.process}: {change.logger} is {change.level}, it was {change.was}")
     return ExitStatus.FAILED if any(change.error for change in changes) else ExitStatus.DONE
+
+
+def _meant(target: str, processes: Sequence[str], refusal: str) -> str:
+    """Return the remedy for a wrong name: the process or logger that is like it, or else all processes."""
+    if like := difflib.get_close_matches(target, processes, 1):
+        return f"did you mean the process {like[0]}?"
+    if found := re.search(r"; (\S+) is$", refusal):
+        return f"did you mean the logger {found[1]}?"
+    return f"the processes are {', '.join(processes)}; a logger is that of a package, such as runtime.checkpoint"

@@ -24,7 +24,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from conf.configuration import Configuration
 from conf.options import ClientOptions, all_options
 from runtime.cluster.job_listing import LATEST, find_job, full_id
-from runtime.cluster.output import discard_output, is_fancy, print_error, print_line, say
+from runtime.cluster.output import discard_output, is_fancy, print_error, print_line, say_anyway
 from runtime.errors import ClusterError, ClusterNotRunning
 from runtime.ids import JobID
 from runtime.protocol.places import is_url
@@ -171,6 +171,15 @@ JOB_FILE_SETTINGS = {"allow_interspersed_args": False}
 """Context settings of a command with `pass_job_file`: options after FILE are the job's, as with ``spark-submit``."""
 
 
+class _JobFile(click.Path):
+    """The path of a job file; an empty one would be that of the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty; a shell variable in it may not be set", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def pass_job_file(command: Command) -> Command:
     """Add the arguments FILE and ARGS; a ``--`` between them is dropped once."""
     return _with_job_file(command, is_required=True)
@@ -187,7 +196,7 @@ def _with_job_file(command: Command, *, is_required: bool) -> Command:
         return value[1:] if value[:1] == ("--",) else value
 
     arguments = click.argument("args", nargs=-1, type=click.UNPROCESSED, callback=without_dashes)
-    return click.argument("file", type=click.Path(path_type=Path), required=is_required)(arguments(command))
+    return click.argument("file", type=_JobFile(path_type=Path), required=is_required)(arguments(command))
 
 
 def kind_option(command: Command) -> Command:
@@ -304,8 +313,6 @@ def readable_errors() -> Iterator[None]:
     """Print an expected error as one line with its remedy, and exit with the status of `status_of_error`."""
     try:
         yield
-    except BrokenPipeError:
-        raise  # the reader has closed the pipe: there is nobody to print an error for
     except Exception as error:
         from actors.errors import ActorError
         from blob.errors import BlobError
@@ -465,13 +472,25 @@ def await_or_cancel(
     except KeyboardInterrupt as interrupt:
         first = interrupt
     try:
-        say(f"cancelling {name}; Ctrl-C again leaves it to the cluster")
+        say_anyway(f"{_reason_of(first)}cancelling {name}; Ctrl-C again leaves it to the cluster")
         cancel()
         return wait(), first
     except KeyboardInterrupt as second:
-        say(f"interrupted: {name} is left to the cluster")
+        say_anyway(f"interrupted: {name} is left to the cluster")
         leave()
         sys.exit(status_of_interrupt(second))
+
+
+_REASONS: dict[int, str] = {
+    signal.SIGPIPE: "nothing reads the output any more: ",
+    signal.SIGTERM: "got SIGTERM: ",
+    signal.SIGHUP: "got SIGHUP: ",
+}
+
+
+def _reason_of(interrupt: KeyboardInterrupt) -> str:
+    """Return the beginning of a message about an interrupt; empty for Ctrl-C."""
+    return _REASONS.get(interrupt.number, "") if isinstance(interrupt, Interrupted) else ""
 
 
 def status_of_end(state: str, interrupt: KeyboardInterrupt | None, exit_status: int | None = None) -> int:

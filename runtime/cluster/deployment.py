@@ -248,7 +248,8 @@ def run_application(
                     return ExitStatus.DONE
                 known: dict[JobID, str] = {}
                 with Interrupts() as interrupts:
-                    screen = JobScreen(stdout=sys.stderr if as_json else sys.stdout)
+                    kept = f"main() continues, and {files.stdout.with_suffix('.*')} have its output"
+                    screen = JobScreen(stdout=sys.stderr if as_json else sys.stdout, kept=kept)
                     output = MainOutput(files, screen.write, interrupts.held)
 
                     def wait() -> ApplicationResult:
@@ -262,7 +263,8 @@ def run_application(
     finally:
         if is_over:
             await_end(configuration, say)
-    return status_of_end(result.status.value, interrupt, result.exit_status)
+    lost = ExitStatus.FAILED if screen.has_lost else ExitStatus.DONE
+    return status_of_end(result.status.value, interrupt, result.exit_status) or lost
 
 
 class MainOutput:

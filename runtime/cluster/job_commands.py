@@ -26,6 +26,7 @@ from conf.registry import SPARK_PREFIX, is_job_setting
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
     JOB_FILE_SETTINGS,
+    ExitStatus,
     Interrupts,
     await_or_cancel,
     configured,
@@ -46,7 +47,16 @@ from runtime.cluster.command_line import (
     waiting,
 )
 from runtime.cluster.job_listing import SORTS, JobFilter, moment_of
-from runtime.cluster.output import clean, clean_lines, format_moment, print_answer, print_document, print_line, say
+from runtime.cluster.output import (
+    clean,
+    clean_lines,
+    format_moment,
+    print_answer,
+    print_document,
+    print_line,
+    say,
+    say_anyway,
+)
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 from runtime.protocol.execution_state import JobStatus
@@ -494,14 +504,15 @@ def run_attached(
 
     with Interrupts() as interrupts:
         submitted = _submit(client, graph, file, libraries)
-        say(f"job {submitted} was submitted")
+        say_anyway(f"job {submitted} was submitted")
         _show_page(client, submitted)
         output = sys.stderr if as_json else sys.stdout
         with (
             job_progress(None, output, states=sys.stderr.isatty()) as progress,
             _heartbeats(client, submitted, heartbeat_s),
         ):
-            screen = JobScreen(progress, stdout=output)
+            kept = f"the job continues, and `understudy job logs {submitted}` prints its output"
+            screen = JobScreen(progress, stdout=output, kept=kept)
             follower = LogFollower(client, screen.write, interrupts.held)
 
             def wait() -> ArchivedExecutionGraph:
@@ -513,7 +524,7 @@ def run_attached(
             screen.update(ended)
         if as_json:
             print_document(Job.of(ended))
-        return end_of_job(ended, interrupt, follower)
+        return end_of_job(ended, interrupt, follower) or (ExitStatus.FAILED if screen.has_lost else ExitStatus.DONE)
 
 
 def _submit(
@@ -527,7 +538,7 @@ def _submit(
 def _show_page(client: ClusterClient, job_id: JobID) -> str:
     """Print the address of a job on the cluster's web page to standard error, if there is one, and return it."""
     if page := client.web_page(job_id):
-        say(f"web page: {page}")
+        say_anyway(f"web page: {page}")
     return page
 
 

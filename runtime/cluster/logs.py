@@ -7,6 +7,7 @@ from their TaskExecutors while they run, else from the kept logs. `JobScreen` pa
 from __future__ import annotations
 
 import codecs
+import contextlib
 import itertools
 import signal
 import sys
@@ -19,7 +20,7 @@ from actors.errors import ActorError
 from blob.errors import BlobError
 from runtime.client import ClusterClient
 from runtime.cluster.command_line import Interrupted, status_of_end, status_of_interrupt
-from runtime.cluster.output import clean, discard_output, print_bytes, print_document, say
+from runtime.cluster.output import OutputError, clean, discard_output, print_bytes, print_document, print_error, say
 from runtime.cluster.views import JobProgress, print_ended_job, view_of_job
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
 from runtime.job_logs import CHUNK, TASK_LOGS, KeptLog, LogPiece, rest_of
@@ -203,11 +204,20 @@ class JobScreen:
         progress: shows the job's state; hidden while output is printed, until the output has ended a line.
         as_json: print each piece as a JSON object on a line instead.
         stdout: replaces the command's standard output.
+        kept: where else the output is, as a clause. If a stream cannot be written, an error says so, and its further
+            output is dropped. Default: the error is raised.
     """
 
     def __init__(
-        self, progress: JobProgress | None = None, *, as_json: bool = False, stdout: TextIO | None = None
+        self,
+        progress: JobProgress | None = None,
+        *,
+        as_json: bool = False,
+        stdout: TextIO | None = None,
+        kept: str = "",
     ) -> None:
+        self._kept = kept
+        self._has_lost = False
         self._progress = progress
         self._as_json = as_json
         self._decoders: dict[tuple[str, int, str], codecs.IncrementalDecoder] = {}
@@ -216,17 +226,26 @@ class JobScreen:
         self._shown: tuple[str, int] | None = None
         self._is_one_task = True
 
+    @property
+    def has_lost(self) -> bool:
+        """True if output was dropped because a stream could not be written."""
+        return self._has_lost
+
     def update(self, job: ArchivedExecutionGraph) -> None:
         """Show the state of the job."""
         self._is_one_task = len(job.tasks) == 1
         if self._progress is not None and not self._unfinished:
-            self._progress.update(view_of_job(job))
+            try:
+                self._progress.update(view_of_job(job))
+            except (OSError, OutputError) as error:
+                self._lose(self._streams["stderr"], error)
 
     def write(self, piece: OutputPiece) -> None:
         """Show a piece of output.
 
         Raises:
             Interrupted: the reader of the output has closed the pipe.
+            OutputError, OSError: a stream cannot be written, and the output is not kept elsewhere.
         """
         if self._as_json:
             self._write_json(piece)
@@ -263,10 +282,21 @@ class JobScreen:
         stream: TextIO = self._streams[name]
         try:
             print_bytes(data, stream)
-        except OSError as error:
+        except (OSError, OutputError) as error:
+            self._lose(stream, error)
+
+    def _lose(self, stream: TextIO, error: OSError | OutputError) -> None:
+        """Drop further output of a stream that cannot be written; raises as `write`."""
+        cause = error.cause if isinstance(error, OutputError) else error
+        if isinstance(cause, BrokenPipeError):
             discard_output(stream)
-            if isinstance(error, BrokenPipeError):
-                raise Interrupted(signal.SIGPIPE) from None
+            raise Interrupted(signal.SIGPIPE) from None
+        if not self._kept:
+            raise error
+        discard_output(stream)
+        self._has_lost = True
+        with contextlib.suppress(OSError, OutputError):
+            print_error(f"{error}; {self._kept}")
 
     def _write_json(self, piece: OutputPiece) -> None:
         source = piece.task, piece.attempt, piece.name

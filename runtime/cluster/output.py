@@ -6,6 +6,8 @@ This module imports little, and ``rich`` only if a terminal shows a table, so th
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
 import os
 import sys
@@ -15,9 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path, PurePath
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from conf import SecretStr
+from runtime.errors import ClusterError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 SCHEMA = "understudy/v1"
 """Version of the JSON that commands print."""
@@ -38,6 +44,65 @@ _NUMBERS = frozenset(
 )
 
 
+_STREAMS = {1: "standard output", 2: "standard error"}
+
+
+class OutputError(ClusterError):
+    """Standard output or standard error cannot be written.
+
+    Args:
+        file: number of its file: 1 or 2.
+        cause: the system's error.
+    """
+
+    def __init__(self, file: int, cause: OSError) -> None:
+        super().__init__(f"{_STREAMS[file]} cannot be written: {cause.strerror or cause}", "")
+        self.file = file
+        self.cause = cause
+
+    @property
+    def has_no_reader(self) -> bool:
+        """True if the stream is a pipe whose reader has closed it."""
+        return self.cause.errno == errno.EPIPE
+
+
+class _StandardFile(io.FileIO):
+    """Raises `OutputError`, so that no other code takes the error for that of another file."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OutputError(self.fileno(), error) from error
+
+
+def prepare_streams() -> None:
+    """Make standard output and standard error raise `OutputError`; a closed one discards what is written.
+
+    This is for the start of a process. It changes no stream that has been replaced.
+    """
+    with contextlib.suppress(OSError):
+        while (opened := os.open(os.devnull, os.O_RDWR)) <= max(_STREAMS):  # the lowest numbers that are closed
+            os.set_inheritable(opened, True)
+        os.close(opened)
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _prepared(sys.stdout, 1)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _prepared(sys.stderr, 2)
+
+
+def _prepared(stream: TextIO | None, file: int) -> TextIO:
+    if not isinstance(stream, io.TextIOWrapper):  # Python has none for a file that was closed
+        return io.TextIOWrapper(io.BufferedWriter(_StandardFile(file, "wb", closefd=False)))
+    return io.TextIOWrapper(
+        io.BufferedWriter(_StandardFile(file, "wb", closefd=False)),
+        stream.encoding,
+        stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
 def is_fancy(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
     """Return whether a stream is a terminal that may show colours (see https://no-color.org)."""
     variables = os.environ if environ is None else environ
@@ -52,7 +117,7 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
 
 
 def print_bytes(data: bytes, stream: TextIO) -> None:
-    """Print bytes unchanged. Raises OSError: the stream is closed."""
+    """Print bytes unchanged. Raises OutputError or OSError: the stream cannot be written."""
     binary = getattr(stream, "buffer", None)
     if binary is None:  # a stream in memory
         stream.write(data.decode(errors="replace"))
@@ -63,7 +128,7 @@ def print_bytes(data: bytes, stream: TextIO) -> None:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Send further output of a stream without a reader to nowhere, instead of raising errors."""
+    """Send further output of a stream that cannot be written to nowhere, instead of raising errors."""
     with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -71,6 +136,14 @@ def discard_output(stream: TextIO) -> None:
 def say(step: str) -> None:
     """Print a line to standard error: a step, a warning, or anything else besides a command's result."""
     print_line(step, sys.stderr)
+
+
+def say_anyway(step: str) -> None:
+    """Print a line as `say`, or discard it and what follows it if standard error cannot be written."""
+    try:
+        say(step)
+    except (OSError, OutputError):
+        discard_output(sys.stderr)
 
 
 def print_document(value: object, *, indent: int | None = 2) -> None:

@@ -88,7 +88,7 @@ class ClusterDescriptor:
         """Return the content of the file.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError, NotADirectoryError: there is no such file.
             RuntimeDirectoryError: it cannot be read, or another version wrote it.
         """
         try:
@@ -97,7 +97,7 @@ class ClusterDescriptor:
                 raise ValueError("it was written by another version")
             descriptor: ClusterDescriptor = from_plain(values, cls)
             return descriptor
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
             raise RuntimeDirectoryError(

@@ -203,7 +203,7 @@ class ClusterDirectory:
     def _conflicts_with(self, kind: int) -> bool:
         try:
             descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         try:
             return _lock(descriptor, fcntl.F_OFD_GETLK, kind, _MEMBERS) != fcntl.F_UNLCK
@@ -231,7 +231,7 @@ class ClusterDirectory:
         """
         try:
             return ClusterDescriptor.read(self.cluster_json)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise ClusterNotRunning(
                 f"no cluster runs in {self.root}",
                 "start one with `understudy start`, or name another with -D cluster.id=NAME",

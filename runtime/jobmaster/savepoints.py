@@ -350,6 +350,14 @@ class TaskRestores:
         """
         number = _NUMBER.fullmatch(target)
         path = self._directory / f"{PREFIX}{number[1]}" if number else Path(target)
+        if number and not is_checkpoint(path):
+            kept = sorted(
+                int(each.name.removeprefix(PREFIX))
+                for each in self._directory.glob(f"{PREFIX}*")
+                if is_checkpoint(each)
+            )
+            has = f"it has {', '.join(f'{PREFIX}{each}' for each in kept)}" if kept else "it has none"
+            raise SavepointError(f"job {self._job_id} has no checkpoint {path.name}: {has}")
         if not is_url(target):
             return Rollback(trigger_id, str(self._checked(path, trigger_id)), str(path), new_query_id)
         # It stays until the rollback is written: a request that is repeated because the copy took long finds it.

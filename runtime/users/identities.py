@@ -363,7 +363,9 @@ class Identities:
         if found is not None or _TOKEN + token.token_id in self._entries:
             raise IdentityError(f"there is another token {token.token_id}")
         if token.user not in self._users:
-            raise IdentityError(f"there is no user {token.user}; `understudy user add {token.user}` adds one")
+            raise IdentityError(
+                f"there is no user {token.user}; `understudy user add {token.user} --role user` adds one"
+            )
         if sum(each.user == token.user for each in self._tokens.values()) >= MOST_TOKENS:
             raise IdentityError(f"user {token.user} has {MOST_TOKENS} tokens; revoke some of them")
         return self._set(_TOKEN + token.token_id, token.to_json())

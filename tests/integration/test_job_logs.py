@@ -199,7 +199,7 @@ def test_log_levels_are_changed_while_the_cluster_runs(cluster: Cluster) -> None
     assert client.ask("GET", f"{own}?offset={len(whole) - 1}").body.startswith(b"\n")
     unknown = cluster.run("log-level", "no.such.logger", "DEBUG", check=False)
     assert unknown.returncode == 1
-    assert "error: no logger 'no.such.logger'" in unknown.stderr
+    assert "error: 'no.such.logger' is neither a process of the cluster nor a logger in one" in unknown.stderr
 
     def processes() -> dict[str, dict[str, Any]] | None:
         """All processes, once these two have answered in time."""

@@ -918,6 +918,25 @@ MUTANTS = (
         ("unit/test_command_line.py::test_a_signal_is_kept_while_something_is_written",),
     ),
     Mutant(
+        "output-lost-without-an-error",
+        "A command that could not write a job's output fails.",
+        "runtime/cluster/logs.py",
+        "        self._has_lost = True\n",
+        "",
+        (
+            "unit/test_command_line.py::test_a_job_whose_output_cannot_be_written_finishes_and_the_command_fails",
+            "unit/test_job_logs.py::test_output_that_cannot_be_written_is_an_error_and_the_job_continues",
+        ),
+    ),
+    Mutant(
+        "unread-message-keeps-a-job",
+        "A job is cancelled even if the message about it cannot be written.",
+        "runtime/cluster/output.py",
+        "    try:\n        say(step)\n    except (OSError, OutputError):\n        discard_output(sys.stderr)\n",
+        "    say(step)\n",
+        ("unit/test_command_line.py::test_a_job_whose_output_and_errors_nobody_reads_is_cancelled",),
+    ),
+    Mutant(
         "progress-drawn-into-output",
         "Progress waits until the output has come to the end of its line.",
         "runtime/cluster/logs.py",

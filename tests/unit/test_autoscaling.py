@@ -32,6 +32,7 @@ from runtime.dispatcher.autoscaling import (
     obstacle,
     present_state,
 )
+from runtime.errors import ClusterError
 from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoint_statistics import (
     CheckpointStats,
@@ -40,6 +41,7 @@ from runtime.protocol.checkpoint_statistics import (
     RestoredCheckpointStats,
 )
 from runtime.protocol.checkpoints import OperationState, SnapshotType
+from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.rescales import Rescale, RescaleCause
 from runtime.protocol.streaming_query import QueryHistory
 from tests.day_and_night import POLICY, Replay, replay
@@ -197,6 +199,8 @@ class Client:
     def __init__(self, figures: CheckpointStatsSnapshot) -> None:
         self.figures = figures
         self.rescales: tuple[Rescale, ...] = ()
+        self.status = JobStatus.RUNNING
+        self.queries = ["counts"]
 
     def __enter__(self) -> Client:
         return self
@@ -205,10 +209,11 @@ class Client:
         pass
 
     def job(self, job_id: JobID) -> object:
-        return SimpleNamespace(checkpoints=self.figures, rescales=self.rescales)
+        return SimpleNamespace(checkpoints=self.figures, rescales=self.rescales, status=self.status)
 
     def query_histories(self, job_id: JobID) -> list[QueryHistory]:
-        return [replace(history_of("counts", 0.9), at_ms=tuple(round(time.time() * 1000) for _ in range(200)))]
+        at_ms = tuple(round(time.time() * 1000) for _ in range(200))
+        return [replace(history_of(name, 0.9), at_ms=at_ms) for name in self.queries]
 
 
 def test_the_command_shows_the_decision_and_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -226,7 +231,17 @@ def test_the_command_shows_the_decision_and_changes_nothing(monkeypatch: pytest.
 
     assert "Missing option '--dry-run'" in ran().stderr
     assert "busy times must grow" in ran("--dry-run", "--target", "0.9").stderr
-    assert f"job {'a' * 32} has no checkpoint" in str(ran("--dry-run").exception)
+    for status, queries, remedy in (
+        (JobStatus.RUNNING, ["counts"], f"take one with `understudy job checkpoint {'a' * 32}`"),
+        (JobStatus.RUNNING, [], "give the id of a job with a streaming query that has run a batch; this one has none"),
+        (JobStatus.FAILED, ["counts"], "give the id of a job that runs; this one is FAILED"),
+    ):
+        client.status, client.queries = status, queries
+        refused = ran("--dry-run").exception
+        assert f"job {'a' * 32} has no checkpoint" in str(refused)
+        assert isinstance(refused, ClusterError)
+        assert refused.remedy == remedy
+    client.status, client.queries = JobStatus.RUNNING, ["counts"]
     client.figures = CheckpointStatsSnapshot(latest_completed=taken)
     words = ["job", "autoscale", "--dry-run", "--json", "a" * 32]
     (advice,) = parsed(words, ran("--dry-run", "--json").stdout)

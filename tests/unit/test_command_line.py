@@ -23,6 +23,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from actors.process.diagnostics import LogLevelError
 from runtime.cluster import job_commands
 from runtime.cluster.cli import SHELLS, cli
 from runtime.cluster.cluster_commands import first_job_note
@@ -30,6 +31,7 @@ from runtime.cluster.command_line import (
     ExitStatus,
     Interrupted,
     Interrupts,
+    await_or_cancel,
     complete_job,
     is_this_machine,
     status_of_end,
@@ -42,6 +44,7 @@ from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails, TaskInfo
 from runtime.protocol.diagnostics import TaskPoolReport
 from runtime.protocol.execution_state import ExecutionState, JobStatus
+from runtime.protocol.messages import ClusterOverview, ClusterStatus
 from runtime.queues import configuration as queues
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +89,9 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         (("--help",), ExitStatus.DONE, "Exit status: 0"),
         (("--version",), ExitStatus.DONE, "understudy"),
         (("nonsense",), ExitStatus.WRONG_USAGE, "No such command"),
+        (("job", "run", ""), ExitStatus.WRONG_USAGE, "the path is empty"),
+        (("start", "-D", f"cluster.runtime-dir={__file__}"), ExitStatus.FAILED, "remedy: choose another with -D"),
+        (("status", "-D", f"cluster.runtime-dir={__file__}"), ExitStatus.UNAVAILABLE, "no cluster runs in"),
         (("start", "--nonsense"), ExitStatus.WRONG_USAGE, "No such option"),
         (("job", "info"), ExitStatus.WRONG_USAGE, "Missing argument"),
         (("job", "info", "not-an-id"), ExitStatus.UNAVAILABLE, "remedy:"),
@@ -109,6 +115,30 @@ def test_no_cluster_is_an_error_and_json_prints_none(tmp_path: Path) -> None:
     done = run("status", "--json", "-D", f"cluster.runtime-dir={tmp_path / 'none'}")
     assert (done.returncode, done.stdout) == (ExitStatus.UNAVAILABLE, "")
     assert re.fullmatch(r"error: .*\nremedy: .*\n", done.stderr)
+
+
+_FULL = "error: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "job list --help", "completion bash", "doctor --json"])
+def test_an_output_that_cannot_be_written_is_an_error(words: str, tmp_path: Path) -> None:
+    def ended(redirection: str) -> tuple[int, str, str]:
+        command = f"{shlex.quote(sys.executable)} -m runtime.cluster {words} {redirection}"
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environ)
+        return done.returncode, done.stdout, done.stderr
+
+    assert ended(">/dev/full") == (ExitStatus.FAILED, "", _FULL)
+    assert ended("| head -c 0; exit ${PIPESTATUS[0]}") == (ExitStatus.NO_READER, "", "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_output_is_no_error(closed: str, tmp_path: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -m runtime.cluster completion bash {closed}"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environ)
+    assert (done.returncode, done.stderr) == (ExitStatus.DONE, "")
+    assert bool(done.stdout) == (closed == "2>&-")
 
 
 def test_the_table_of_exit_statuses_is_whole() -> None:
@@ -184,6 +214,16 @@ def test_what_is_interrupted_says_what_is_left(monkeypatch: pytest.MonkeyPatch) 
     assert (done.exit_code, done.stderr) == (ExitStatus.INTERRUPTED, "interrupted\n")
 
 
+def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(tmp_path: Path) -> None:
+    package = tmp_path / "click"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise KeyboardInterrupt")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, "-m", "understudy", "status"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (ExitStatus.INTERRUPTED, "", "interrupted\n")
+
+
 class Submitting:
     """A client during whose submission the user presses Ctrl-C (or sends another signal) so many times.
 
@@ -234,12 +274,73 @@ CANCELED = ArchivedExecutionGraph(
         (signal.SIGINT, ExitStatus.INTERRUPTED),
     ],
 )
-def test_a_signal_while_a_job_is_submitted_cancels_it(sent: signal.Signals, status: ExitStatus) -> None:
+def test_a_signal_while_a_job_is_submitted_cancels_it(
+    sent: signal.Signals, status: ExitStatus, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = signal.getsignal(sent)
     client: Any = Submitting(1, sent)
     assert run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f")) == status
     assert client.did == ["submitted", "cancelled j", "watched"]
     assert signal.getsignal(sent) is before
+    reason = "" if sent is signal.SIGINT else f"got {sent.name}: "
+    assert f"\n{reason}cancelling job j; Ctrl-C again leaves it to the cluster\n" in capsys.readouterr().err
+
+
+class Printing(Submitting):
+    """A client whose job prints a result and ends in *status*, or in CANCELED once it was cancelled."""
+
+    def __init__(self, status: JobStatus) -> None:
+        super().__init__(0)
+        self.status = status
+
+    def read_task_log(self, job_id: str, attempt_id: str, name: str, offset: int) -> Any:
+        data = {"stdout": b"a result", "stderr": b""}[name][offset:]
+        return SimpleNamespace(result=lambda: SimpleNamespace(data=data))
+
+    def task_executor(self, resource_id: str) -> Any:
+        return self
+
+    def watch(self, job_id: str) -> list[Any]:
+        started = AttemptInfo(ExecutionAttemptID("b" * 32), 0, ExecutionState.FINISHED, "tm-0", {"CREATED": 1}, None, 0)
+        task = TaskInfo(JobVertexID("c" * 32), "j", (), (started,), "")
+        if f"cancelled {job_id}" in self.did:
+            self.status = JobStatus.CANCELED
+        times = {"CREATED": 1, self.status.value: 2}
+        return [replace(CANCELED, tasks=(task,), status=self.status, timestamps=times)]
+
+
+def test_a_job_whose_output_cannot_be_written_finishes_and_the_command_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client: Any = Printing(JobStatus.FINISHED)
+    graph: Any = SimpleNamespace(job_id="j")
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert run_attached(client, graph, Path("f")) == ExitStatus.FAILED
+    assert client.did == ["submitted"]
+    assert "; the job continues, and `understudy job logs j` prints its output\n" in capsys.readouterr().err
+
+
+def test_a_job_whose_output_and_errors_nobody_reads_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    client: Any = Printing(JobStatus.FINISHED)
+    graph: Any = SimpleNamespace(job_id="j")
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as stream, os.fdopen(os.dup(write), "w", buffering=1) as errors:
+        monkeypatch.setattr("sys.stdout", stream)
+        monkeypatch.setattr("sys.stderr", errors)
+        assert run_attached(client, graph, Path("f")) == ExitStatus.NO_READER
+    assert client.did == ["submitted", "cancelled j"]
+
+
+def test_a_job_is_cancelled_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    def wait() -> None:
+        raise Interrupted(signal.SIGPIPE)
+
+    with pytest.raises(SystemExit):
+        await_or_cancel("job j", wait, lambda: None)
+    said = "nothing reads the output any more: cancelling job j; Ctrl-C again leaves it to the cluster\n"
+    assert said in capsys.readouterr().err
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
@@ -300,22 +401,7 @@ def test_ctrl_c_twice_while_a_job_is_submitted_says_that_it_may_be(capsys: pytes
 def test_with_json_the_output_of_a_job_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Standard output has one JSON value, and nothing else."""
 
-    class Printing(Submitting):
-        def read_task_log(self, job_id: str, attempt_id: str, name: str, offset: int) -> Any:
-            data = {"stdout": b"a result", "stderr": b""}[name][offset:]
-            return SimpleNamespace(result=lambda: SimpleNamespace(data=data))
-
-        def task_executor(self, resource_id: str) -> Any:
-            return self
-
-        def watch(self, job_id: str) -> list[Any]:
-            started = AttemptInfo(
-                ExecutionAttemptID("b" * 32), 0, ExecutionState.FINISHED, "tm-0", {"CREATED": 1}, None, 0
-            )
-            task = TaskInfo(JobVertexID("c" * 32), "j", (), (started,), "")
-            return [replace(CANCELED, tasks=(task,), status=JobStatus.FAILED, timestamps={"CREATED": 1, "FAILED": 2})]
-
-    client: Any = Printing(0)
+    client: Any = Printing(JobStatus.FAILED)
     graph: Any = SimpleNamespace(job_id="j")
     assert run_attached(client, graph, Path("f"), as_json=True) == ExitStatus.FAILED
     shown = capsys.readouterr()
@@ -443,6 +529,56 @@ def test_a_job_that_is_not_clear_is_asked_nothing(monkeypatch: pytest.MonkeyPatc
     refused = invoked(monkeypatch, Jobs(listed("ab1", "clicks"), listed("ab2", "clicks")), "job cancel", "ab")
     assert isinstance(refused, ClusterError)
     assert "ab100000 (clicks, RUNNING, " in str(refused)
+
+
+def test_status_counts_jobs_by_their_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cluster(Jobs):
+        address = "here"
+
+        def status(self) -> ClusterStatus:
+            return ClusterStatus("one", "1", "here", 0, ())
+
+        def overview(self) -> ClusterOverview:
+            return ClusterOverview(0, 0, 0, 0, 1, 4, 3, 12)
+
+        def task_managers(self) -> list[Any]:
+            return []
+
+        def task_pools(self) -> dict[str, Any]:
+            return {}
+
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: Cluster(listed("ab", "clicks")))
+    shown = CliRunner().invoke(cli, ["status"]).stdout
+    assert re.search(r"^jobs: +1 running, 4 finished, 12 failed, 3 canceled$", shown, re.MULTILINE), shown
+
+
+@pytest.mark.parametrize(
+    ("target", "like", "remedy"),
+    [
+        ("dispatchr", "", "did you mean the process dispatcher?"),
+        ("runtime.chekpoint", "; runtime.checkpoint is", "did you mean the logger runtime.checkpoint?"),
+        ("x", "", "the processes are dispatcher, master; a logger is that of a package, such as runtime.checkpoint"),
+    ],
+)
+def test_the_target_of_a_log_level_that_is_wrong_is_named(
+    target: str, like: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Process:
+        def set_log_level(self, logger: str, level: str) -> Process:
+            return self
+
+        def result(self) -> str:
+            raise LogLevelError(f"no logger {target!r} is in process 7{like}")
+
+    class Cluster(Jobs):
+        def diagnostics(self) -> dict[str, Process]:
+            return {"master": Process(), "dispatcher": Process()}
+
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: Cluster())
+    refused = CliRunner().invoke(cli, ["log-level", target, "DEBUG"]).exception
+    assert isinstance(refused, ClusterError), refused
+    assert str(refused) == f"{target!r} is neither a process of the cluster nor a logger in one"
+    assert refused.remedy == remedy
 
 
 def names_listed(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[str]:

@@ -170,7 +170,7 @@ def test_a_listing_shows_no_digest() -> None:
 
 def test_a_token_needs_a_user() -> None:
     _, token = make_token("bob", "laptop", 0, None, RANDOM)
-    with pytest.raises(IdentityError, match="no user bob"):
+    with pytest.raises(IdentityError, match="no user bob; `understudy user add bob --role user` adds one"):
         Identities({}).add_token(token)
 
 

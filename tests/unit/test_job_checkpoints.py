@@ -1253,7 +1253,8 @@ async def test_a_job_goes_back_to_what_is_its_own_and_whole(job: Job, tmp_path: 
     checkpoints = await job.lead()
     await until(checkpoints, request())
     made = await until(checkpoints, request(SnapshotType.SAVEPOINT, tmp_path / "kept"))
-    for target, why in (("chk-7", "is no savepoint"), (str(tmp_path), "is no savepoint")):
+    gone = f"^job {job.graph.job_id} has no checkpoint chk-7: it has chk-1$"
+    for target, why in (("chk-7", gone), ("7", gone), (str(tmp_path), "is no savepoint")):
         with pytest.raises(SavepointError, match=why):
             await checkpoints.roll_back(TriggerID.random(), target, False)
     next(path for path in job.files.sink.glob("part-*")).unlink()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runtime.job_file import JobFileError, kind_of, read_job_file
+from runtime.jobgraph.errors import ParameterUsageError
 from runtime.jobgraph.job_graph import JobKind
 
 OURS = b"from understudy import Pipeline\n"
@@ -90,3 +91,40 @@ def test_what_is_no_python_is_said_with_its_place(source: bytes, tmp_path: Path)
     file.write_bytes(source)
     with pytest.raises(JobFileError, match=r"job\.py is not valid Python"):
         kind_of(file)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("sys.exit()", "ended itself with status 0 before"),
+        ("sys.exit(3)", "ended itself with status 3 before"),
+        ("sys.exit('no input')", "ended itself with no input before"),
+    ],
+)
+def test_a_pipeline_that_ends_itself_is_an_error(body: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_bytes(OURS + f"import sys\ndef pipeline(argv) -> Pipeline:\n    {body}\n".encode())
+    with pytest.raises(JobFileError, match=told) as error:
+        read_job_file(file, [])
+    assert str(file) in str(error.value)
+    assert str(error.value).endswith("; nothing was submitted")
+    assert "line 4, in pipeline" in error.value.details
+
+
+def test_a_pipeline_may_read_its_arguments_with_argparse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.py"
+    file.write_bytes(
+        OURS + b"import argparse\ndef pipeline(argv) -> Pipeline:\n    argparse.ArgumentParser().parse_args(argv)\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        read_job_file(file, ["--help"])
+    assert ended.value.code == 0
+    assert "usage:" in capsys.readouterr().out
+    with pytest.raises(ParameterUsageError, match="rejects its arguments"):
+        read_job_file(file, ["--unknown"])
+
+
+def test_a_directory_is_no_job_file(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match="is a directory, not a job file") as error:
+        kind_of(tmp_path)
+    assert error.value.remedy == "give the path of a file in it"

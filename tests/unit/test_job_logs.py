@@ -446,3 +446,34 @@ def test_output_that_nobody_reads_is_an_interrupt(tmp_path: Path) -> None:
             screen.write(OutputPiece("task", 0, "stdout", b"into the void"))
         assert interrupt.value.number == signal.SIGPIPE
         screen.write(OutputPiece("task", 0, "stdout", b"from now on it is no error"))
+
+
+def test_output_that_cannot_be_written_is_an_error_and_the_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = JobScreen(kept="`understudy job logs j` prints it")
+    with Path("/dev/full").open("w") as stream:
+        screen._streams["stdout"] = stream
+        screen.write(OutputPiece("task", 0, "stdout", b"too much"))
+        screen.write(OutputPiece("task", 0, "stdout", b"dropped, without a further error"))
+    assert screen.has_lost
+    said = capsys.readouterr().err
+    assert said.count("error:") == 1
+    assert "No space left on device; `understudy job logs j` prints it" in said
+
+
+def test_a_command_that_only_shows_output_ends_if_it_cannot_be_written() -> None:
+    screen = JobScreen()
+    with Path("/dev/full").open("w") as stream:
+        screen._streams["stdout"] = stream
+        with pytest.raises(OSError, match="No space left"):
+            screen.write(OutputPiece("task", 0, "stdout", b"too much"))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def test_progress_that_nobody_reads_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def update(self: Shown, job: JobView) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Shown, "update", update)
+    shown = Shown(monkeypatch)
+    with pytest.raises(Interrupted):
+        shown.screen.update(_job(JobStatus.RUNNING, _attempt(0, ExecutionState.RUNNING)))

@@ -336,6 +336,7 @@ def test_what_to_do_after_a_kill_at_each_step(
     with pytest.raises(ClusterError, match=expected) as caught:
         decide(known, job_id, order, is_same=is_same)
     assert "upgrade" in caught.value.remedy
+    assert ("FILE" in caught.value.remedy) == (known is None and order is Order.FINISH)
 
 
 def test_a_version_that_does_not_fit_is_refused_and_one_that_loses_state_needs_a_yes() -> None:
