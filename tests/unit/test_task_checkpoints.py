@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -417,6 +418,9 @@ async def test_a_query_whose_file_sink_is_in_its_location_is_not_checkpointed(
     assert isinstance(decline, DeclineCheckpoint)
     assert "the file sink of query 'counts' is in its checkpointLocation" in decline.reason
     assert stopper.drains == []
-    checkpoints.query_started(replace(files.query, location=f"{files.query.sink}/_checkpoint"))
+    within = f"{files.query.sink}/_checkpoint"
+    shutil.copytree(files.query.location, within)
+    checkpoints, responder, _ = made()
+    checkpoints.query_started(replace(files.query, location=within))
     checkpoints.trigger(trigger(tmp_path, 2))
     assert isinstance(await responder.next(), AcknowledgeCheckpoint)
