@@ -170,6 +170,17 @@ def test_the_exit_status_is_the_end_of_the_job(
     assert status_of_end(state, interrupt, exit_status) == status
 
 
+def test_help_shows_which_arguments_are_optional() -> None:
+    assert "job exceptions [OPTIONS] [JOB_ID]\n" in CliRunner().invoke(cli, ["job", "exceptions", "--help"]).output
+    assert "job info [OPTIONS] JOB_ID\n" in CliRunner().invoke(cli, ["job", "info", "--help"]).output
+
+
+def test_the_page_names_the_commands_without_json() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    (names,) = re.findall(r"All commands but (.*?)\s+have it", page, re.DOTALL)
+    assert set(re.findall(r"`(.*?)`", names)) == WITHOUT_JSON
+
+
 @pytest.mark.parametrize("words", sorted(leaves(cli).keys() - WITHOUT_JSON))
 def test_every_command_has_json(words: str) -> None:
     assert any("--json" in parameter.opts for parameter in leaves(cli)[words].params)
