@@ -129,6 +129,7 @@ def test_an_output_that_cannot_be_written_is_an_error(words: str, tmp_path: Path
         return done.returncode, done.stdout, done.stderr
 
     assert ended(">/dev/full") == (ExitStatus.FAILED, "", _FULL)
+    assert ended(">/dev/full 2>&1") == (ExitStatus.FAILED, "", "")
     assert ended("| head -c 0; exit ${PIPESTATUS[0]}") == (ExitStatus.NO_READER, "", "")
 
 

@@ -113,7 +113,7 @@ def test_a_pipeline_that_ends_itself_is_an_error(body: str, told: str, tmp_path:
 def test_a_pipeline_that_ends_itself_without_an_error_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     file.write_bytes(OURS + b"import sys\ndef pipeline(argv) -> Pipeline:\n    sys.exit()\n")
-    with pytest.raises(JobFileError, match="ended itself with status 0 before .*; nothing was submitted$"):
+    with pytest.raises(JobFileError, match=r"ended itself with status 0 before .*; nothing was submitted$"):
         read_job_file(file, ["--rows", "3"])
 
 
