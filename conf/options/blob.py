@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from conf.option import option
-from conf.options.cluster import PORT
+from conf.options.cluster import port
 from conf.secret import SecretStr
 from conf.values import Duration, Integer, MemorySize, SecretUrl
 
@@ -30,7 +30,7 @@ class BlobOptions:
 
     SERVER_PORT = option(
         "blob.server.port",
-        PORT,
+        port("6124"),
         "0",
         "The port on which the BlobServer listens; 0 takes a free one.",
     )

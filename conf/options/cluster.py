@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from conf.configuration import Configuration
 
 HOST_NAME = Text("127.0.0.1", r"[^\s/@]+", "a host name or an address")
-PORT = Integer(0, 65535, example="6123")
+
+
+def port(example: str) -> Integer:
+    """Return the type of an option that is a port, with one that suits it."""
+    return Integer(0, 65535, example)
 
 
 class LogLevel(Enum):
@@ -109,7 +113,7 @@ class JobManagerOptions:
     )
     RPC_PORT = option(
         "jobmanager.rpc.port",
-        PORT,
+        port("6123"),
         "6123",
         "The port at which clients and TaskExecutors reach the JobManager; 0 takes a free one.",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.option import option
-from conf.options.cluster import PORT
+from conf.options.cluster import port
 from conf.values import Boolean, Duration, MemorySize
 
 
@@ -19,7 +19,7 @@ class ConnectOptions:
     )
     PORT = option(
         "connect.port",
-        PORT,
+        port("15002"),
         "15002",
         "The port for Spark Connect clients; 0 takes a free one. Masters of one cluster on the same machine share it.",
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.option import computed_option, option
-from conf.options.cluster import HOST_NAME, PORT, ClusterOptions
+from conf.options.cluster import HOST_NAME, ClusterOptions, port
 from conf.values import Boolean, Duration, FilePath, Integer, MemorySize, Text, TextList
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class RestOptions:
     )
     PORT = option(
         "rest.port",
-        PORT,
+        port("8081"),
         "8081",
         "The port of the web endpoint; 0 takes a free one. A further master on the same machine takes a free port when "
         "this one is in use.",

@@ -116,7 +116,10 @@ def main() -> None:
         discard_output({1: sys.stdout, 2: sys.stderr}[error.file])
         if error.has_no_reader:
             sys.exit(ExitStatus.NO_READER)
-        print_error(error)
+        try:
+            print_error(error)
+        except OutputError:
+            discard_output(sys.stderr)
         sys.exit(ExitStatus.FAILED)
 
 

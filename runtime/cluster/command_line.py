@@ -261,7 +261,8 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def job_argument(*, required: bool = True) -> Callable[[Command], Command]:
     """Return the argument JOB_ID: a text that names a job, as `connected_to_job` takes it, or None."""
-    return click.argument("reference", metavar="JOB_ID", required=required, shell_complete=complete_job)
+    metavar = "JOB_ID" if required else "[JOB_ID]"
+    return click.argument("reference", metavar=metavar, required=required, shell_complete=complete_job)
 
 
 def is_this_machine(host: str) -> bool:

@@ -149,7 +149,7 @@ def describe_parameters(declared: Sequence[Parameter]) -> str:
     if not declared:
         return "This pipeline takes no parameters."
     width = max(len(parameter.usage) for parameter in declared)
-    lines = ["Parameters, after --:"]
+    lines = ["Parameters:"]
     for item in declared:
         default = "required" if item.is_required else f"default: {item.default}"
         text = f"{item.help} ({default})" if item.help else f"({default})"

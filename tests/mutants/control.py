@@ -937,6 +937,14 @@ MUTANTS = (
         ("unit/test_command_line.py::test_a_job_whose_output_and_errors_nobody_reads_is_cancelled",),
     ),
     Mutant(
+        "end-of-a-pipeline-file-taken-for-help",
+        "A pipeline file that ends itself without an error, and was not asked for help, is an error.",
+        "runtime/job_file.py",
+        "        if not leaving.code and not _HELP.isdisjoint(argv):\n",
+        "        if not leaving.code:\n",
+        ("unit/test_job_file.py::test_a_pipeline_that_ends_itself_without_an_error_is_an_error",),
+    ),
+    Mutant(
         "progress-drawn-into-output",
         "Progress waits until the output has come to the end of its line.",
         "runtime/cluster/logs.py",

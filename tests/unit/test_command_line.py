@@ -129,6 +129,7 @@ def test_an_output_that_cannot_be_written_is_an_error(words: str, tmp_path: Path
         return done.returncode, done.stdout, done.stderr
 
     assert ended(">/dev/full") == (ExitStatus.FAILED, "", _FULL)
+    assert ended(">/dev/full 2>&1") == (ExitStatus.FAILED, "", "")
     assert ended("| head -c 0; exit ${PIPESTATUS[0]}") == (ExitStatus.NO_READER, "", "")
 
 
@@ -168,6 +169,17 @@ def test_the_exit_status_is_the_end_of_the_job(
     state: str, interrupt: KeyboardInterrupt | None, exit_status: int | None, status: int
 ) -> None:
     assert status_of_end(state, interrupt, exit_status) == status
+
+
+def test_help_shows_which_arguments_are_optional() -> None:
+    assert "job exceptions [OPTIONS] [JOB_ID]\n" in CliRunner().invoke(cli, ["job", "exceptions", "--help"]).output
+    assert "job info [OPTIONS] JOB_ID\n" in CliRunner().invoke(cli, ["job", "info", "--help"]).output
+
+
+def test_the_page_names_the_commands_without_json() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    (names,) = re.findall(r"All commands but (.*?)\s+have it", page, re.DOTALL)
+    assert set(re.findall(r"`(.*?)`", names)) == WITHOUT_JSON
 
 
 @pytest.mark.parametrize("words", sorted(leaves(cli).keys() - WITHOUT_JSON))

@@ -137,6 +137,9 @@ def test_invalid_value_names_everything() -> None:
     assert "-D" in message
     assert "unit" in message
     assert caught.value.remedy == "write it like this: heartbeat.timeout: 10 s"
+    with pytest.raises(InvalidValueError) as caught:
+        load("rest.port=abc")
+    assert caught.value.remedy == "write it like this: rest.port: 8081"
 
 
 def test_values_that_cannot_stand_together() -> None:

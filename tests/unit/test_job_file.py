@@ -96,7 +96,6 @@ def test_what_is_no_python_is_said_with_its_place(source: bytes, tmp_path: Path)
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("sys.exit()", "ended itself with status 0 before"),
         ("sys.exit(3)", "ended itself with status 3 before"),
         ("sys.exit('no input')", "ended itself with no input before"),
     ],
@@ -109,6 +108,13 @@ def test_a_pipeline_that_ends_itself_is_an_error(body: str, told: str, tmp_path:
     assert str(file) in str(error.value)
     assert str(error.value).endswith("; nothing was submitted")
     assert "line 4, in pipeline" in error.value.details
+
+
+def test_a_pipeline_that_ends_itself_without_an_error_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_bytes(OURS + b"import sys\ndef pipeline(argv) -> Pipeline:\n    sys.exit()\n")
+    with pytest.raises(JobFileError, match=r"ended itself with status 0 before .*; nothing was submitted$"):
+        read_job_file(file, ["--rows", "3"])
 
 
 def test_a_pipeline_may_read_its_arguments_with_argparse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

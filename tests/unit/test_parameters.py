@@ -81,6 +81,7 @@ def test_help_lists_them_all(capsys: pytest.CaptureFixture[str]) -> None:
         parse_parameters(["--help"], *DECLARED)
     assert caught.value.code == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Parameters:"
     assert lines[1].split() == ["--out", "STR", "where", "the", "tables", "are", "written", "(required)"]
     assert lines[5].split() == ["--mode", "append|overwrite", "(default:", "append)"]
 
