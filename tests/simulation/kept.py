@@ -174,7 +174,7 @@ KEPT: tuple[Kept, ...] = (
         "A TaskExecutor that stood still began an attempt that was replaced, and put older state over newer files.",
         "attempt-that-was-replaced-goes-back",
         "streaming",
-        868751,
+        868789,
         (
             Fault(8.134, "freeze", ("worker1", 10.21)),
             Fault(20.561, "freeze", ("worker2", 6.243)),
