@@ -249,10 +249,11 @@ class Configuration:
         try:
             value = value_type.parse(raw.value) if isinstance(raw.value, str) else value_type.parse_items(raw.value)
         except ValueError as error:
-            shown = MASK if value_type.secret else str(raw.value)[:200]
+            text = str(raw.value)
+            shown = MASK if value_type.secret else value_type.shown_text(text)
             # from None: the cause would show a secret value in the traceback
-            raise InvalidValueError(key, shown, value_type.expected, value_type.example, raw.origin) from (
-                None if value_type.secret else error
+            raise InvalidValueError(key, shown[:200], value_type.expected, value_type.example, raw.origin) from (
+                error if shown == text else None
             )
         self._entries[option.key] = _Entry(value, raw.origin, key)
 

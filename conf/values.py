@@ -66,6 +66,10 @@ class ValueType(ABC, Generic[V]):
         """Return the text for people and logs."""
         return self.render(value)
 
+    def shown_text(self, text: str) -> str:
+        """Return a text without this form, for people and logs."""
+        return text
+
 
 class Text(ValueType[str]):
     """A text; ``pattern`` must match all of it."""
@@ -416,6 +420,9 @@ class Arguments(ValueType[tuple[str, ...]]):
     def shown(self, value: tuple[str, ...]) -> str:
         """Return the arguments without secrets: users and passwords in URLs, and values of ``...password=``."""
         return " ".join(shown if MASK in shown else shlex.quote(shown) for shown in map(self._masked, value))
+
+    def shown_text(self, text: str) -> str:
+        return " ".join(map(self._masked, text.split()))
 
     def _masked(self, argument: str) -> str:
         return self._SECRETS.sub(MASK, argument)

@@ -71,6 +71,9 @@ Key = TypeVar("Key", bound=BlobKey)
 
 logger = logging.getLogger(__name__)
 
+LEARN_EVERY_S = 60.0
+"""Seconds after which a client that was given addresses asks again which masters there are."""
+
 RETRY_S = 0.1
 POLL_S = 0.1
 UPLOAD_S = 60.0
@@ -505,6 +508,7 @@ class ThreadLink:
         self._was_stopped = was_stopped
         self.find_masters = find_masters
         self._learned = False
+        self._learn_at = 0.0
         self._secret = secret
         self._tls = None if rpc is None else rpc.tls
         self.actors = ActorClient(secret, rpc, BlobOffloader(self._blob_client, blob_location))
@@ -562,6 +566,7 @@ class ThreadLink:
         Raises `ClusterStoppedError`, or *error* if it means a wrong secret.
         """
         self._gateways.pop(name, None)
+        self._learn_at = 0.0
         # A client that was answered before has the right secret: an unrelated process now has a dead master's port.
         if isinstance(error, AuthenticationError) and not self._learned:
             raise error
@@ -570,12 +575,16 @@ class ThreadLink:
         self._add_masters(self.find_masters())
 
     def answered(self) -> None:
-        """Ask the first master that answers for the addresses of all masters, and remember them."""
-        if self._learned:
+        """Ask a master that answers for the addresses of all masters, and remember them.
+
+        It is asked again after `LEARN_EVERY_S`, since masters join, after a failed call, and if it has not answered.
+        """
+        self._learned, now = True, time.monotonic()
+        if now < self._learn_at:
             return
-        self._learned = True
         with contextlib.suppress(ActorError):
             self._add_masters(self.master().request_status().result().masters)
+            self._learn_at = now + LEARN_EVERY_S
 
     def _add_masters(self, addresses: Iterable[str]) -> None:
         found = [ActorAddress.parse(text) for text in addresses]

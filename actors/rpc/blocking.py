@@ -1059,15 +1059,16 @@ def establish(
     except BaseException as error:
         if sock is not None:
             sock.close()
-        if isinstance(error, ActorError) or not isinstance(error, OSError):
+        if isinstance(error, ActorError) or not isinstance(error, OSError | UnicodeError):
             raise
         late = isinstance(error, TimeoutError)
         if late and until < by:
             return None
         if late and sock is not None:
             raise RecipientUnreachable(f"no handshake within {loop_connection.HANDSHAKE_TIMEOUT_S:g} s") from error
-        reason = "no answer" if late else (error.strerror or str(error))
-        raise RecipientUnreachable(f"nothing can be reached at {host}:{port} ({reason})") from error
+        raise RecipientUnreachable(
+            f"nothing can be reached at {host}:{port} ({loop_connection.why_unreachable(error)})"
+        ) from error
     return sock, tls, handshake.tags() if tls is None and sock.family != socket.AF_UNIX else None
 
 

@@ -33,7 +33,7 @@ from actors.errors import (
 from actors.rpc import wire
 from actors.rpc.codec import MethodSpec, proxy_type
 from actors.rpc.config import RpcConfig
-from actors.rpc.connection import ClientConnection, Poller, ServerConnection
+from actors.rpc.connection import ClientConnection, Poller, ServerConnection, why_unreachable
 from actors.rpc.dispatch import Dispatcher, Served
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.fencing import Fence
@@ -504,8 +504,8 @@ class Peer:
                 local = self._service.config.local_socket(host, port, self._system)
                 sock = await (self._connect_tcp(host, port) if local is None else self._connect_unix(local))
             self._connection.attach(sock, self._service.tls_stream(sock, server_side=False))
-        except (OSError, TimeoutError) as error:
-            reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+        except (OSError, TimeoutError, UnicodeError) as error:
+            reason = why_unreachable(error)
             self._connection.fail(RecipientUnreachable(f"nothing can be reached at {host}:{port} ({reason})"))
         except AuthenticationError as error:
             self._connection.fail(error)

@@ -47,7 +47,7 @@ class ClusterAccess:
 
     def cluster(self) -> Cluster:
         """Return this process's handle of the cluster, which stays open."""
-        key = os.getpid(), self.masters
+        key = os.getpid(), self.masters, self.secret.value  # another cluster may follow at the same address
         if key not in _open:
             rpc = RpcConfig(frame_size=self.frame_size, tls=self.tls)
             _open[key] = Cluster(ClusterClient(self.masters, self.secret.value, rpc=rpc))
@@ -80,4 +80,4 @@ class ClusterAccess:
             return isinstance(parsed, TransientBlobKey) and blobs.delete(parsed)
 
 
-_open: dict[tuple[int, tuple[str, ...]], Cluster] = {}
+_open: dict[tuple[int, tuple[str, ...], bytes], Cluster] = {}

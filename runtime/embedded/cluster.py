@@ -122,6 +122,7 @@ class EmbeddedCluster:
         self._guard: subprocess.Popen[bytes] | None = None
         self._guard_pipe = -1
         self._secret: Any = None
+        self._pid = os.getpid()
         self._client: ClusterClient | None = None
         self._configuration, self._keep = _configuration(settings or {})
         self._directory = ClusterDirectory(self._configuration.get(ClusterOptions.RUNTIME_DIR))
@@ -242,7 +243,12 @@ class EmbeddedCluster:
     # ----------------------------------------------------------------------- end
 
     def stop(self) -> None:
-        """Stop the cluster; Spark and the program's queries keep running without it. May be repeated."""
+        """Stop the cluster; Spark and the program's queries keep running without it. May be repeated.
+
+        In a process that the program has forked it does nothing.
+        """
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if self._stopped:
                 return

@@ -441,9 +441,12 @@ class ClusterLock:
         return True
 
     def release(self) -> None:
-        """Release the lock, and remove its file if no other process holds it; idempotent."""
+        """Release the lock, and remove its file if no other process holds it; idempotent.
+
+        A process that has left may be the last one to release. The file may be that of the next holder by then.
+        """
         if self._descriptor is not None:
-            if self.is_alone():
+            if self.is_alone() and _is_still(self._path, self._descriptor):
                 self._path.unlink(missing_ok=True)
             self.hand_over()
 

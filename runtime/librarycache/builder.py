@@ -245,7 +245,8 @@ def _make_private(directory: Path) -> None:
     for root, directories, files in os.walk(directory):
         for path in (Path(root, name) for name in (*directories, *files)):
             if not path.is_symlink():
-                path.chmod(path.stat().st_mode & 0o700)
+                mode = path.stat().st_mode & 0o700
+                path.chmod(mode | 0o700 if path.is_dir() else mode)  # else it could not be removed
 
 
 def _last_words(text: str) -> str:

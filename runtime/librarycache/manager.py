@@ -176,7 +176,7 @@ class LibraryCacheManager:
         if not _is_of_this_boot(boot):
             left = [*directory.iterdir()]
         for path in left:
-            shutil.rmtree(path)
+            self._remove(path)
         write_private(boot, BOOT_ID.read_bytes())
 
     def register_lease(self, job_id: JobID) -> EnvironmentLease:
@@ -214,6 +214,15 @@ class LibraryCacheManager:
         with self._lock:
             self._leases.release(number, self._clock())
 
+    def _remove(self, path: Path) -> None:
+        """Remove a directory; one that cannot be removed is left, under a name that no environment has."""
+        if not path.name.startswith(_INCOMING):
+            path = path.rename(Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self._directory)) / path.name)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            logger.warning("%s cannot be removed, remove it by hand: %s", path, error)
+
     def remove_unused(self) -> list[str]:
         """Remove the environments that were unused for the retention, and return their names.
 
@@ -227,7 +236,7 @@ class LibraryCacheManager:
             hidden = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self._directory))
             for name in removed:  # rename before removal, so that the next lease builds a new one
                 (self._directory / name).rename(hidden / name)
-        shutil.rmtree(hidden)
+        self._remove(hidden)
         for name in removed:
             logger.info("removed the unused environment %s", name)
         return removed

@@ -329,7 +329,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         """Warm Spark first, if it is new; then fill the pool, whose sessions profit from the warm driver."""
         if self._warm_up and zygote is not None:
             directory = self._directory / "spark" / "warm-up"
-            await warm_up(self._driver, zygote, directory)
+            try:
+                await warm_up(self._driver, zygote, directory)
+            except SparkError as error:
+                self.log.warning("the Spark driver is not warm: %s", error)
             queries = warm_up_queries(self._configuration)
             self.spawn(
                 keep_warming(self._driver, zygote, directory, queries, self._rest), "warming the Spark driver further"

@@ -213,10 +213,13 @@ class TaskFiles:
         return None
 
     def tell_user(self, text: str) -> None:
-        """Append a line to the attempt's standard error, which its process shares."""
-        descriptor = os.open(self._directory / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text + "\n")
+        """Append a line to the attempt's standard error, which its process shares; log it if that is not possible."""
+        try:
+            descriptor = os.open(self._directory / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text + "\n")
+        except OSError as error:
+            logger.warning("the user was not told (%s): %s", error, text)
 
     def _cached(self, artifact: Artifact) -> Path:
         return self._blobs.get_file(self._descriptor.job.job_id, BlobKey.parse(artifact.blob_key))

@@ -311,7 +311,9 @@ class TaskPool:
         while not self._stopped:
             self._changed.clear()
             for number in self._policy.surplus(time.monotonic()):
-                await self.end(self._ready.pop(number))
+                ready = self._ready.pop(number, None)
+                if ready is not None:  # it has not ended while another one was ended
+                    await self.end(ready)
             preparation = self._policy.next_preparation(time.monotonic())
             if preparation is not None:
                 await self._prepare(preparation)

@@ -13,25 +13,41 @@ from tests.cluster_harness import await_value
 DRIVER = """\
 import os, socket, subprocess, sys
 
-server = socket.create_server(("127.0.0.1", 0))
-closed = socket.create_connection(server.getsockname())
-server.accept()[0].close()
-closed.recv(1)  # from now on it is in CLOSE_WAIT
+DAEMON = '''
+import os, socket, subprocess, sys
 
-worker = {**os.environ, "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER"}
-for environment, kept in ((worker, [closed.fileno()]), (worker, []), (os.environ, [closed.fileno()])):
-    child = subprocess.Popen(["cat"], pass_fds=kept, env=environment, stdout=subprocess.DEVNULL)
+def closed_of(server):  # accepted there, and closed by the other end: it is in CLOSE_WAIT
+    client = socket.create_connection(server.getsockname())
+    accepted = server.accept()[0]
+    client.close()
+    accepted.recv(1)
+    return accepted
+
+sparks, others = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+of_spark, of_the_job = closed_of(sparks), closed_of(others)
+others.close()
+for kept in (of_spark, of_the_job, sparks):
+    child = subprocess.Popen(["cat"], pass_fds=[kept.fileno()], stdout=subprocess.DEVNULL)
     print(child.pid, flush=True)
-closed.close()
+of_spark.close(), of_the_job.close()
+sys.stdin.read()
+'''
+worker = {**os.environ, "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER"}
+for environment in (worker, os.environ):
+    subprocess.Popen([sys.executable, "-c", DAEMON], env=environment)
 sys.stdin.read()
 """
 
 
-def test_only_python_workers_are_killed() -> None:
+def test_only_python_workers_whose_connection_the_jvm_has_closed_are_killed() -> None:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with driver:  # its end closes the input of all
         assert driver.stdout is not None
-        abandoned, worker, starting = (psutil.Process(int(driver.stdout.readline())) for _ in range(3))
+        found = [psutil.Process(int(driver.stdout.readline())) for _ in range(6)]
+        workers = [process for process in found if process.environ().get("SPARK_PYTHON_RUNTIME")]
+        abandoned, *others = workers
         assert kill_abandoned(driver.pid) == f"Python worker {abandoned.pid}"
         await_value(lambda: abandoned.status() == psutil.STATUS_ZOMBIE)
-        assert psutil.STATUS_ZOMBIE not in {worker.status(), starting.status()}
+        living = {process.status() for process in found if process != abandoned}
+        assert psutil.STATUS_ZOMBIE not in living
+        assert len(others) == 2

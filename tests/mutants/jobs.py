@@ -559,4 +559,57 @@ MUTANTS = (
         'JobMaster of job {request.job_id}"\n        if not what:\n            await retry(',
         ("unit/test_resource_manager_clock.py::test_a_job_is_told_of_its_refused_request_until_it_answers",),
     ),
+    Mutant(
+        "worker-killed-for-a-connection-of-the-job",
+        "A Python worker is abandoned only if its connection to the JVM was closed.",
+        "runtime/spark/driver/local.py",
+        '            if closed and _has_sparks(closed, process, variables.get(_PORT_VARIABLE, "")):\n',
+        "            if closed:\n",
+        (
+            "integration/test_abandoned_workers.py::test_only_python_workers_whose_connection_the_jvm_has_closed_are_killed",
+        ),
+    ),
+    Mutant(
+        "lock-of-the-next-holder-removed",
+        "A process that releases late leaves the lock file of the next holder.",
+        "runtime/environment/directory.py",
+        "if self.is_alone() and _is_still(self._path, self._descriptor):",
+        "if self.is_alone():",
+        (
+            "unit/test_environment_claims.py"
+            "::test_one_that_has_left_and_releases_late_leaves_the_file_of_the_next_holder",
+        ),
+    ),
+    Mutant(
+        "masters-asked-for-once",
+        "A client that was given addresses asks again for the masters.",
+        "runtime/client.py",
+        "            self._learn_at = now + LEARN_EVERY_S\n",
+        '            self._learn_at = float("inf")\n',
+        ("unit/test_client_strangers.py::test_a_client_that_was_given_addresses_asks_again_for_the_masters",),
+    ),
+    Mutant(
+        "embedded-cluster-stopped-by-a-child",
+        "A forked child does not stop the cluster of its parent.",
+        "runtime/embedded/cluster.py",
+        "        if os.getpid() != self._pid:\n            return\n",
+        "",
+        ("unit/test_embedded.py::test_a_forked_child_does_not_stop_the_cluster_of_its_parent",),
+    ),
+    Mutant(
+        "deletes-refused-by-a-full-disk",
+        "A full disk keeps no leader from the deletes that free it.",
+        "blob/server.py",
+        "if error.errno not in (errno.ENOSPC, errno.EDQUOT) or",
+        "if True or",
+        ("unit/test_blob_fence.py::test_a_full_disk_keeps_no_leader_from_its_deletes_if_the_store_has_the_mark",),
+    ),
+    Mutant(
+        "password-of-badly-quoted-arguments-shown",
+        "The error of badly quoted arguments shows no password.",
+        "conf/configuration.py",
+        "value_type.shown_text(text)",
+        "text",
+        ("unit/test_conf_configuration.py::test_the_error_of_badly_quoted_arguments_shows_no_password",),
+    ),
 )

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from actors.errors import FencingError
 from actors.rpc.gateway import FencingToken
+from blob import server
 from blob.errors import BlobServerError, BlobStoreError
 from blob.file_store import FileSystemBlobStore
 from blob.server import Fence
@@ -45,3 +47,19 @@ def test_a_damaged_fence_is_an_error(tmp_path: Path, content: bytes) -> None:
     store.write_mark(content)
     with pytest.raises(BlobStoreError, match="damaged"):
         Fence(tmp_path / "another", store).pass_through(FencingToken(1, "a"))
+
+
+def test_a_full_disk_keeps_no_leader_from_its_deletes_if_the_store_has_the_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    fence = Fence(tmp_path / "fence", FileSystemBlobStore(tmp_path / "store"))
+    alone = Fence(tmp_path / "alone", VoidBlobStore())
+    monkeypatch.setattr(server, "write_private", full)
+    fence.pass_through(FencingToken(7, "a"))
+    with pytest.raises(FencingError):
+        fence.pass_through(FencingToken(6, "b"))
+    with pytest.raises(OSError, match="No space left"):
+        alone.pass_through(FencingToken(7, "a"))

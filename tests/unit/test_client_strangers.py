@@ -6,13 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, AskTimeout, AuthenticationError, EndpointStateError, UnknownActor, WireError
 from actors.receptionist import Listing
-from runtime.client import ClusterClient, ClusterStoppedError, NoAnswerError, SubmissionUnknownError
+from runtime import client as client_module
+from runtime.client import ClusterClient, ClusterStoppedError, NoAnswerError, SubmissionUnknownError, ThreadLink
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.protocol.dispatcher import DispatcherGateway
@@ -163,3 +165,26 @@ def test_a_job_has_a_web_page_where_a_process_serves_one(actors: Actors) -> None
 def test_the_web_page_of_a_job_is_the_one_that_the_page_links() -> None:
     script = Path(__file__).resolve().parents[2] / "runtime" / "rest" / "static" / "ui" / "pages" / "job_tables.js"
     assert "return `#/jobs/${at(id, ...more)}`;" in script.read_text()
+
+
+def test_a_client_that_was_given_addresses_asks_again_for_the_masters(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = ("akka.tcp://understudy@a:6123/user/master", "akka.tcp://understudy@b:6123/user/master")
+    link = ThreadLink([ActorAddress.parse(first)], b"x" * 32, None, tuple, bool, lambda: ("a", 1))
+    answers: list[Any] = [AskTimeout("late"), [first], [first, second]]
+    status = Mock()
+    status.request_status().result.side_effect = lambda: _masters(answers.pop(0))
+    monkeypatch.setattr(link, "master", lambda: status)
+    now = [100.0]
+    monkeypatch.setattr(client_module.time, "monotonic", lambda: now[0])
+    for _ in range(3):
+        link.answered()
+    assert (len(answers), len(link._systems)) == (1, 1), "asked again only since there was no answer"
+    now[0] += client_module.LEARN_EVERY_S
+    link.answered()
+    assert [system.host for system in link._systems] == ["a", "b"]
+
+
+def _masters(found: Any) -> Any:
+    if isinstance(found, Exception):
+        raise found
+    return SimpleNamespace(masters=found)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+import traceback
 from pathlib import Path
 from typing import assert_type
 
@@ -422,3 +423,12 @@ def test_what_one_place_gives_is_laid_over_another_configuration() -> None:
     assert cluster.get(RestartStrategyOptions.TYPE) is RestartStrategyType.FAILURE_RATE
     with pytest.raises(InconsistentOptionsError, match="initial-backoff"):
         cluster.overlaid({"restart-strategy.exponential-delay.initial-backoff": "2 h"}, "the job")
+
+
+def test_the_error_of_badly_quoted_arguments_shows_no_password() -> None:
+    text = "--index-url https://me:hunter2@pypi.example/simple -Dx.Password=geheim --trusted-host pypi's"
+    with pytest.raises(InvalidValueError, match="trusted-host") as caught:
+        Configuration.load(overrides=[f"taskmanager.python.pip-options={text}"], environ={})
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in shown
+    assert "geheim" not in shown

@@ -11,13 +11,14 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JJavaError
 
 from runtime.checkpoint.lease import LocationInUseError
-from runtime.embedded.cluster import _lack_of_workers
+from runtime.embedded.access import ClusterAccess
+from runtime.embedded.cluster import EmbeddedCluster, _lack_of_workers
 from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
 from runtime.jobgraph.job_graph import JobKind
@@ -351,3 +352,16 @@ def test_the_guard_leaves_nothing(tmp_path: Path, killed: bool) -> None:
         for process in (left, program, guard):
             process.kill()
             process.wait()
+
+
+def test_a_forked_child_does_not_stop_the_cluster_of_its_parent() -> None:
+    cluster = object.__new__(EmbeddedCluster)
+    cluster._pid = os.getpid() + 1
+    cluster.stop()  # nothing else of it is touched
+
+
+def test_a_second_cluster_at_the_same_address_has_a_handle_of_its_own() -> None:
+    masters = ("akka.tcp://understudy@127.0.0.1:7123/user/master",)
+    holders = [cast(Any, SimpleNamespace(value=secret * 32)) for secret in (b"a", b"b")]
+    first, second, again = (ClusterAccess(masters, holders[number], 1 << 20).cluster() for number in (0, 1, 0))
+    assert first is again is not second

@@ -158,6 +158,22 @@ def test_of_two_that_leave_at_once_exactly_one_is_the_last(tmp_path: Path) -> No
     assert not directory.is_running()
 
 
+def test_one_that_has_left_and_releases_late_leaves_the_file_of_the_next_holder(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path / "c")
+    first = directory.acquire()
+    first.share()
+    second = directory.join()
+    assert not first.leave()
+    assert second.leave()
+    second.release()
+    following = directory.acquire()
+    first.release()
+    assert directory.is_running()
+    with pytest.raises(ClusterAlreadyRunning):
+        directory.acquire()
+    following.release()
+
+
 def test_who_looks_whether_it_is_the_last_lets_nobody_else_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,7 +20,7 @@ from hypothesis.strategies import sampled_from
 
 from runtime.ids import JobID
 from runtime.librarycache import manager
-from runtime.librarycache.builder import EnvironmentBuilder, without_credentials
+from runtime.librarycache.builder import EnvironmentBuilder, _make_private, without_credentials
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import EnvironmentBuildError, LeaseConflictError, LibraryCacheError
 from runtime.librarycache.manager import EnvironmentLeases, LibraryCacheManager
@@ -481,3 +482,30 @@ class LeasesMachine(RuleBasedStateMachine):
 
 
 TestLeases = LeasesMachine.TestCase
+
+
+def test_an_environment_that_cannot_be_removed_keeps_no_worker_from_its_start(
+    tmp_path: Path, builder: EnvironmentBuilder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    environments = tmp_path / "environments"
+    (environments / "of-an-earlier-boot").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", fail)
+        manager_in(tmp_path, builder)
+    assert "cannot be removed, remove it by hand" in caplog.text
+    assert not (environments / "of-an-earlier-boot").exists(), "it is no environment any more"
+    manager_in(tmp_path, builder)
+    assert list(environments.iterdir()) == []
+
+
+def test_directories_of_an_environment_can_be_removed_by_their_user(tmp_path: Path) -> None:
+    read_only = tmp_path / "site" / "package"
+    read_only.mkdir(parents=True)
+    (read_only / "module.py").touch(0o444)
+    read_only.chmod(0o555)
+    _make_private(tmp_path)
+    assert read_only.stat().st_mode & 0o777 == 0o700
+    assert (read_only / "module.py").stat().st_mode & 0o777 == 0o400

@@ -16,7 +16,15 @@ import pytest
 from runtime.spark.driver.api import DriverInfo
 from runtime.spark.driver.cds import ArchiveBuild, link_options, prune, publish, sharing
 from runtime.spark.driver.java import Java
-from runtime.spark.driver.launch import DriverOptions, archive_key, command, environment, module_options, spark_conf
+from runtime.spark.driver.launch import (
+    DriverOptions,
+    archive_key,
+    command,
+    environment,
+    log_configuration,
+    module_options,
+    spark_conf,
+)
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.errors import DriverLostError
 from runtime.spark.process import ProcessHandle, start_time
@@ -309,3 +317,11 @@ async def test_the_end_of_a_process_is_noticed(child: subprocess.Popen[bytes]) -
     handle.close()
     with pytest.raises(ProcessLookupError):
         ProcessHandle(child.pid, started)
+
+
+def test_the_log_of_spark_is_where_it_was_asked_for() -> None:
+    written = log_configuration(Path("/home/j\u00fcrgen/p%d/\U0001f600/spark.log"), 1 << 20, 2)
+    escaped = r"/home/j\u00fcrgen/p%d/\ud83d\ude00/spark.log"
+    assert f"fileName = {escaped}\n" in written
+    assert f"filePattern = {escaped.replace('%', '%%')}.%i\n" in written
+    assert written.isascii()

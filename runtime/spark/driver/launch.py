@@ -15,6 +15,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -187,7 +188,7 @@ rootLogger.appenderRef.file.ref = file
 appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = {log_file}
-appender.file.filePattern = {log_file}.%i
+appender.file.filePattern = {pattern}.%i
 appender.file.filePermissions = rw-------
 
 appender.file.layout.type = PatternLayout
@@ -353,7 +354,19 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
 
 def log_configuration(log_file: Path, max_bytes: int, backups: int) -> str:
     """Return Log4j's configuration for a JVM that logs into a file, which is rotated, with secrets masked."""
-    return _LOG4J.format(log_file=log_file, log_max_kb=max_bytes >> 10, log_backups=max(backups, 1))
+    file = _in_properties(str(log_file))
+    pattern = file.replace("%", "%%")
+    return _LOG4J.format(log_file=file, pattern=pattern, log_max_kb=max_bytes >> 10, log_backups=max(backups, 1))
+
+
+def _in_properties(text: str) -> str:
+    """Return a text for a file of Java properties, which is read as Latin-1."""
+
+    def escaped(found: re.Match[str]) -> str:
+        units = found[0].encode("utf-16-be", "surrogatepass").hex(" ", 2).split()
+        return "".join(f"\\u{unit}" for unit in units)
+
+    return re.sub(r"[^\x00-\x7f]", escaped, text.replace("\\", "\\\\"))
 
 
 def java_command(java: Java, directory: Path, arguments: Iterable[str]) -> list[str]:

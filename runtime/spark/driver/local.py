@@ -11,9 +11,10 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -345,6 +346,7 @@ ARTIFACT_VARIABLE = "SPARK_JOB_ARTIFACT_UUID"
 Connect session, or the name of the script's task."""
 
 _RUNTIME_VARIABLE = "SPARK_PYTHON_RUNTIME"  # Spark sets it for its Python daemons
+_PORT_VARIABLE = "PYTHON_WORKER_FACTORY_PORT"  # where a worker without a daemon connects to the JVM
 
 
 def kill_workers(driver: int, name: str) -> None:
@@ -360,14 +362,28 @@ def kill_abandoned(driver: int) -> str:
 
     When a Spark task is interrupted, Spark closes the connection to its Python worker and forgets the worker. A worker
     that waits for its next task then ends. A worker inside the job's own code keeps running it to its end.
+
+    Only Spark's connection counts. The code of a job has others, which their servers may close at any time.
     """
     found = []
-    for process, _ in _python_workers(driver):
+    for process, variables in _python_workers(driver):
         with contextlib.suppress(psutil.Error):
-            if any(item.status == psutil.CONN_CLOSE_WAIT for item in process.net_connections("tcp")):
+            closed = [item for item in process.net_connections("tcp") if item.status == psutil.CONN_CLOSE_WAIT]
+            if closed and _has_sparks(closed, process, variables.get(_PORT_VARIABLE, "")):
                 process.kill()
                 found.append(f"Python worker {process.pid}")
     return ", ".join(found)
+
+
+def _has_sparks(connections: Iterable[Any], worker: psutil.Process, port: str) -> bool:
+    """Return whether one of a worker's connections is that to the JVM.
+
+    The worker's daemon has accepted it, at the port where it listens. A worker without a daemon has opened it.
+    """
+    daemon = worker.parent()
+    listening = () if daemon is None else daemon.net_connections("tcp")
+    accepts = {item.laddr.port for item in listening if item.status == psutil.CONN_LISTEN}
+    return any(item.laddr.port in accepts or str(item.raddr.port) == port for item in connections)
 
 
 def _python_workers(driver: int) -> Iterator[tuple[psutil.Process, dict[str, str]]]:

@@ -23,6 +23,8 @@ from runtime.spark.task.zygote_client import TaskProcess, Zygote
 
 logger = logging.getLogger(__name__)
 
+RELEASE_S = 60.0
+"""Longest time in seconds that a session of a job of our own may take to be released."""
 QUERIES_AT_A_TIME = 10  # some 2 s, during which a task that arrives shares the cores with them
 
 _FILE = str(Path(__file__).with_name("warm_jobs.py"))
@@ -140,8 +142,10 @@ async def _run(
     try:
         return await _follow(await zygote.fork(spec))
     finally:
-        with contextlib.suppress(SparkError):  # a lost driver cannot release anything
-            await driver.release(endpoint)
+        # A lost driver cannot release anything, and one that hangs is found out by the next look at it.
+        with contextlib.suppress(SparkError, TimeoutError):
+            async with asyncio.timeout(RELEASE_S):
+                await driver.release(endpoint)
 
 
 async def _follow(process: TaskProcess) -> ErrorDescription | None:
