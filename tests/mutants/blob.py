@@ -278,8 +278,8 @@ MUTANTS = (
         "fence-forgotten-by-a-restart",
         "A restarted BlobServer knows who has commanded it.",
         _FENCE,
-        "                write_private(self._path, _encode(token))\n",
-        "",
+        "                    write_private(self._path, _encode(token))\n",
+        "                    pass\n",
         ("unit/test_blob_fence.py::test_a_restarted_server_and_one_that_shares_the_store_know_it",),
     ),
     Mutant(

@@ -51,7 +51,7 @@ OTHERS: dict[str, tuple[int, str]] = {
     "runtime/jobmaster/savepoints.py": (1, REMOVAL),
     "runtime/jobmaster/traces.py": (1, SET_ASIDE),
     "runtime/librarycache/builder.py": (1, CACHE),
-    "runtime/librarycache/manager.py": (2, CACHE),
+    "runtime/librarycache/manager.py": (3, CACHE),
     "runtime/notebook/magic.py": (1, ATTEMPT),
     "runtime/notebook/submission.py": (2, ATTEMPT),
     "runtime/rest/handlers/submission.py": (1, ATTEMPT),
