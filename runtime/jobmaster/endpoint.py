@@ -766,8 +766,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     @rpc
     async def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
         checkpoints = self._require_checkpoints()
-        is_known = checkpoints.rollback is not None and checkpoints.rollback.trigger_id == trigger_id
-        if not is_known and await checkpoints.roll_back(trigger_id, target, new_query_id, self._check_active):
+        if await checkpoints.roll_back(trigger_id, target, new_query_id, self._check_active):
             graph = self._require_graph()
             self.log.warning("job %s is rolled back to %s", self._job_id, target)
             self._rescales.rolled_back(trigger_id, target, current_instant().epoch_ms)

@@ -316,7 +316,7 @@ def test_a_savepoint_that_is_put_back_once_more_gives_a_copy_an_id_of_its_own_ag
 def test_a_query_that_the_first_checkpoint_lacks_starts_from_the_savepoint(
     files: StreamingFiles, tmp_path: Path
 ) -> None:
-    """It was still being restored when the checkpoint was taken."""
+    """The query was still being restored when the checkpoint was taken."""
     begun_from = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one")
     restarted = JobManagerTaskRestore(1, (), begun_from=begun_from.initial)
     elsewhere = replace(files.query, location=str(tmp_path / "new" / "checkpoint"), sink=None)
