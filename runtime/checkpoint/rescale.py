@@ -30,7 +30,7 @@ from runtime.checkpoint.layout import SINK_LOG, sink_files
 from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointQuery
 from runtime.checkpoint.metadata_log import chain, compacted, read_unique_ids
 from runtime.checkpoint.remote_files import is_remote
-from runtime.checkpoint.restore import restore_snapshot, rewrite
+from runtime.checkpoint.restore import batch_to_start_from, restore_snapshot, rewrite
 from runtime.checkpoint.retained import is_checkpoint
 from runtime.checkpoint.savepoint import open_savepoint, read_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import committed_batch, take_snapshot
@@ -466,9 +466,14 @@ def find_undo(job_id: str, path: str) -> Undo:
         raise SavepointError(f"the partitions before the rescale are not known any more: {error}", remedy) from error
     committed = {}
     for one in rescaled.queries:
-        if not is_remote(one.snapshot.location) and not Path(one.snapshot.location).is_dir():
-            raise SnapshotError(f"query {one.snapshot.name!r}: {one.snapshot.location} does not exist", remedy)
-        committed[one.snapshot.name] = committed_batch(QueryLocation(one.snapshot.name, one.snapshot.location))
+        name, location = one.snapshot.name, one.snapshot.location
+        if is_remote(location):
+            committed[name] = committed_batch(QueryLocation(name, location))
+            continue
+        batch = batch_to_start_from(Path(location))  # the rollback itself may be under way
+        if batch is None:
+            raise SnapshotError(f"query {name!r}: {location} does not exist", remedy)
+        committed[name] = batch
     return undo_of(rescaled, original, committed)
 
 

@@ -34,7 +34,7 @@ from pathlib import Path
 from conf.files import make_private, remove_tree, rename_durably, sync_directories, write_private
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names, path_of, take_files, uri_of
-from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, foreign_names, sink_files
+from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, foreign_names, last_commit, sink_files
 from runtime.checkpoint.remote_location import RemoteLocation, foreign_error
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
@@ -244,6 +244,32 @@ def finish_restore(location: Path) -> bool:
     except OSError as error:
         raise SnapshotError(f"the restore of {location} cannot be finished: {error}") from error
     return journal is not None and journal.phase != _PREPARING
+
+
+def batch_to_start_from(location: Path) -> int | None:
+    """Return the last batch that is committed at a location, also while a restore in another process exchanges it.
+
+    Returns:
+        `NOTHING_COMMITTED` if there is no batch; None if the location does not exist, and no restore makes it.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
+    location = location.resolve()
+    for place in (location, _workspace_of(location) / "location", location):
+        before = _identity(place)
+        names = list_names(place / "commits")
+        if before is not None and _identity(place) == before:  # else it was moved while it was read
+            return last_commit(f"commits/{name}" for name in names)
+    return None
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    try:
+        status = directory.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _check_place(snapshot: QuerySnapshot, location: Path, sink: Path | None, files: Iterable[str]) -> None:

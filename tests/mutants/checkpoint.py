@@ -35,6 +35,16 @@ MUTANTS = (
         ("unit/test_job_upgrade.py::test_the_check_of_a_version_has_the_jobs_settings_but_not_those_of_its_driver",),
     ),
     Mutant(
+        "undo-blind-to-a-restore-under-way",
+        "`job rescale --undo` works while the tasks of the rescale are still restored.",
+        _RESTORE,
+        '    for place in (location, _workspace_of(location) / "location", location):\n',
+        "    for place in (location,):\n",
+        (
+            "unit/test_checkpoint_snapshot.py::test_another_process_sees_the_batch_of_a_location_at_each_step_of_its_restore",
+        ),
+    ),
+    Mutant(
         "taken-over-before-the-former-job-has-ended",
         "A job that takes over the state of another one waits until that one has ended.",
         "runtime/jobmaster/checkpointing.py",

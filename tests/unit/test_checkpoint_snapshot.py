@@ -141,6 +141,47 @@ def test_each_step_of_a_rollback_is_on_the_disk_before_its_journal_says_so(
     assert phases == ["preparing", "exchanging", "removing"]
 
 
+def test_another_process_sees_the_batch_of_a_location_at_each_step_of_its_restore(
+    files: StreamingFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    seen = []
+    list_names, rename, write_journal = restore.list_names, restore.rename_durably, restore._write
+
+    def look() -> None:
+        seen.append((files.location.exists(), restore.batch_to_start_from(files.location)))
+
+    def renamed(old: Path, new: Path) -> None:
+        look()
+        rename(old, new)
+
+    def written(workspace: Path, journal: Any) -> None:
+        write_journal(workspace, journal)
+        look()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restore, "rename_durably", renamed)
+        patch.setattr(restore, "_write", written)
+        restore_snapshot(snapshot, files.location, files.sink)
+    look()
+    # prepared, exchanging, the location's own move, its sink's, exchanged, removed
+    assert seen == [(True, 3), (True, 3), (False, 1), (True, 1), (True, 1), (True, 1)]
+
+    def moved_back(directory: Path) -> list[str]:
+        """Let the location appear while a directory that is not there is listed."""
+        names = list_names(directory)
+        if (away := files.location.with_name("away")).exists():
+            away.rename(files.location)
+        return names
+
+    files.location.rename(files.location.with_name("away"))
+    assert restore.batch_to_start_from(files.location) is None
+    monkeypatch.setattr(restore, "list_names", moved_back)
+    assert restore.batch_to_start_from(files.location) == 1
+
+
 def test_the_offsets_of_kafka_go_back_with_a_query(files: StreamingFiles, tmp_path: Path) -> None:
     """Without a broker this is what there is to see: Kafka's source keeps its place in the offsets' log alone."""
     files.run(3)
