@@ -165,7 +165,7 @@ class KubernetesDriver(ResourceManagerDriver):
 
     async def _list_again(self) -> None:
         """List the pods to find the changes that the interrupted watch has missed."""
-        known = set(self._pods)
+        known = set(self._pods) - set(self._creating)  # the list may be older than a pod that is created meanwhile
         try:
             pods, self._version = await self._api.list_pods(self._labels)
         except KubernetesError as error:
@@ -175,7 +175,7 @@ class KubernetesDriver(ResourceManagerDriver):
             self._changed(pod, is_deleted=False)
         there = set(map(name_of, pods))
         self._released &= there
-        for name in known - there - set(self._creating):
+        for name in known - there:
             self._ended(name, "its pod was deleted")
 
     def _changed(self, pod: Pod, *, is_deleted: bool) -> None:

@@ -79,7 +79,37 @@ def load_template(configuration: Configuration) -> Pod:
         raise ConfigurationFileError(
             f"{path} is no pod: its kind is not Pod", "start it with apiVersion: v1, kind: Pod"
         )
+    if wrong := _wrong_part(template):
+        raise ConfigurationFileError(f"the pod template {path} cannot be used: {wrong}", "correct the file")
     return template
+
+
+def _wrong_part(template: Pod) -> str:
+    """Return what makes a template no base of `worker_pod`; empty if it is one. Parts that are null are removed."""
+    return (
+        _wrong_parts("", template, {"metadata": dict, "spec": dict})
+        or _wrong_parts("metadata.", template.get("metadata", {}), {"labels": dict, "annotations": dict})
+        or _wrong_parts("spec.", template.get("spec", {}), {"containers": list})
+        or next(filter(None, map(_wrong_container, template.get("spec", {}).get("containers", []))), "")
+    )
+
+
+def _wrong_container(container: object) -> str:
+    if not isinstance(container, dict):
+        return "an entry of spec.containers is no mapping"
+    name = f"spec.containers[{container.get('name')}]."
+    return _wrong_parts(name, container, {"resources": dict, "env": list, "command": list}) or _wrong_parts(
+        f"{name}resources.", container.get("resources", {}), {"requests": dict, "limits": dict}
+    )
+
+
+def _wrong_parts(where: str, values: Pod, types: Mapping[str, type]) -> str:
+    for key, type_ in types.items():
+        if values.get(key) is None:
+            values.pop(key, None)
+        elif not isinstance(values[key], type_):
+            return f"{where}{key} is no {'mapping' if type_ is dict else 'list'}"
+    return ""
 
 
 def worker_pod(configuration: Configuration, template: Pod, name: str, owner: Pod | None) -> Pod:

@@ -413,6 +413,35 @@ async def test_what_happens_while_the_watch_is_broken_or_too_old_is_told_once(
     assert ends.told == []
 
 
+async def test_a_pod_created_while_the_pods_are_listed_once_more_has_not_ended(
+    pods: World, server: KubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, ends = await begun(pods, server)
+    assert isinstance(driver, KubernetesDriver)
+    api, is_listed = driver._api, asyncio.Event()
+    list_pods, create_pod = api.list_pods, api.create_pod
+    requesting: list[asyncio.Task[ResourceID]] = []
+
+    async def listed(labels: str) -> tuple[list[dict[str, Any]], str]:
+        found = await list_pods(labels)
+        is_listed.set()
+        await asyncio.gather(*requesting)
+        return found
+
+    async def created(manifest: dict[str, Any]) -> dict[str, Any]:
+        await is_listed.wait()
+        return await create_pod(manifest)
+
+    monkeypatch.setattr(api, "list_pods", listed)
+    monkeypatch.setattr(api, "create_pod", created)
+    requesting.append(asyncio.create_task(driver.request_resource()))
+    await asyncio.sleep(0)
+    await driver._list_again()
+    assert list(driver._pods) == list(server.pods) == [requesting[0].result()]
+    await driver.stop()
+    assert ends.told == []
+
+
 async def test_refusals_say_what_to_do_and_leave_nothing(pods: World, server: KubernetesServer) -> None:
     driver, ends = await begun(pods, server)
     server.refuse("POST", 403, 'pods "x" is forbidden: exceeded quota: jobs, requested: pods=1, limited: pods=1')

@@ -34,6 +34,25 @@ MUTANTS = (
         (f"{_DRIVERS}::test_a_pod_whose_creation_is_in_doubt_is_there_once",),
     ),
     Mutant(
+        "created-pod-taken-for-deleted",
+        "A pod that is created while the pods are listed has not ended.",
+        _DRIVER,
+        "known = set(self._pods) - set(self._creating)",
+        "known = set(self._pods)",
+        (f"{_DRIVERS}::test_a_pod_created_while_the_pods_are_listed_once_more_has_not_ended",),
+    ),
+    Mutant(
+        "pod-template-unchecked",
+        "A pod template with a part of the wrong form is refused.",
+        _POD,
+        "        elif not isinstance(values[key], type_):\n",
+        "        elif False:\n",
+        (
+            "unit/test_kubernetes_manifests.py"
+            "::test_a_pod_template_that_is_no_pod_inside_is_refused_with_the_part_that_is_wrong",
+        ),
+    ),
+    Mutant(
         "release-in-doubt-forgotten",
         "A pod whose deletion was not answered can be released again.",
         _DRIVER,

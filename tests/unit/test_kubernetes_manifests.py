@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 from kubernetes import client
 
 from conf.configuration import Configuration
-from conf.errors import InvalidValueError
+from conf.errors import ConfigurationFileError, InvalidValueError
 from conf.options import (
     ClusterOptions,
     HighAvailabilityOptions,
@@ -156,6 +157,37 @@ def test_a_task_executors_pod_of_this_configuration_is_valid(environ: dict[str, 
     wrong = configuration.set(KubernetesOptions.LABELS, "team")
     with pytest.raises(InvalidValueError, match="expected key=value"):
         worker_pod(wrong, {}, "x", None)
+
+
+@pytest.mark.parametrize(
+    ("parts", "wrong"),
+    [
+        ({"metadata": None, "spec": None}, ""),
+        ({"spec": {"containers": None}, "metadata": {"labels": None, "annotations": None}}, ""),
+        ({"spec": {"containers": [{"name": CONTAINER, "env": None, "resources": {"limits": None}}]}}, ""),
+        ({"spec": []}, "spec is no mapping"),
+        ({"metadata": {"labels": ["a"]}}, "metadata.labels is no mapping"),
+        ({"spec": {"containers": {"name": CONTAINER}}}, "spec.containers is no list"),
+        ({"spec": {"containers": [CONTAINER]}}, "an entry of spec.containers is no mapping"),
+        ({"spec": {"containers": [{"name": "a", "env": {"A": "b"}}]}}, "spec.containers[a].env is no list"),
+        (
+            {"spec": {"containers": [{"name": "a", "resources": {"limits": "1Gi"}}]}},
+            "spec.containers[a].resources.limits is no mapping",
+        ),
+    ],
+)
+def test_a_pod_template_that_is_no_pod_inside_is_refused_with_the_part_that_is_wrong(
+    parts: dict[str, Any], wrong: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    template = tmp_path / "pod.yaml"
+    template.write_text(yaml.safe_dump({"kind": "Pod", **parts}))
+    configuration = pod_configuration(environ).set(KubernetesOptions.POD_TEMPLATE, template)
+    configuration = configuration.set(KubernetesOptions.ANNOTATIONS, ("a=b",))
+    if wrong:
+        with pytest.raises(ConfigurationFileError, match=re.escape(f"{template} cannot be used: {wrong}")):
+            load_template(configuration)
+    else:
+        built("V1Pod", worker_pod(configuration, load_template(configuration), "x", None))
 
 
 def test_a_container_makes_its_directory_and_becomes_its_process(environ: dict[str, str]) -> None:
