@@ -612,4 +612,15 @@ MUTANTS = (
         "text",
         ("unit/test_conf_configuration.py::test_the_error_of_badly_quoted_arguments_shows_no_password",),
     ),
+    Mutant(
+        "pid-of-a-thread-taken-for-a-process",
+        "A process whose pid a thread has got by now has ended.",
+        "runtime/spark/process.py",
+        "if error.errno not in (errno.ENOENT, errno.EINVAL):",
+        "if True:",
+        (
+            "contract/test_zygote_hand_over.py::test_a_socket_whose_zygote_has_ended_is_removed",
+            "unit/test_embedded.py::test_the_guard_of_a_program_that_is_being_reaped_ends_its_cluster",
+        ),
+    ),
 )
