@@ -91,6 +91,13 @@ class SparkOptions:
         "Whether packages are taken only from `spark.jars.ivy`, `~/.m2/repository` and repositories that are "
         "directories (`file:/...`), without the network.",
     )
+    PACKAGES_TIMEOUT = option(
+        "taskmanager.spark.packages.timeout",
+        Duration("10 min", minimum=1.0),
+        "10 min",
+        "Timeout for the fetch of a driver's packages, and for the wait until no other process of this machine fetches "
+        "into `spark.jars.ivy`.",
+    )
     TABLE_FORMAT = option(
         "spark.table-format",
         Text("delta:4.4.1", r"(delta|iceberg)(:[A-Za-z0-9_][A-Za-z0-9_.+-]*)?", "delta or iceberg, with :VERSION"),
