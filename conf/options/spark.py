@@ -65,7 +65,8 @@ class SparkOptions:
         "taskmanager.spark.start-timeout",
         Duration("2 min", minimum=1.0),
         "2 min",
-        "Time within which a new driver JVM has to answer.",
+        "Time within which a new driver JVM has to answer, and then to create its SparkContext. A master that lets "
+        "applications wait, such as YARN, may need more.",
     )
     PACKAGES = option(
         "spark.jars.packages",

@@ -655,4 +655,12 @@ MUTANTS = (
         "            await asyncio.sleep(0)",
         ("unit/test_driver_start.py::test_a_cancel_ends_the_start_of_the_tasks_own_driver",),
     ),
+    Mutant(
+        "context-of-a-hung-jvm-without-a-line",
+        "A JVM that hangs while it creates its SparkContext is killed at the limit, and a line names it.",
+        "runtime/spark/driver/local.py",
+        "        if not limit.expired():\n",
+        "        if True:\n",
+        ("unit/test_driver_start.py::test_a_jvm_that_hangs_while_it_creates_its_context_is_killed",),
+    ),
 )

@@ -21,7 +21,7 @@ from runtime.spark.driver import local
 from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.packages import PackageRequest
-from runtime.spark.errors import DriverLostError, PackagesError
+from runtime.spark.errors import DriverLostError, DriverStartError, PackagesError
 from runtime.taskexecutor.services import FairPools
 from runtime.taskexecutor.task import Task, TaskFiles
 from tests.waiting import LONGER_THAN_PATIENCE_S
@@ -76,6 +76,16 @@ def jvm(monkeypatch: pytest.MonkeyPatch) -> FakeJvm:
 @pytest.fixture
 def options(tmp_path: Path) -> DriverOptions:
     return DriverOptions(tmp_path / "d", tmp_path / "spark.log", start_timeout=LONGER_THAN_PATIENCE_S)
+
+
+async def test_a_jvm_that_hangs_while_it_creates_its_context_is_killed(jvm: FakeJvm, options: DriverOptions) -> None:
+    with pytest.raises(DriverStartError) as late:
+        await LocalDriver.start(replace(options, start_timeout=0.01))
+    assert str(late.value) == (
+        "the Spark driver's JVM did not create its SparkContext within 0.01 s (taskmanager.spark.start-timeout, "
+        f"spark.master=local[*]); see {options.log_file}"
+    )
+    assert jvm.is_reaped
 
 
 async def test_a_cancelled_start_leaves_no_process(jvm: FakeJvm, options: DriverOptions) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,12 +126,13 @@ class LocalDriver(JvmDriver):
         pool, gateway = new_pool(), None
         try:
             port, secret = await await_connection(child, connection_file, options)
-            gateway = await run_on(pool, DriverGateway, port, secret)
-            await run_on(pool, gateway.create_context, conf)
-            connect_port = await run_on(pool, gateway.connect_port)
-            shares_classes = await run_on(pool, gateway.shares_classes)
-            application = await run_on(pool, gateway.application_id)
-            ui_port = await run_on(pool, gateway.ui_port)
+            async with _limit(options):
+                gateway = await run_on(pool, DriverGateway, port, secret)
+                await run_on(pool, gateway.create_context, conf)
+                connect_port = await run_on(pool, gateway.connect_port)
+                shares_classes = await run_on(pool, gateway.shares_classes)
+                application = await run_on(pool, gateway.application_id)
+                ui_port = await run_on(pool, gateway.ui_port)
             if shared.archive is not None and not shares_classes:
                 shared.reject()
             started = start_time(child.pid)
@@ -313,6 +314,22 @@ class LocalDriver(JvmDriver):
     async def active_jobs(self, endpoint: SparkEndpoint) -> list[int]:
         """Return the ids of a task's running Spark jobs."""
         return await self._jvm.call(self._gateway.active_jobs, endpoint)
+
+
+@contextlib.asynccontextmanager
+async def _limit(options: DriverOptions) -> AsyncIterator[None]:
+    """Limit the time in which a JVM that has answered creates its SparkContext. Raises `DriverStartError`."""
+    limit = asyncio.timeout(options.start_timeout)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise DriverStartError(
+            f"the Spark driver's JVM did not create its SparkContext within {options.start_timeout:g} s "
+            f"(taskmanager.spark.start-timeout, spark.master={options.master}); see {options.log_file}"
+        ) from None
 
 
 async def _with_packages(java: Java, options: DriverOptions, tell: Callable[[str], None]) -> DriverOptions:
