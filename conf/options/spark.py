@@ -65,7 +65,8 @@ class SparkOptions:
         "taskmanager.spark.start-timeout",
         Duration("2 min", minimum=1.0),
         "2 min",
-        "Time within which a new driver JVM has to answer.",
+        "Time within which a new driver JVM has to answer, and then to create its SparkContext. A master that lets "
+        "applications wait, such as YARN, may need more.",
     )
     PACKAGES = option(
         "spark.jars.packages",
@@ -90,6 +91,13 @@ class SparkOptions:
         "false",
         "Whether packages are taken only from `spark.jars.ivy`, `~/.m2/repository` and repositories that are "
         "directories (`file:/...`), without the network.",
+    )
+    PACKAGES_TIMEOUT = option(
+        "taskmanager.spark.packages.timeout",
+        Duration("10 min", minimum=1.0),
+        "10 min",
+        "Timeout for the fetch of a driver's packages, and for the wait until no other process of this machine fetches "
+        "into `spark.jars.ivy`.",
     )
     TABLE_FORMAT = option(
         "spark.table-format",

@@ -21,7 +21,7 @@ from conf.options import ClusterOptions
 from runtime.cluster.session import stop_cluster
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError
-from runtime.spark.process import start_time
+from runtime.spark.process import open_process, start_time
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def main() -> int:
 def _await_end(pid: int, started: int, pipe: int) -> None:
     watched = [pipe]
     with contextlib.suppress(ProcessLookupError):
-        process = os.pidfd_open(pid)
+        process = open_process(pid)
         if start_time(pid) != started:
             return
         watched.append(process)

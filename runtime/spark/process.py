@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -49,13 +50,27 @@ def children_of(pid: int) -> list[psutil.Process]:
         return []
 
 
+def open_process(pid: int) -> int:
+    """Return the pidfd of a process; raises `ProcessLookupError` where there is none.
+
+    Newer kernels raise `FileNotFoundError` while the process is reaped. If a thread of another process has got the pid,
+    they raise that too, and older ones EINVAL.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EINVAL):
+            raise
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
+
+
 class ProcessHandle:
     """A process, child or not, held by a pidfd: signals cannot hit another process that got its pid."""
 
     def __init__(self, pid: int, started: int) -> None:
         """Open the process. Raises `ProcessLookupError` where no process `pid` with that start time lives."""
         self.pid = pid
-        self._fd = os.pidfd_open(pid)
+        self._fd = open_process(pid)
         if start_time(pid) != started:
             self.close()
             raise ProcessLookupError(f"process {pid} is not the one that started at tick {started}")

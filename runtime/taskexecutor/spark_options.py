@@ -80,7 +80,9 @@ def driver_options(
         tables=None if properties.get(CATALOG, _IN_MEMORY) != _IN_MEMORY else runtime_dir / "tables",
         java_options=options or (),
         jars=tuple(jars),
-        packages=PackageRequest.of(properties, offline=get(SparkOptions.PACKAGES_OFFLINE)),
+        packages=PackageRequest.of(
+            properties, offline=get(SparkOptions.PACKAGES_OFFLINE), timeout_s=get(SparkOptions.PACKAGES_TIMEOUT)
+        ),
         archive_dir=get(SparkOptions.CDS_CACHE_DIR) if get(SparkOptions.CDS_ENABLED) else None,
         die_with_parent=True,
         start_timeout=get(SparkOptions.DRIVER_START_TIMEOUT),

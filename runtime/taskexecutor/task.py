@@ -789,14 +789,15 @@ class Task:
             return await self._run_in(self._driver, files, environment, at_runtime)
         logger.info("%s %s: it gets a Spark driver of its own", self._attempt.task_name, reason)
         wanted = {key: value for key, value in settings.items() if key not in NEVER_HOLD}
-        options = await self._own_driver_options(wanted, jars)
-        if options is None:
-            return None
+        options = self._own_driver_options(wanted, jars)
         current_dir = None if self._place is None else Path(self._place.directory)
         options = replace(options, current_dir=current_dir, variables=self._job.environment)
         for key in given.keys() & NEVER_HOLD.keys():
             self._files.tell_user(ignored_setting(key, given[key], is_alone=True))
-        self._driver = driver = await LocalDriver.start(options, alone=True)
+        driver = await self._start_driver(options)
+        if driver is None:
+            return None
+        self._driver = driver
         try:
             self._files.tell_user(
                 f"the {self._job.kind.value} {reason}: it runs on a Spark driver of its own, process {driver.info.pid}"
@@ -812,29 +813,28 @@ class Task:
         is_wider = self._job.kind is not JobKind.SCRIPT and choice is SparkDriverChoice.OWN
         return SparkDriverChoice.AUTO if is_wider else choice
 
-    async def _own_driver_options(self, settings: Mapping[str, str], jars: Sequence[Path]) -> DriverOptions | None:
-        """Return the options of the task's own driver; None if the task is cancelled before its packages are there.
-
-        Raises:
-            LibraryCacheError: a setting of the job is not valid.
-            PackagesError: its packages cannot be fetched.
-        """
+    def _own_driver_options(self, settings: Mapping[str, str], jars: Sequence[Path]) -> DriverOptions:
+        """Return the options of the task's own driver. Raises LibraryCacheError if a setting is not valid."""
         try:
-            options = self._services.own_driver(self._directory / "spark", jars, settings)
+            return self._services.own_driver(self._directory / "spark", jars, settings)
         except ConfigurationError as error:
             raise LibraryCacheError(f"the job's settings are not valid: {error}") from error
-        if options.packages is None:
-            return options
-        fetch = asyncio.ensure_future(self._driver.resolve_packages(options.packages))
+
+    async def _start_driver(self, options: DriverOptions) -> LocalDriver | None:
+        """Start the task's own driver; return None if the task is cancelled before. Then no process is left.
+
+        Raises:
+            SparkError: it cannot be started, or its packages cannot be fetched.
+        """
+        start = asyncio.ensure_future(LocalDriver.start(options, alone=True, tell=self._files.tell_user))
         cancelled = asyncio.ensure_future(self._cancelled.wait())
         try:
-            await asyncio.wait({fetch, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-            if not fetch.done():
-                return None
-            return replace(options, jars=(*options.jars, *fetch.result()), packages=None)
+            await asyncio.wait({start, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            return start.result() if start.done() else None
         finally:
-            fetch.cancel()
             cancelled.cancel()
+            start.cancel()
+            await asyncio.gather(start, return_exceptions=True)  # a cancelled start ends its processes
 
     async def _run_in(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -302,6 +304,27 @@ async def test_a_zygote_that_does_not_answer_is_ended_with_its_tasks(
     assert await asyncio.to_thread(lambda: list(HeldZygote.find(scene.directory))) == []
     await ended(scene.process.pid, task.pid)
     assert list(scene.directory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        ("pidfd_open", ProcessLookupError()),
+        ("pidfd_open", FileNotFoundError(errno.ENOENT, "it is reaped, or its pid is a thread's")),
+        ("pidfd_open", OSError(errno.EINVAL, "its pid is a thread's, to an older kernel")),
+        ("read_bytes", FileNotFoundError(errno.ENOENT, "it is gone meanwhile")),
+        ("read_bytes", PermissionError(errno.EPERM, "its pid is another user's process")),
+    ],
+)
+def test_a_socket_whose_zygote_has_ended_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, error: OSError
+) -> None:
+    """Also if its pid belongs to something else by now; else no TaskExecutor could start there again."""
+    (tmp_path / f"{HELD}{os.getpid()}").touch()
+    owner = os if function == "pidfd_open" else Path
+    monkeypatch.setattr(owner, function, Mock(side_effect=error))
+    assert list(HeldZygote.find(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_socket_may_have_a_long_path(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -19,6 +21,7 @@ from py4j.protocol import Py4JJavaError
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.embedded.access import ClusterAccess
 from runtime.embedded.cluster import EmbeddedCluster, _lack_of_workers
+from runtime.embedded.guard import _await_end
 from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
 from runtime.jobgraph.job_graph import JobKind
@@ -29,7 +32,7 @@ from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.embedding import ProgramQueries, _Run, interruptible
 from runtime.spark.errors import ZygoteError
 from runtime.spark.messages import Canceled, Finished, FromTask, LeaseRequest, QueryStarts, Running
-from runtime.spark.process import start_time
+from runtime.spark.process import ProcessHandle, start_time
 from runtime.spark.spec import StreamingSpec, TaskSpec
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.embedded import ProgramHost
@@ -352,6 +355,16 @@ def test_the_guard_leaves_nothing(tmp_path: Path, killed: bool) -> None:
         for process in (left, program, guard):
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EINVAL, errno.ESRCH])
+def test_the_guard_of_a_program_that_is_being_reaped_ends_its_cluster(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "pidfd_open", Mock(side_effect=OSError(number, "")))
+    _await_end(os.getpid(), 0, -1)
+    with pytest.raises(ProcessLookupError):
+        ProcessHandle(os.getpid(), 0)
 
 
 def test_a_forked_child_does_not_stop_the_cluster_of_its_parent() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from actors.testkit import VirtualLoop
 from conf.configuration import Configuration
 from conf.errors import InvalidValueError
 from conf.options import SparkOptions
@@ -18,7 +21,7 @@ from runtime.cluster.job_commands import with_packages
 from runtime.jobgraph.errors import InvalidConfigurationError
 from runtime.jobgraph.validation import check_configuration
 from runtime.spark.driver.jvm import holds
-from runtime.spark.driver.packages import LOCK, PackageCache, PackageRequest
+from runtime.spark.driver.packages import LOCK, Ivy, PackageCache, PackageRequest
 from runtime.spark.errors import PackagesError
 from runtime.taskexecutor.spark_options import driver_options
 
@@ -81,11 +84,12 @@ def test_a_driver_is_started_with_the_packages_of_its_configuration(tmp_path: Pa
             "spark.jars.excludes": "x:y",
             "spark.jars.repositories": "https://repo.example",
             "taskmanager.spark.packages.offline": "true",
+            "taskmanager.spark.packages.timeout": "90 s",
         }
     )
     options = driver_options(configuration, tmp_path, tmp_path / "log")
     assert options.packages == PackageRequest(
-        "a:b:1", tmp_path / "ivy", "x:y", "https://repo.example", settings_file="", offline=True
+        "a:b:1", tmp_path / "ivy", "x:y", "https://repo.example", settings_file="", offline=True, timeout_s=90.0
     )
     assert options.conf["spark.jars.packages"] == "a:b:1", "scripts see it"
     assert options.conf["spark.jars.ivy"] == str(tmp_path / "ivy")
@@ -156,6 +160,58 @@ def test_offline_settings_know_every_repository_of_the_cache_and_none_elsewhere(
 
 # ------------------------------------------------------------------ the cache
 
+A = [Path("/a.jar")]
+
+
+class FakeIvy(Ivy):
+    """Notes that its process has ended.
+
+    Args:
+        work: the fetch.
+    """
+
+    def __init__(self, work: Callable[[PackageRequest], Awaitable[list[Path]]]) -> None:
+        self._work = work
+        self.runs = False
+        self.began = asyncio.Event()
+
+    async def fetch(self, request: PackageRequest) -> list[Path]:
+        self.runs = True
+        self.began.set()
+        try:
+            return await self._work(request)
+        finally:
+            await asyncio.sleep(0)  # the end of a process takes a moment
+            self.runs = False
+
+    def peers(self) -> str:
+        assert self.runs
+        return "10.0.0.9:443"
+
+
+async def hang(_: PackageRequest) -> list[Path]:
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
+
+
+async def never(_: PackageRequest) -> list[Path]:
+    raise AssertionError
+
+
+async def quick(_: PackageRequest) -> list[Path]:
+    return A
+
+
+def told_nothing(line: str) -> None:
+    raise AssertionError(line)
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    made = VirtualLoop()
+    yield made
+    made.close()
+
 
 async def test_only_one_fetch_at_a_time_works_in_a_cache(tmp_path: Path) -> None:
     """Also of two drivers: the lock of the second cache is another open file, as that of another process is."""
@@ -168,60 +224,97 @@ async def test_only_one_fetch_at_a_time_works_in_a_cache(tmp_path: Path) -> None
         most = max(most, running)
         await asyncio.sleep(0)
         running -= 1
-        return [Path("/a.jar")]
+        return A
 
     caches = [PackageCache(), PackageCache()]
-    assert await asyncio.gather(*(caches[n % 2].fetch(asked, fetch) for n in range(6))) == [[Path("/a.jar")]] * 6
+    fetches = (caches[n % 2].fetch(asked, FakeIvy(fetch), told_nothing) for n in range(6))
+    assert await asyncio.gather(*fetches) == [A] * 6
     assert most == 1
     assert stat.S_IMODE(asked.directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((asked.directory / LOCK).stat().st_mode) == 0o600
 
 
-async def test_a_cancelled_fetch_keeps_the_cache_until_ivy_ends(tmp_path: Path) -> None:
-    asked, began, end = request(tmp_path), asyncio.Event(), asyncio.Event()
+def test_a_fetch_that_hangs_ends_at_its_limit_and_frees_the_cache(tmp_path: Path, loop: VirtualLoop) -> None:
+    asked = request(tmp_path, timeout_s=60.0, repositories="https://me:hunter2@repo.example/maven")
+    ivy, cache, began = FakeIvy(hang), PackageCache(), loop.time()
+    with pytest.raises(PackagesError) as late:
+        loop.run_until_complete(cache.fetch(asked, ivy, told_nothing))
+    assert loop.time() - began == pytest.approx(60.0)
+    assert str(late.value) == (
+        "spark.jars.packages: org.example:missing:1.0,a:b:1 not fetched within 60 s "
+        "(taskmanager.spark.packages.timeout), Ivy still waited for 10.0.0.9:443: name a repository that answers with "
+        f"--repositories URL, or allow more time; searched: {tmp_path}, ~/.m2/repository, "
+        "https://******@repo.example/maven, Maven Central, repos.spark-packages.org"
+    )
+    assert not ivy.runs, "its process has ended before another may use the cache"
+    assert loop.run_until_complete(PackageCache().fetch(asked, FakeIvy(quick), told_nothing)) == A
 
-    async def slow(_: PackageRequest) -> list[Path]:
-        began.set()
-        await end.wait()
-        raise PackagesError("nobody waits for this")
 
-    async def quick(_: PackageRequest) -> list[Path]:
-        assert end.is_set()
-        return []
+def test_a_cancelled_fetch_ends_its_process_and_frees_the_cache(tmp_path: Path, loop: VirtualLoop) -> None:
+    async def cancel() -> None:
+        ivy = FakeIvy(hang)
+        first = asyncio.create_task(PackageCache().fetch(request(tmp_path), ivy, told_nothing))
+        await ivy.began.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert not ivy.runs
 
-    cache = PackageCache()
-    first = asyncio.create_task(cache.fetch(asked, slow))
-    await began.wait()
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    others = [asyncio.create_task(each.fetch(asked, quick)) for each in (cache, PackageCache())]
-    _, waiting = await asyncio.wait(others, timeout=0.3)
-    assert len(waiting) == 2
-    end.set()
-    assert await asyncio.gather(*others) == [[], []]
+    loop.run_until_complete(cancel())
+    assert loop.run_until_complete(PackageCache().fetch(request(tmp_path), FakeIvy(quick), told_nothing)) == A
+
+
+@pytest.mark.parametrize("is_same_process", [True, False])
+def test_a_fetch_that_waits_says_for_which_process_and_not_for_ever(
+    tmp_path: Path, loop: VirtualLoop, is_same_process: bool
+) -> None:
+    """Its own limit counts, since that of the other fetch may be longer."""
+    lines: list[tuple[float, str]] = []
+    holder = PackageCache()
+    waiter = holder if is_same_process else PackageCache()
+    long = PackageRequest("c:d:2", tmp_path, timeout_s=86_400.0)
+    asked = request(tmp_path, timeout_s=60.0)
+
+    async def wait() -> None:
+        ivy = FakeIvy(hang)
+        first = asyncio.create_task(holder.fetch(long, ivy, told_nothing))
+        await ivy.began.wait()
+        began = loop.time()
+        with pytest.raises(PackagesError) as held:
+            await waiter.fetch(asked, FakeIvy(never), lambda line: lines.append((loop.time() - began, line)))
+        assert loop.time() - began == pytest.approx(60.0, abs=1.0)
+        assert str(held.value) == (
+            f"spark.jars.packages: org.example:missing:1.0,a:b:1 not fetched, since process {os.getpid()} (it "
+            f"fetches c:d:2) has used {tmp_path} for over 60 s (taskmanager.spark.packages.timeout): end it, "
+            "or name another directory with -D spark.jars.ivy=DIR"
+        )
+        assert ivy.runs, "the other fetch is not disturbed"
+        first.cancel()
+        await asyncio.wait({first})
+
+    loop.run_until_complete(wait())
+    ((after, line),) = lines
+    assert after == pytest.approx(5.0, abs=1.0)
+    assert line == (
+        "spark.jars.packages: org.example:missing:1.0,a:b:1 wait for "
+        f"process {os.getpid()} (it fetches c:d:2), as only one fetch uses {tmp_path} at a time"
+    )
 
 
 async def test_a_failed_fetch_frees_the_cache(tmp_path: Path) -> None:
     async def fail(asked: PackageRequest) -> list[Path]:
         raise PackagesError(asked.explain(MISSING))
 
-    async def work(_: PackageRequest) -> list[Path]:
-        return []
-
     cache = PackageCache()
     with pytest.raises(PackagesError, match=r"org\.example:missing:1\.0 not found"):
-        await cache.fetch(request(tmp_path), fail)
-    assert await cache.fetch(request(tmp_path), work) == []
+        await cache.fetch(request(tmp_path), FakeIvy(fail), told_nothing)
+    assert await cache.fetch(request(tmp_path), FakeIvy(quick), told_nothing) == A
 
 
 async def test_a_cache_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-
-    async def never(_: PackageRequest) -> list[Path]:
-        raise AssertionError
-
+    cache, ivy = PackageCache(), FakeIvy(never)
     with pytest.raises(PackagesError, match=r"directory .*/file/ivy cannot be used \(Not a directory\); name another"):
-        await PackageCache().fetch(request(tmp_path / "file" / "ivy"), never)
+        await cache.fetch(request(tmp_path / "file" / "ivy"), ivy, told_nothing)
     with pytest.raises(PackagesError, match=r"ivySettings=/mine\.xml may name repositories elsewhere"):
-        await PackageCache().fetch(request(tmp_path, settings_file="/mine.xml", offline=True), never)
+        await cache.fetch(request(tmp_path, settings_file="/mine.xml", offline=True), ivy, told_nothing)

@@ -16,7 +16,6 @@ from runtime.spark.driver.api import DriverInfo, SparkEndpoint
 from runtime.spark.driver.gateway import DriverGateway
 from runtime.spark.driver.jvm_driver import JvmDriver
 from runtime.spark.driver.local import connect
-from runtime.spark.driver.packages import PackageRequest
 from runtime.spark.errors import UnsupportedByEndpointError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
@@ -58,9 +57,6 @@ class AdoptedDriver(JvmDriver):
 
     async def open_for_client(self, session_id: str, user_id: str) -> ConnectEndpoint:
         raise UnsupportedByEndpointError("the Spark of an embedded cluster takes no sessions of Spark Connect clients")
-
-    async def resolve_packages(self, request: PackageRequest) -> list[Path]:
-        return []  # only a driver that is started needs them
 
     async def load_tables(self) -> None:
         """Do nothing: the catalog belongs to the program."""

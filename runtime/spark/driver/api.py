@@ -13,7 +13,6 @@ from conf.files import write_private
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.descriptor import EndedSparkJob
 from runtime.spark.driver.launch import SHIPPED, is_local
-from runtime.spark.driver.packages import PackageRequest
 from runtime.spark.errors import DriverLostError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
@@ -239,13 +238,6 @@ class SparkDriver(Protocol):
 
     async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
         """Return the keys of settings that Spark reads only at its start, and whether this driver has their values."""
-
-    async def resolve_packages(self, request: PackageRequest) -> list[Path]:
-        """Return the jars of Maven packages for another driver's start, fetched by Ivy.
-
-        Raises:
-            PackagesError: one is not available.
-        """
 
     async def load_tables(self) -> None:
         """Load tables that other drivers of the cluster have changed into its catalog; call it before a task starts."""

@@ -241,7 +241,7 @@ class DriverOptions:
         tables: the record of the cluster's tables; None where its catalog is not to be kept.
         archive_dir: directory of class-data-sharing archives; None for none.
         die_with_parent: whether the JVM is killed when the process that starts it ends.
-        start_timeout: seconds after which the start of a JVM that does not answer fails.
+        start_timeout: seconds in which a JVM has to answer, and the same again in which it has to create its context.
         log_max_bytes: size of Spark's log at which it is rotated.
         log_backups: number of rotated logs that are kept, at least one.
         current_dir: the JVM's current directory, to which relative paths refer. Default: `work_dir`.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import os
 import secrets
 import shutil
+import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,8 +47,15 @@ from runtime.spark.errors import DriverCallError, DriverLostError, DriverStartEr
 from runtime.spark.process import children_of, start_time
 from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint
 
+logger = logging.getLogger(__name__)
+
 _ADOPTION_TIMEOUT = 10.0
 _FETCH_MEMORY = "256m"
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+"""Java's option that saves a third of the processor time of a JVM which runs for seconds."""
+
+_WAITING = (psutil.CONN_ESTABLISHED, psutil.CONN_SYN_SENT)
+_PACKAGES = PackageCache()
 _RELEASE_TRIES = 20
 _RELEASE_PAUSE = 0.1
 _LEFTOVER_PAUSE = 0.005
@@ -69,24 +78,40 @@ class LocalDriver(JvmDriver):
         if jvm.info.tables:
             self._gateway.keep_tables(Path(jvm.info.tables))
         self._alone = alone
-        self._packages = PackageCache()
 
     # --- life
 
     @classmethod
-    async def start(cls, options: DriverOptions, *, alone: bool = False, thread_stays: bool = False) -> LocalDriver:
+    async def start(
+        cls,
+        options: DriverOptions,
+        *,
+        alone: bool = False,
+        thread_stays: bool = False,
+        tell: Callable[[str], None] = logger.warning,
+    ) -> LocalDriver:
         """Start a driver JVM and write its `driver.json`; 1.5 to 2.6 s with an archive of classes, 3 to 4.6 s without.
 
         With `die_with_parent`, call it on the main thread: the kernel sends the parent-death signal when the thread
-        that forked ends. With *thread_stays* the caller ensures that its thread outlives the driver. Raises
-        `JavaNotFoundError`, `UnsupportedJavaError`, `PackagesError` and `DriverStartError`.
+        that forked ends. A cancelled call leaves no process.
+
+        Args:
+            options: the driver's.
+            alone: whether one task has it to itself.
+            thread_stays: whether the caller ensures that its thread outlives the driver.
+            tell: called with a line for the user if the start has to wait for the fetch of another driver's packages.
+
+        Raises:
+            JavaNotFoundError, UnsupportedJavaError: there is no Java that fits.
+            PackagesError: its packages cannot be fetched.
+            DriverStartError: the JVM ended, or was not ready in time.
         """
         is_main = threading.current_thread() is threading.main_thread()
         if options.die_with_parent and not (is_main or thread_stays):
             raise DriverStartError("a driver that is to die with this process must be started from its main thread")
         java = find_java(options.java_home)
         await asyncio.to_thread(check_master, options.master)
-        options = await _with_packages(java, options)
+        options = await _with_packages(java, options, tell)
         conf = spark_conf(options)
         ui_key = secrets.token_bytes(ui.KEY_SIZE) if ui.is_served(conf) else b""
         if ui_key:
@@ -98,13 +123,17 @@ class LocalDriver(JvmDriver):
         connection_file = options.work_dir / f".connection-{secrets.token_hex(8)}"
         token = secrets.token_hex(32)
         child = spawn(arguments, environment(java, options, connection_file, token), options)
+        pool, gateway = new_pool(), None
         try:
             port, secret = await await_connection(child, connection_file, options)
-            pool = new_pool()
-            gateway = await run_on(pool, DriverGateway, port, secret)
-            await run_on(pool, gateway.create_context, conf)
-            connect_port = await run_on(pool, gateway.connect_port)
-            if shared.archive is not None and not await run_on(pool, gateway.shares_classes):
+            async with _limit(options):
+                gateway = await run_on(pool, DriverGateway, port, secret)
+                await run_on(pool, gateway.create_context, conf)
+                connect_port = await run_on(pool, gateway.connect_port)
+                shares_classes = await run_on(pool, gateway.shares_classes)
+                application = await run_on(pool, gateway.application_id)
+                ui_port = await run_on(pool, gateway.ui_port)
+            if shared.archive is not None and not shares_classes:
                 shared.reject()
             started = start_time(child.pid)
             if started is None:
@@ -124,8 +153,8 @@ class LocalDriver(JvmDriver):
                 java_version=java.version,
                 class_list="" if shared.class_list is None else str(shared.class_list),
                 tables="" if options.tables is None else str(options.tables),
-                application=await run_on(pool, gateway.application_id),
-                ui_port=await run_on(pool, gateway.ui_port),
+                application=application,
+                ui_port=ui_port,
                 ui_key=ui_key.hex(),
             )
             if options.event_logs is not None and event_logs.is_written_to(options.event_logs, conf):
@@ -134,6 +163,9 @@ class LocalDriver(JvmDriver):
         except BaseException as error:
             child.kill()
             await asyncio.get_running_loop().run_in_executor(None, child.wait)
+            if gateway is not None:
+                gateway.close()
+            pool.shutdown(wait=False)
             if isinstance(error, SparkError) and not isinstance(error, DriverStartError):
                 raise DriverStartError(f"the Spark driver did not start: {error}; see {options.log_file}") from error
             raise
@@ -236,12 +268,6 @@ class LocalDriver(JvmDriver):
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
 
-    async def resolve_packages(self, request: PackageRequest) -> list[Path]:
-        def fetch(request: PackageRequest) -> Awaitable[list[Path]]:
-            return asyncio.to_thread(self._gateway.resolve_packages, request)  # it may take minutes
-
-        return await self._packages.fetch(request, fetch)
-
     async def load_tables(self) -> None:
         await self._jvm.call(self._gateway.load_tables)
 
@@ -290,32 +316,81 @@ class LocalDriver(JvmDriver):
         return await self._jvm.call(self._gateway.active_jobs, endpoint)
 
 
-async def _with_packages(java: Java, options: DriverOptions) -> DriverOptions:
-    """Return options whose packages are fetched and are among the jars. A JVM of its own runs Ivy, 2 s."""
+@contextlib.asynccontextmanager
+async def _limit(options: DriverOptions) -> AsyncIterator[None]:
+    """Limit the time in which a JVM that has answered creates its SparkContext. Raises `DriverStartError`."""
+    limit = asyncio.timeout(options.start_timeout)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise DriverStartError(
+            f"the Spark driver's JVM did not create its SparkContext within {options.start_timeout:g} s "
+            f"(taskmanager.spark.start-timeout, spark.master={options.master}); see {options.log_file}"
+        ) from None
+
+
+async def _with_packages(java: Java, options: DriverOptions, tell: Callable[[str], None]) -> DriverOptions:
+    """Return options whose packages are fetched and are among the jars."""
     if options.packages is None:
         return options
-    small = replace(options, work_dir=options.work_dir / "packages", memory=_FETCH_MEMORY, jars=())
-
-    async def fetch(request: PackageRequest) -> list[Path]:
-        prepare(small)
-        connection_file = small.work_dir / f".connection-{secrets.token_hex(8)}"
-        child = spawn(command(java, small, class_path(), []), environment(java, small, connection_file, ""), small)
-        pool = new_pool()
-        try:
-            port, secret = await await_connection(child, connection_file, small)
-            gateway = await run_on(pool, DriverGateway, port, secret)
-            try:
-                return await run_on(pool, gateway.resolve_packages, request)
-            finally:
-                gateway.close()
-        finally:
-            child.kill()
-            await asyncio.to_thread(child.wait)
-            pool.shutdown(wait=False)
-            shutil.rmtree(small.work_dir, ignore_errors=True)
-
-    jars = await PackageCache().fetch(options.packages, fetch)
+    jars = await _PACKAGES.fetch(options.packages, _SmallJvm(java, options), tell)
     return replace(options, jars=(*options.jars, *jars), packages=None)
+
+
+class _SmallJvm:
+    """`Ivy` in a JVM of its own (2 s), which can be killed without harm to other jobs.
+
+    Args:
+        java: runs the JVM.
+        options: of the driver that is to have the packages.
+    """
+
+    def __init__(self, java: Java, options: DriverOptions) -> None:
+        self._java = java
+        self._options = replace(
+            options,
+            work_dir=options.work_dir / "packages",
+            memory=_FETCH_MEMORY,
+            java_options=(_SHORT_LIVED, *options.java_options),
+            jars=(),
+        )
+        self._child: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    async def fetch(self, request: PackageRequest) -> list[Path]:
+        java, options = self._java, self._options
+        prepare(options)
+        connection_file = options.work_dir / f".connection-{secrets.token_hex(8)}"
+        arguments = command(java, options, class_path(), [])
+        self._child = child = spawn(arguments, environment(java, options, connection_file, ""), options)
+        pool, gateway = new_pool(), None
+        try:
+            self._port, secret = await await_connection(child, connection_file, options)
+            gateway = await run_on(pool, DriverGateway, self._port, secret)
+            return await run_on(pool, gateway.resolve_packages, request)
+        finally:
+            child.kill()  # before anything that waits for an answer of the JVM
+            await asyncio.to_thread(child.wait)
+            if gateway is not None:
+                gateway.close()
+            pool.shutdown(wait=False)
+            shutil.rmtree(options.work_dir, ignore_errors=True)
+
+    def peers(self) -> str:
+        if self._child is None:
+            return ""
+        found: list[Any] = []
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(self._child.pid).net_connections("tcp")
+        remote = [
+            f"{item.raddr.ip.removeprefix('::ffff:')}:{item.raddr.port}"
+            for item in found
+            if item.status in _WAITING and item.laddr.port != self._port
+        ]
+        return ", ".join(dict.fromkeys(remote))
 
 
 async def connect(info: DriverInfo | Path, attach: Callable[[DriverGateway], None]) -> Connection[DriverGateway]:

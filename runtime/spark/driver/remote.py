@@ -32,7 +32,6 @@ from runtime.spark.driver.api import (
 from runtime.spark.driver.connection import Connection, new_pool
 from runtime.spark.driver.launch import inherited_environment
 from runtime.spark.driver.local import LocalDriver
-from runtime.spark.driver.packages import PackageRequest
 from runtime.spark.errors import DriverStartError, UnsupportedByEndpointError
 from runtime.spark.process import die_with, start_time
 from runtime.spark.spec import CONNECT_USER, ConnectEndpoint
@@ -212,9 +211,6 @@ class RemoteDriver:
 
     async def start_settings(self, settings: Mapping[str, str]) -> dict[str, bool]:
         return {}  # its sessions reject such settings themselves
-
-    async def resolve_packages(self, request: PackageRequest) -> list[Path]:
-        return []  # only a driver that is started needs them
 
     async def load_tables(self) -> None:
         """Do nothing: the catalog belongs to the endpoint."""

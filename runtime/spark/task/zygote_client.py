@@ -35,6 +35,7 @@ from runtime.spark.messages import (
     pack,
     unpack_from_task,
 )
+from runtime.spark.process import open_process
 from runtime.spark.spec import PreparedSpec, TaskSpec
 from runtime.spark.wire import FrameReader, Message, encode
 
@@ -613,8 +614,9 @@ class HeldZygote:
 
     def end(self) -> None:
         """End the zygote by force; the kernel ends its tasks then. Blocks until it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            process = os.pidfd_open(self._pid)
+        # FileNotFoundError: it has just been reaped. PermissionError: its pid has become another user's process.
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError, PermissionError):
+            process = open_process(self._pid)
             try:
                 if _ZYGOTE in Path(f"/proc/{self._pid}/cmdline").read_bytes():  # not another one that got its pid
                     signal.pidfd_send_signal(process, signal.SIGKILL)
