@@ -82,6 +82,14 @@ MUTANTS = (
         '    return f"{quoted[:_KEPT]}{_CUT}"\n',
         ("unit/test_spark_tables.py::test_names_that_are_too_long_for_a_file_are_recorded_with_all_others",),
     ),
+    Mutant(
+        "a-task-forgotten-before-its-queries-stop",
+        "A script whose release failed or was interrupted is released again.",
+        "runtime/spark/driver/gateway.py",
+        "            entry = self._registry().get(name)\n",
+        "            entry = self._registry().remove(name)\n",
+        ("unit/test_spark_gateway.py::test_a_task_stays_known_until_all_of_its_queries_have_stopped",),
+    ),
     # ------------------------------------------------------------- the job that is meant
     Mutant(
         "first-of-several-jobs-with-a-prefix",
