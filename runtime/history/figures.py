@@ -198,8 +198,8 @@ class FigureReader:
     def points(self, since_ms: int, until_ms: int, most: int) -> tuple[list[Sample], int]:
         """Return about *most* points of a time range, with an empty one in each gap, and the number of damaged lines.
 
-        If the range has more than `CONDENSED` samples for each point, a point is the mean of means, and the range may
-        begin and end within one of these. Then this reads no more than the file that is not full yet.
+        If the range has more than `CONDENSED` samples for each point, a point is the mean of means. Then the range may
+        begin and end within one of these, and only the file that is not full yet is read.
 
         Raises:
             OSError: a file cannot be read.
