@@ -302,6 +302,16 @@ MUTANTS = (
         ("contract/test_connect_gateway.py::test_a_first_message_after_the_end_of_its_token_begins_nothing",),
     ),
     Mutant(
+        "login-at-sparks-pages-without-a-line",
+        "A login at Spark's own pages has a line in the audit log.",
+        "runtime/rest/spark_history.py",
+        '        audited.changes = request.method == "POST" or "code" in request.query_params\n',
+        "",
+        (
+            "unit/test_spark_history.py::test_logins_and_refused_users_have_a_line_in_the_audit_log_and_reading_has_none",
+        ),
+    ),
+    Mutant(
         "flood-of-the-audit-log",
         "Unauthenticated requests do not fill the audit log.",
         "runtime/users/audit.py",
