@@ -78,13 +78,13 @@ class Sample:
         if not isinstance(found, dict) or type(found.get("at_ms")) not in _NUMBERS:
             raise ValueError("a line of figures is no object with at_ms")
         rows = found.get("rows", {})
-        counts = [int(value) if type(value := found.get(name)) in _NUMBERS else None for name in _COUNTS]
+        counts = {name: int(found[name]) for name in _COUNTS if type(found.get(name)) in _NUMBERS}
         rates = (
             {str(key): float(rate) for key, rate in rows.items() if type(rate) in _NUMBERS}
             if isinstance(rows, dict)
             else {}
         )
-        return cls(int(found["at_ms"]), *counts, rows=rates)
+        return cls(int(found["at_ms"]), **counts, rows=rates)
 
     @property
     def rows_per_second(self) -> float | None:

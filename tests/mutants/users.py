@@ -181,7 +181,7 @@ MUTANTS = (
         "no-audit",
         "Each change has a line in the audit log.",
         _APP,
-        "            self._record(audited)\n",
+        "            self._auditor.record(audited)\n",
         "            pass\n",
         ("unit/test_rest_roles.py::test_each_change_and_each_refusal_has_a_line",),
     ),
@@ -346,7 +346,7 @@ MUTANTS = (
     Mutant(
         "flood-hides-changes",
         "Each change has a line, however many there are.",
-        _APP,
+        "runtime/rest/auditing.py",
         "        if audited.is_limited:\n",
         "        if True:\n",
         ("unit/test_rest_roles.py::test_a_user_fills_the_log_with_no_refusals_and_hides_no_change",),
