@@ -176,3 +176,12 @@ class DeathPactError(ActorError):
 
 class ActorProcessDied(ActorError):
     """The process that hosted a child has ended: killed, out of memory, or lost with its host."""
+
+
+def why_unreachable(error: BaseException) -> str:
+    """Return why a connection was not opened, in few words."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, UnicodeError):
+        return "it is no host name"
+    return getattr(error, "strerror", None) or str(error)

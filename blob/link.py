@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from actors.errors import AuthenticationError, WireError
+from actors.errors import AuthenticationError, WireError, why_unreachable
 from actors.rpc.security import PROOF_SIZE, ClientHandshake, far_end
 from blob.channel import Channel, translate
 from blob.errors import BlobAuthenticationError, BlobConnectionError, BlobError, BlobProtocolError
@@ -97,9 +97,9 @@ class Link:
         host, port = self._address() if callable(self._address) else self._address
         try:
             sock = socket.create_connection((host, port), timeout=self._timeout)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that is no host's
             raise BlobConnectionError(
-                f"cannot reach the blob server at {host}:{port}: {error.strerror or error}"
+                f"cannot reach the blob server at {host}:{port}: {why_unreachable(error)}"
             ) from error
         channel = Channel(sock, self._timeout)
         try:

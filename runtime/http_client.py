@@ -41,6 +41,7 @@ from actors.errors import (
     FrameTooLarge,
     RecipientUnreachable,
     WireError,
+    why_unreachable,
 )
 from actors.rpc.codec import MethodSpec, proxy_type
 from actors.rpc.gateway import Ask, RpcGateway
@@ -279,7 +280,7 @@ class WebClient:
                 ) from error
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
                 raise HttpError(f"{endpoint} does not speak TLS: {error.reason or error}", "is it http://?") from error
-            if isinstance(error, OSError):
+            if isinstance(error, OSError | UnicodeError):  # UnicodeError: of a name that is no host's
                 raise _unreachable(endpoint, error) from error
             raise
         connection.sock.settimeout(REPLY_S)
@@ -376,8 +377,7 @@ def _exchange(
 
 
 def _unreachable(endpoint: WebAddress, error: Exception) -> RecipientUnreachable:
-    cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return RecipientUnreachable(f"{endpoint} cannot be reached: {cause}")
+    return RecipientUnreachable(f"{endpoint} cannot be reached: {why_unreachable(error) or type(error).__name__}")
 
 
 def _error_of(endpoint: WebAddress, response: http.client.HTTPResponse, data: bytes) -> Exception:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from actors.errors import why_unreachable
 from runtime.users.login import is_private_url
 from runtime.users.oidc import IssuerAnswerError
 
@@ -66,8 +67,8 @@ def ask(
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
         connection = _connect(parts, tls, deadline_s)
-    except OSError as error:
-        raise IssuerUnreachableError(f"{parts.netloc} cannot be reached: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        raise IssuerUnreachableError(f"{parts.netloc} cannot be reached: {why_unreachable(error)}") from error
     # The socket's own time-out begins again with each byte, so a slow answer needs another end.
     is_late = threading.Event()
     watchdog = threading.Timer(deadline_s, _cut, (connection.sock, is_late))

@@ -439,7 +439,7 @@ class Link:
                 _, writer = await asyncio.open_connection(*self.key)
         except ConnectionRefusedError:
             return True
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, UnicodeError):
             return False
         writer.close()
         return False

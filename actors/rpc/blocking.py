@@ -31,7 +31,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, AskTimeout, RecipientUnreachable, WireError
+from actors.errors import ActorError, AskTimeout, RecipientUnreachable, WireError, why_unreachable
 from actors.rpc import codec, wire
 from actors.rpc import connection as loop_connection
 from actors.rpc.codec import MethodSpec
@@ -1066,9 +1066,7 @@ def establish(
             return None
         if late and sock is not None:
             raise RecipientUnreachable(f"no handshake within {loop_connection.HANDSHAKE_TIMEOUT_S:g} s") from error
-        raise RecipientUnreachable(
-            f"nothing can be reached at {host}:{port} ({loop_connection.why_unreachable(error)})"
-        ) from error
+        raise RecipientUnreachable(f"nothing can be reached at {host}:{port} ({why_unreachable(error)})") from error
     return sock, tls, handshake.tags() if tls is None and sock.family != socket.AF_UNIX else None
 
 

@@ -71,15 +71,6 @@ class Poller:
             self.remove_writer = loop.remove_writer
 
 
-def why_unreachable(error: BaseException) -> str:
-    """Return why a connection was not opened, in few words."""
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    if isinstance(error, UnicodeError):
-        return "it is no host name"
-    return getattr(error, "strerror", None) or str(error)
-
-
 def set_tcp_options(sock: socket.socket) -> None:
     """Send each small frame at once, and probe an idle peer; do nothing to a Unix socket."""
     if sock.family != socket.AF_UNIX:

@@ -29,11 +29,12 @@ from actors.errors import (
     AuthenticationError,
     FrameTooLarge,
     RecipientUnreachable,
+    why_unreachable,
 )
 from actors.rpc import wire
 from actors.rpc.codec import MethodSpec, proxy_type
 from actors.rpc.config import RpcConfig
-from actors.rpc.connection import ClientConnection, Poller, ServerConnection, why_unreachable
+from actors.rpc.connection import ClientConnection, Poller, ServerConnection
 from actors.rpc.dispatch import Dispatcher, Served
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.fencing import Fence

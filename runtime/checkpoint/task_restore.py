@@ -68,6 +68,10 @@ class TaskRestore:
         """Queries with state that have not started."""
         return sorted((self._states.keys() | self._begun.keys()) - self._claimed)
 
+    def has_state_of(self, name: str) -> bool:
+        """Return whether there is state of a query."""
+        return name in self._states or name in self._begun
+
     def prepare(self, query: QueryLocation) -> str:
         """Restore the state that a query starts from; return a note of it, empty if nothing was restored.
 

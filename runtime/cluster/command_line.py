@@ -277,7 +277,7 @@ def is_this_machine(host: str) -> bool:
 def _resolved(host: str) -> list[Any]:
     try:
         return socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: of a name that is no host's
         return []
 
 

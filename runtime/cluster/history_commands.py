@@ -109,11 +109,13 @@ def event_log_url(given: Mapping[str, str], runtime_dir: Path) -> str:
 async def _serve(configuration: Configuration, logs: str, port: int, given: Mapping[str, str]) -> None:
     import tempfile
 
+    from runtime.environment.directory import ClusterDirectory
     from runtime.rest.authorization import KnownIdentities
     from runtime.rest.server import RestServer
     from runtime.rest.spark_history import LIVE, LOGIN, HistoryProxy, Logins, Upstream
     from runtime.spark.driver.ui import find_uis, token
     from runtime.spark.history_server import HistoryServer
+    from runtime.users.audit import AuditLog
 
     get = configuration.get
     java_home = get(EnvironmentOptions.JAVA_HOME)
@@ -149,6 +151,7 @@ async def _serve(configuration: Configuration, logs: str, port: int, given: Mapp
                 lambda: secrets.token_urlsafe(32),
                 KnownIdentities(lambda: read_users(configuration)),
                 live,
+                AuditLog(ClusterDirectory(get(ClusterOptions.RUNTIME_DIR)).audit_log),
             )
             server = RestServer(proxy, listener, None, MAX_CONNECTIONS)
             await server.start()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.errors import why_unreachable
 from conf import Configuration
 from conf.options import (
     BlobOptions,
@@ -174,9 +175,9 @@ def check_port_free(host: str, port: int, key: str) -> str:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
         raise PreflightError(
-            f"cannot resolve the host {host!r}: {error.strerror}", "check jobmanager.rpc.address"
+            f"cannot resolve the host {host!r}: {why_unreachable(error)}", "check jobmanager.rpc.address"
         ) from error
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from actors.address import ActorAddress
 from actors.client import ActorClient
-from actors.errors import ActorError, AuthenticationError
+from actors.errors import ActorError, AuthenticationError, why_unreachable
 from actors.rpc.config import RpcConfig
 from actors.rpc.security import load_or_create_secret, load_secret
 from conf.configuration import Configuration
@@ -139,9 +139,9 @@ def find_host(configuration: Configuration, role: Role) -> str:
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)  # sends nothing: the kernel chooses the route, and so the address
             return str(probe.getsockname()[0])
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise PreflightError(
-            f"this host has no route to {target}: {error.strerror or error}",
+            f"this host has no route to {target}: {why_unreachable(error)}",
             "fix the network, or name this host's own address with --host",
         ) from error
 
@@ -154,9 +154,9 @@ def check_host(host: str) -> str:
     """
     try:
         address = str(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise PreflightError(
-            f"cannot resolve the host {host!r}: {error.strerror or error}", "name this host's address with --host"
+            f"cannot resolve the host {host!r}: {why_unreachable(error)}", "name this host's address with --host"
         ) from error
     if is_loopback(address) and not is_loopback(host):
         raise PreflightError(
@@ -175,7 +175,7 @@ def _is_own(host: str) -> bool:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.bind(address)
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     return True
 

@@ -3,11 +3,17 @@
 Each line is a JSON object: a `Sample`. Unknown fields of a line are ignored, so that releases read each other's files.
 A line that cannot be read, such as one that a killed process has cut short, is counted and left out. A full file is
 renamed, by the time of the next sample. `HistoryDirectory.expire` deletes old ones.
+
+`FigureReader` reads them for a chart. A full file does not change any more. So its lines are read once, and their means
+are kept for charts of a time range with many more samples than points.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,7 +30,11 @@ MOST_POINTS = 300
 GAP_FACTOR = 4
 """A pause of so many usual intervals between two samples is a gap: the cluster did not run, or nobody led it."""
 
+CONDENSED = 16
+"""How many samples of a full file become one, which is kept in memory."""
+
 _COUNTS = ("task_managers", "slots", "free_slots", "requests_waiting", "jobs_running", "heap_used", "heap_max")
+_NUMBERS = (int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +75,14 @@ class Sample:
     def parse(cls, line: bytes) -> Sample:
         """Read a line. Raises ValueError."""
         found = json.loads(line)
-        if not isinstance(found, dict) or not _is_number(found.get("at_ms")):
+        if not isinstance(found, dict) or type(found.get("at_ms")) not in _NUMBERS:
             raise ValueError("a line of figures is no object with at_ms")
         rows = found.get("rows", {})
-        counts = {name: int(found[name]) for name in _COUNTS if _is_number(found.get(name))}
+        counts = {name: int(found[name]) for name in _COUNTS if type(found.get(name)) in _NUMBERS}
         rates = (
-            {str(key): float(rate) for key, rate in rows.items() if _is_number(rate)} if isinstance(rows, dict) else {}
+            {str(key): float(rate) for key, rate in rows.items() if type(rate) in _NUMBERS}
+            if isinstance(rows, dict)
+            else {}
         )
         return cls(int(found["at_ms"]), **counts, rows=rates)
 
@@ -78,10 +90,6 @@ class Sample:
     def rows_per_second(self) -> float | None:
         """Return the rate of all jobs together; None if no job has one."""
         return sum(self.rows.values()) if self.rows else None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class FigureFile:
@@ -127,23 +135,104 @@ def read_samples(directory: Path, since_ms: int, until_ms: int) -> tuple[list[Sa
     Raises:
         OSError: a file cannot be read.
     """
-    found, damaged = list[Sample](), 0
+    files = []
     for path in figure_files(directory):
-        try:
-            if path.stat().st_mtime_ns // 1_000_000 < since_ms:  # its last line is older
-                continue
-            content = path.read_bytes()
-        except FileNotFoundError:  # it was renamed or deleted between the two looks
-            continue
-        for line in content.splitlines():
-            try:
-                sample = Sample.parse(line)
-            except ValueError:
-                damaged += bool(line.strip())
-                continue
-            if since_ms <= sample.at_ms <= until_ms:
-                found.append(sample)
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime_ns // 1_000_000 >= since_ms:  # the others' last lines are older
+                files.append(path)
+    return _read_files(files, since_ms, until_ms)
+
+
+def _read_files(files: Iterable[Path], since_ms: int, until_ms: int) -> tuple[list[Sample], int]:
+    found, damaged = list[Sample](), 0
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):  # it was renamed or deleted between the two looks
+            samples, unreadable = _read_file(path)
+            found += [sample for sample in samples if since_ms <= sample.at_ms <= until_ms]
+            damaged += unreadable
     return sorted(found, key=lambda sample: sample.at_ms), damaged
+
+
+def _read_file(path: Path) -> tuple[list[Sample], int]:
+    found, damaged = list[Sample](), 0
+    for line in path.read_bytes().splitlines():
+        try:
+            found.append(Sample.parse(line))
+        except ValueError:
+            damaged += bool(line.strip())
+    return found, damaged
+
+
+@dataclass(frozen=True, slots=True)
+class _FullFile:
+    """A file that is full: its identity, the times of its first and last samples, their means, its damaged lines."""
+
+    identity: tuple[int, int, int]
+    first_ms: float
+    last_ms: float
+    means: Sequence[Sample]
+    damaged: int
+
+    @classmethod
+    def read(cls, path: Path, identity: tuple[int, int, int]) -> _FullFile:
+        samples, damaged = _read_file(path)
+        times = [sample.at_ms for sample in samples]
+        first_ms, last_ms = min(times, default=math.inf), max(times, default=-math.inf)
+        return cls(identity, first_ms, last_ms, _means(samples, CONDENSED), damaged)
+
+
+class FigureReader:
+    """Reads the points of charts from the figures of a cluster. Any thread may call it; it serves one at a time.
+
+    It reads each full file once, and keeps one sample in memory for each `CONDENSED` of the file.
+
+    Args:
+        directory: of the history.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._full: dict[Path, _FullFile] = {}
+        self._lock = threading.Lock()
+
+    def points(self, since_ms: int, until_ms: int, most: int) -> tuple[list[Sample], int]:
+        """Return about *most* points of a time range, with an empty one in each gap, and the number of damaged lines.
+
+        If the range has more than `CONDENSED` samples for each point, a point is the mean of means. Then the range may
+        begin and end within one of these, and only the file that is not full yet is read.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        with self._lock:
+            full = self._overlapping(since_ms, until_ms)
+            means = [each for file in full.values() for each in file.means if since_ms <= each.at_ms <= until_ms]
+            if len(means) <= most:
+                samples, damaged = _read_files([*full, self._directory / FILE], since_ms, until_ms)
+            else:
+                newest, damaged = _read_files([self._directory / FILE], since_ms, until_ms)
+                samples = sorted([*means, *_means(newest, CONDENSED)], key=lambda sample: sample.at_ms)
+                damaged += sum(file.damaged for file in full.values())
+        return with_gaps(thinned(samples, most)), damaged
+
+    def _overlapping(self, since_ms: int, until_ms: int) -> dict[Path, _FullFile]:
+        """Return the full files with samples of a time range; read those that are new."""
+        found = dict[Path, _FullFile]()
+        files = [path for path in figure_files(self._directory) if path.name != FILE]
+        for path in files:
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                if status.st_mtime_ns // 1_000_000 < since_ms:
+                    continue
+                identity = status.st_mtime_ns, status.st_size, status.st_ino
+                known = self._full.get(path)
+                if known is None or known.identity != identity:
+                    known = self._full[path] = _FullFile.read(path, identity)
+                if known.first_ms <= until_ms and known.last_ms >= since_ms:
+                    found[path] = known
+        for gone in self._full.keys() - set(files):
+            del self._full[gone]
+        return found
 
 
 def thinned(samples: Sequence[Sample], most: int) -> list[Sample]:
@@ -152,8 +241,13 @@ def thinned(samples: Sequence[Sample], most: int) -> list[Sample]:
     No two samples with a gap between them become one: then there may be some more than *most*.
     """
     size = -(-len(samples) // max(most, 1))
-    if size <= 1:
-        return list(samples)
+    return list(samples) if size <= 1 else _means(samples, size)
+
+
+def _means(samples: Sequence[Sample], size: int) -> list[Sample]:
+    """Return the means of each *size* neighbours; none spans a gap."""
+    if not samples:
+        return []
     longest_ms = _longest_pause(samples)
     groups: list[list[Sample]] = [[samples[0]]]
     for before, sample in pairwise(samples):

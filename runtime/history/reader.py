@@ -20,7 +20,7 @@ from conf.options import ClusterOptions, HistoryOptions
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError
 from runtime.history.directory import NAME
-from runtime.history.figures import Sample, read_samples
+from runtime.history.figures import FigureReader, Sample
 from runtime.ids import JobID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.codec import decode
@@ -98,6 +98,7 @@ class ClusterHistory:
         self._is_shared = shared != root
         self._archive = shared / "archive"
         self._history = shared / NAME
+        self._figures = FigureReader(self._history)
         self._now_ms = now_ms
         self._known: dict[Path, _Known] = {}
         self._damaged: dict[Path, str] = {}
@@ -199,9 +200,9 @@ class ClusterHistory:
                 return data
         return _content(self._history / "logs" / key)
 
-    def samples(self, since_ms: int, until_ms: int) -> tuple[list[Sample], int]:
-        """Return the figures of a time range, and the number of lines that cannot be read. Raises OSError."""
-        return read_samples(self._history, since_ms, until_ms)
+    def points(self, since_ms: int, until_ms: int, most: int) -> tuple[list[Sample], int]:
+        """Return about *most* points of the figures of a time range; see `FigureReader.points`. Raises OSError."""
+        return self._figures.points(since_ms, until_ms, most)
 
     @property
     def audit_log(self) -> Path:

@@ -21,14 +21,14 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from runtime.rest.access import AccessPolicy, Refusal, Shown, changes_state
-from runtime.rest.auditing import AUDITED, Audited, audited_of
+from runtime.rest.auditing import AUDITED, Audited, Auditor, audited_of
 from runtime.rest.authorization import PRINCIPAL, check_route, rule_of_route
 from runtime.rest.context import Rest
 from runtime.rest.errors import RestError, error_body, retry_after, status_of
 from runtime.rest.handlers import ROUTES, cluster, events, jobs
 from runtime.rest.page_login import LOGIN, PageLogin
-from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, now_ms, openapi, to_json
-from runtime.users.audit import AuditLog, Floods
+from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, openapi, to_json
+from runtime.users.audit import AuditLog
 from runtime.users.identities import Principal
 from runtime.users.login import LoginOffer
 from runtime.users.roles import Rule, may
@@ -153,8 +153,7 @@ class RestApplication:
         self._rest = rest
         self._policy = policy
         self._max_content = max_content
-        self._audit = audit
-        self._floods = Floods()
+        self._auditor = Auditor(audit)
         self._page = StaticFiles()
         self._short_cuts: Mapping[str, tuple[Encoded, Rule]] = {
             prefix + path: (encoded, rule_of_route("GET", path))
@@ -201,22 +200,7 @@ class RestApplication:
             else:
                 await self._answer(verdict, scope, receive, audited.watching(send), audited)
         finally:
-            self._record(audited)
-
-    def _record(self, audited: Audited) -> None:
-        """Write the line of a request that changes something or was refused."""
-        if not audited.counts or self._audit is None:
-            return
-        at_ms, suppressed = now_ms(), 0
-        if audited.is_limited:
-            admitted = self._floods.admit(None if audited.principal is None else audited.principal.name, at_ms)
-            if admitted is None:
-                return
-            suppressed = admitted
-        try:
-            self._audit.write(audited.entry(at_ms, suppressed))
-        except OSError as error:
-            logger.error("the audit log misses %r of %s: %s", audited.action[:200], audited.who, error)
+            self._auditor.record(audited)
 
     async def _identify(self, scope: Scope) -> Principal | Refusal:
         """Return whom a request is from, or why it is refused."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +11,10 @@ from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
 from runtime.rest.access import changes_state
-from runtime.users.audit import AuditEntry, changed_nothing, outcome_of
+from runtime.users.audit import AuditEntry, AuditLog, Floods, changed_nothing, outcome_of
 from runtime.users.identities import ApiToken, Principal, User
+
+logger = logging.getLogger(__name__)
 
 AUDITED = "audited"
 """The key of a request's scope under which the application puts the `Audited`."""
@@ -103,10 +107,41 @@ class Audited:
         )
 
 
+class Auditor:
+    """Writes the lines of one server, and limits those of requests that changed nothing.
+
+    Args:
+        log: to write to; None writes nothing.
+    """
+
+    def __init__(self, log: AuditLog | None) -> None:
+        self._log = log
+        self._floods = Floods()
+
+    def record(self, audited: Audited) -> None:
+        """Write the line of a request that changes something or was refused; a failure is only logged."""
+        if not audited.counts or self._log is None:
+            return
+        at_ms, suppressed = _now_ms(), 0
+        if audited.is_limited:
+            admitted = self._floods.admit(None if audited.principal is None else audited.principal.name, at_ms)
+            if admitted is None:
+                return
+            suppressed = admitted
+        try:
+            self._log.write(audited.entry(at_ms, suppressed))
+        except OSError as error:
+            logger.error("the audit log misses %r of %s: %s", audited.action[:200], audited.who, error)
+
+
 def audited_of(request: Request) -> Audited:
     """Return what is noted of a request."""
     found: Audited = request.scope[AUDITED]
     return found
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _named_by(argument: Any) -> str:

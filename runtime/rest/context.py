@@ -117,6 +117,7 @@ class Rest:
         url: the endpoint's own address.
         closing: set when the endpoint stops, for endless streams.
         fetching: held while a log of a TaskExecutor is in memory.
+        reading: held while figures or lines of the audit log are read, so that these take one thread at most.
         operations: checkpoints and savepoints that clients requested here.
         disposals: removals of savepoints that clients requested here.
         identities: users and their tokens.
@@ -131,6 +132,7 @@ class Rest:
     url: str
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES_AT_ONCE))
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     operations: TriggeredOperations = field(default_factory=TriggeredOperations)
     disposals: Disposals = field(default_factory=Disposals)
     identities: KnownIdentities = field(default_factory=lambda: KnownIdentities(nobody))

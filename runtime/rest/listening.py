@@ -8,6 +8,7 @@ import pwd
 import socket
 from collections.abc import Iterable
 
+from actors.errors import why_unreachable
 from conf.configuration import Configuration
 from conf.options import RestOptions
 from conf.values import is_loopback
@@ -120,9 +121,9 @@ def listen(host: str, wanted: Iterable[int], key: str, otherwise: str = OR_WITHO
     tried: list[int] = []
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
         raise PreflightError(
-            f"cannot resolve the host {host!r}: {error.strerror}", "check rest.address and rest.bind-address"
+            f"cannot resolve the host {host!r}: {why_unreachable(error)}", "check rest.address and rest.bind-address"
         ) from error
     family, kind, protocol, _, address = found[0]
     for port in wanted:

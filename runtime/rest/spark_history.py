@@ -9,6 +9,9 @@ or the cookie of a login. A login takes a token, or a code that works once. The 
 Below `LIVE` it shows the UIs of running drivers in the same way (`runtime.spark.driver.ui`). Each has a path with its
 application, which Spark puts before its links because `X-Forwarded-Context` names it.
 
+The audit log has a line for each login, refused ones too, and for each request of a user who may not see the pages. It
+has none for reading them.
+
 The proxy has one page of its own (`runtime.rest.spark_attempt`): the Spark jobs and SQL executions of an attempt.
 """
 
@@ -34,10 +37,12 @@ from starlette.types import Receive, Scope, Send
 
 from runtime.ha.errors import HaError
 from runtime.rest.access import AccessPolicy, Refusal
+from runtime.rest.auditing import Audited, Auditor
 from runtime.rest.authorization import KnownIdentities, nobody
 from runtime.rest.errors import error_body
 from runtime.rest.spark_attempt import HEAD, page, to_json, unknown, work_of
 from runtime.rest.spark_links import ATTEMPT
+from runtime.users.audit import AuditLog
 from runtime.users.identities import CLUSTER, Principal, looks_like_a_token
 from runtime.users.roles import SPARK_HISTORY, may, refusal
 
@@ -52,6 +57,9 @@ MAX_CONTENT = 4096
 MAX_LOGINS = 64
 ANSWER_TIMEOUT_S = 300.0
 """Seconds for an answer to begin: the History Server reads a whole event log at its first page."""
+
+_AUDITED = "history-server"
+"""Names this server in the lines of the audit log, which it shares with the web endpoint."""
 
 _PASSED_ON = (b"accept", b"accept-encoding", b"accept-language", b"host", b"if-modified-since", b"if-none-match")
 _OWN = frozenset({"connection", "date", "keep-alive", "server", "set-cookie", "transfer-encoding"})
@@ -174,6 +182,7 @@ class HistoryProxy:
         new_session: returns an id that nobody can guess.
         identities: users and their tokens; None for a cluster without users.
         live: returns the UI of the running driver of an application; None if there is none.
+        audit: the audit log of the cluster; None for none.
     """
 
     def __init__(
@@ -184,7 +193,9 @@ class HistoryProxy:
         new_session: Callable[[], str],
         identities: KnownIdentities | None = None,
         live: Callable[[str], Upstream | None] = lambda application: None,
+        audit: AuditLog | None = None,
     ) -> None:
+        self._auditor = Auditor(audit)
         self._live = live
         self._identities = KnownIdentities(nobody) if identities is None else identities
         self._logins = logins
@@ -197,10 +208,15 @@ class HistoryProxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        response = await self._answer(Request(scope, receive))
-        if response is not None:
-            await response(scope, receive, send)
-            return
+        audited = Audited.of(scope)
+        audited.action, audited.target = f"{_AUDITED}/{scope['method'].lower()}", scope["path"]
+        try:
+            response = await self._answer(Request(scope, receive), audited)
+            if response is not None:
+                await response(scope, receive, audited.watching(send))
+                return
+        finally:
+            self._auditor.record(audited)
         upstream = self._upstream()
         if scope["path"].startswith(LIVE):
             application, slash, _ = scope["path"].removeprefix(LIVE).partition("/")
@@ -219,16 +235,18 @@ class HistoryProxy:
             return None
         return await asyncio.to_thread(self._live, application)
 
-    async def _answer(self, request: Request) -> Response | None:
+    async def _answer(self, request: Request, audited: Audited) -> Response | None:
         """Return the answer to a request that is not passed on; None for one that is."""
         scope = request.scope
         verdict = self._policy.check(scope["method"], scope["path"], scope["headers"])
         if isinstance(verdict, Refusal):
+            audited.reason = verdict.detail or verdict.message
             return _refusal(verdict)
         if scope["path"] == LOGIN:
-            return await self._log_in(request)
-        who = await self._identify(request)
+            return await self._log_in(request, audited)
+        who = await self._identify(request, audited)
         if isinstance(who, Refusal):
+            audited.reason = who.detail or who.message
             if who.status == 401 and scope["method"] == "GET" and _wants_a_page(request):
                 query = scope["query_string"].decode("latin-1")
                 return await self._ask_for_a_token(scope["path"] + (f"?{query}" if query else ""))
@@ -236,16 +254,17 @@ class HistoryProxy:
         if not isinstance(verdict, Principal) or not scope["state"]["admit"]():
             return _refusal(Refusal(503, "too many connections at present; try again"))
         if scope["method"] not in ("GET", "HEAD"):
-            return _refusal(Refusal(405, "Spark's history can only be read: GET and HEAD are served"))
+            audited.reason = "Spark's history can only be read: GET and HEAD are served"
+            return _refusal(Refusal(405, audited.reason))
         if scope["path"] in (ATTEMPT, ATTEMPT_JSON):
             return await self._attempt(request)
         return None
 
-    async def _identify(self, request: Request) -> Principal | Refusal:
-        """Return who has sent a request, if they may see the pages; else why not."""
+    async def _identify(self, request: Request, audited: Audited) -> Principal | Refusal:
+        """Return who has sent a request, if they may see the pages; else why not. Note them for the audit log."""
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return await self._identify_token(shown.strip().encode())
+            return await self._identify_token(shown.strip().encode(), audited)
         try:
             cookie = SimpleCookie(request.headers.get("cookie", "")).get(self._cookie)
         except CookieError:
@@ -255,11 +274,13 @@ class HistoryProxy:
             return Refusal(401, f"log in at {LOGIN}, or show a token: Authorization: Bearer TOKEN")
         if not await self._identities.confirm(principal):
             return Refusal(401, f"your token is not valid any more, or cannot be checked at present; log in at {LOGIN}")
+        audited.principal = principal
         return _checked(principal)
 
-    async def _identify_token(self, shown: bytes) -> Principal | Refusal:
-        """Return whom a token identifies, if they may see the pages; else why not."""
+    async def _identify_token(self, shown: bytes, audited: Audited) -> Principal | Refusal:
+        """Return whom a token identifies, if they may see the pages; else why not. Note them for the audit log."""
         if self._logins.accepts(shown):
+            audited.principal = CLUSTER
             return CLUSTER
         if not looks_like_a_token(shown):
             return Refusal(401, f"this token is not known here; log in at {LOGIN}, or show another")
@@ -268,21 +289,28 @@ class HistoryProxy:
         except HaError as error:
             logger.warning("users cannot be identified: %s", error)
             return Refusal(503, f"users cannot be identified at present: {error}")
-        return found if isinstance(found, Refusal) else _checked(found)
+        if isinstance(found, Refusal):
+            return found
+        audited.principal = found
+        return _checked(found)
 
-    async def _log_in(self, request: Request) -> Response:
+    async def _log_in(self, request: Request, audited: Audited) -> Response:
         """Answer the form's POST of a token, and the printed link with the code."""
+        audited.action, audited.target = f"{_AUDITED}/login", ""
+        audited.changes = request.method == "POST" or "code" in request.query_params
         target = "/"
         who: Principal | Refusal
         if request.method == "POST":
             fields = parse_qs((await _body(request)).decode("latin-1"))
             target = _target(fields.get("next", ["/"])[0])
-            who = await self._identify_token(fields.get("token", [""])[0].strip().encode())
+            who = await self._identify_token(fields.get("token", [""])[0].strip().encode(), audited)
         elif request.method == "GET" and self._logins.redeem(request.query_params.get("code", "")):
-            who = CLUSTER
+            audited.principal = who = CLUSTER
         else:
+            audited.reason = "the code of this link is wrong, or was used before"
             who = Refusal(401, "")
         if isinstance(who, Refusal):
+            audited.reason = who.detail or who.message or audited.reason
             return await self._ask_for_a_token(target, who)
         session = self._new_session()
         self._logins.open(session, who)

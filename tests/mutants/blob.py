@@ -354,4 +354,12 @@ MUTANTS = (
         "",
         ("contract/test_blob_server.py::test_a_stream_gets_an_intact_copy_after_a_damaged_one",),
     ),
+    Mutant(
+        "a-name-that-is-no-hosts-leaves-the-blob-client",
+        "A blob server's address that is no host name is a connection error.",
+        "blob/link.py",
+        "        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that is no host's\n",
+        "        except OSError as error:\n",
+        ("unit/test_host_names.py::test_what_is_no_host_name_is_an_error_of_the_caller",),
+    ),
 )

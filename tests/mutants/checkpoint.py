@@ -928,4 +928,12 @@ MUTANTS = (
         'f"{_PINNED}{trigger_id[:12]}"',
         ("unit/test_job_checkpoints.py::test_a_rollback_keeps_its_files_if_the_next_one_of_a_similar_id_fails",),
     ),
+    Mutant(
+        "state-restored-where-spark-does-not-look",
+        "State is not restored to a local directory if Spark's default file system is another one.",
+        "runtime/spark/task/streaming.py",
+        '            if (named is None and not default.startswith("file:")) or (named',
+        "            if (named",
+        ("unit/test_streaming_writer.py::test_state_is_not_restored_where_spark_does_not_look_for_it",),
+    ),
 )

@@ -64,6 +64,32 @@ MUTANTS = (
         "",
         ("integration/test_tables.py::test_task_executors_see_each_others_tables_which_outlive_the_cluster",),
     ),
+    Mutant(
+        "one-table-stops-the-record-of-all",
+        "An entry of the tables' record that cannot be written keeps no other one back.",
+        "runtime/spark/driver/tables.py",
+        "            self._unsaved[name] = change, why\n",
+        "            raise\n",
+        (
+            "unit/test_spark_tables.py::test_an_entry_that_cannot_be_written_is_named_once_and_retried_and_the_others_are_written",
+        ),
+    ),
+    Mutant(
+        "long-table-names-are-cut",
+        "Two long names of tables that begin alike have two files.",
+        "runtime/spark/driver/tables.py",
+        '    return f"{quoted[:_KEPT]}{_CUT}{hashlib.sha256(name.encode()).hexdigest()}"\n',
+        '    return f"{quoted[:_KEPT]}{_CUT}"\n',
+        ("unit/test_spark_tables.py::test_names_that_are_too_long_for_a_file_are_recorded_with_all_others",),
+    ),
+    Mutant(
+        "a-task-forgotten-before-its-queries-stop",
+        "A script whose release failed or was interrupted is released again.",
+        "runtime/spark/driver/gateway.py",
+        "            entry = self._registry().get(name)\n",
+        "            entry = self._registry().remove(name)\n",
+        ("unit/test_spark_gateway.py::test_a_task_stays_known_until_all_of_its_queries_have_stopped",),
+    ),
     # ------------------------------------------------------------- the job that is meant
     Mutant(
         "first-of-several-jobs-with-a-prefix",

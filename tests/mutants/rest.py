@@ -667,6 +667,14 @@ MUTANTS = (
         ("unit/test_rest_history.py::test_an_unfinished_job_is_never_shown_as_running",),
     ),
     Mutant(
+        "full-files-of-figures-read-again",
+        "A full file of figures is read once for all charts of a long time.",
+        "runtime/history/figures.py",
+        "                if known is None or known.identity != identity:\n",
+        "                if True:\n",
+        ("unit/test_history_figures.py::test_a_chart_of_a_long_time_reads_full_files_once",),
+    ),
+    Mutant(
         "figures-renamed-over-others",
         "A full file of figures gets a name of its own.",
         "runtime/history/figures.py",

@@ -181,7 +181,7 @@ MUTANTS = (
         "no-audit",
         "Each change has a line in the audit log.",
         _APP,
-        "            self._record(audited)\n",
+        "            self._auditor.record(audited)\n",
         "            pass\n",
         ("unit/test_rest_roles.py::test_each_change_and_each_refusal_has_a_line",),
     ),
@@ -302,6 +302,16 @@ MUTANTS = (
         ("contract/test_connect_gateway.py::test_a_first_message_after_the_end_of_its_token_begins_nothing",),
     ),
     Mutant(
+        "login-at-sparks-pages-without-a-line",
+        "A login at Spark's own pages has a line in the audit log.",
+        "runtime/rest/spark_history.py",
+        '        audited.changes = request.method == "POST" or "code" in request.query_params\n',
+        "",
+        (
+            "unit/test_spark_history.py::test_logins_and_refused_users_have_a_line_in_the_audit_log_and_reading_has_none",
+        ),
+    ),
+    Mutant(
         "flood-of-the-audit-log",
         "Unauthenticated requests do not fill the audit log.",
         "runtime/users/audit.py",
@@ -336,7 +346,7 @@ MUTANTS = (
     Mutant(
         "flood-hides-changes",
         "Each change has a line, however many there are.",
-        _APP,
+        "runtime/rest/auditing.py",
         "        if audited.is_limited:\n",
         "        if True:\n",
         ("unit/test_rest_roles.py::test_a_user_fills_the_log_with_no_refusals_and_hides_no_change",),

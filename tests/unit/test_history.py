@@ -223,7 +223,7 @@ def test_reading_changes_no_file(root: Path) -> None:
     history = history_of(root)
     history.jobs()
     history.job(job(1).job_id)
-    history.samples(0, 10)
+    history.points(0, 10, 10)
     assert history.log(str(logs_owner(job(1).job_id)), KEY) is None
     assert seen() == before
 

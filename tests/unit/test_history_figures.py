@@ -11,6 +11,7 @@ import pytest
 from runtime.history.figures import (
     FILE,
     FigureFile,
+    FigureReader,
     Sample,
     figure_files,
     jobs_with_rows,
@@ -137,3 +138,59 @@ def test_the_rate_of_all_jobs_is_their_sum_or_unknown() -> None:
     assert Sample(1, rows={"a": 1.5, "b": 2.0}).rows_per_second == 3.5
     assert Sample(1).rows_per_second is None
     assert jobs_with_rows([Sample(1, rows={"b": 1}), Sample(2, rows={"a": 1, "b": 2})]) == ["b", "a"]
+
+
+def test_a_chart_of_a_long_time_reads_full_files_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, parsed = FigureFile(tmp_path, most_bytes=4_000), list[bytes]()
+    for at in range(1_000):
+        file.append(Sample(at, slots=at, rows={"a": float(at)}))
+    newest = (tmp_path / FILE).read_bytes().splitlines()
+    parse = Sample.parse
+    monkeypatch.setattr(Sample, "parse", lambda line: parsed.append(line) or parse(line))
+    reader = FigureReader(tmp_path)
+    exact = with_gaps(thinned(read_samples(tmp_path, 0, EVER)[0], 10))
+    parsed.clear()
+
+    points, damaged = reader.points(0, EVER, 10)
+    assert damaged == 0
+    assert len(points) <= 10
+    assert points[-1].at_ms == exact[-1].at_ms
+    for one, other in zip(points, exact, strict=False):
+        assert one.slots is not None
+        assert abs(one.slots - one.at_ms + 50) <= 50, "the mean of what is before it"
+        assert one.rows["a"] == pytest.approx(one.slots, abs=1)
+        assert other.slots is not None
+    assert len(parsed) == 1_000
+
+    parsed.clear()
+    assert reader.points(0, EVER, 10) == (points, 0)
+    assert parsed == newest, "a full file does not change"
+
+
+def test_a_chart_of_a_short_time_has_each_sample_and_reads_its_files_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, parsed = FigureFile(tmp_path, most_bytes=4_000), list[bytes]()
+    for at in range(1_000):
+        file.append(Sample(at, slots=at))
+    reader = FigureReader(tmp_path)
+    reader.points(0, EVER, 10)
+    parse = Sample.parse
+    monkeypatch.setattr(Sample, "parse", lambda line: parsed.append(line) or parse(line))
+    assert reader.points(100, 103, 10) == ([Sample(at, slots=at) for at in range(100, 104)], 0)
+    assert len(parsed) < 500
+    parsed.clear()
+    assert reader.points(0, 1, 300) == ([Sample(at, slots=at) for at in range(2)], 0)
+    assert len(parsed) < 500, "later files are known to be later"
+
+
+def test_a_deleted_file_is_forgotten(tmp_path: Path) -> None:
+    file, reader = FigureFile(tmp_path, most_bytes=4_000), FigureReader(tmp_path)
+    for at in range(1_000):
+        file.append(Sample(at, slots=at))
+    reader.points(0, EVER, 10)
+    for path in figure_files(tmp_path)[:-1]:
+        path.unlink()
+    left = read_samples(tmp_path, 0, EVER)[0]
+    assert reader.points(0, EVER, 1_000) == (left, 0)
+    assert not reader._full

@@ -26,7 +26,7 @@ from runtime.jobgraph.job_graph import SavepointRestoreSettings
 from runtime.jobgraph.json_form import to_json
 from runtime.protocol.errors import JobNotFoundError
 from runtime.protocol.http_gateways import HTTP_GATEWAYS, MSGPACK, OCTETS
-from runtime.rest import app
+from runtime.rest import app, auditing
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.handlers import ROUTES as SERVED
 from runtime.rest.handlers import events
@@ -634,7 +634,7 @@ async def test_strangers_do_not_fill_the_log(audited: OwnedSite) -> None:
 async def test_a_user_fills_the_log_with_no_refusals_and_hides_no_change(
     audited: OwnedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "now_ms", lambda: 0)
+    monkeypatch.setattr(auditing, "_now_ms", lambda: 0)
     viewer, user = audited.users.tokens[Role.VIEWER], audited.users.tokens[Role.USER]
     for number in range(200):
         await audited.ask("DELETE" if number % 2 else "PUT", "/cluster", token=viewer)
@@ -648,7 +648,7 @@ async def test_a_user_fills_the_log_with_no_refusals_and_hides_no_change(
     for _ in range(70):
         await audited.ask("PATCH", f"/jobs/{ID}", token=user)
     assert [line["outcome"] for line in audited.lines[61:]] == ["done"] * 70
-    monkeypatch.setattr(app, "now_ms", lambda: 60_000)
+    monkeypatch.setattr(auditing, "_now_ms", lambda: 60_000)
     await audited.ask("DELETE", "/cluster", token=viewer)
     assert audited.lines[-1]["suppressed"] == 140
 

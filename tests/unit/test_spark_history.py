@@ -27,6 +27,7 @@ from runtime.rest.spark_history import Upstream as Server
 from runtime.spark.driver.java import Java
 from runtime.spark.driver.ui import LIFETIME_S, token
 from runtime.spark.history_server import as_file, command, properties
+from runtime.users.audit import REFUSALS_PER_MINUTE, AuditFilter, AuditLog, read_audit
 from runtime.users.identities import CLUSTER, Identities, Role, User
 from runtime.users.roles import OPERATE, SPARK_HISTORY, may
 from tests.unit.test_rest_roles import NAMES, NOW_MS, Users, applied
@@ -618,3 +619,57 @@ async def test_users_are_read_from_the_clusters_own_store(tmp_path: Path, users:
 def test_the_rule_of_the_pages_is_that_of_all_users_logs() -> None:
     assert SPARK_HISTORY is OPERATE
     assert may(CLUSTER, SPARK_HISTORY)
+
+
+def test_logins_and_refused_users_have_a_line_in_the_audit_log_and_reading_has_none(
+    with_users: Browser, upstream: Upstream, users: Users, tmp_path: Path
+) -> None:
+    log, port = tmp_path / "audit.jsonl", upstream.server_address[1]
+    sessions = iter(range(1000))
+    browser = Browser(
+        HistoryProxy(
+            Logins(TOKEN, CODE),
+            PORT,
+            lambda: Server(port, "signed"),
+            lambda: f"session-{next(sessions)}",
+            users.known(),
+            audit=AuditLog(log),
+        )
+    )
+    operator, viewer = users.tokens[Role.OPERATOR], users.tokens[Role.VIEWER]
+    logged_in = cookie_of(log_in(browser, operator))
+    for headers in (logged_in, BEARER, bearer(operator), {}, bearer(b"t" * 64)):
+        ask(browser, "/history/app/jobs/?secret=x", headers)  # reads, and requests without a valid token
+    ask(browser, "/login", {})
+    log_in(browser, viewer)
+    log_in(browser, b"no token")
+    ask(browser, "/history/app/jobs/?secret=x", bearer(viewer))
+    ask(browser, "/history/app/jobs/", BEARER, "DELETE")
+    for _ in range(2):
+        ask(browser, f"/login?code={CODE}", {})
+    content = log.read_bytes()
+    for secret in (operator, viewer, TOKEN, CODE.encode(), b"session-", b"no token", b"secret"):
+        assert secret not in content
+    page = read_audit(log, AuditFilter(), 100)
+    assert [(line.action, line.user, line.role, line.outcome, line.target) for line in reversed(page.entries)] == [
+        ("history-server/login", NAMES[Role.OPERATOR], "operator", "done", ""),
+        ("history-server/login", NAMES[Role.VIEWER], "viewer", "refused", ""),
+        ("history-server/login", "", "", "refused", ""),
+        ("history-server/get", NAMES[Role.VIEWER], "viewer", "refused", "/history/app/jobs/"),
+        ("history-server/delete", "", "admin", "rejected", "/history/app/jobs/"),
+        ("history-server/login", "", "admin", "done", ""),
+        ("history-server/login", "", "", "refused", ""),
+    ]
+    assert all(line.reason for line in page.entries if line.outcome != "done")
+
+
+def test_refused_logins_do_not_fill_the_audit_log(tmp_path: Path, users: Users) -> None:
+    log = tmp_path / "audit.jsonl"
+    browser = Browser(
+        HistoryProxy(Logins(TOKEN, CODE), PORT, lambda: Server(1, ""), lambda: "s", users.known(), audit=AuditLog(log))
+    )
+    for _ in range(2 * REFUSALS_PER_MINUTE + 10):
+        log_in(browser, b"no token")
+    assert len(log.read_bytes().splitlines()) <= 2 * REFUSALS_PER_MINUTE
+    log_in(browser, TOKEN)
+    assert b'"done"' in log.read_bytes().splitlines()[-1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.handover import pending_state, write_handover
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.checkpoint.snapshot import take_snapshot
@@ -307,14 +307,66 @@ def test_a_query_that_ends_by_itself_is_lost_unless_its_trigger_ends_it(
     assert seen.queries.failed() == []
 
 
-def test_a_restore_is_reported_before_it_begins(tmp_path: Path) -> None:
-    """So that no savepoint is complete without the query."""
+def savepoint_of_a(tmp_path: Path) -> JobManagerTaskRestore:
     restored = StreamingFiles(tmp_path / "kept")
     restored.run(1)
     state = take_snapshot(replace(restored.query, name="a", sink=None), tmp_path / "savepoint" / "a")
-    seen = Seen(tmp_path, begin_with=JobManagerTaskRestore(0, (state,), "/savepoints/one"))
+    return JobManagerTaskRestore(0, (state,), "/savepoints/one")
+
+
+def test_a_restore_is_reported_before_it_begins(tmp_path: Path) -> None:
+    """So that no savepoint is complete without the query."""
+    seen = Seen(tmp_path, begin_with=savepoint_of_a(tmp_path))
     with pytest.raises(SavepointError, match="holds no state of query 'b'"):
         seen.writer().queryName("b").format("noop").option("checkpointLocation", str(tmp_path / "b")).start()
     seen.writer().queryName("a").format("noop").option("checkpointLocation", str(tmp_path / "a")).start()
     assert seen.restores == [("b", False, 0), ("b", True, 0), ("a", False, 0)]
     assert [query.name for query in seen.told] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("location", "sink", "why"),
+    [
+        ("{}/a", None, r"the checkpointLocation \S+/a leads to hdfs://name:1/ in Spark"),
+        (None, None, r"the checkpointLocation \S+/live/a leads to hdfs://name:1/ in Spark"),
+        ("file://{}/a", "/out", "the file sink /out leads to hdfs://name:1/ in Spark"),
+        ("hdfs:/a", None, "the checkpointLocation hdfs:/a leads to hdfs: in Spark"),
+    ],
+)
+def test_state_is_not_restored_where_spark_does_not_look_for_it(
+    tmp_path: Path, location: str | None, sink: str | None, why: str
+) -> None:
+    seen = Seen(tmp_path, begin_with=savepoint_of_a(tmp_path), defaultFS="hdfs://name:1/")
+    writer = seen.writer().queryName("a").format("noop" if sink is None else "json")
+    if location is not None:
+        writer = writer.option("checkpointLocation", location.format(tmp_path))
+    with pytest.raises(SnapshotError, match=why):
+        writer.start(sink)
+    assert (seen.leased, seen.told) == ([], [])
+    other = seen.writer().queryName("b").format("noop").option("checkpointLocation", "/b")
+    with pytest.raises(SavepointError, match="holds no state of query 'b'"):
+        other.start()
+
+
+@pytest.mark.parametrize("default", ["hdfs://name:1/", "file:///"])
+def test_state_is_restored_to_a_path_that_is_local_for_spark_too(tmp_path: Path, default: str) -> None:
+    seen = Seen(tmp_path, begin_with=savepoint_of_a(tmp_path), defaultFS=default)
+    location = f"{'file://' if default != 'file:///' else ''}{tmp_path}/a"
+    seen.writer().queryName("a").format("noop").option("checkpointLocation", location).start()
+    assert [query.location for query in seen.told] == [f"{tmp_path}/a"]
+
+
+def test_a_query_without_state_starts_wherever_spark_has_its_files(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, defaultFS="hdfs://name:1/")
+    seen.writer().queryName("a").format("noop").option("checkpointLocation", "/a").start()
+    assert seen.told == [QueryLocation("a", "/a", None)]
+
+
+def test_the_default_file_system_of_a_classic_session_is_the_one_that_spark_uses(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, begin_with=savepoint_of_a(tmp_path))
+    hadoop = {"fs.defaultFS": "viewfs://all/"}
+    state = SimpleNamespace(newHadoopConf=lambda: hadoop)
+    seen.session._jsparkSession = SimpleNamespace(sessionState=lambda: state)  # type: ignore[attr-defined]
+    writer = seen.writer().queryName("a").format("noop").option("checkpointLocation", "/a")
+    with pytest.raises(SnapshotError, match="leads to viewfs://all/ in Spark"):
+        writer.start()

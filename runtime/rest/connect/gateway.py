@@ -24,7 +24,7 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from actors.errors import ActorError
+from actors.errors import ActorError, why_unreachable
 from conf.options import ConnectOptions
 from runtime.errors import PreflightError
 from runtime.ids import JobID, ResourceID
@@ -697,8 +697,8 @@ def _problem_with(host: str, port: int) -> str:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
             trial.listen(1)
-    except OSError as error:
-        return error.strerror or str(error)
+    except (OSError, UnicodeError) as error:
+        return why_unreachable(error)
     return ""
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runtime.history.figures import MOST_POINTS, Sample, jobs_with_rows, thinned, with_gaps
+from runtime.history.figures import MOST_POINTS, Sample, jobs_with_rows
 from runtime.history.reader import ClusterHistory
 from runtime.rest import forms
 from runtime.rest.context import Rest, number_of
@@ -102,11 +102,15 @@ async def get_figures(rest: Rest, request: Request) -> Response:
     points = max(number_of(request, "points", MOST_POINTS, MOST_POINTS_EVER), 1)
     if history is None:
         return answer(figures("", (), 0))
+
+    def read() -> Response:
+        return answer(figures(history.name, *history.points(since_ms, until_ms, points)))
+
     try:
-        samples, damaged = await asyncio.to_thread(history.samples, since_ms, until_ms)
+        async with rest.reading:
+            return await asyncio.to_thread(read)
     except OSError as error:
         raise RestError(503, f"the figures of {history.name} cannot be read: {error.strerror}") from error
-    return answer(figures(history.name, with_gaps(thinned(samples, points)), damaged))
 
 
 @RestRoute(
@@ -134,7 +138,8 @@ async def get_audit(rest: Rest, request: Request) -> Response:
     if history is None:
         return answer(audit("", AuditPage((), "", 0)))
     try:
-        page = await asyncio.to_thread(read_audit, history.audit_log, chosen, most, given.get("after", ""))
+        async with rest.reading:
+            page = await asyncio.to_thread(read_audit, history.audit_log, chosen, most, given.get("after", ""))
     except AuditPlaceError as error:
         raise RestError(400, str(error)) from error
     except OSError as error:

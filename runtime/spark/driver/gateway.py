@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -330,21 +330,23 @@ class DriverGateway:
     def release_classic(self, name: str, interrupted: bool) -> tuple[str, LeftoverSparkWork]:
         """Cancel what a script left running, stop its streaming queries, close its server. May be repeated.
 
+        The task stays among the `classic_names` until all of that is done. So a repetition, or a reset of the driver,
+        finds what an interrupted or failed call has left.
+
         `interrupted`: see `LeftoverSparkWork`. Returns the name that its own Python workers bear, and the leftover work
         to pass to `still_runs` until all of it has ended.
         """
         with _calls():
             tag = TAG_PREFIX + name
-            entry = self._registry().remove(name)
+            entry = self._registry().get(name)
             self._context.sc().cancelJobsWithTag(tag)
             if entry is not None:
                 server, sessions = entry.get(0), entry.get(1)
-                for session in list(sessions):
-                    for query in list(session.streams().active()):
-                        query.stop()
+                _stop(query for session in list(sessions) for query in list(session.streams().active()))
                 server.shutdown()
                 entry.get(2).close()
                 self._applications.end(name, sessions.get(0))
+                self._registry().remove(name)
             return name, LeftoverSparkWork(self._handles, self._context, (tag,), tag, (tag,), interrupted)
 
     def still_runs(self, remains: LeftoverSparkWork) -> str:
@@ -433,8 +435,7 @@ class DriverGateway:
             uuid = str(holder.session().sessionUUID())
             operations = [str(item) for item in self._handles.as_java(holder.listActiveOperationIds())]
             holder.interruptAll()
-            for query in list(holder.session().streams().active()):
-                query.stop()
+            _stop(list(holder.session().streams().active()))
             self._handles.session_manager.closeSession(self._key(endpoint), False)
             prefix = operation_tag(endpoint)
             tags = [prefix + item for item in operations]
@@ -479,8 +480,7 @@ class DriverGateway:
         """Stop every streaming query of the driver."""
         with _calls():
             active = self._session.sharedState().activeStreamingQueries()
-            for query in list(active.values()):
-                query.stop()
+            _stop(list(active.values()))
 
     @property
     def _jvm(self) -> Any:
@@ -518,6 +518,18 @@ class DriverGateway:
 def operation_tag(endpoint: ConnectEndpoint) -> str:
     """Return the prefix of the Spark job tags of a Connect session's operations; the operation's id follows it."""
     return f"SparkConnect_OperationTag_User_{endpoint.user_id}_Session_{endpoint.session_id}_Operation_"
+
+
+def _stop(queries: Iterable[Any]) -> None:
+    """Stop streaming queries; one that does not stop (a timeout of the script's own) leaves no other one running."""
+    failures = []
+    for query in queries:
+        try:
+            query.stop()
+        except Py4JJavaError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from actors.errors import why_unreachable
 from conf.files import write_private
 from runtime.spark.driver import event_logs
 from runtime.spark.driver.java import VECTORS, Java
@@ -84,8 +85,8 @@ def check_master(master: str, timeout: float = 5.0) -> str:
     for host, port in addresses(master):
         try:
             socket.create_connection((host, port), timeout).close()
-        except OSError as error:
-            failures.append(f"{host}:{port}: {error.strerror or error}")
+        except (OSError, UnicodeError) as error:
+            failures.append(f"{host}:{port}: {why_unreachable(error)}")
             continue
         return f"{master} answers"
     if failures:
@@ -141,7 +142,7 @@ def _address_towards(master: str) -> str | None:
             with socket.socket(family, kind, protocol) as probe:
                 probe.connect(address)  # sends nothing
                 return str(probe.getsockname()[0])
-        except OSError:
+        except (OSError, UnicodeError):
             continue
     return None
 

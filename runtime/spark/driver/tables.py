@@ -5,18 +5,21 @@ that one JVM opens at a time, and costs seconds at the first table. So each driv
 directory, and loads the changes of others from there.
 
 The directory has a file for each database, table and view, which is written atomically. A file holds Spark's own
-objects (`CatalogDatabase`; `CatalogTable` with its partitions, if the catalog has them), serialised by Java. The record
-never touches data. Where two drivers change one table at the same time, the last change wins.
+objects (`CatalogDatabase`; `CatalogTable` with its partitions, if the catalog has them), serialised by Java. The name
+of a file is that of its entry. If that is too long for the disk, the file's name has a digest, and the name is read
+from the content. The record never touches data. Where two drivers change one table at the same time, the last change
+wins. An entry that cannot be written is logged once and retried at each save; the others are written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -32,6 +35,11 @@ logger = logging.getLogger(__name__)
 _DATABASE, _TABLE = ".database", ".table"
 _DEFAULT = "default"
 _TICK_NS = 50_000_000
+_LONGEST = {_DATABASE: 236, _TABLE: 239}
+"""Longest quoted names of files: a name on disk has 255 bytes, which include those of a temporary file's name."""
+_CUT = "="
+"""Stands between the beginning of a longer name and its digest; no quoted name has it."""
+_KEPT = 100
 
 Name = tuple[str, str]
 """A database and a table of it; the database itself has an empty table name."""
@@ -59,6 +67,10 @@ class TableRecord:
         """Signature of each entry's file at that time."""
         self._partitioned: set[Name] = set()
         """Tables whose partitions are in the catalog."""
+        self._cut: dict[Path, Name] = {}
+        """Names of the entries whose files are named by a digest."""
+        self._unsaved: dict[Name, tuple[Callable[[Name], None], str]] = {}
+        """Entries whose change could not be written: the call that writes it, and why it failed."""
         self._catalog_hash: tuple[object, ...] | None = None
         self._directories: dict[Path, int] | None = None
 
@@ -76,10 +88,7 @@ class TableRecord:
                     try:
                         self._take(name, found[name])
                     except (OSError, Py4JJavaError) as error:  # of another version of Spark, or of a dropped database
-                        why = cause_of(str(getattr(error, "java_exception", error)))
-                        logger.warning(
-                            "a table is left out, since its record %s cannot be used: %s", self._file(name), why
-                        )
+                        _warn_of_unusable(self._file(name), error)
             for name in sorted(self._files.keys() - found.keys(), reverse=True):
                 self._forget(name)
             # Two changes within one tick of the file system's clock have the same time.
@@ -96,14 +105,32 @@ class TableRecord:
         now = tuple(self._hash_of_database(name, found) for name, found in tables.items())
         inside = {name: self._hash_of_partitions(name) for name in self._partitioned if name[0] in tables}
         if (now, inside) == self._catalog_hash:
+            for name, (change, _) in list(self._unsaved.items()):
+                self._attempt(change, name)
             return
         living = [(database, table) for database, found in tables.items() for table in ("", *_names(found))]
+        gone = sorted(self._hashes.keys() - set(living), reverse=True)
+        for name in self._unsaved.keys() - {*living, *gone}:
+            del self._unsaved[name]
         for name in living:
-            self._put(name)
-        for name in sorted(self._hashes.keys() - set(living), reverse=True):
-            self._remove(name)
+            self._attempt(self._put, name)
+        for name in gone:
+            self._attempt(self._remove, name)
         self._partitioned &= set(living)
         self._catalog_hash = now, {name: self._hash_of_partitions(name) for name in self._partitioned}
+
+    def _attempt(self, change: Callable[[Name], None], name: Name) -> None:
+        """Write an entry's change; if that fails, log it once, and keep the change for the next save."""
+        try:
+            change(name)
+        except (OSError, Py4JJavaError) as error:
+            why = _why(error)
+            if self._unsaved.get(name) != (change, why):
+                kind = "table" if name[1] else "database"
+                logger.warning("the change of %s %s is not recorded: %s", kind, ".".join(filter(None, name)), why)
+            self._unsaved[name] = change, why
+        else:
+            self._unsaved.pop(name, None)
 
     # --- the catalog
 
@@ -199,8 +226,9 @@ class TableRecord:
     # --- the files
 
     def _file(self, name: Name) -> Path:
-        database, table = (quote(part, safe="") for part in name)
-        return self._directory / database / (f"{table}{_TABLE}" if table else f"{database}{_DATABASE}")
+        database, table = name
+        directory = _stem(database, _DATABASE)
+        return self._directory / directory / (f"{_stem(table, _TABLE)}{_TABLE}" if table else f"{directory}{_DATABASE}")
 
     def _put(self, name: Name) -> None:
         if name == (_DEFAULT, ""):
@@ -234,12 +262,50 @@ class TableRecord:
         for directory in self._modified():
             if directory == self._directory:
                 continue
-            database = unquote(directory.name)
             for file in directory.iterdir():
                 if file.suffix in (_DATABASE, _TABLE) and not file.name.startswith("."):
                     with contextlib.suppress(FileNotFoundError):
-                        table = "" if file.suffix == _DATABASE else unquote(file.stem)
-                        yield (database, table), _signature(file.stat())
+                        name = self._name_of(file)
+                        if name is not None:
+                            yield name, _signature(file.stat())
+
+    def _name_of(self, file: Path) -> Name | None:
+        """Return the entry of a file; None if only its content names the entry, and cannot be read."""
+        database, table = file.parent.name, "" if file.suffix == _DATABASE else file.stem
+        if _CUT not in database + table:
+            return unquote(database), unquote(table)
+        if file not in self._cut:
+            try:
+                definition = self._deserialised(file.read_bytes())[0]
+            except FileNotFoundError:
+                raise
+            except (OSError, Py4JJavaError) as error:
+                _warn_of_unusable(file, error)
+                return None
+            if file.suffix == _DATABASE:
+                self._cut[file] = str(definition.name()), ""
+            else:
+                identifier = definition.identifier()
+                self._cut[file] = str(identifier.database().get()), str(identifier.table())
+        return self._cut[file]
+
+
+def _stem(name: str, suffix: str) -> str:
+    """Return the name of an entry's file or directory without its suffix, unique for each entry."""
+    quoted = quote(name, safe="")
+    if len(quoted) <= _LONGEST[suffix]:
+        return quoted
+    return f"{quoted[:_KEPT]}{_CUT}{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def _why(error: OSError | Py4JJavaError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return cause_of(str(error.java_exception))
+
+
+def _warn_of_unusable(file: Path, error: OSError | Py4JJavaError) -> None:
+    logger.warning("a table is left out, since its record %s cannot be used: %s", file, _why(error))
 
 
 def _signature(found: os.stat_result) -> Signature:

@@ -341,6 +341,9 @@ def _last_progress(query: Any) -> str | None:
 FILE_FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro", "xml"})
 LOCATION = "checkpointlocation"
 _DEFAULT_LOCATIONS = "spark.sql.streaming.checkpointLocation"
+_DEFAULT_FS = "fs.defaultFS"
+_SCHEME = re.compile(r"([^/:]+):")
+"""Scheme of a path, as Hadoop reads it."""
 _SETTINGS = "_understudy_settings"
 _RUNS_ALREADY = re.compile(r"Cannot start query with id (\S+) as another|CONCURRENT_QUERY")
 """Spark's message when a query of the same id runs in any session of the driver."""
@@ -504,6 +507,8 @@ class StreamingQueries:
         is_file_sink = kind in FILE_FORMATS and sink is not None
         query = QueryLocation(name, location, self._absolute(sink) if is_file_sink and sink else None)
         self._await_former_job()
+        if self._begin_with is not None and self._restore.has_state_of(name):
+            self._check_restorable(writer, query, given or "", sink)
         self._acquire_lease(location)
         note, batch = self._restored(query)
         self._locations[name] = query, batch
@@ -525,6 +530,39 @@ class StreamingQueries:
             if self._begin_with is not None:
                 self._tell(QueryRestores(query.name, has_failed=True))
             raise
+
+    def _check_restorable(self, writer: Any, query: QueryLocation, location: str, sink: str | None) -> None:
+        """Check that Spark reads a query's state where the runtime restores it.
+
+        The runtime takes a path without a scheme for one of the local disk, Spark for one of its default file system.
+
+        Args:
+            writer: of the query.
+            query: its name, location and file sink.
+            location: the text of its checkpointLocation; empty if it names none.
+            sink: the text of its path.
+
+        Raises:
+            SnapshotError: it would be restored where Spark does not look.
+        """
+        from runtime.checkpoint.errors import SnapshotError
+        from runtime.checkpoint.remote_files import is_remote
+
+        default = _default_file_system(writer)
+        for what, text, known in (
+            ("checkpointLocation", location, query.location),
+            ("file sink", sink or "", query.sink),
+        ):
+            if known is None or is_remote(known):
+                continue
+            named = _SCHEME.match(text)
+            if (named is None and not default.startswith("file:")) or (named is not None and named[1] != "file"):
+                raise SnapshotError(
+                    f"the state of query {query.name!r} is not restored: the {what} {text or known} leads to "
+                    f"{default if named is None else named[1] + ':'} in Spark, and Understudy would restore it to the "
+                    "local disk",
+                    f"give the query a {what} with scheme and host, such as file:///dir or hdfs://namenode/dir",
+                )
 
     def _await_former_job(self) -> None:
         """Wait until the job whose state this one takes over has ended; raises SnapshotError."""
@@ -616,6 +654,17 @@ def _session_of(writer: Any) -> Any:
 def _default_locations(writer: Any) -> str | None:
     found: str | None = _session_of(writer).conf.get(_DEFAULT_LOCATIONS, None)
     return found
+
+
+def _default_file_system(writer: Any) -> str:
+    """Return the URL of the file system to which a path without a scheme leads in a query of this writer's session."""
+    session = _session_of(writer)
+    java = getattr(session, "_jsparkSession", None)
+    if java is not None:
+        return str(java.sessionState().newHadoopConf().get(_DEFAULT_FS))
+    # A Connect session shows Spark's settings, and not those of Hadoop's own files.
+    get = session.conf.get
+    return str(get(_DEFAULT_FS, None) or get(f"spark.hadoop.{_DEFAULT_FS}", None) or "file:///")
 
 
 def _runs_already(name: str, location: str, query_id: str | None) -> str:
