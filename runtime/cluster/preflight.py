@@ -35,7 +35,7 @@ from conf.options import (
 from runtime.environment.context import has_redis
 from runtime.errors import ClusterError, PreflightError
 from runtime.rest.issuer import client_secret_of, rules_of
-from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
+from runtime.rest.listening import PortTakenError, bind_address, check_exposure, listen, ports, ports_key
 from runtime.retry import retry
 from runtime.taskexecutor.control_groups import control_groups
 
@@ -198,7 +198,7 @@ def check_web_endpoint(configuration: Configuration) -> str:
     host, wanted, key = bind_address(configuration), ports(configuration), ports_key(configuration)
     try:
         listener = listen(host, wanted, key)
-    except PreflightError as error:
+    except PortTakenError as error:
         raise PreflightError(f"{error}{port_holder(wanted[0])}", error.remedy) from error
     with listener:
         return f"{host}:{listener.getsockname()[1]} is free"

@@ -106,6 +106,10 @@ def _user() -> str:
 OR_WITHOUT = ", or leave the endpoint out with -D rest.enabled=false"
 
 
+class PortTakenError(PreflightError):
+    """The only port to try is taken; the name of its holder may follow the message."""
+
+
 def listen(host: str, wanted: Iterable[int], key: str, otherwise: str = OR_WITHOUT) -> socket.socket:
     """Return a listening socket on the first free port.
 
@@ -116,9 +120,11 @@ def listen(host: str, wanted: Iterable[int], key: str, otherwise: str = OR_WITHO
         otherwise: a further remedy.
 
     Raises:
+        PortTakenError: the only port is taken.
         PreflightError: no port is free, or the address is not one of this machine.
     """
     tried: list[int] = []
+    denied = False
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
@@ -141,10 +147,14 @@ def listen(host: str, wanted: Iterable[int], key: str, otherwise: str = OR_WITHO
                     f"change rest.address or {key}",
                 ) from error
             tried.append(port)
+            denied = denied or error.errno == errno.EACCES
         else:
             return made
-    shown = f"port {tried[0]}" if len(tried) == 1 else f"all of the ports {tried[0]}-{tried[-1]}"
-    raise PreflightError(
-        f"{shown} of {host} cannot be had for the web endpoint: taken, or only root's",
-        f"choose another with -D {key}=PORT (0: a free one){otherwise}",
-    )
+    remedy = f"choose another with -D {key}=PORT (0: a free one){otherwise}"
+    if len(tried) > 1:
+        problem = f"the ports {tried[0]}-{tried[-1]} of {host} are taken" + (", or only root's" if denied else "")
+    elif denied:
+        problem = f"only root may listen on port {tried[0]} of {host}"
+    else:
+        raise PortTakenError(f"the web endpoint has no port: port {tried[0]} of {host} is taken", remedy)
+    raise PreflightError(f"the web endpoint has no port: {problem}", remedy)

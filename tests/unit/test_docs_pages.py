@@ -12,6 +12,7 @@ import click
 import pytest
 
 from runtime.cluster.cli import cli
+from runtime.rest.handlers import ROUTES
 from tests.bench.quoted import QUOTED, differing, quoted_figures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +83,19 @@ def test_a_command_that_does_not_exist_is_noticed() -> None:
     assert unknown_words("job walk x.py") == ["walk"]
     assert unknown_words("job run --fast x.py --out y") == ["--fast"]
     assert unknown_words("job run x.py --out y") == []
+
+
+def unnamed_fields(page: str) -> dict[str, set[str]]:
+    """Return the fields of requests that a page does not name, by their routes."""
+    named = set(re.findall(r"`([^`\s]+)`", page))
+    found = {f"{route.method} {route.path}": set((route.form or {}).get("properties", ())) - named for route in ROUTES}
+    return {route: fields for route, fields in found.items() if fields}
+
+
+def test_the_rest_page_names_every_field_of_a_request() -> None:
+    page = (ROOT / "docs" / "rest.md").read_text()
+    assert unnamed_fields(page) == {}
+    assert set(unnamed_fields(page.replace("`queue`", ""))) == {"POST /scripts"}
 
 
 def test_readme_is_short_and_names_the_command_by_its_name() -> None:

@@ -18,6 +18,7 @@ from runtime.cluster.preflight import (
     check_disk_space,
     check_file_limit,
     check_port_free,
+    check_web_endpoint,
     check_writable,
     examine,
     require,
@@ -43,6 +44,20 @@ def test_a_taken_port_names_its_holder(listener: int) -> None:
         check_port_free("127.0.0.1", listener, "jobmanager.rpc.port")
     assert str(caught.value).startswith(f"port {listener} is taken by process {os.getpid()} (")
     assert "-D jobmanager.rpc.port=PORT" in caught.value.remedy
+
+
+def test_a_taken_port_of_the_web_endpoint_names_its_holder(listener: int) -> None:
+    with pytest.raises(PreflightError) as caught:
+        check_web_endpoint(Configuration.from_dict({"rest.port": listener}))
+    assert f": port {listener} of 127.0.0.1 is taken by process {os.getpid()} (" in str(caught.value)
+
+
+def test_an_address_of_another_machine_has_no_holder(listener: int) -> None:
+    """A process at the same port of another address is not the cause."""
+    web = {"rest.port": listener, "rest.bind-address": "192.0.2.1", "rest.allow-insecure": True}
+    with pytest.raises(PreflightError, match="cannot listen on") as caught:
+        check_web_endpoint(Configuration.from_dict(web))
+    assert "by process" not in str(caught.value)
 
 
 def test_a_taken_port_whose_holder_is_hidden(listener: int, monkeypatch: pytest.MonkeyPatch) -> None:

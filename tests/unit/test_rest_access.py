@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import socket
 from pathlib import Path
@@ -325,8 +326,30 @@ def test_the_first_free_port_of_a_range_is_taken() -> None:
             assert second.getsockname()[1] not in (0, taken)
         with pytest.raises(PreflightError) as caught:
             listen("127.0.0.1", [taken], "rest.port")
-    assert f"port {taken} of 127.0.0.1" in str(caught.value)
+        with pytest.raises(PreflightError, match=rf": the ports {taken}-{taken} of 127.0.0.1 are taken$"):
+            listen("127.0.0.1", [taken, taken], "rest.bind-port")
+    assert str(caught.value).endswith(f": port {taken} of 127.0.0.1 is taken"), "the name of its holder may follow"
     assert "-D rest.port=PORT" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ([81], ": only root may listen on port 81 of 127.0.0.1"),
+        ([81, 82], ": the ports 81-82 of 127.0.0.1 are taken, or only root's"),
+    ],
+)
+def test_a_port_that_only_root_may_use_is_not_called_taken(
+    monkeypatch: pytest.MonkeyPatch, wanted: list[int], said: str
+) -> None:
+    class Denied(socket.socket):
+        def bind(self, _: object, /) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "socket", Denied)
+    with pytest.raises(PreflightError) as caught:
+        listen("127.0.0.1", wanted, "rest.port")
+    assert str(caught.value).endswith(said)
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
