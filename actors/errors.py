@@ -80,8 +80,8 @@ class RecipientUnreachable(ActorError, ConnectionError):
 class ClientClosed(RecipientUnreachable):
     """The caller's own client was closed, so that a repeated call is of no use."""
 
-    def __init__(self) -> None:
-        super().__init__("the client was closed")
+    def __init__(self, message: str = "the client was closed") -> None:
+        super().__init__(message)
 
 
 class UnknownActor(ActorError, LookupError):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from actors.errors import ClientClosed
+from actors.rpc.connection import again
 from runtime.client import CARRIED_SIZE, ClusterClient, JobFile, _carried, _signed, _traced
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
@@ -50,6 +51,7 @@ def test_calls_of_a_closed_client_end_at_once() -> None:
     client.close()
     with pytest.raises(ClientClosed):
         client.overview()
+    assert isinstance(again(ClientClosed()), ClientClosed)  # each pending ask has an error of its own
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:

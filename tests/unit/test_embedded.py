@@ -360,6 +360,43 @@ def test_a_forked_child_does_not_stop_the_cluster_of_its_parent() -> None:
     cluster.stop()  # nothing else of it is touched
 
 
+class InterruptedClient:
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.closed == 1:
+            raise KeyboardInterrupt
+
+
+class EndedGuard:
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def wait(self, _timeout: float) -> int:
+        self.waited += 1
+        return 0
+
+
+def test_a_stop_that_was_interrupted_is_done_by_the_next_one() -> None:
+    cluster: Any = object.__new__(EmbeddedCluster)
+    reading, pipe = os.pipe()
+    client, guard = InterruptedClient(), EndedGuard()
+    vars(cluster).update(
+        _pid=os.getpid(), _lock=threading.Lock(), _stopping=threading.RLock(), _stopped=False, _has_ended=False,
+        _queries=None, _control=None, _client=client, _guard=guard, _guard_pipe=pipe, _offer=None, _secret=None,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        cluster.stop()
+    assert guard.waited == 0
+    cluster.stop()
+    assert (guard.waited, os.read(reading, 1)) == (1, b"")  # the guard sees the end of its pipe, and stops the cluster
+    os.close(reading)
+    cluster.stop()
+    assert (client.closed, guard.waited) == (2, 1)
+
+
 def test_a_second_cluster_at_the_same_address_has_a_handle_of_its_own() -> None:
     masters = ("akka.tcp://understudy@127.0.0.1:7123/user/master",)
     holders = [cast(Any, SimpleNamespace(value=secret * 32)) for secret in (b"a", b"b")]
