@@ -230,8 +230,11 @@ class EmbeddedCluster:
         """Return the access with which a function reaches actors and blobs from Spark's executors.
 
         Raises:
-            EmbeddedClusterError: Spark's Python workers, of a local master, run a Python that lacks this package.
+            EmbeddedClusterError: Spark's Python workers, of a local master, run a Python that lacks this package; or
+                the cluster was stopped.
         """
+        if self._stopped:
+            raise EmbeddedClusterError("this embedded cluster was stopped", "create another EmbeddedCluster")
         if self._workers_lack is not None:
             raise self._workers_lack
         if self._secret is None:

@@ -613,6 +613,14 @@ MUTANTS = (
         ("unit/test_embedded.py::test_a_forked_child_does_not_stop_the_cluster_of_its_parent",),
     ),
     Mutant(
+        "interrupted-stop-of-an-embedded-cluster-taken-for-done",
+        "The next stop of an embedded cluster does what an interrupted one has left.",
+        "runtime/embedded/cluster.py",
+        "            if self._has_ended:\n",
+        "            if self._stopped:\n",
+        ("unit/test_embedded.py::test_a_stop_that_was_interrupted_is_done_by_the_next_one",),
+    ),
+    Mutant(
         "deletes-refused-by-a-full-disk",
         "A full disk keeps no leader from the deletes that free it.",
         "blob/server.py",

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JJavaError
 
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.embedded.access import ClusterAccess
-from runtime.embedded.cluster import EmbeddedCluster, _lack_of_workers
+from runtime.embedded.cluster import EmbeddedCluster, EmbeddedClusterError, _lack_of_workers
 from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
 from runtime.jobgraph.job_graph import JobKind
@@ -391,10 +391,13 @@ def test_a_stop_that_was_interrupted_is_done_by_the_next_one() -> None:
         cluster.stop()
     assert guard.waited == 0
     cluster.stop()
-    assert (guard.waited, os.read(reading, 1)) == (1, b"")  # the guard sees the end of its pipe, and stops the cluster
+    assert guard.waited == 1
+    assert os.read(reading, 1) == b""  # the guard sees the end of its pipe, and stops the cluster
     os.close(reading)
     cluster.stop()
     assert (client.closed, guard.waited) == (2, 1)
+    with pytest.raises(EmbeddedClusterError, match="was stopped"):
+        cluster.access()
 
 
 def test_a_second_cluster_at_the_same_address_has_a_handle_of_its_own() -> None:

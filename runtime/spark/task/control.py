@@ -57,8 +57,8 @@ def describe(error: BaseException, files: Mapping[str, str] = MappingProxyType({
         text = f"{_STOP_HINT}: {text}"
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{wire_name(kind.__module__)}."
     lost = error.vertex_id if isinstance(error, PartitionNotFoundError) else None
-    shown = [_fit(part) for part in (f"{module}{kind.__qualname__}", text, "".join(summary.format()))]
-    return ErrorDescription(*shown, _error_class(error), lost)
+    name, trace = _fit(f"{module}{kind.__qualname__}"), _fit("".join(summary.format()))
+    return ErrorDescription(name, _fit(text), trace, _error_class(error), lost)
 
 
 def _text_of(error: BaseException) -> str:
