@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, FrameTooLarge, RecipientUnreachable
+from actors.errors import ActorError, ClientClosed, FrameTooLarge, RecipientUnreachable
 from actors.receptionist import PATH, Listing, ReceptionistGateway
 from actors.rpc.blocking import HIGH_WATER, BlockingConnection, Stale, ThreadAsk
 from actors.rpc.codec import MethodSpec, proxy_type
@@ -160,7 +160,7 @@ class ActorClient:
         if connection is None or connection.broken is not None:
             with self._lock:
                 if self._closed:
-                    raise RecipientUnreachable("the client was closed")
+                    raise ClientClosed
                 connection = self._connections.get(key)
                 if connection is None or connection.broken is not None:
                     connection = self._connections[key] = BlockingConnection(
@@ -169,13 +169,13 @@ class ActorClient:
         return connection
 
     def close(self) -> None:
-        """Send buffered messages and close all connections; pending asks end in `RecipientUnreachable`. Idempotent."""
+        """Send buffered messages and close all connections; pending asks end in `ClientClosed`. Idempotent."""
         with self._lock:
             self._closed = True
             connections = list(self._connections.values())
             self._connections.clear()
         for connection in connections:
-            connection.close(RecipientUnreachable("the client was closed"), CLOSE_FLUSH_S)
+            connection.close(ClientClosed(), CLOSE_FLUSH_S)
         if self._offloader is not None:
             self._offloader.close_blocking()
 

@@ -11,6 +11,7 @@ Every error derives from the one above it::
     ├── AuthenticationError        the peer does not hold the cluster secret
     ├── EndpointStateError         a call to an endpoint that is not running
     ├── RecipientUnreachable       nothing listens at the address, or the connection broke
+    │   ├── ClientClosed           the caller's own client was closed
     │   ├── RecipientTerminated    the actor has stopped, or there never was one
     │   └── Quarantined            the other system was declared dead; only a new incarnation of it is reached
     ├── UnknownActor               the process is there, the named actor is not
@@ -74,6 +75,13 @@ class RecipientUnreachable(ActorError, ConnectionError):
 
     The outcome of an ask that was already sent is unknown (Flink's ``RecipientUnreachableException``).
     """
+
+
+class ClientClosed(RecipientUnreachable):
+    """The caller's own client was closed, so that a repeated call is of no use."""
+
+    def __init__(self, message: str = "the client was closed") -> None:
+        super().__init__(message)
 
 
 class UnknownActor(ActorError, LookupError):

@@ -27,6 +27,7 @@ from actors.errors import (
     ActorError,
     AskTimeout,
     AuthenticationError,
+    ClientClosed,
     RecipientUnreachable,
     UnknownActor,
     WireError,
@@ -563,8 +564,10 @@ class ThreadLink:
     async def lost(self, name: str, error: Exception) -> None:
         """Forget the gateway, and look for more masters.
 
-        Raises `ClusterStoppedError`, or *error* if it means a wrong secret.
+        Raises `ClusterStoppedError`, or *error* if it means a wrong secret or that the client was closed.
         """
+        if isinstance(error, ClientClosed):
+            raise error
         self._gateways.pop(name, None)
         self._learn_at = 0.0
         # A client that was answered before has the right secret: an unrelated process now has a dead master's port.

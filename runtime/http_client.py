@@ -38,6 +38,7 @@ from actors.errors import (
     AddressError,
     AskTimeout,
     AuthenticationError,
+    ClientClosed,
     FrameTooLarge,
     RecipientUnreachable,
     WireError,
@@ -177,6 +178,7 @@ class WebClient:
     def begin(self, work: Callable[[], T]) -> Future[T]:
         """Run *work*, which sends requests, on a separate thread."""
         future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # a cancelled wait leaves the request under way
 
         def run() -> None:
             with self._room:
@@ -231,7 +233,9 @@ class WebClient:
                 raise AskTimeout(f"{endpoint} did not answer within {REPLY_S:g} s; the outcome is unknown") from error
             except (OSError, http.client.HTTPException) as error:
                 # An idle connection may have been closed just now. Every request may be repeated, so repeat this one.
-                if is_new or self._closed:
+                if self._closed:
+                    raise ClientClosed from error
+                if is_new:
                     raise _unreachable(endpoint, error) from error
                 continue
             finally:
@@ -252,6 +256,8 @@ class WebClient:
         while True:
             try:
                 return self.request(method, target, body, media=media)
+            except ClientClosed:
+                raise
             except RecipientUnreachable:
                 self.turn_to_the_next()
                 if self.endpoint == first:
@@ -260,7 +266,7 @@ class WebClient:
     def _take(self, endpoint: WebAddress) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
             if self._closed:
-                raise RecipientUnreachable("the client was closed")
+                raise ClientClosed
             while self._idle:
                 where, since, connection = self._idle.pop()
                 if where == endpoint and time.monotonic() - since < IDLE_S and _is_quiet(connection.sock):
@@ -307,7 +313,7 @@ class WebClient:
         connection.close()
 
     def close(self) -> None:
-        """Close all connections; requests under way end in `RecipientUnreachable`. Idempotent."""
+        """Close all connections; requests under way end in `ClientClosed`. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -595,8 +601,8 @@ class HttpLink:
         return self.lookup(name, gateway_type)
 
     async def lost(self, name: str, error: Exception) -> None:
-        """Use the next endpoint. Raises *error* if it means a wrong token."""
-        if isinstance(error, AuthenticationError):
+        """Use the next endpoint. Raises *error* if it means a wrong token, or that the client was closed."""
+        if isinstance(error, AuthenticationError | ClientClosed):
             raise error
         self._about = None
         self._web.turn_to_the_next()

@@ -114,7 +114,8 @@ class EmbeddedCluster:
     def __init__(self, spark: SparkSession, settings: Mapping[str, object] | None = None) -> None:
         self._spark = spark
         self._lock = threading.Lock()
-        self._stopped = False
+        self._stopping = threading.RLock()
+        self._stopped = self._has_ended = False
         self._attached = threading.Event()
         self._queries: ProgramQueries | None = None
         self._offer: OfferedDriver | None = None
@@ -229,8 +230,11 @@ class EmbeddedCluster:
         """Return the access with which a function reaches actors and blobs from Spark's executors.
 
         Raises:
-            EmbeddedClusterError: Spark's Python workers, of a local master, run a Python that lacks this package.
+            EmbeddedClusterError: Spark's Python workers, of a local master, run a Python that lacks this package; or
+                the cluster was stopped.
         """
+        if self._stopped:
+            raise EmbeddedClusterError("this embedded cluster was stopped", "create another EmbeddedCluster")
         if self._workers_lack is not None:
             raise self._workers_lack
         if self._secret is None:
@@ -249,24 +253,33 @@ class EmbeddedCluster:
         """
         if os.getpid() != self._pid:
             return
-        with self._lock:
-            if self._stopped:
+        with self._stopping:
+            if self._has_ended:
                 return
+            self._end()
+            self._has_ended = True
+        atexit.unregister(self.stop)
+
+    def _end(self) -> None:
+        """Do the steps of `stop`; after an interrupt (Ctrl-C) a repetition does those that are left."""
+        with self._lock:
             self._stopped = True
             if self._queries is not None:
                 self._queries.uninstall()
-        atexit.unregister(self.stop)
         if self._control is not None:
             self._control.close()  # before the cluster ends: its job finishes, so that nothing is cancelled
         if self._client is not None:
             self._client.close()
         if self._guard is not None:
-            os.close(self._guard_pipe)
+            pipe, self._guard_pipe = self._guard_pipe, -1
+            if pipe >= 0:
+                os.close(pipe)
             self._await_guard(self._guard)
         if self._offer is not None:
             self._offer.withdraw()
         if self._secret is not None and self._spark.sparkContext._jsc is not None:
-            self._secret.destroy()
+            secret, self._secret = self._secret, None
+            secret.destroy()
 
     def _await_guard(self, guard: subprocess.Popen[bytes]) -> None:
         try:

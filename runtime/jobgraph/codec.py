@@ -9,15 +9,20 @@ import msgpack
 from actors.errors import WireError
 from actors.rpc.codec import from_plain, to_plain
 from runtime.feature_level import Format, can_read, readable_versions
-from runtime.jobgraph.errors import JobGraphVersionError
+from runtime.jobgraph.errors import JobGraphError, JobGraphVersionError
 from runtime.jobgraph.job_graph import JobGraph
 
 T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """Return any dataclass of the runtime as MessagePack."""
-    packed: bytes = msgpack.packb(to_plain(value), use_bin_type=True)
+    """Return any dataclass of the runtime as MessagePack. Raises `JobGraphError` where a text of it is not UTF-8."""
+    try:
+        packed: bytes = msgpack.packb(to_plain(value), use_bin_type=True)
+    except UnicodeEncodeError as error:  # Python's surrogates for bytes of a command line or of a file's name
+        raise JobGraphError(
+            f"{error.object[:200]!a} is not UTF-8: the names, arguments and settings of a job have to be"
+        ) from None
     return packed
 
 

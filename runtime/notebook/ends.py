@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import Future
 
-from actors.errors import RecipientUnreachable
+from actors.errors import ClientClosed
 from runtime.client import ClusterClient
 from runtime.ids import JobID
 from runtime.protocol.errors import GatewayError
@@ -51,7 +51,7 @@ class JobEnds:
 
     def close(self) -> None:
         """Fail the futures of all jobs, because the client was closed."""
-        self._fail_all(RecipientUnreachable("the client was closed"))
+        self._fail_all(ClientClosed())
 
     def _watch(self) -> None:
         asked: dict[JobID, float] = {}

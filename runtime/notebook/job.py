@@ -46,10 +46,14 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class _Outcome(Generic[T]):
-    """Outcome of a job: its result, or the error that `Job.result` raises."""
+    """Outcome of a job: its result, or the error that `Job.result` raises.
+
+    It is not *final* if another attempt to read it may succeed in this process.
+    """
 
     value: T
     error: Exception | None = None
+    is_final: bool = True
 
     def result(self) -> T:
         if self.error is not None:
@@ -123,7 +127,8 @@ class Job(Generic[T]):
         Raises:
             Exception: the function's own exception, if this handle has submitted a function. Its ``__cause__`` is a
                 `JobFailedError`, which shows the traceback of the job.
-            JobFailedError: the job has failed otherwise; ``details`` is the user's own traceback.
+            JobFailedError: the job has failed otherwise; ``details`` is the user's own traceback. Or its return value
+                was not kept, or cannot be unpickled here.
             JobCancelledError: it was cancelled; a `concurrent.futures.CancelledError`.
             TimeoutError: it is not over after *timeout*, and keeps running.
             JobNotFoundError: the cluster has forgotten it.
@@ -215,9 +220,12 @@ class Job(Generic[T]):
 
     def _read_outcome(self) -> _Outcome[T]:
         """Return the outcome of the job, which is over."""
-        if self._outcome is None:
-            self._outcome = self._outcome_of(self.info())
-        return self._outcome
+        if self._outcome is not None:
+            return self._outcome
+        outcome = self._outcome_of(self.info())
+        if outcome.is_final:
+            self._outcome = outcome
+        return outcome
 
     def _outcome_of(self, job: ArchivedExecutionGraph) -> _Outcome[Any]:
         if job.status is not JobStatus.FINISHED:
@@ -233,7 +241,16 @@ class Job(Generic[T]):
             )
             lost.job_id = self.id
             return _Outcome(None, lost)
-        return _Outcome(load_result(data))
+        try:
+            return _Outcome(load_result(data))
+        except Exception as error:  # its unpickling may raise anything, which is no error of the function
+            strange = JobFailedError(
+                f"job {self.id} has finished, but its return value cannot be unpickled here: "
+                f"{type(error).__name__}: {error}",
+                "make its modules importable here and ask again, or return plain values and pandas DataFrames",
+            )
+            strange.job_id, strange.__cause__ = self.id, error
+            return _Outcome(None, strange, is_final=False)
 
     def _own_error(self, job: ArchivedExecutionGraph, failed: JobFailedError) -> Exception | None:
         """Return a copy of the exception of the function that this handle submitted; None for any other failure.
@@ -249,7 +266,8 @@ class Job(Generic[T]):
             return None
         if failed.details:
             failed.add_note(f"In the job:\n\n{failed.details.rstrip()}")
-        error.__cause__, failed.function_error = failed, error
+        object.__setattr__(error, "__cause__", failed)  # its class may refuse to have attributes set
+        failed.function_error = error
         return error
 
     def progress(self) -> None:

@@ -88,6 +88,26 @@ def test_a_server_that_is_gone_before_the_page_has_begun_is_waited_for(visitor: 
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
+def test_the_form_for_a_token_stays_when_the_window_changes(visitor: Visitor) -> None:
+    """The keyboard of a telephone changes the window as soon as the field for the token has the focus."""
+    page = visitor.page
+    page.route("**/jobs/overview*", lambda route: route.fulfill(status=503, json={"errors": ["nobody leads"]}))
+    page.goto(visitor.stage.url + "#/jobs")
+    expect(page.get_by_text("nobody leads")).to_be_visible()
+    page.unroute("**/jobs/overview*")
+    refusal = {"errors": ["show a token"]}
+    for path in ("**/config", "**/jobs/overview*"):
+        page.route(path, lambda route: route.fulfill(status=401, json=refusal))
+    expect(page.get_by_label("Token")).to_be_visible()
+    page.get_by_label("Token").fill(TOKEN)
+    page.evaluate("window.dispatchEvent(new Event('resize'))")
+    expect(page.get_by_label("Token")).to_have_value(TOKEN)
+    for path in ("**/config", "**/jobs/overview*"):
+        page.unroute(path)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+
+
 def test_a_frozen_server_is_taken_for_a_dead_one(visitor: Visitor) -> None:
     page = visitor.page
     visitor.go("#/")

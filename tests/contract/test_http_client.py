@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from actors.errors import AuthenticationError, RecipientUnreachable, UnknownActor
+from actors.errors import AuthenticationError, ClientClosed, UnknownActor
 from blob.errors import BlobNotFound, BlobTooLarge, DigestMismatch, QuotaExceeded
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from conf.configuration import Configuration
@@ -293,10 +293,25 @@ def test_closing_the_client_ends_what_waits(tmp_path: Path) -> None:
         with connection:
             assert connection.recv(100)
             web.close()
-            with pytest.raises(RecipientUnreachable):
+            with pytest.raises(ClientClosed):
                 future.result(PATIENCE_S)
-        with pytest.raises(RecipientUnreachable, match="closed"):
+        with pytest.raises(ClientClosed):
             web.request("GET", "/v1/gateways")
+
+
+def test_a_closed_client_is_not_said_to_have_no_answer() -> None:
+    with client_of("http://127.0.0.1:1", timeout="1 ms") as client:
+        client.close()
+        with pytest.raises(ClientClosed):
+            client.overview()
+
+
+def test_a_wait_that_is_cancelled_leaves_its_request_under_way() -> None:
+    web, released = web_client("http://127.0.0.1:1"), threading.Event()
+    future = web.begin(lambda: released.wait(PATIENCE_S))
+    assert not future.cancel()
+    released.set()
+    assert future.result(PATIENCE_S)
 
 
 # -------------------------------------------------------------------- whom it trusts

@@ -221,6 +221,14 @@ MUTANTS = (
         ("unit/test_embedded.py::test_a_new_task_executor_is_told_of_queries_and_answers_for_leases",),
     ),
     Mutant(
+        "error-that-is-no-utf8-kills-the-task",
+        "A task tells its failure whichever characters its error has.",
+        "runtime/spark/task/control.py",
+        '    return _clip(text.encode(errors="backslashreplace").decode())\n',
+        "    return _clip(text)\n",
+        ("unit/test_spark_tracebacks.py::test_texts_that_utf8_cannot_encode_travel",),
+    ),
+    Mutant(
         "queries-of-a-cancelled-program-left",
         "The queries of a cancelled program end before it says that it is cancelled.",
         _PROGRAM,

@@ -406,6 +406,22 @@ MUTANTS = (
         ("unit/test_job_future.py::test_nothing_of_a_job_that_this_handle_did_not_submit_is_unpickled",),
     ),
     Mutant(
+        "error-of-unpickling-taken-for-the-functions",
+        "A result that cannot be unpickled here is no error of the function.",
+        "runtime/notebook/job.py",
+        "        except Exception as error:  # its unpickling may raise anything, which is no error of the function\n",
+        "        except MemoryError as error:\n",
+        ("unit/test_job_future.py::test_a_result_that_cannot_be_unpickled_here_is_no_error_of_the_function",),
+    ),
+    Mutant(
+        "closed-client-asks-again",
+        "A client that was closed does not call again until its patience ends.",
+        "runtime/client.py",
+        "        if isinstance(error, ClientClosed):\n            raise error\n",
+        "",
+        ("unit/test_client_files.py::test_calls_of_a_closed_client_end_at_once",),
+    ),
+    Mutant(
         "error-of-a-function-unbounded",
         "An exception that is too large does not travel.",
         "runtime/spark/function_task.py",
@@ -621,6 +637,14 @@ MUTANTS = (
         "        if os.getpid() != self._pid:\n            return\n",
         "",
         ("unit/test_embedded.py::test_a_forked_child_does_not_stop_the_cluster_of_its_parent",),
+    ),
+    Mutant(
+        "interrupted-stop-of-an-embedded-cluster-taken-for-done",
+        "The next stop of an embedded cluster does what an interrupted one has left.",
+        "runtime/embedded/cluster.py",
+        "            if self._has_ended:\n",
+        "            if self._stopped:\n",
+        ("unit/test_embedded.py::test_a_stop_that_was_interrupted_is_done_by_the_next_one",),
     ),
     Mutant(
         "deletes-refused-by-a-full-disk",

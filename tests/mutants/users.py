@@ -745,6 +745,14 @@ MUTANTS = (
         ("unit/test_page_login.py::test_a_user_whom_the_cluster_does_not_accept_is_told_in_one_line",),
     ),
     Mutant(
+        "form-for-a-token-redrawn",
+        "The form for a token stays until it has one.",
+        "runtime/rest/static/ui/main.js",
+        "  if (!current?.page || waitsForToken) return; // the form for the token stays\n",
+        "  if (!current?.page) return;\n",
+        ("browser/test_live.py::test_the_form_for_a_token_stays_when_the_window_changes",),
+    ),
+    Mutant(
         "page-login-twice",
         "A return is used once.",
         "runtime/rest/static/ui/issuer.js",

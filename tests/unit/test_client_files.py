@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import CARRIED_SIZE, JobFile, _carried, _signed, _traced
+from actors.errors import ClientClosed
+from actors.rpc.connection import again
+from runtime.client import CARRIED_SIZE, ClusterClient, JobFile, _carried, _signed, _traced
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
+from runtime.jobgraph.errors import JobGraphError
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph, JobKind
 from tests.unit.test_trace_context import TEXT
 
@@ -36,6 +39,19 @@ def test_large_files_and_libraries_are_uploaded(tmp_path: Path) -> None:
     assert _carried([file_of(whole, ArtifactRole.MAIN)]) is not None
     assert _carried([file_of(half, ArtifactRole.MAIN), file_of(half, ArtifactRole.FILE)]) is None
     assert _carried([file_of(half, ArtifactRole.MAIN), file_of(tmp_path / "none.py", ArtifactRole.PY_FILE)]) is None
+
+
+def test_an_argument_that_is_not_utf8_is_an_error_of_the_job() -> None:
+    with pytest.raises(JobGraphError, match=r"'\\udcff' is not UTF-8"):
+        encode(JobGraph.for_script("x", argv=("\udcff",)))
+
+
+def test_calls_of_a_closed_client_end_at_once() -> None:
+    client = ClusterClient("akka.tcp://understudy@127.0.0.1:1/user/dispatcher", b"secret", patience_s=0)
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.overview()
+    assert isinstance(again(ClientClosed()), ClientClosed)  # each pending ask has an error of its own
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:

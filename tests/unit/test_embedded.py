@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.embedded.access import ClusterAccess
-from runtime.embedded.cluster import EmbeddedCluster, _lack_of_workers
+from runtime.embedded.cluster import EmbeddedCluster, EmbeddedClusterError, _lack_of_workers
 from runtime.embedded.guard import _await_end
 from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
@@ -371,6 +371,46 @@ def test_a_forked_child_does_not_stop_the_cluster_of_its_parent() -> None:
     cluster = object.__new__(EmbeddedCluster)
     cluster._pid = os.getpid() + 1
     cluster.stop()  # nothing else of it is touched
+
+
+class InterruptedClient:
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.closed == 1:
+            raise KeyboardInterrupt
+
+
+class EndedGuard:
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def wait(self, _timeout: float) -> int:
+        self.waited += 1
+        return 0
+
+
+def test_a_stop_that_was_interrupted_is_done_by_the_next_one() -> None:
+    cluster: Any = object.__new__(EmbeddedCluster)
+    reading, pipe = os.pipe()
+    client, guard = InterruptedClient(), EndedGuard()
+    vars(cluster).update(
+        _pid=os.getpid(), _lock=threading.Lock(), _stopping=threading.RLock(), _stopped=False, _has_ended=False,
+        _queries=None, _control=None, _client=client, _guard=guard, _guard_pipe=pipe, _offer=None, _secret=None,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        cluster.stop()
+    assert guard.waited == 0
+    cluster.stop()
+    assert guard.waited == 1
+    assert os.read(reading, 1) == b""  # the guard sees the end of its pipe, and stops the cluster
+    os.close(reading)
+    cluster.stop()
+    assert (client.closed, guard.waited) == (2, 1)
+    with pytest.raises(EmbeddedClusterError, match="was stopped"):
+        cluster.access()
 
 
 def test_a_second_cluster_at_the_same_address_has_a_handle_of_its_own() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import sys
 import threading
+import types
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from actors.errors import ActorError
+from actors.errors import ClientClosed
 from runtime.client import NoAnswerError
 from runtime.errors import JobCancelledError, JobFailedError, NotebookError
 from runtime.ids import JobID
@@ -405,8 +407,41 @@ def test_what_cannot_be_noticed_is_raised(client: Any, cluster: Cluster) -> None
     client.error = None
     end = closed._end()
     cluster.close()
-    with pytest.raises(ActorError, match="the client was closed"):
+    with pytest.raises(ClientClosed):
         end.result(PATIENCE_S)
+
+
+def test_a_result_that_cannot_be_unpickled_here_is_no_error_of_the_function(
+    client: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("module_of_the_job")
+    exec("class Thing:\n    pass\n", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    thing = module.Thing()
+    job = cluster.submit(f)
+    client.end(job.id, value=thing)
+    pickled = client.function_result(job.id)
+    client.function_result = lambda _: pickled
+    monkeypatch.delitem(sys.modules, module.__name__)
+    with pytest.raises(JobFailedError, match="cannot be unpickled here: ModuleNotFoundError") as caught:
+        job.result(PATIENCE_S)
+    assert caught.value.job_id == job.id
+    assert isinstance(job.exception(), JobFailedError)
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # the user makes it importable, and asks again
+    assert isinstance(job.result(PATIENCE_S), module.Thing)
+
+
+class SealedError(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+def test_an_error_that_takes_no_attributes_is_raised_with_its_cause(client: Any, cluster: Cluster) -> None:
+    job = cluster.submit(f)
+    client.end(job.id, JobStatus.FAILED, SealedError("x"))
+    with pytest.raises(SealedError) as caught:
+        job.result(PATIENCE_S)
+    assert isinstance(caught.value.__cause__, JobFailedError)
 
 
 def test_the_thread_ends_when_nothing_is_waited_for(client: Any) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import runtime.spark
+from runtime.spark import wire
+from runtime.spark.messages import Failed, pack, unpack_from_task
 from runtime.spark.task.control import describe
 
 OURS = str(Path(runtime.spark.__file__).parent / "script.py")
@@ -74,3 +76,21 @@ def test_long_texts_are_cut_in_the_middle() -> None:
     described = describe(ValueError("a" * 300_000 + "end"), {})
     assert len(described.message) < 210_000
     assert described.message.endswith("end")
+
+
+def test_texts_that_utf8_cannot_encode_travel() -> None:
+    """Python's name of a file that is not UTF-8 has surrogates, and an error with that name has them too."""
+    described = describe(ValueError("/data/\udcff.csv has no header"), {})
+    assert r"/data/\udcff.csv" in described.message
+    assert r"/data/\udcff.csv" in described.traceback
+    sent = unpack_from_task(wire.FrameReader().feed(wire.encode(pack(Failed(described))))[0])
+    assert sent == Failed(described)
+
+
+def test_an_error_without_a_text_is_described() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    described = describe(Mute(), {})
+    assert described.message == f"<exception str() failed> of {Mute.__qualname__}"

@@ -52,13 +52,29 @@ def describe(error: BaseException, files: Mapping[str, str] = MappingProxyType({
     summary = traceback.TracebackException.from_exception(error, compact=True)
     _clean(summary, files, set())
     kind = type(error)
-    text = str(error)
+    text = _text_of(error)
     if STOP_REFUSED in text:
         text = f"{_STOP_HINT}: {text}"
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{wire_name(kind.__module__)}."
     lost = error.vertex_id if isinstance(error, PartitionNotFoundError) else None
-    trace = _clip("".join(summary.format()))
-    return ErrorDescription(f"{module}{kind.__qualname__}", _clip(text), trace, _error_class(error), lost)
+    name, trace = _fit(f"{module}{kind.__qualname__}"), _fit("".join(summary.format()))
+    return ErrorDescription(name, _fit(text), trace, _error_class(error), lost)
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an error; if its own code cannot make one, say so as Python's tracebacks do."""
+    try:
+        return str(error)
+    except Exception:
+        return f"<exception str() failed> of {type(error).__qualname__}"
+
+
+def _fit(text: str) -> str:
+    """Return a text that can travel: clipped, and with escapes for what UTF-8 cannot encode.
+
+    Python's names of files that are not UTF-8 have such characters, and errors name the files.
+    """
+    return _clip(text.encode(errors="backslashreplace").decode())
 
 
 def _clean(summary: traceback.TracebackException, files: Mapping[str, str], seen: set[int]) -> None:
@@ -86,7 +102,7 @@ def _error_class(error: BaseException) -> str | None:
                 value = method()
             except Exception:  # a Java exception whose JVM has ended cannot answer
                 return None
-            return None if value is None else str(value)
+            return None if value is None else _fit(str(value))
     return None
 
 
@@ -279,7 +295,7 @@ class TaskControl:
             case LeaseAnswer() if (waiting := self._leases.get(message.number)) is not None:
                 waiting.put(message)
             case Ask(number, Question.THREADS):
-                self.tell(Answer(number, thread_stacks()))
+                self.tell(Answer(number, [(_fit(name), _fit(stack)) for name, stack in thread_stacks()]))
             case Ask(number):  # on a separate thread, since it calls Spark
                 threading.Thread(target=self._tell_failed, args=(number,), name="failed-queries", daemon=True).start()
 

@@ -154,11 +154,12 @@ async function begin() {
   document.getElementById("logout").hidden = !hasToken();
   waitsForToken = false;
   loginProblem = "";
+  if (current) current.error = null;
   connection.start(config["refresh-interval"] ?? 3000);
 }
 
 function redraw() {
-  if (!current?.page) return;
+  if (!current?.page || waitsForToken) return; // the form for the token stays
   const { page, parameters, data, error } = current;
   if (error instanceof Unreachable && data === null) {
     show([h("h1", { tabindex: "-1" }, "No answer"), h("p", {}, "Nothing is known until the server answers.")]);
