@@ -35,7 +35,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from conf.files import sync_names, write_private
+from conf.files import sync_directory, sync_names, write_private
 from runtime.environment.claims import Claim
 from runtime.environment.descriptor import ClusterDescriptor
 from runtime.errors import ClusterAlreadyRunning, ClusterNotRunning, RuntimeDirectoryError
@@ -273,9 +273,15 @@ class ClusterDirectory:
 
         Call it with the lock held, when every process has ended. Logs, archive, blobs and state stay.
 
+        The configuration goes first, and its removal is durable before the next one. Otherwise a kill or a loss of
+        power could leave a cluster that `start-master` takes for a killed one, but without its sockets' directory. The
+        descriptor goes last: as long as it exists, the next `stop` removes the rest.
+
         Raises:
             OSError: a file cannot be removed.
         """
+        self.configuration_file.unlink(missing_ok=True)
+        sync_directory(self.root)
         short = self._short_socket_dir()
         if short is not None:
             shutil.rmtree(short)
@@ -283,7 +289,6 @@ class ClusterDirectory:
             shutil.rmtree(self.run)
         if self.claims.exists():
             shutil.rmtree(self.claims)
-        self.configuration_file.unlink(missing_ok=True)
         self.cluster_json.unlink(missing_ok=True)
 
     def discard(self) -> None:

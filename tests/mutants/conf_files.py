@@ -444,4 +444,39 @@ MUTANTS = (
         "    if path.is_dir():\n        shutil.rmtree(path.resolve())\n",
         ("unit/test_savepoint.py::test_disposal_follows_no_link",),
     ),
+    Mutant(
+        "configuration-of-a-stopped-cluster-removed-last",
+        "The configuration of a stopped cluster is durably gone before the directory of its sockets.",
+        _DIRECTORY,
+        "        self.configuration_file.unlink(missing_ok=True)\n"
+        "        sync_directory(self.root)\n"
+        "        short = self._short_socket_dir()\n"
+        "        if short is not None:\n"
+        "            shutil.rmtree(short)\n"
+        "        if self.run.exists():\n"
+        "            shutil.rmtree(self.run)\n"
+        "        if self.claims.exists():\n"
+        "            shutil.rmtree(self.claims)\n",
+        "        short = self._short_socket_dir()\n"
+        "        if short is not None:\n"
+        "            shutil.rmtree(short)\n"
+        "        if self.run.exists():\n"
+        "            shutil.rmtree(self.run)\n"
+        "        if self.claims.exists():\n"
+        "            shutil.rmtree(self.claims)\n"
+        "        self.configuration_file.unlink(missing_ok=True)\n",
+        (
+            "unit/test_environment_directory.py::test_the_configuration_of_a_stopped_cluster_is_durably_gone_before_its_sockets",
+        ),
+    ),
+    Mutant(
+        "removed-configuration-not-synced",
+        "A loss of power after `stop` does not bring the configuration back.",
+        _DIRECTORY,
+        "        sync_directory(self.root)\n        short",
+        "        short",
+        (
+            "unit/test_environment_directory.py::test_the_configuration_of_a_stopped_cluster_is_durably_gone_before_its_sockets",
+        ),
+    ),
 )

@@ -39,4 +39,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not self.now <= deadline or",
         ("unit/test_simulation_kernel.py::test_a_thread_that_sleeps_alone_keeps_control_and_passes_over_nothing",),
     ),
+    Mutant(
+        "reply-does-not-wake-a-thread",
+        "A reply of a modelled server wakes the loop that waits for it, also one that runs in a thread.",
+        _KERNEL,
+        "        if self.kernel.current is not self.process:\n            self._write_to_self()\n",
+        "        if self.driven and self.kernel.current is not self.process:\n            self._write_to_self()\n",
+        ("unit/test_simulation_kernel.py::test_a_reply_wakes_a_loop_at_once_also_one_that_runs_in_a_thread",),
+    ),
 )

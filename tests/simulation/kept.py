@@ -130,11 +130,37 @@ KEPT: tuple[Kept, ...] = (
         (
             Fault(0.1, "command", ("host1", "start")),
             Fault(10.0, "command", ("host1", "stop")),
-            Fault(10.5, "disk_slow", ("d", 0.3, 9.5)),
-            *(Fault(round(13.5 + 0.15 * number, 3), "command", ("host1", "status")) for number in range(40)),
+            Fault(10.1, "disk_slow", ("d", 0.1, 9.5)),
+            *(Fault(round(11.5 + 0.05 * number, 3), "command", ("host1", "status")) for number in range(50)),
         ),
         20.0,
         "no unhandled error",
+    ),
+    Kept(
+        "Redis's replies woke no loop of a thread before its next timer, and `stop` had no time left for a worker.",
+        "reply-does-not-wake-a-thread",  # of the simulator: its model was wrong, and the product right
+        "supervision",
+        1987839179,
+        (
+            Fault(0.1, "command", ("host1", "start2")),
+            *(Fault(9.0 + 0.5 * number, "command", ("host1", "submit")) for number in range(8)),
+            Fault(16.0, "deaf", ("host1", 0.0)),
+        ),
+        18.0,
+        "the last master ends all processes",
+    ),
+    Kept(
+        "A loss of power after `stop` left the configuration and no directory of sockets: `start-master` failed.",
+        "configuration-of-a-stopped-cluster-removed-last",
+        "supervision",
+        0,
+        (
+            Fault(0.1, "command", ("host1", "start")),
+            Fault(10.0, "command", ("host1", "stop")),
+            Fault(15.0, "power_loss", ("host1", 0.9, "latest")),
+        ),
+        20.0,
+        "the cluster heals",
     ),
     Kept(
         "A promoted replica had a latch without its leader's address: nobody who started later found the leader.",

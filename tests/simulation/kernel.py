@@ -888,8 +888,8 @@ class SimLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         if self.dead:
             return asyncio.Handle(callback, args, self, context)
-        if self.driven and self.kernel.current is not self.process:
-            self.process.wake()
+        if self.kernel.current is not self.process:
+            self._write_to_self()
         self._check_closed()  # type: ignore[attr-defined]
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)

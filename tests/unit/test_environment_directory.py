@@ -182,6 +182,31 @@ def test_what_a_stopped_cluster_leaves(directory: ClusterDirectory) -> None:
     assert {path.name for path in directory.root.iterdir()} == {"log"}
 
 
+def test_the_configuration_of_a_stopped_cluster_is_durably_gone_before_its_sockets(
+    directory: ClusterDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.configuration_file.touch()
+    directory.write_descriptor(descriptor_of(directory))
+    found = []
+
+    def sync(path: Path) -> None:
+        found.append((path, directory.configuration_file.exists(), directory.run.exists()))
+
+    def lose_power(_path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(directory_module, "sync_directory", sync)
+        patched.setattr("shutil.rmtree", lose_power)
+        with pytest.raises(KeyboardInterrupt):
+            directory.clean()
+    assert found == [(directory.root, False, True)]
+    assert directory.cluster_json.exists()  # by which the next `stop` removes the rest
+    directory.clean()
+    assert not directory.run.exists()
+    assert not directory.cluster_json.exists()
+
+
 def test_forked_children_do_not_keep_the_lock(directory: ClusterDirectory) -> None:
     context = multiprocessing.get_context("fork")
     lock = directory.acquire()

@@ -212,6 +212,24 @@ def test_threads_block_in_virtual_time_and_in_the_same_order_for_a_seed() -> Non
     assert logs[0][5:10] == ["0", "1", "4", "9", "slept"]
 
 
+@pytest.mark.parametrize("driven", [True, False])
+def test_a_reply_wakes_a_loop_at_once_also_one_that_runs_in_a_thread(driven: bool) -> None:
+    seen: list[float] = []
+
+    async def ask() -> None:
+        reply = asyncio.get_running_loop().create_future()
+        kernel.after(0.25, reply.set_result, None)  # as a model of a server settles it, outside of the process
+        async with asyncio.timeout(1.0):
+            await reply
+        seen.append(kernel.seconds)
+
+    kernel = Kernel(1)
+    with installed(kernel):
+        kernel.add_host("one").start("main", ask if driven else lambda: asyncio.run(ask()))
+        kernel.run(until_s=5)
+    assert seen == [0.25]
+
+
 def test_a_thread_that_sleeps_alone_keeps_control_and_passes_over_nothing() -> None:
     seen: list[tuple[str, float]] = []
 
