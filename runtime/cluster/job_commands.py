@@ -433,7 +433,8 @@ def _working_directory(
     try:
         place, shipped = ship_directory(Path(), file, scratch, max_bytes, place)
     except (JobFileError, OSError) as error:  # the job may not need it
-        say(f"warning: the current directory is not copied to other machines: {error}")
+        remedy = getattr(error, "remedy", "")
+        say(f"warning: the current directory is not copied to other machines: {error}" + f"; {remedy}" * bool(remedy))
         return place, []
     return place, [shipped]
 
