@@ -49,17 +49,27 @@ _PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout)
 
 
 def connect(configuration: Configuration) -> ClusterClient:
-    """Return a command's client of the cluster at ``client.url`` or UNDERSTUDY_URL, else `connect_locally`.
+    """Return a command's client: as `connect_as_configured`, for a user who waits.
 
     It says on standard error that the cluster does not answer, and gives up if all URLs refuse the first connection.
+    """
+    client = connect_as_configured(configuration, gives_up=True)
+    client.tell_of_silence(say_anyway)
+    return client
+
+
+def connect_as_configured(configuration: Configuration, *, gives_up: bool = False) -> ClusterClient:
+    """Return a client of the cluster at ``client.url`` or the environment's UNDERSTUDY_URL, else `connect_locally`.
+
+    Args:
+        configuration: of the client.
+        gives_up: as of `HttpLink`.
 
     Raises:
         ClusterError, AuthenticationError, HttpError: the URL or the token cannot be used.
     """
     urls = urls_of(configuration)
-    client = connect_by_http(configuration, urls, gives_up=True) if urls else connect_locally(configuration)
-    client.tell_of_silence(say_anyway)
-    return client
+    return connect_by_http(configuration, urls, gives_up=gives_up) if urls else connect_locally(configuration)
 
 
 def is_remote(configuration: Configuration) -> bool:
