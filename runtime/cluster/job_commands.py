@@ -44,6 +44,7 @@ from runtime.cluster.command_line import (
     pass_job_file,
     py_files_option,
     readable_errors,
+    saved_state,
     waiting,
 )
 from runtime.cluster.job_listing import SORTS, JobFilter, moment_of
@@ -170,6 +171,7 @@ def job() -> None:
 @click.option(
     "--from",
     "savepoint",
+    type=saved_state,
     help="Start from this savepoint or retained checkpoint (a directory, a URL, or JOB_ID/chk-N): each streaming query "
     "takes the state that was saved under its name.",
 )
