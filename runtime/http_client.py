@@ -392,7 +392,7 @@ def _unreachable(endpoint: WebAddress, error: Exception) -> RecipientUnreachable
     return RecipientUnreachable(f"{endpoint} cannot be reached: {why_unreachable(error) or type(error).__name__}")
 
 
-def _is_refused(cause: BaseException | None) -> bool:
+def _is_refused(cause: BaseException) -> bool:
     """Return whether no endpoint is where a connection was tried, as far as its failure shows."""
     return isinstance(cause, ConnectionRefusedError) or (
         isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME
@@ -627,13 +627,14 @@ class HttpLink:
         if isinstance(error, AuthenticationError | ClientClosed):
             raise error
         self._about = None
-        if _is_refused(error.__cause__):
+        cause = error.__cause__ or error
+        if _is_refused(cause):
             self._refused.add(self._web.endpoint)
         else:
             self._refused.clear()
         if self._gives_up and self._refused.issuperset(self._endpoints):
             raise NoAnswerError(
-                f"no cluster answers at {', '.join(map(str, self._endpoints))}: {why_unreachable(error.__cause__)}; "
+                f"no cluster answers at {', '.join(map(str, self._endpoints))}: {why_unreachable(cause)}; "
                 "check client.url or UNDERSTUDY_URL, and whether the cluster runs"
             ) from error
         self._web.turn_to_the_next()

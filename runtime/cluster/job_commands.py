@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -522,7 +522,8 @@ def run_attached(
                 interrupts.release()
                 return follower.follow(submitted, screen.update)
 
-            ended, interrupt = _await_or_cancel(client, submitted, wait, heartbeat_s)
+            with _telling_what_becomes_of(graph, submitted, heartbeat_s):
+                ended, interrupt = _await_or_cancel(client, submitted, wait, heartbeat_s)
             screen.finish()
             screen.update(ended)
         if as_json:
@@ -543,6 +544,27 @@ def _show_page(client: ClusterClient, job_id: JobID) -> str:
     if page := client.web_page(job_id):
         say_anyway(f"web page: {page}")
     return page
+
+
+@contextlib.contextmanager
+def _telling_what_becomes_of(graph: JobGraph, job_id: JobID, heartbeat_s: float | None) -> Iterator[None]:
+    """Say what the cluster does with a job whose command ends with an error, as after its token has expired."""
+    from actors.errors import ActorError
+    from runtime.client import ClusterStoppedError
+
+    try:
+        yield
+    except ClusterStoppedError:
+        raise
+    except ActorError:
+        if heartbeat_s is not None and (timeout_s := graph.client_heartbeat_timeout_s) is not None:
+            say_anyway(
+                f"the cluster cancels job {job_id} {timeout_s:g} s after it has last heard of this command "
+                "(client.heartbeat.timeout); --detach submits a job that continues without it"
+            )
+        else:
+            say_anyway(f"job {job_id} continues without this command")
+        raise
 
 
 def _heartbeats(client: ClusterClient, job_id: JobID, interval_s: float | None) -> AbstractContextManager[object]:
