@@ -75,6 +75,8 @@ logger = logging.getLogger(__name__)
 LEARN_EVERY_S = 60.0
 """Seconds after which a client that was given addresses asks again which masters there are."""
 
+SILENCE_S = 3.0
+"""Seconds after which a command says that the cluster does not answer."""
 RETRY_S = 0.1
 POLL_S = 0.1
 UPLOAD_S = 60.0
@@ -220,6 +222,8 @@ class AsyncClusterClient:
         self.link = link
         self._patience_s = patience_s
         self._inline_limit = inline_limit
+        self.tell: Callable[[str], object] | None = None
+        """Called with one line, on a thread of its own, if the first answer takes longer than `SILENCE_S`."""
 
     async def call(self, name: str, gateway_type: type[G], question: Callable[[G], Awaitable[T]]) -> T:
         """Call the leader of the component ``/user/<name>``, and look it up again while it does not answer.
@@ -232,6 +236,10 @@ class AsyncClusterClient:
         Raises:
             NoAnswerError: it does not answer for ``patience_s``.
         """
+        with self._telling_of_silence(name):
+            return await self._call(name, gateway_type, question)
+
+    async def _call(self, name: str, gateway_type: type[G], question: Callable[[G], Awaitable[T]]) -> T:
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
@@ -243,8 +251,23 @@ class AsyncClusterClient:
                     raise NoAnswerError(f"{self.link.described(name)} does not answer: {error}") from error
                 await self.link.pause(RETRY_S)
             else:
+                self.tell = None
                 self.link.answered()
                 return answer
+
+    @contextlib.contextmanager
+    def _telling_of_silence(self, name: str) -> Iterator[None]:
+        if (tell := self.tell) is None:
+            yield
+            return
+        line = f"{self.link.described(name)} does not answer yet; trying for {self._patience_s:g} s (client.timeout)"
+        timer = threading.Timer(SILENCE_S, tell, (line,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def ask(self, question: Callable[[DispatcherGateway], Ask[T]], timeout_s: float | None = None) -> T:
         """Call the Dispatcher, and wait for its reply; otherwise as `call`."""
@@ -679,6 +702,10 @@ class ClusterClient:
         client = cls.__new__(cls)
         client._begin(link, patience_s, inline_limit)
         return client
+
+    def tell_of_silence(self, tell: Callable[[str], object]) -> None:
+        """Call *tell* with one line if the cluster's first answer takes longer than `SILENCE_S`."""
+        self._cluster.tell = tell
 
     def _begin(self, link: BlockingLink, patience_s: float, inline_limit: int) -> None:
         self._link = link

@@ -55,6 +55,7 @@ from blob.errors import (
 )
 from blob.gateway import BlobAddress
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
+from runtime.client import NoAnswerError
 from runtime.protocol.http_gateways import HTTP_GATEWAYS, MASTER, MOST_OF_A_CALL, MSGPACK, OCTETS, error_of
 from runtime.protocol.master import MasterGateway
 
@@ -169,6 +170,11 @@ class WebClient:
     def endpoint(self) -> WebAddress:
         """Return the endpoint to which requests are sent now."""
         return self._endpoints[0]
+
+    @property
+    def endpoints(self) -> tuple[WebAddress, ...]:
+        """Return all endpoints; requests are sent to the first one."""
+        return tuple(self._endpoints)
 
     def turn_to_the_next(self) -> None:
         """Send requests to the next endpoint from now on, since the present one does not answer."""
@@ -386,6 +392,13 @@ def _unreachable(endpoint: WebAddress, error: Exception) -> RecipientUnreachable
     return RecipientUnreachable(f"{endpoint} cannot be reached: {why_unreachable(error) or type(error).__name__}")
 
 
+def _is_refused(cause: BaseException) -> bool:
+    """Return whether no endpoint is where a connection was tried, as far as its failure shows."""
+    return isinstance(cause, ConnectionRefusedError) or (
+        isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME
+    )
+
+
 def _error_of(endpoint: WebAddress, response: http.client.HTTPResponse, data: bytes) -> Exception:
     """Return the error that an answer stands for: the cluster's own error if the answer names its type."""
     status = response.status
@@ -548,11 +561,16 @@ class HttpLink:
 
     Args:
         web: sends requests.
+        gives_up: whether to give up if every endpoint refuses the connection, or has an unknown name, before one has
+            answered. Default: they are tried again, because an endpoint that is being replaced refuses connections.
     """
 
-    def __init__(self, web: WebClient) -> None:
+    def __init__(self, web: WebClient, *, gives_up: bool = False) -> None:
         self._web = web
         self._about: Mapping[str, Any] | None = None
+        self._gives_up = gives_up
+        self._endpoints = web.endpoints
+        self._refused = set[WebAddress]()
 
     @property
     def address(self) -> str:
@@ -601,14 +619,28 @@ class HttpLink:
         return self.lookup(name, gateway_type)
 
     async def lost(self, name: str, error: Exception) -> None:
-        """Use the next endpoint. Raises *error* if it means a wrong token, or that the client was closed."""
+        """Use the next endpoint.
+
+        Raises *error* if it means a wrong token, or that the client was closed, and `NoAnswerError` if the link gives
+        up.
+        """
         if isinstance(error, AuthenticationError | ClientClosed):
             raise error
         self._about = None
+        cause = error.__cause__ or error
+        if _is_refused(cause):
+            self._refused.add(self._web.endpoint)
+        else:
+            self._refused.clear()
+        if self._gives_up and self._refused.issuperset(self._endpoints):
+            raise NoAnswerError(
+                f"no cluster answers at {', '.join(map(str, self._endpoints))}: {why_unreachable(cause)}; "
+                "check client.url or UNDERSTUDY_URL, and whether the cluster runs"
+            ) from error
         self._web.turn_to_the_next()
 
     def answered(self) -> None:
-        pass
+        self._gives_up = False
 
     def master(self) -> MasterGateway:
         return self.lookup(MASTER, MasterGateway)

@@ -223,7 +223,8 @@ def dispose_savepoint(path: Path) -> bool:
     Raises:
         SavepointError: the directory is no savepoint, or cannot be removed.
     """
-    part = path.with_name(f".{path.name}.part")
+    path = Path(os.path.abspath(path))  # noqa: PTH100  # "." has no name; links in it are not followed
+    part = path.with_name(f".{path.name}.part") if path.name else path / ".part"
     try:
         was_begun = part.exists()
         if path.exists():

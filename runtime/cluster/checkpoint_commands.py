@@ -19,6 +19,7 @@ from runtime.cluster.command_line import (
     json_option,
     local_directory,
     place,
+    saved_state,
     waiting,
 )
 from runtime.cluster.job_commands import job
@@ -98,7 +99,13 @@ def job_stop(configuration: Configuration, reference: str, directory: str | None
 
 @job.command(name="rollback")
 @configured
-@click.option("--to", "target", required=True, help="A retained checkpoint (chk-N), or a savepoint's directory or URL.")
+@click.option(
+    "--to",
+    "target",
+    type=saved_state,
+    required=True,
+    help="A retained checkpoint (chk-N), or a savepoint's directory or URL.",
+)
 @click.option(
     "--new-query-id",
     is_flag=True,

@@ -227,7 +227,7 @@ def status(configuration: Configuration, as_json: bool) -> None:
     from runtime.cluster.views import print_task_managers, view_of_task_manager
 
     with connected(configuration) as client:
-        cluster, overview = client.status(), client.overview()
+        overview, cluster = client.overview(), client.status()  # the first call waits for a leader
         workers, jobs = client.task_managers(), client.list_jobs()
         pools = client.task_pools()
     if as_json:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PROGRAM = "understudy"
 COMPLETION_TIMEOUT_S = 2.0
 """Longest time in seconds that completion waits for the cluster."""
+EMPTY_PATH = "the path is empty; a shell variable in it may not be set"
 
 EXAMPLE_ID = "0f3c5a0f3c5a0f3c5a0f3c5a0f3c5a0f"
 
@@ -176,7 +177,7 @@ class _JobFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
-            self.fail("the path is empty; a shell variable in it may not be set", param, ctx)
+            self.fail(EMPTY_PATH, param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -218,7 +219,16 @@ def kind_option(command: Command) -> Command:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
-class _LocalDirectory(click.Path):
+class _Directory(click.Path):
+    """A directory whose path is not empty: an empty one would be the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail(EMPTY_PATH, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class _LocalDirectory(_Directory):
     """A local directory; of savepoints in remote file systems, a copy."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -227,7 +237,7 @@ class _LocalDirectory(click.Path):
         return super().convert(value, param, ctx)
 
 
-class _Place(click.Path):
+class _Place(_Directory):
     """A local directory, or a URL of one in a remote file system; both are texts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -236,6 +246,18 @@ class _Place(click.Path):
 
 local_directory = _LocalDirectory(file_okay=False, path_type=Path)
 place = _Place(file_okay=False, path_type=str)
+
+
+class _SavedState(click.types.StringParamType):
+    """A savepoint or a retained checkpoint: a directory, a URL, or a checkpoint's name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail(EMPTY_PATH, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+saved_state = _SavedState()
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -31,6 +31,7 @@ from conf.options import (
 from conf.values import is_loopback
 from runtime.client import ClusterClient
 from runtime.cluster.logins import stored_token
+from runtime.cluster.output import say_anyway
 from runtime.environment.context import has_redis, open_redis_services, tls_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
@@ -48,13 +49,27 @@ _PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout)
 
 
 def connect(configuration: Configuration) -> ClusterClient:
+    """Return a command's client: as `connect_as_configured`, for a user who waits.
+
+    It says on standard error that the cluster does not answer, and gives up if all URLs refuse the first connection.
+    """
+    client = connect_as_configured(configuration, gives_up=True)
+    client.tell_of_silence(say_anyway)
+    return client
+
+
+def connect_as_configured(configuration: Configuration, *, gives_up: bool = False) -> ClusterClient:
     """Return a client of the cluster at ``client.url`` or the environment's UNDERSTUDY_URL, else `connect_locally`.
+
+    Args:
+        configuration: of the client.
+        gives_up: as of `HttpLink`.
 
     Raises:
         ClusterError, AuthenticationError, HttpError: the URL or the token cannot be used.
     """
     urls = urls_of(configuration)
-    return connect_by_http(configuration, urls) if urls else connect_locally(configuration)
+    return connect_by_http(configuration, urls, gives_up=gives_up) if urls else connect_locally(configuration)
 
 
 def is_remote(configuration: Configuration) -> bool:
@@ -77,11 +92,16 @@ def urls_of(configuration: Configuration) -> str | None:
     return configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE) or None
 
 
-def connect_by_http(configuration: Configuration, urls: str, token: str | None = None) -> ClusterClient:
-    """Return a client that reaches the cluster only by web endpoints. Arguments and errors as `web_client`."""
+def connect_by_http(
+    configuration: Configuration, urls: str, token: str | None = None, *, gives_up: bool = False
+) -> ClusterClient:
+    """Return a client that reaches the cluster only by web endpoints.
+
+    Arguments and errors as `web_client`; *gives_up* as of `HttpLink`.
+    """
     web = web_client(configuration, urls, token)
     patience_s = configuration.get(ClientOptions.TIMEOUT)
-    return ClusterClient.over(HttpLink(web), patience_s=patience_s, inline_limit=INLINE_LIMIT)
+    return ClusterClient.over(HttpLink(web, gives_up=gives_up), patience_s=patience_s, inline_limit=INLINE_LIMIT)
 
 
 def web_client(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ from runtime.cluster.command_line import (
     pass_job_file,
     py_files_option,
     readable_errors,
+    saved_state,
     waiting,
 )
 from runtime.cluster.job_listing import SORTS, JobFilter, moment_of
@@ -170,6 +171,7 @@ def job() -> None:
 @click.option(
     "--from",
     "savepoint",
+    type=saved_state,
     help="Start from this savepoint or retained checkpoint (a directory, a URL, or JOB_ID/chk-N): each streaming query "
     "takes the state that was saved under its name.",
 )
@@ -433,7 +435,8 @@ def _working_directory(
     try:
         place, shipped = ship_directory(Path(), file, scratch, max_bytes, place)
     except (JobFileError, OSError) as error:  # the job may not need it
-        say(f"warning: the current directory is not copied to other machines: {error}")
+        remedy = getattr(error, "remedy", "")
+        say(f"warning: the current directory is not copied to other machines: {error}" + f"; {remedy}" * bool(remedy))
         return place, []
     return place, [shipped]
 
@@ -519,7 +522,8 @@ def run_attached(
                 interrupts.release()
                 return follower.follow(submitted, screen.update)
 
-            ended, interrupt = _await_or_cancel(client, submitted, wait, heartbeat_s)
+            with _telling_what_becomes_of(graph, submitted, heartbeat_s):
+                ended, interrupt = _await_or_cancel(client, submitted, wait, heartbeat_s)
             screen.finish()
             screen.update(ended)
         if as_json:
@@ -540,6 +544,27 @@ def _show_page(client: ClusterClient, job_id: JobID) -> str:
     if page := client.web_page(job_id):
         say_anyway(f"web page: {page}")
     return page
+
+
+@contextlib.contextmanager
+def _telling_what_becomes_of(graph: JobGraph, job_id: JobID, heartbeat_s: float | None) -> Iterator[None]:
+    """Say what the cluster does with a job whose command ends with an error, as after its token has expired."""
+    from actors.errors import ActorError
+    from runtime.client import ClusterStoppedError
+
+    try:
+        yield
+    except ClusterStoppedError:
+        raise
+    except ActorError:
+        if heartbeat_s is not None and (timeout_s := graph.client_heartbeat_timeout_s) is not None:
+            say_anyway(
+                f"the cluster cancels job {job_id} {timeout_s:g} s after it has last heard of this command "
+                "(client.heartbeat.timeout); --detach submits a job that continues without it"
+            )
+        else:
+            say_anyway(f"job {job_id} continues without this command")
+        raise
 
 
 def _heartbeats(client: ClusterClient, job_id: JobID, interval_s: float | None) -> AbstractContextManager[object]:

@@ -28,6 +28,7 @@ from runtime.cluster.command_line import (
     pass_job_file,
     pass_optional_job_file,
     py_files_option,
+    saved_state,
     waiting,
 )
 from runtime.cluster.job_commands import job
@@ -277,7 +278,11 @@ def _told(done: UpgradedJob) -> str:
 @configured
 @kind_option
 @click.option(
-    "--from", "state", required=True, help="The savepoint or retained checkpoint: a directory, a URL, or JOB_ID/chk-N."
+    "--from",
+    "state",
+    type=saved_state,
+    required=True,
+    help="The savepoint or retained checkpoint: a directory, a URL, or JOB_ID/chk-N.",
 )
 @json_option
 @pass_job_file

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RESCALED_HERE = "the savepoint is rescaled"
+_IN_THE_CLUSTER = "let the cluster do it with --detach (in Python: rescale_in_cluster), or "
 
 
 def compact_interval_of(configuration: Configuration) -> int:
@@ -176,12 +177,17 @@ class JobSavepoints:
         self._step = step
         self._note = note
 
-    def require_files(self, what: str) -> None:
-        """Raise `ClusterError` if this client does not see the cluster's files; *what* says what is done with them."""
+    def require_files(self, what: str, otherwise: str = "") -> None:
+        """Raise `ClusterError` if this client does not see the cluster's files.
+
+        Args:
+            what: the work that needs them, and where it is done.
+            otherwise: how the same is done without them; empty if it cannot be done.
+        """
         if not self._client.sees_files:
             raise ClusterError(
                 f"{what} here, and this client does not see the cluster's files",
-                "run the command on a machine that sees them",
+                f"{otherwise}run the command on a machine that sees them",
             )
 
     def directory(self, given: Path | None) -> Path | None:
@@ -317,7 +323,7 @@ class JobRescaler:
             SparkError: Spark cannot be started, or fails; the job continues as it was.
             GatewayError, ActorError: as `ClusterClient.trigger_savepoint` and `roll_back`.
         """
-        self._savepoints.require_files(_RESCALED_HERE)
+        self._savepoints.require_files(_RESCALED_HERE, _IN_THE_CLUSTER)
         remedy = "only a job with running streaming queries can be rescaled"
         with self._recorded(job_id, partitions) as record:
             return self._rescale(record, job_id, partitions, queries, directory, remedy)
@@ -405,7 +411,7 @@ class JobRescaler:
                 queries had different numbers.
             Exception: as `rescale`.
         """
-        self._savepoints.require_files(_RESCALED_HERE)
+        self._savepoints.require_files(_RESCALED_HERE, _IN_THE_CLUSTER)
         with self._recorded(job_id, None) as record:
             return self._undo(record, job_id, directory)
 

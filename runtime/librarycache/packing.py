@@ -44,10 +44,29 @@ def pack_directory(directory: Path, target: Path, max_bytes: int, prefix: str = 
         prefix: name of the directory in the zip file; empty to put its content at the top.
 
     Raises:
-        DirectoryNotPackedError: it is too large, or a symbolic link leads out of it.
-        OSError: it cannot be read.
+        DirectoryNotPackedError: it is too large, changes meanwhile, has files that cannot be read, or a symbolic link
+            that leads out of it.
+        OSError: it does not exist, or *target* cannot be written.
     """
     root = directory.resolve(strict=True)
+    try:
+        _pack(directory, root, target, max_bytes, prefix)
+    except OSError as error:
+        if error.filename is None or not Path(error.filename).is_relative_to(root) or Path(error.filename) == target:
+            raise
+        name = Path(error.filename).relative_to(root)
+        if isinstance(error, FileNotFoundError):
+            raise DirectoryNotPackedError(
+                f"{directory} changed while it was packed: {name} is gone",
+                "try again, run it in a directory that does not change, or name what changes in a .gitignore",
+            ) from error
+        raise DirectoryNotPackedError(
+            f"{name} of {directory} cannot be read: {error.strerror}",
+            "make it readable, or name it in a .gitignore if the job does not need it",
+        ) from error
+
+
+def _pack(directory: Path, root: Path, target: Path, max_bytes: int, prefix: str) -> None:
     found = _measured(directory, root, max_bytes)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
         for name in sorted(found):

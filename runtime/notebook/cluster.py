@@ -23,8 +23,7 @@ from conf.secret import SecretStr
 from runtime.api import Pipeline
 from runtime.application.client import application_client
 from runtime.client import ClusterClient
-from runtime.cluster.discovery import connect as connect_as_configured
-from runtime.cluster.discovery import connect_by_address, connect_by_http, connect_by_redis
+from runtime.cluster.discovery import connect_as_configured, connect_by_address, connect_by_http, connect_by_redis
 from runtime.cluster.views import view_of_details, view_of_task_manager
 from runtime.errors import NotebookError
 from runtime.ids import JobID

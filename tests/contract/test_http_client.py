@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from actors.errors import AuthenticationError, ClientClosed, UnknownActor
 from blob.errors import BlobNotFound, BlobTooLarge, DigestMismatch, QuotaExceeded
@@ -22,6 +23,8 @@ from conf.configuration import Configuration
 from conf.options import ClientOptions
 from runtime import http_client
 from runtime.client import ClusterClient, NoAnswerError
+from runtime.cluster.cli import cli
+from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.discovery import connect, connect_by_http
 from runtime.errors import ClusterError
 from runtime.http_client import HttpError, HttpLink, WebAddress, WebClient
@@ -103,6 +106,20 @@ def endpoint(tmp_path: Path) -> Iterator[Served]:
 def client_of(urls: str, token: str = TOKEN.decode(), timeout: str = "10 min") -> Iterator[ClusterClient]:
     configuration = Configuration.from_dict({"client.timeout": timeout})
     with connect_by_http(configuration, urls, token) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[str]:
+    with socket.socket() as taken:  # does not listen
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def command_client(urls: str) -> Iterator[ClusterClient]:
+    configuration = Configuration.from_dict({"client.timeout": "10 min"})
+    with connect_by_http(configuration, urls, TOKEN.decode(), gives_up=True) as client:
         yield client
 
 
@@ -283,6 +300,57 @@ def test_an_endpoint_that_stays_away_is_said_to(tmp_path: Path) -> None:
         url = gone.url
     with client_of(url, timeout="300 ms") as client, pytest.raises(NoAnswerError, match=url):
         client.overview()
+
+
+@pytest.mark.parametrize("command", ["job list", "status", f"job run {__file__}"])
+def test_a_command_gives_up_at_once_if_every_endpoint_refuses_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNDERSTUDY_TOKEN", TOKEN.decode())
+    with refusing() as one, refusing() as two:
+        (tmp_path / "config.yaml").write_text(f"client.url: {one},{two}\nclient.timeout: 5 s\n")
+        monkeypatch.setenv("UNDERSTUDY_CONF_DIR", str(tmp_path))
+        done = CliRunner().invoke(cli, command)
+    assert done.exit_code == ExitStatus.UNAVAILABLE
+    assert f"no cluster answers at {one}, {two}: Connection refused" in done.stderr
+
+
+def test_a_command_uses_the_endpoint_that_does_not_refuse_and_then_waits_for_its_return(tmp_path: Path) -> None:
+    with refusing() as gone, served(tmp_path) as alive, command_client(f"{gone},{alive.url}") as client:
+        assert client.overview().slots == 2
+        alive.stop()
+        answers = list[int]()
+        waiting = threading.Thread(target=lambda: answers.append(client.overview().slots))
+        waiting.start()
+        with served(tmp_path, alive.port):
+            waiting.join(PATIENCE_S)
+            assert answers == [2]
+
+
+def overview_until_closed(client: ClusterClient) -> None:
+    with contextlib.suppress(ClientClosed):
+        client.overview()
+
+
+def test_a_command_says_that_the_first_answer_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.client.SILENCE_S", 0.0)
+    lines, told = list[str](), threading.Event()
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        told.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with client_of(url, timeout="7 s") as client:
+            client.tell_of_silence(tell)
+            waiting = threading.Thread(target=overview_until_closed, args=(client,))
+            waiting.start()
+            assert told.wait(PATIENCE_S)
+            silent.accept()[0].close()
+    waiting.join(PATIENCE_S)
+    assert lines == [f"the cluster at {url} does not answer yet; trying for 7 s (client.timeout)"]
 
 
 def test_closing_the_client_ends_what_waits(tmp_path: Path) -> None:

@@ -279,6 +279,24 @@ MUTANTS = (
         ("contract/test_http_client.py::test_the_environment_and_files_name_it",),
     ),
     Mutant(
+        "dead-urls-tried-on",
+        "A command gives up at once if every URL refuses the first connection.",
+        _CLIENT,
+        "if self._gives_up and self._refused.issuperset(self._endpoints):",
+        "if False:",
+        ("contract/test_http_client.py::test_a_command_gives_up_at_once_if_every_endpoint_refuses_the_connection",),
+    ),
+    Mutant(
+        "endpoint-given-up-after-an-answer",
+        "A command whose cluster has answered waits for the return of its endpoint.",
+        _CLIENT,
+        "    def answered(self) -> None:\n        self._gives_up = False",
+        "    def answered(self) -> None:\n        pass",
+        (
+            "contract/test_http_client.py::test_a_command_uses_the_endpoint_that_does_not_refuse_and_then_waits_for_its_return",
+        ),
+    ),
+    Mutant(
         "certificate-unverified",
         "A client verifies the certificate of the web endpoint.",
         _CLIENT,

@@ -23,6 +23,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from actors.errors import AuthenticationError
 from actors.process.diagnostics import LogLevelError
 from runtime.cluster import job_commands
 from runtime.cluster.cli import SHELLS, cli
@@ -90,6 +91,12 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         (("--version",), ExitStatus.DONE, "understudy"),
         (("nonsense",), ExitStatus.WRONG_USAGE, "No such command"),
         (("job", "run", ""), ExitStatus.WRONG_USAGE, "the path is empty"),
+        (("job", "run", "--from", "", "job.py"), ExitStatus.WRONG_USAGE, "the path is empty"),
+        (("job", "check", "--from", "", "job.py"), ExitStatus.WRONG_USAGE, "the path is empty"),
+        (("job", "rollback", "--to", "", "ab"), ExitStatus.WRONG_USAGE, "the path is empty"),
+        (("job", "stop", "--savepoint", "", "ab"), ExitStatus.WRONG_USAGE, "the path is empty"),
+        (("savepoint", "dispose", ""), ExitStatus.WRONG_USAGE, "the path is empty"),
+        (("savepoint", "rescale", "--partitions", "2", "--to", "", "x"), ExitStatus.WRONG_USAGE, "the path is empty"),
         (("start", "-D", f"cluster.runtime-dir={__file__}"), ExitStatus.FAILED, "remedy: choose another with -D"),
         (("status", "-D", f"cluster.runtime-dir={__file__}"), ExitStatus.UNAVAILABLE, "no cluster runs in"),
         (("start", "--nonsense"), ExitStatus.WRONG_USAGE, "No such option"),
@@ -372,6 +379,23 @@ def test_a_second_ctrl_c_detaches_the_job(capsys: pytest.CaptureFixture[str]) ->
     assert ended.value.code == ExitStatus.TERMINATED
     assert client.did == ["submitted", "cancelled j", "detached j"]
     assert "interrupted: job j is left to the cluster" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("heartbeat_s", "said"),
+    [(30, "the cluster cancels job j 180 s after it has last heard of this command"), (None, "job j continues")],
+)
+def test_a_command_whose_token_expires_says_what_becomes_of_its_job(
+    heartbeat_s: float | None, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expired(*_: object) -> None:
+        raise AuthenticationError("the token has expired")
+
+    monkeypatch.setattr("runtime.cluster.logs.LogFollower.follow", expired)
+    graph = cast(Any, SimpleNamespace(job_id="j", client_heartbeat_timeout_s=180.0))
+    with pytest.raises(AuthenticationError):
+        run_attached(cast(Any, Submitting(0)), graph, Path("f"), heartbeat_s=heartbeat_s)
+    assert said in capsys.readouterr().err
 
 
 def test_a_signal_is_kept_while_something_is_written() -> None:

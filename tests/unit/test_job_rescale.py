@@ -352,8 +352,10 @@ def test_what_needs_no_savepoint_is_refused_before_there_is_one(client: Client) 
     with pytest.raises(ClusterError, match=r"no savepoint of job .*: no task has a streaming query"):
         rescaled(client)
     client.failure, client.sees_files = "", False
-    with pytest.raises(ClusterError, match="does not see the cluster's files"):
+    with pytest.raises(ClusterError, match="does not see the cluster's files") as refused:
         rescaled(client)
+    assert "--detach" in refused.value.remedy
+    assert "run the command on a machine that sees them" in refused.value.remedy
     assert client.savepoints == []
 
 

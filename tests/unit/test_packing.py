@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +121,32 @@ def test_a_directory_that_is_too_large_names_its_largest_files(
     monkeypatch.setattr(packing, "_MOST_FILES", 3)
     with pytest.raises(DirectoryNotPackedError, match="has 4 files or more"):
         pack_directory(project, tmp_path / "p.zip", MB)
+
+
+def test_a_file_that_vanishes_or_cannot_be_read_is_one_readable_line(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = packing._measured
+
+    def measured_then_gone(*args: Any) -> list[str]:
+        found = measured(*args)
+        (project / "data" / "rows.csv").unlink()
+        return found
+
+    def forbidden(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "_measured", measured_then_gone)
+        with pytest.raises(
+            DirectoryNotPackedError, match=r"project changed while it was packed: data/rows\.csv is gone$"
+        ):
+            pack_directory(project, tmp_path / "p.zip", MB)
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    with pytest.raises(DirectoryNotPackedError, match=r"^\.env of .*project cannot be read: Permission denied$"):
+        pack_directory(project, tmp_path / "p.zip", MB)
+    with pytest.raises(OSError, match="no-directory"):
+        pack_directory(project, tmp_path / "no-directory" / "p.zip", MB)
 
 
 def test_a_package_and_a_directory_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,6 +242,18 @@ def test_disposal(savepoint: Savepoint, tmp_path: Path) -> None:
     assert (precious / "mine").exists()
 
 
+def test_the_current_directory_is_disposed_of_by_its_name(
+    savepoint: Savepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(savepoint.path)
+    assert dispose_savepoint(Path())
+    monkeypatch.chdir(tmp_path)
+    assert list((tmp_path / "savepoints").iterdir()) == []
+    for other in (Path(), Path(".."), Path("/")):
+        with pytest.raises(SavepointError, match="is no savepoint: it is left alone"):
+            dispose_savepoint(other)
+
+
 def test_disposal_follows_no_link(savepoint: Savepoint, tmp_path: Path) -> None:
     real, precious = Path(savepoint.path), tmp_path / "precious"
     precious.mkdir()
