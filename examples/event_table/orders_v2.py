@@ -17,6 +17,7 @@ log, out = sys.argv[1:]
 spark = SparkSession.builder.appName("orders").getOrCreate()
 spark.dataSource.register(EventLog)
 spark.sql(f"CREATE TABLE IF NOT EXISTS orders ({COLUMNS}) USING parquet LOCATION '{out}'")
+spark.sql(f"ALTER TABLE orders SET LOCATION '{out}'")  # of an earlier run with another OUT
 if "country" not in spark.table("orders").columns:
     spark.sql("ALTER TABLE orders ADD COLUMNS (country STRING)")
 
