@@ -49,6 +49,26 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "job-master-started-by-a-master-that-stops",
+        "A master that stops starts no JobMaster.",
+        "runtime/cluster/master.py",
+        "                self._check_runs()\n                spec = ",
+        "                spec = ",
+        (
+            "unit/test_stopping_master.py::test_a_stopping_master_starts_no_job_master_and_no_worker",
+            "unit/test_stopping_master.py::"
+            "test_a_job_master_whose_start_waits_for_its_stop_is_not_started_when_the_master_stops",
+        ),
+    ),
+    Mutant(
+        "job-masters-stopped-one-after-the-other",
+        "A stop of many jobs waits once for a Redis that does not answer.",
+        "runtime/cluster/master.py",
+        "self._stop_with_others if name.startswith(JOB_MASTER) else self._stop_actor",
+        "self._stop_actor",
+        ("unit/test_stopping_master.py::test_the_job_masters_stop_together_and_before_the_components",),
+    ),
+    Mutant(
         "keys-of-a-cluster-left-in-a-busy-redis",
         "The keys of a cluster are removed from a Redis that does not answer at once.",
         "runtime/ha/services.py",
