@@ -69,6 +69,22 @@ MUTANTS = (
         ("unit/test_stopping_master.py::test_the_job_masters_stop_together_and_before_the_components",),
     ),
     Mutant(
+        "unknown-actor-waited-for",
+        "An actor that no master lists is unknown soon.",
+        "runtime/client.py",
+        "            self._unlisted(name, error)\n",
+        "            pass\n",
+        ("unit/test_client_unknown_actors.py::test_a_name_that_no_master_lists_is_unknown_soon_with_a_remedy",),
+    ),
+    Mutant(
+        "actor-that-was-there-is-unknown-while-it-is-restarted",
+        "A client waits for an actor that it has found before.",
+        "runtime/client.py",
+        "        self._found.add(name)\n",
+        "",
+        ("unit/test_client_unknown_actors.py::test_an_actor_that_was_there_is_waited_for_while_it_is_restarted",),
+    ),
+    Mutant(
         "keys-of-a-cluster-left-in-a-busy-redis",
         "The keys of a cluster are removed from a Redis that does not answer at once.",
         "runtime/ha/services.py",
