@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -174,7 +175,7 @@ async def test_the_dispatcher_of_a_stopping_master_tries_again_until_its_leaders
             starts.clear()  # the leadership is over
             enough.set()
 
-    monkeypatch.setattr(job_master_starts.asyncio, "sleep", sleep)
+    monkeypatch.setattr(job_master_starts, "asyncio", SimpleNamespace(sleep=sleep))
     spawn = lambda work, what: tasks.add(asyncio.ensure_future(work))  # noqa: E731
     starts = JobMasterStarts(cast(MasterGateway, site.master), spawn, 2)
     site.master.stop_requested.set()
