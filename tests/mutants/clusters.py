@@ -69,6 +69,17 @@ MUTANTS = (
         ("unit/test_stopping_master.py::test_the_job_masters_stop_together_and_before_the_components",),
     ),
     Mutant(
+        "figure-of-one-of-several-queues",
+        "Queues whose names look alike to Prometheus have no metric that is the figure of one of them.",
+        "runtime/metrics/prometheus.py",
+        "            if uses[name] > 1:\n                continue\n",
+        "",
+        (
+            "contract/test_metric_query_service.py::"
+            "test_queues_whose_names_differ_in_punctuation_are_told_apart_by_prometheus",
+        ),
+    ),
+    Mutant(
         "unknown-actor-waited-for",
         "An actor that no master lists is unknown soon.",
         "runtime/client.py",
