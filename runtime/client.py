@@ -55,7 +55,7 @@ from runtime.protocol.diagnostics import ComponentLog, TaskPoolReport, ThreadDum
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.errors import PASSING, GatewayError, UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
-from runtime.protocol.leader import DISPATCHER
+from runtime.protocol.leader import DISPATCHER, is_component
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, FeatureLevelChange, TaskLog, TaskManagerView
 from runtime.protocol.places import absolute_place
@@ -77,6 +77,8 @@ LEARN_EVERY_S = 60.0
 
 SILENCE_S = 3.0
 """Seconds after which a command says that the cluster does not answer."""
+UNLISTED_S = 5.0
+"""Seconds after which an actor that no master lists is unknown. Living actors list themselves every 2 s."""
 RETRY_S = 0.1
 POLL_S = 0.1
 UPLOAD_S = 60.0
@@ -235,6 +237,7 @@ class AsyncClusterClient:
 
         Raises:
             NoAnswerError: it does not answer for ``patience_s``.
+            UnknownActor: there is no such actor; see `ThreadLink.lost`.
         """
         with self._telling_of_silence(name):
             return await self._call(name, gateway_type, question)
@@ -538,6 +541,8 @@ class ThreadLink:
         self.actors = ActorClient(secret, rpc, BlobOffloader(self._blob_client, blob_location))
         self._gateways: dict[str, RpcGateway] = {}
         self._highest: dict[str, FencingToken] = {}
+        self._found: set[str] = set()
+        self._unlisted_since: dict[str, float] = {}
 
     @property
     def system(self) -> ActorAddress:
@@ -555,12 +560,24 @@ class ThreadLink:
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
         """Return a gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
+        unlisted, is_silent = None, False
         for _ in self._systems[1:]:
             try:
                 return self._lookup(name, gateway_type)
-            except (RecipientUnreachable, UnknownActor, AskTimeout, AuthenticationError, WireError):
+            except (RecipientUnreachable, UnknownActor, AskTimeout, AuthenticationError, WireError) as error:
+                unlisted = error if isinstance(error, UnknownActor) else unlisted
+                is_silent = is_silent or isinstance(error, AskTimeout)
                 self._systems = [*self._systems[1:], self._systems[0]]
-        return self._lookup(name, gateway_type)
+        try:
+            return self._lookup(name, gateway_type)
+        except UnknownActor as error:
+            if is_silent:  # a master that hangs may list it
+                raise AskTimeout(f"a master does not answer, and {error}") from error
+            raise
+        except RecipientUnreachable as error:
+            if unlisted is not None and not is_silent and not isinstance(error, ClientClosed):
+                raise unlisted from error  # a master that has ended lists nothing
+            raise
 
     def _lookup(self, name: str, gateway_type: type[G]) -> G:
         listing = self.actors.find(self.system.with_path(f"/user/{name}"))
@@ -569,6 +586,7 @@ class ThreadLink:
             # A leader with an older epoch is called with the highest seen: it rejects that, and takes a higher epoch.
             token = highest if highest is not None and highest.epoch > token.epoch else token
             self._highest[name] = token
+        self._found.add(name)
         return self.actors.gateway(listing.address, gateway_type, token)
 
     def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
@@ -587,7 +605,13 @@ class ThreadLink:
     async def lost(self, name: str, error: Exception) -> None:
         """Forget the gateway, and look for more masters.
 
-        Raises `ClusterStoppedError`, or *error* if it means a wrong secret or that the client was closed.
+        An actor that no master lists for `UNLISTED_S` is unknown. A component is waited for instead, since its leader
+        may be changing. So is an actor that this client has found before, since it may be restarting.
+
+        Raises:
+            ClusterStoppedError: the cluster was stopped.
+            UnknownActor: there is no such actor.
+            ActorError: *error*, if it means a wrong secret or that the client was closed.
         """
         if isinstance(error, ClientClosed):
             raise error
@@ -599,6 +623,20 @@ class ThreadLink:
         if self._was_stopped():
             raise ClusterStoppedError(f"the cluster at {self.system} was stopped") from error
         self._add_masters(self.find_masters())
+        if isinstance(error, UnknownActor) and not (name in self._found or is_component(name)):
+            self._unlisted(name, error)
+        else:
+            self._unlisted_since.pop(name, None)
+
+    def _unlisted(self, name: str, error: UnknownActor) -> None:
+        now = time.monotonic()
+        if name not in self._unlisted_since:
+            self.answered()  # the actor may be listed at a master that is not known yet
+        if now - self._unlisted_since.setdefault(name, now) >= UNLISTED_S:
+            del self._unlisted_since[name]
+            raise UnknownActor(
+                f"the cluster at {self.system} has no actor {name!r}; `understudy status` shows its processes"
+            ) from error
 
     def answered(self) -> None:
         """Ask a master that answers for the addresses of all masters, and remember them.
@@ -752,6 +790,7 @@ class ClusterClient:
         Raises:
             NoAnswerError: it does not answer for ``patience_s``.
             ClusterStoppedError: the cluster was stopped.
+            UnknownActor: no master has listed such an actor for 5 s, and it is no component, whose leader may change.
         """
 
         async def ask(gateway: G) -> T:

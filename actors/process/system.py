@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import secrets
 import select
@@ -12,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -170,14 +171,12 @@ class ProcessActorSystem:
 
     def stop(self, actor: HostedActor, deadline_s: float = STOP_DEADLINE_S + 2) -> None:
         """Stop an actor and wait for the end of its process; kill the process after *deadline_s* seconds."""
-        with _process(actor.pid) as descriptor:
-            if descriptor is None:
-                return
-            deadline = time.monotonic() + deadline_s
-            self._order_exit(actor.thespian_address, deadline_s, descriptor)
-            if not _wait(descriptor, max(deadline - time.monotonic(), 0.0)):
-                _kill(actor, descriptor, f"did not stop within {deadline_s:g} s")
-                _wait(descriptor, 5.0)
+        self.stop_all([actor], deadline_s)
+
+    def stop_all(self, actors: Iterable[HostedActor], deadline_s: float = STOP_DEADLINE_S + 2) -> None:
+        """Stop actors at the same time; otherwise as `stop`."""
+        self._end(actors, deadline_s)
+        for actor in actors:
             self._started.pop(actor.pid, None)
 
     def _order_exit(self, thespian_address: Any, timeout_s: float, pidfd: int | None = None) -> None:
@@ -189,27 +188,40 @@ class ProcessActorSystem:
                 if pidfd is not None and _wait(pidfd, 0.0):
                     return
 
-    def _end_members(self, deadline_s: float) -> None:
+    def _end(self, actors: Iterable[HostedActor], deadline_s: float, *, kills_suspended: bool = False) -> None:
+        """Send exit requests, and wait for the ends of the processes; kill those that run after *deadline_s* seconds.
+
+        Args:
+            kills_suspended: whether a suspended process is killed at once: it cannot end.
+        """
         deadline = time.monotonic() + deadline_s
-        running: dict[int, HostedActor] = {}
         with contextlib.ExitStack() as opened:
-            for pid in self._started.keys() & _children(self.admin_pid):  # others' pids may be reused
-                descriptor = opened.enter_context(_process(pid))
+            running: dict[int, HostedActor] = {}
+            for actor in actors:
+                descriptor = opened.enter_context(_process(actor.pid))
                 if descriptor is not None:
-                    running[descriptor] = self._started[pid]
+                    running[descriptor] = actor
             for actor in running.values():
-                if not _is_suspended(actor.pid):
-                    self._base.post(actor.thespian_address, ActorExitRequest())
-            while waiting := [descriptor for descriptor in running if not _wait(descriptor, 0.0)]:
-                for descriptor in waiting:
+                if not (kills_suspended and _is_suspended(actor.pid)):
+                    with contextlib.suppress(Exception):  # a dead target is fine; a hanging one is killed
+                        self._base.post(actor.thespian_address, ActorExitRequest())
+            while (waiting := _unended(running)) and time.monotonic() < deadline:
+                for descriptor in waiting if kills_suspended else ():
                     if _is_suspended(running[descriptor].pid):  # check each time: a signal takes a moment to act
                         _kill(running[descriptor], descriptor, "is suspended and cannot stop")
-                if time.monotonic() >= deadline:
-                    for descriptor in waiting:
-                        _kill(running[descriptor], descriptor, f"did not stop within {deadline_s:g} s")
-                    return
-                if self._base.transmit(TRANSMIT_SLICE_S):
-                    select.select(waiting, [], [], TRANSMIT_SLICE_S)
+                if self._transmit():
+                    _ready(waiting, min(TRANSMIT_SLICE_S, max(deadline - time.monotonic(), 0.0)))
+            for descriptor in waiting:
+                _kill(running[descriptor], descriptor, f"did not stop within {deadline_s:g} s")
+            for descriptor in waiting:
+                _wait(descriptor, 5.0)
+
+    def _transmit(self) -> bool:
+        """Continue sending; return whether nothing is left to be sent, or nothing can be sent."""
+        try:
+            return self._base.transmit(TRANSMIT_SLICE_S)
+        except Exception:  # Thespian raises a family of its own and bare socket errors
+            return True
 
     def shutdown(self, deadline_s: float = SHUTDOWN_DEADLINE_S) -> None:
         """Stop the system and every actor that still runs in it; idempotent.
@@ -222,7 +234,9 @@ class ProcessActorSystem:
         admin_runs = not _ends_within(self.admin_pid, 0.0)
         members = self._started.keys() | (_children(self.admin_pid) if admin_runs else set())
         if admin_runs:  # else the actors have died with it
-            self._end_members(deadline_s)
+            # Others' pids may be reused.
+            own = [self._started[pid] for pid in self._started.keys() & _children(self.admin_pid)]
+            self._end(own, deadline_s, kills_suspended=True)
         with _process(self.admin_pid) as descriptor:
             if descriptor is None:
                 return
@@ -251,7 +265,8 @@ def _process(pid: int) -> Iterator[int | None]:
 
 def _kill(actor: HostedActor, pidfd: int, why: str) -> None:
     logger.warning("%s (process %d) %s: killed", actor.name, actor.pid, why)
-    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it has just ended, and was reaped
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 def _is_suspended(pid: int) -> bool:
@@ -269,7 +284,20 @@ def _collect(pid: int) -> None:
 
 
 def _wait(pidfd: int, timeout_s: float) -> bool:
-    return bool(select.select([pidfd], [], [], timeout_s)[0])
+    return bool(_ready([pidfd], timeout_s))
+
+
+def _ready(pidfds: Iterable[int], timeout_s: float) -> set[int]:
+    """Return the descriptors of ended processes; wait until there is one."""
+    poll = select.poll()  # select() takes no descriptor above 1023, and a master of many jobs has more
+    for pidfd in pidfds:
+        poll.register(pidfd, select.POLLIN)
+    return {pidfd for pidfd, _ in poll.poll(math.ceil(timeout_s * 1000))}
+
+
+def _unended(pidfds: Collection[int]) -> list[int]:
+    ended = _ready(pidfds, 0.0)
+    return [pidfd for pidfd in pidfds if pidfd not in ended]
 
 
 def _hint() -> str:

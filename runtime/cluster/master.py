@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import runtime
-from actors.errors import ActorError, ActorSystemError
+from actors.errors import ActorError, ActorSystemError, EndpointStateError
 from actors.process.host import HostSpec
 from actors.process.system import HostedActor, ProcessActorSystem
 from actors.receptionist import Listing, Receptionist
@@ -335,6 +336,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._claims: dict[str, Claim] = {}
         self._looked_after: dict[str, Callable[[Claim], Child]] = {}
         self._job_masters: dict[JobID, asyncio.Lock] = {}
+        self._stopping: deque[HostedActor] = deque()
         self._stopped_workers: dict[str, Child] = {}
         self._started_ms = time.time_ns() // 1_000_000
         self._level = lowest_level()
@@ -414,6 +416,11 @@ class Master(RpcEndpoint, MasterGateway):
             raise self.failure
         if self.stop_requested.is_set():
             raise ClusterError("the master was stopped while it was starting", "start it again")
+
+    def _check_runs(self) -> None:
+        """Refuse to start a process in a master that stops; the next leader starts it at its own master."""
+        if self.stop_requested.is_set():
+            raise EndpointStateError(f"the master at {self.address} stops, and starts no process any more")
 
     async def _look_after(self, name: str, child: Callable[[Claim], Child]) -> None:
         """Keep a process of this machine running: now, or once the master that keeps it running has ended."""
@@ -529,7 +536,8 @@ class Master(RpcEndpoint, MasterGateway):
     # -------------------------------------------------------------------- children
 
     def _actor_child(self, name: str, spec: Callable[[], HostSpec]) -> Child:
-        return Child(name, "actor", lambda: self._start_actor(spec()), self._stop_actor)
+        stop = self._stop_with_others if name.startswith(JOB_MASTER) else self._stop_actor
+        return Child(name, "actor", lambda: self._start_actor(spec()), stop)
 
     async def _start_actor(self, spec: HostSpec) -> Running:
         actor = await self.service.loop.run_in_executor(self._system_thread, self._system.start, spec)
@@ -543,6 +551,21 @@ class Master(RpcEndpoint, MasterGateway):
         if isinstance(running.handle, HostedActor):
             await self.service.loop.run_in_executor(self._system_thread, self._system.stop, running.handle)
         self._receptionist.forget_process(running.pid)
+
+    async def _stop_with_others(self, running: Running) -> None:
+        """Stop a JobMaster together with those whose stop was also requested: each may wait for a Redis that is down.
+
+        The actor system is used by one thread. Its next turn stops all that wait for it.
+        """
+        self._stopping.append(running.handle)
+        await asyncio.sleep(0)  # requests of the same moment get the same turn
+        await self.service.loop.run_in_executor(self._system_thread, self._stop_waiting)
+        self._receptionist.forget_process(running.pid)
+
+    def _stop_waiting(self) -> None:
+        actors = [self._stopping.popleft() for _ in range(len(self._stopping))]
+        if actors:
+            self._system.stop_all(actors)
 
     def _redis_child(self, redis: EmbeddedRedis) -> Child:
         async def start() -> Running:
@@ -568,6 +591,7 @@ class Master(RpcEndpoint, MasterGateway):
         async with self._job_masters.setdefault(job_id, asyncio.Lock()):
             child = self._supervisor.children.get(name)
             if child is None:
+                self._check_runs()
                 spec = self._actor_child(name, lambda: self._specs.job_master(job_id))
                 address = (await self._supervisor.add(spec)).address
                 self.schedule_run_async(SPARE_DELAY_S, self._keep_spare)
@@ -624,6 +648,7 @@ class Master(RpcEndpoint, MasterGateway):
 
     @rpc
     async def start_worker(self) -> str:
+        self._check_runs()
         for name, child in list(self._stopped_workers.items()):
             if name not in self._supervisor.children and child.running is None:
                 await self._supervisor.add(child)
@@ -633,6 +658,7 @@ class Master(RpcEndpoint, MasterGateway):
 
     @rpc
     async def request_worker(self) -> WorkerProcess:
+        self._check_runs()
         return await self._on_demand.start()
 
     @rpc

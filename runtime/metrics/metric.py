@@ -155,6 +155,8 @@ class MetricScope:
         task_id: the task, which REST calls a vertex.
         task_name: its name.
         operator_name: the vertex of a chain, or a streaming query.
+        queue: of JOB_MANAGER: the queue. Its metrics are for Prometheus, where it is a label; by HTTP each queue's name
+            is a part of the ids of the whole cluster.
     """
 
     category: ScopeCategory
@@ -165,6 +167,7 @@ class MetricScope:
     task_id: str = ""
     task_name: str = ""
     operator_name: str = ""
+    queue: str = ""
 
 
 class MetricKind(Enum):

@@ -21,6 +21,7 @@ import re
 import threading
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from urllib.parse import quote, unquote, urlsplit
 
@@ -50,6 +51,7 @@ _LABELS = {
     "task_id": "task_id",
     "task_name": "task_name",
     "operator_name": "operator_name",
+    "queue": "queue",
 }
 _TYPES = {
     MetricKind.COUNTER: "counter",
@@ -65,14 +67,22 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 def exposition(scopes: Mapping[MetricScope, Mapping[str, MetricDump]]) -> str:
     """Return all numeric metrics in Prometheus's text format, which needs the samples of each family together.
 
+    Metrics of one scope whose names differ only in characters that Prometheus does not have are left out.
+
     Args:
         scopes: metrics by scope and name, as in `runtime.metrics.store.MetricStore.scopes`.
     """
     families: dict[str, tuple[str, dict[str, list[str]]]] = {}
     for scope, metrics in scopes.items():
         labels = _labels(scope)
+        names = {
+            metric.name: _OTHER.sub("_", f"{_PREFIXES[scope.category]}_{metric.name}") for metric in metrics.values()
+        }
+        uses = Counter(names.values())
         for metric in metrics.values():
-            name = _OTHER.sub("_", f"{_PREFIXES[scope.category]}_{metric.name}")
+            name = names[metric.name]
+            if uses[name] > 1:
+                continue
             kind, samples = families.setdefault(name, (_TYPES[metric.kind], {}))
             if kind == _TYPES[metric.kind]:
                 lines = list(_samples(name, labels, metric))

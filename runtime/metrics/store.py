@@ -28,8 +28,8 @@ class MetricStore:
 
     Attributes:
         scopes: all metrics by scope and name.
-        job_manager: of the control plane; metrics of one process have the prefix of its component
-            (``dispatcher.Rpc...``).
+        job_manager: of the control plane, without the scopes of queues; metrics of one process have the prefix of its
+            component (``dispatcher.Rpc...``).
         task_managers: by resource id.
         jobs: by job id; those of a JobMaster's process have the prefix ``jobmaster``.
         tasks: by job id and task id; those of an operator have its name as a prefix.
@@ -44,6 +44,8 @@ class MetricStore:
         for dump in dumps:
             self.scopes.setdefault(dump.scope, {}).update((metric.name, metric) for metric in dump.metrics)
         for scope, metrics in self.scopes.items():
+            if scope.queue:
+                continue
             values, prefix = self._values_of(scope), _prefix(scope)
             for metric in metrics.values():
                 values.update((prefix + name, value) for name, value in expanded(metric))

@@ -40,7 +40,7 @@ from runtime.notebook.submission import (
 )
 from runtime.protocol.archived_execution_graph import JobResult
 from runtime.protocol.dispatcher import DispatcherGateway
-from runtime.protocol.leader import DISPATCHER
+from runtime.protocol.leader import DISPATCHER, is_component
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview
 from runtime.protocol.resource_manager import ResourceManagerGateway
@@ -194,9 +194,15 @@ class Cluster:
             gateway_type: the interface with its methods.
 
         Raises:
-            UnknownActor, RecipientUnreachable: no such actor exists, or no process listens there.
+            UnknownActor: there is no such actor. A name is unknown if no master lists it for 5 s. A component, such as
+                ``dispatcher``, is waited for instead when it is called, since its leader may be changing.
+            RecipientUnreachable: no process listens at that address.
+            NoAnswerError: no master answers for ``client.timeout``.
+            HttpError: clients cannot call this actor by HTTP.
         """
         if "://" not in name:
+            if not is_component(name):
+                self.client.call(name, gateway_type, lambda gateway: None)  # raises now, not at the first call
             return self._following(name, gateway_type)
         address = ActorAddress.parse(name)
         self.client.lookup_address(address, gateway_type)  # raises now, not at the first call

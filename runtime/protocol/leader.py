@@ -14,12 +14,21 @@ REST_ENDPOINT = "rest"
 JOB_MASTER = "jobmaster"
 """Prefix of the component names of JobMasters: each job has its own component, see `job_master`."""
 
+_COMPONENTS = ("master", "blobserver", DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def job_master(job_id: str) -> str:
     """Return the component name of the JobMaster of one job."""
     return checked_name("job id", f"{JOB_MASTER}-{job_id}")
+
+
+def is_component(name: str) -> bool:
+    """Return whether *name* is that of a component of every cluster, or of a JobMaster.
+
+    While its leader changes or its process is restarted, no master lists it.
+    """
+    return name in _COMPONENTS or name.startswith(f"{JOB_MASTER}-")
 
 
 def checked_name(what: str, name: str) -> str:

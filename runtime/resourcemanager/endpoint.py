@@ -27,7 +27,7 @@ from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat import HeartbeatManager
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.metric import MetricScope, ScopeCategory, TaskManagerMetricAddress, Value
+from runtime.metrics.metric import MetricScope, ScopeCategory, ScopeDump, TaskManagerMetricAddress, Value, gauges
 from runtime.metrics.registry import MetricRegistry, add_process_metrics, beside, serve_metrics
 from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.diagnostics import ComponentLog
@@ -51,7 +51,7 @@ from runtime.protocol.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
-from runtime.protocol.queues import QueuesOverview
+from runtime.protocol.queues import QueuesOverview, QueueStatus
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.resource_manager_driver import ResourceManagerDriver
 from runtime.protocol.slots import (
@@ -104,20 +104,34 @@ def resource_manager_metrics(
             **({} if known is None else _queue_counts(known)),
         }
 
+    def of_queues() -> list[ScopeDump]:
+        known = None if overview() is None else queues()
+        return [
+            ScopeDump(
+                MetricScope(ScopeCategory.JOB_MANAGER, queue=queue.name),
+                gauges({f"Queue.{name}": value for name, value in _figures(queue).items()}),
+            )
+            for queue in (() if known is None else known.queues)
+        ]
+
     registry.group(MetricScope(ScopeCategory.JOB_MANAGER)).gauges("", counts)
+    registry.add_source(of_queues)
     add_process_metrics(registry.group(MetricScope(ScopeCategory.JOB_MANAGER, component="resourcemanager")), service)
     return registry
 
 
 def _queue_counts(known: QueuesOverview) -> dict[str, Value | None]:
-    counts: dict[str, Value | None] = {}
-    for queue in known.queues:
-        counts[f"Queue.{queue.name}.taskSlotsUsed"] = queue.slots
-        counts[f"Queue.{queue.name}.numPendingSlotRequests"] = queue.waiting
-        counts[f"Queue.{queue.name}.taskMemoryUsedMb"] = queue.memory_mb
-        counts[f"Queue.{queue.name}.taskCpusUsed"] = queue.cpus
-        counts[f"Queue.{queue.name}.blobMb"] = queue.blob_mb
-    return counts
+    return {f"Queue.{queue.name}.{name}": value for queue in known.queues for name, value in _figures(queue).items()}
+
+
+def _figures(queue: QueueStatus) -> dict[str, Value | None]:
+    return {
+        "taskSlotsUsed": queue.slots,
+        "numPendingSlotRequests": queue.waiting,
+        "taskMemoryUsedMb": queue.memory_mb,
+        "taskCpusUsed": queue.cpus,
+        "blobMb": queue.blob_mb,
+    }
 
 
 class Admission:

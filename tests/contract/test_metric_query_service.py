@@ -21,7 +21,9 @@ from runtime.cluster.blob_server import create as create_blob_server
 from runtime.dispatcher.endpoint import DispatcherMetrics
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
 from runtime.metrics.metric import MetricQueryServiceGateway, MetricScope, ScopeCategory
+from runtime.metrics.prometheus import exposition
 from runtime.metrics.registry import MetricRegistry, beside, serve_metrics
+from runtime.metrics.store import MetricStore
 from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.messages import ResourceOverview
@@ -101,6 +103,25 @@ async def test_the_resource_manager_tells_of_queues(services: tuple[RpcService, 
     assert (found["Queue.etl.taskSlotsUsed"], found["Queue.etl.numPendingSlotRequests"]) == (3, 7)
     assert (found["Queue.etl.taskMemoryUsedMb"], found["Queue.etl.taskCpusUsed"]) == (3072, 1.5)
     assert found["Queue.etl.blobMb"] == 9
+
+
+async def test_queues_whose_names_differ_in_punctuation_are_told_apart_by_prometheus(
+    services: tuple[RpcService, RpcService],
+) -> None:
+    names = ["a-b", "a_b", "a.b", "etl"]
+    known = QueuesOverview(
+        tuple(QueueStatus(name, 1.0, 0, n, None, 2, None, 7, 0.0) for n, name in enumerate(names, start=1))
+    )
+    registry = resource_manager_metrics(services[0], lambda: ResourceOverview(3, 12, 5, 2), lambda: known)
+    store = MetricStore(registry.snapshot())
+    told = exposition(store.scopes).splitlines()
+    for n, name in enumerate(names, start=1):
+        assert f'flink_jobmanager_Queue_taskSlotsUsed{{queue="{name}"}} {n}' in told
+        assert store.job_manager[f"Queue.{name}.taskSlotsUsed"] == n, "by HTTP"
+    assert "Queue.taskSlotsUsed" not in store.job_manager
+    assert "flink_jobmanager_Queue_etl_taskSlotsUsed 4" in told, "an earlier release had this name"
+    assert not [line for line in told if "Queue_a_b_" in line], "it would be the figure of one of three"
+    assert "flink_jobmanager_numPendingSlotRequests 2" in told
 
 
 async def test_a_task_executor_tells_of_slots_pool_and_driver(services: tuple[RpcService, RpcService]) -> None:

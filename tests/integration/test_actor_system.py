@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,25 @@ async def make_greeter(service: RpcService, name: str, **arguments: Any) -> RpcE
     return Greeter(service, name, **arguments)
 
 
+class Companion(RpcEndpoint):
+    """Stops once as many companions as there are stop."""
+
+    def __init__(self, service: RpcService, name: str, directory: str, count: int) -> None:
+        super().__init__(service, name)
+        self._directory = Path(directory)
+        self._count = count
+
+    async def on_stop(self) -> None:
+        (self._directory / f"{self.path.rpartition('/')[2]}.stops").touch()
+        while len(list(self._directory.glob("*.stops"))) < self._count:  # noqa: ASYNC110  # a file has no event
+            await asyncio.sleep(0.01)
+        (self._directory / f"{self.path.rpartition('/')[2]}.stopped").touch()
+
+
+async def make_companion(service: RpcService, name: str, **arguments: Any) -> RpcEndpoint:
+    return Companion(service, name, **arguments)
+
+
 _prepared: list[str] = []
 
 
@@ -175,6 +195,10 @@ def drive(directory: Path) -> None:
                 answer({"address": str(actors[name].address), "pid": actors[name].pid})
             elif command == "stop":
                 system.stop(actors.pop(arguments[0]), arguments[1])
+                answer({})
+            elif command == "stop_all":
+                names, deadline_s = arguments
+                system.stop_all([actors.pop(name) for name in names], deadline_s)
                 answer({})
             elif command == "shutdown":
                 system.shutdown(*arguments)
@@ -435,6 +459,24 @@ def test_stop_lets_the_endpoint_stop_and_leaves_no_process_and_no_socket(shared:
     wait_until(lambda: not psutil.pid_exists(actor.pid), "the end of the process, reaped")
     with calling(shared) as client, pytest.raises(RecipientUnreachable):
         greeter(client, actor).greet("x").result()
+
+
+def test_actors_that_are_stopped_together_wait_neither_for_each_other_nor_for_a_deaf_one(driver: Driver) -> None:
+    names = [f"companion-{n}" for n in range(3)]
+    arguments = {"directory": str(driver.directory), "count": len(names)}
+    started = [driver.start(name, "make_companion", **arguments) for name in names]
+    deaf = driver.start("deaf")
+    os.kill(deaf.pid, signal.SIGSTOP)
+
+    def end_the_deaf_one_last() -> None:
+        wait_until(lambda: not any(psutil.pid_exists(one.pid) for one in started), "the ends of the others, reaped")
+        os.kill(deaf.pid, signal.SIGKILL)
+
+    with ThreadPoolExecutor(1) as pool:
+        last = pool.submit(end_the_deaf_one_last)
+        assert driver.command("stop_all", ["deaf", *names], LONGER_THAN_PATIENCE_S) == {}
+        last.result()
+    assert sorted(path.stem for path in driver.directory.glob("*.stopped")) == names
 
 
 def test_a_name_can_be_taken_again_after_a_stop(shared: Driver) -> None:

@@ -49,6 +49,53 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "job-master-started-by-a-master-that-stops",
+        "A master that stops starts no JobMaster.",
+        "runtime/cluster/master.py",
+        "                self._check_runs()\n                spec = ",
+        "                spec = ",
+        (
+            "unit/test_stopping_master.py::test_a_stopping_master_starts_no_job_master_and_no_worker",
+            "unit/test_stopping_master.py::"
+            "test_a_job_master_whose_start_waits_for_its_stop_is_not_started_when_the_master_stops",
+        ),
+    ),
+    Mutant(
+        "job-masters-stopped-one-after-the-other",
+        "A stop of many jobs waits once for a Redis that does not answer.",
+        "runtime/cluster/master.py",
+        "self._stop_with_others if name.startswith(JOB_MASTER) else self._stop_actor",
+        "self._stop_actor",
+        ("unit/test_stopping_master.py::test_the_job_masters_stop_together_and_before_the_components",),
+    ),
+    Mutant(
+        "figure-of-one-of-several-queues",
+        "Queues whose names look alike to Prometheus have no metric that is the figure of one of them.",
+        "runtime/metrics/prometheus.py",
+        "            if uses[name] > 1:\n                continue\n",
+        "",
+        (
+            "contract/test_metric_query_service.py::"
+            "test_queues_whose_names_differ_in_punctuation_are_told_apart_by_prometheus",
+        ),
+    ),
+    Mutant(
+        "unknown-actor-waited-for",
+        "An actor that no master lists is unknown soon.",
+        "runtime/client.py",
+        "            self._unlisted(name, error)\n",
+        "            pass\n",
+        ("unit/test_client_unknown_actors.py::test_a_name_that_no_master_lists_is_unknown_soon_with_a_remedy",),
+    ),
+    Mutant(
+        "actor-that-was-there-is-unknown-while-it-is-restarted",
+        "A client waits for an actor that it has found before.",
+        "runtime/client.py",
+        "        self._found.add(name)\n",
+        "",
+        ("unit/test_client_unknown_actors.py::test_an_actor_that_was_there_is_waited_for_while_it_is_restarted",),
+    ),
+    Mutant(
         "keys-of-a-cluster-left-in-a-busy-redis",
         "The keys of a cluster are removed from a Redis that does not answer at once.",
         "runtime/ha/services.py",

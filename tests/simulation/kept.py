@@ -137,19 +137,6 @@ KEPT: tuple[Kept, ...] = (
         "no unhandled error",
     ),
     Kept(
-        "Redis's replies woke no loop of a thread before its next timer, and `stop` had no time left for a worker.",
-        "reply-does-not-wake-a-thread",  # of the simulator: its model was wrong, and the product right
-        "supervision",
-        1987839179,
-        (
-            Fault(0.1, "command", ("host1", "start2")),
-            *(Fault(9.0 + 0.5 * number, "command", ("host1", "submit")) for number in range(8)),
-            Fault(16.0, "deaf", ("host1", 0.0)),
-        ),
-        18.0,
-        "the last master ends all processes",
-    ),
-    Kept(
         "A loss of power after `stop` left the configuration and no directory of sockets: `start-master` failed.",
         "configuration-of-a-stopped-cluster-removed-last",
         "supervision",
