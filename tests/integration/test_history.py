@@ -24,7 +24,8 @@ def test_jobs_figures_and_audit_lines_stay_after_a_stop(own_cluster: Cluster, tm
     assert rest.ask("PATCH", f"/jobs/{cancelled}").status == 202
     cluster.await_status(cancelled, "CANCELED")
     history = cluster.directory / "history"
-    await_value(lambda: (history / "running" / f"{left}.job").exists() and rest.get("/figures")["timestamps"])
+    await_value(lambda: (history / "running" / f"{left}.job").exists())
+    await_value(lambda: 1 in rest.get("/figures")["jobs-running"])
     assert rest.get("/audit")["lines"][0]["action"] == "PATCH /jobs/{jobid}"
     assert [job["state"] for job in rest.get("/jobs/overview")["jobs"] if job["jid"] == left] != ["SUSPENDED"]
     young = cluster.submit(file)
