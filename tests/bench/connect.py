@@ -10,7 +10,8 @@
   SIGKILL of a driver to that result.
 - ``users``, ``user_jobs``, ``fairness``: see `tests.bench.scale.users`.
 
-What is compared alternates. The first round of each is not counted.
+What is compared alternates. The first round of each is not counted. PySpark reports what it has read of an answer, also
+after its end; each transfer begins when the gateway has passed these reports on, so that none pays for another.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.errors import PySparkException
 
 from conf.configuration import Configuration
@@ -39,6 +41,7 @@ from tests.processes import lives
 QUERIES = 40
 ROWS = 100 * (1 << 20) // 8
 DEADLINE_S = 300.0
+IDLE_S = 0.7
 ZONE = "Asia/Tokyo"
 
 Figures = dict[str, float]
@@ -61,7 +64,7 @@ def run(rounds: int, kills: int = 2) -> tuple[Figures, list[tuple[str, str]]]:
         _command("start", "--masters", "2", *setting)
         try:
             url = f"sc://localhost:{port}/;token={(directory / 'rest-token').read_text().strip()}"
-            figures = _beside(directory, url, rounds)
+            figures = _beside(directory, url, port, rounds)
             with connect(Configuration.read(directory / "configuration.json")) as client:
                 figures |= _survival(client, setting, url, kills)
         finally:
@@ -79,7 +82,7 @@ def _session(url: str) -> Any:
 # ---------------------------------------------------------------------------- beside a direct connection
 
 
-def _beside(directory: Path, url: str, rounds: int) -> Figures:
+def _beside(directory: Path, url: str, port: int, rounds: int) -> Figures:
     driver = DriverInfo.read(info_file(next(directory.glob("tm-*")) / "spark"))
     direct = f"sc://localhost:{driver.connect_port}/;token={driver.connect_token}"
     urls = {"direct": direct, "gateway": url, "named": f"{url};session_name=bench"}
@@ -87,7 +90,10 @@ def _beside(directory: Path, url: str, rounds: int) -> Figures:
     samples: dict[str, list[float]] = {}
     for number in range(rounds + 1):
         found = [(f"{name} query", _median(session, QUERIES)) for name, session in sessions.items()]
-        found += [(f"{name} arrow", _time(_arrow(sessions[name]))) for name in ("direct", "gateway")]
+        for name in ("direct", "gateway"):
+            _await_idle(port)
+            found.append((f"{name} arrow", _time(_arrow(sessions[name]))))
+        _await_idle(port)
         found += [(f"{name} start", _start(urls[name])) for name in ("direct", "gateway")]
         for name, seconds in found if number else ():
             samples.setdefault(name, []).append(seconds)
@@ -102,6 +108,17 @@ def _beside(directory: Path, url: str, rounds: int) -> Figures:
         "session_start_s": median["gateway start"],
         "direct_session_start_s": median["direct start"],
     }
+
+
+def _await_idle(port: int) -> None:
+    """Wait until the gateways that listen on a port use less than a tenth of a core each."""
+    found = psutil.net_connections("tcp")
+    for pid in {
+        item.pid for item in found if item.status == psutil.CONN_LISTEN and item.laddr and item.laddr.port == port
+    }:
+        process = psutil.Process(pid)
+        while process.cpu_percent(IDLE_S) > 10:
+            pass
 
 
 def _median(session: Any, times: int) -> float:
