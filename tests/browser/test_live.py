@@ -101,6 +101,8 @@ def test_the_form_for_a_token_stays_when_the_window_changes(visitor: Visitor) ->
     expect(page.get_by_label("Token")).to_be_visible()
     page.get_by_label("Token").fill(TOKEN)
     page.evaluate("window.dispatchEvent(new Event('resize'))")
+    page.evaluate("new Promise(requestAnimationFrame)")
+    assert page.get_by_label("Token").count() == 1
     expect(page.get_by_label("Token")).to_have_value(TOKEN)
     for path in ("**/config", "**/jobs/overview*"):
         page.unroute(path)

@@ -78,7 +78,7 @@ def cluster_of(actors: Actors, *ports: int) -> Cluster:
 
 
 def test_a_name_that_no_master_lists_is_unknown_soon_with_a_remedy(actors: Actors) -> None:
-    """It was returned at once, and each call then took a minute and said that the cluster does not answer."""
+    """`actor` raises the error itself: without that, each call waits for a minute and blames the cluster."""
     with pytest.raises(UnknownActor, match="has no actor 'nosuch'; `understudy status` shows its processes"):
         cluster_of(actors).actor("nosuch", DispatcherGateway)
     assert UNLISTED_S <= actors.now - 100.0 < UNLISTED_S + 1.0
