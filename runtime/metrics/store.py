@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
@@ -9,6 +11,7 @@ from runtime.metrics.metric import HistogramStatistics, MetricDump, MetricScope,
 
 _STATISTICS = tuple(field.name for field in fields(HistogramStatistics) if field.name not in ("count", "sum"))
 _FILTERED = str.maketrans(dict.fromkeys(" .:,", "_"))
+_NUMBERED = re.compile(r"-[0-9a-f]{8}")
 
 
 def expanded(metric: MetricDump) -> Iterator[tuple[str, Value]]:
@@ -32,7 +35,7 @@ class MetricStore:
             component (``dispatcher.Rpc...``).
         task_managers: by resource id.
         jobs: by job id; those of a JobMaster's process have the prefix ``jobmaster``.
-        tasks: by job id and task id; those of an operator have its name as a prefix.
+        tasks: by job id and task id; those of an operator have its name as a prefix (`operator_prefix`).
     """
 
     def __init__(self, dumps: Iterable[ScopeDump]) -> None:
@@ -62,7 +65,21 @@ class MetricStore:
                 return self.tasks.setdefault((scope.job_id, scope.task_id), {})
 
 
+def operator_prefix(name: str) -> str:
+    """Return the prefix of the ids of an operator's metrics: its name, without the separators of ids and REST queries.
+
+    As in Flink, ``_`` replaces the separators. In Flink the operators ``a.b`` and ``a_b`` have the same ids, and one of
+    the two figures is lost. Here a changed name also gets a digest of the original one. So an id depends on the name of
+    its operator alone: it never becomes that of another operator when a query starts or ends.
+    """
+    filtered = name.translate(_FILTERED)
+    if filtered == name and not _NUMBERED.fullmatch(name[-9:]):
+        return f"{name}."
+    return f"{filtered}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}."
+
+
 def _prefix(scope: MetricScope) -> str:
-    """Return the prefix that distinguishes scopes that are shown together, without separators of REST queries."""
-    inner = scope.component or scope.operator_name
-    return f"{inner.translate(_FILTERED)}." if inner else ""
+    """Return the prefix that distinguishes scopes that are shown together."""
+    if scope.component:
+        return f"{scope.component}."
+    return operator_prefix(scope.operator_name) if scope.operator_name else ""

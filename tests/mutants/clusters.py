@@ -80,6 +80,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "operators-that-look-alike-have-one-id",
+        "Operators whose names differ in separators have metrics of their own by HTTP.",
+        "runtime/metrics/store.py",
+        '    if filtered == name and not _NUMBERED.fullmatch(name[-9:]):\n        return f"{name}."\n',
+        '    if filtered:\n        return f"{filtered}."\n',
+        ("unit/test_rest_metrics.py::test_operators_whose_names_look_alike_have_ids_of_their_own",),
+    ),
+    Mutant(
         "unknown-actor-waited-for",
         "An actor that no master lists is unknown soon.",
         "runtime/client.py",

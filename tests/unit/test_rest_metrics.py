@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actors.errors import AskTimeout, RecipientUnreachable
 from runtime.ids import ResourceID
@@ -21,10 +23,11 @@ from runtime.metrics.metric import (
     ScopeCategory,
     ScopeDump,
     TaskManagerMetricAddress,
+    Value,
     gauges,
 )
 from runtime.metrics.prometheus import MEDIA, exposition
-from runtime.metrics.store import MetricStore
+from runtime.metrics.store import MetricStore, operator_prefix
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.handlers import metrics as messages
 from tests.unit.metric_values import METRICS
@@ -73,7 +76,7 @@ async def test_a_jobs_and_a_tasks_metrics(site: Site) -> None:
     assert {"id": "0.attempt"} in task
     assert all(row["id"].startswith("0.") and "," not in row["id"] for row in task)
     operator = site.cluster.running.vertices[0].name
-    assert any(row["id"].startswith(f"0.{operator.replace(' ', '_')}.Spark.") for row in task)
+    assert any(row["id"].startswith(f"0.{operator_prefix(operator)}Spark.") for row in task)
     subtask = (await site.ask("GET", f"/jobs/{ID}/vertices/{READ}/subtasks/0/metrics?get=attempt")).json
     assert values_of(subtask) == {"attempt": str(site.cluster.running.tasks[0].attempts[-1].number)}
     over_subtasks = (await site.ask("GET", f"/jobs/{ID}/vertices/{READ}/subtasks/metrics?get=attempt&agg=max")).json
@@ -193,7 +196,31 @@ def test_a_sample_that_is_told_twice_is_exposed_once() -> None:
 
 def test_an_operators_name_separates_nothing() -> None:
     scope = MetricScope(ScopeCategory.OPERATOR, job_id="j", task_id="t", operator_name="read: a,b.c")
-    assert MetricStore([ScopeDump(scope, gauges({"x": 1}))]).tasks[("j", "t")] == {"read__a_b_c.x": 1}
+    assert MetricStore([ScopeDump(scope, gauges({"x": 1}))]).tasks[("j", "t")] == {"read__a_b_c-1a8b4730.x": 1}
+
+
+def test_operators_whose_names_look_alike_have_ids_of_their_own() -> None:
+    names = ["a_b", "a.b", "a b", "a:b", "a,b", operator_prefix("a.b").rstrip("."), "é.", "é ", "\ud800.", "_", "."]
+
+    def told(names: Sequence[str]) -> dict[str, Value]:
+        scopes = {
+            name: MetricScope(ScopeCategory.OPERATOR, job_id="j", task_id="t", operator_name=name) for name in names
+        }
+        dumps = [ScopeDump(scope, gauges({"x": name})) for name, scope in scopes.items()]
+        return MetricStore(dumps).tasks[("j", "t")]
+
+    together = told(names)
+    assert sorted(map(str, together.values())) == sorted(names), "each has its figure"
+    assert together["a_b.x"] == "a_b", "an ordinary name is the prefix itself"
+    assert all(not set(id_.removesuffix(".x")) & set(" .:,") for id_ in together)
+    for name in names:
+        ((id_, _),) = told([name]).items()
+        assert together[id_] == name, "the id does not depend on which other operators there are"
+
+
+@given(st.text("a_.- ,:0", min_size=1), st.text("a_.- ,:0", min_size=1))
+def test_two_names_of_operators_never_have_one_prefix(one: str, other: str) -> None:
+    assert (operator_prefix(one) == operator_prefix(other)) == (one == other)
 
 
 @pytest.mark.parametrize(
