@@ -593,7 +593,11 @@ class Master(RpcEndpoint, MasterGateway):
             if child is None:
                 self._check_runs()
                 spec = self._actor_child(name, lambda: self._specs.job_master(job_id))
-                address = (await self._supervisor.add(spec)).address
+                try:
+                    address = (await self._supervisor.add(spec)).address
+                except ChildRemoved:  # by the stop of this master
+                    self._check_runs()
+                    raise
                 self.schedule_run_async(SPARE_DELAY_S, self._keep_spare)
                 return address
             return "" if child.running is None else child.running.address

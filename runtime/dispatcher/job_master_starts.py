@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from actors.errors import ActorError
+from actors.errors import ActorError, EndpointStateError
 from actors.supervision import Backoff
 from runtime.ids import JobID
 from runtime.protocol.master import MasterGateway
@@ -111,6 +111,7 @@ class JobMasterStarts:
         self._spawn = spawn
         self._queue = StartQueue(at_once)
         self._pauses: dict[JobID, Iterator[float]] = {}
+        self._is_refused = False
 
     def submitted(self, job_id: JobID) -> None:
         """Start the JobMaster of a new job."""
@@ -140,12 +141,20 @@ class JobMasterStarts:
         try:
             await self._master.start_job_master(job_id)
         except ActorError as error:
-            logger.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
+            self._log(job_id, error)
             self._queue.failed(job_id)
             self._begin()
             await asyncio.sleep(next(self._pauses.setdefault(job_id, pauses(BETWEEN_STARTS))))
             self._queue.again(job_id)
         else:
+            self._is_refused = False
             self._queue.started(job_id)
             self._pauses.pop(job_id, None)
         self._begin()
+
+    def _log(self, job_id: JobID, error: ActorError) -> None:
+        if not isinstance(error, EndpointStateError):
+            logger.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
+        elif not self._is_refused:  # a planned stop: once, not for each job and each attempt
+            self._is_refused = True
+            logger.info("JobMasters are not started here any more, and the next leader starts them: %s", error)

@@ -856,6 +856,25 @@ MUTANTS = (
         ("unit/test_dispatcher_starts.py::test_recovered_jobs_leave_one_start_to_new_ones",),
     ),
     Mutant(
+        "planned-stop-logged-as-an-error-for-each-job",
+        "A start of a JobMaster that a stopping master refuses is no error.",
+        "runtime/dispatcher/job_master_starts.py",
+        "        if not isinstance(error, EndpointStateError):\n",
+        "        if error:\n",
+        (
+            "unit/test_stopping_master.py::"
+            "test_the_dispatcher_of_a_stopping_master_tries_again_until_its_leadership_ends",
+        ),
+    ),
+    Mutant(
+        "start-that-a-stop-ended-is-an-unknown-error",
+        "A start that the stop of its master ends is refused like one that begins later.",
+        "runtime/cluster/master.py",
+        "                except ChildRemoved:  # by the stop of this master\n                    self._check_runs()\n",
+        "                except ChildRemoved:\n",
+        ("unit/test_stopping_master.py::test_a_job_master_that_is_being_started_when_its_master_stops_is_refused_too",),
+    ),
+    Mutant(
         "standbys-without-redis",
         "A cluster without Redis takes no further masters.",
         "runtime/cluster/session.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, ActorProcessDied
+from actors.errors import ActorError, ActorProcessDied, EndpointStateError
 from actors.process.host import HostSpec
 from actors.process.system import HostedActor
 from actors.receptionist import Receptionist
@@ -161,10 +162,32 @@ async def test_a_job_master_whose_start_waits_for_its_stop_is_not_started_when_t
     assert site.system.began == []
 
 
+async def test_a_job_master_that_is_being_started_when_its_master_stops_is_refused_too(site: Site) -> None:
+    def begin(_spec: HostSpec) -> HostedActor:
+        site.master.service.loop.call_soon_threadsafe(down.set)
+        assert removed.wait(PATIENCE_S)
+        return HostedActor("job", ActorAddress("understudy", "127.0.0.1", 1, "/user/job"), 1)
+
+    down, removed = asyncio.Event(), threading.Event()
+    site.system.start = begin  # type: ignore[method-assign]
+    start = asyncio.ensure_future(cast(Any, site.master.start_job_master(JobID.random())))
+    await asyncio.wait_for(down.wait(), PATIENCE_S)
+    stop = asyncio.ensure_future(site.master.bring_down())
+    await asyncio.sleep(0)
+    removed.set()
+    with pytest.raises(EndpointStateError, match="stops, and starts no process any more"):
+        await start
+    await stop
+
+
 async def test_the_dispatcher_of_a_stopping_master_tries_again_until_its_leadership_ends(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The job is neither lost nor failed: it stays in the store, where the next leader finds it."""
+    """The job is neither lost nor failed: it stays in the store, where the next leader finds it.
+
+    Such a stop is planned: one line says so, and it is no error.
+    """
+    caplog.set_level(logging.INFO, job_master_starts.__name__)
     paused: list[float] = []
     tasks: set[asyncio.Task[None]] = set()
     enough = asyncio.Event()
@@ -184,6 +207,33 @@ async def test_the_dispatcher_of_a_stopping_master_tries_again_until_its_leaders
     await asyncio.gather(*tasks)
     assert len(paused) == 3
     assert site.system.began == []
+    (line,) = caplog.records
+    assert line.levelno == logging.INFO
+    assert "the next leader starts them: the master at " in line.message
+
+
+async def test_a_start_that_fails_for_another_reason_is_an_error_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = iter([ActorProcessDied("no room"), EndpointStateError("stops"), ActorProcessDied("no room"), None])
+
+    class Stub:
+        async def start_job_master(self, _job_id: JobID) -> str:
+            if (error := next(outcomes)) is not None:
+                raise error
+            return "address"
+
+    async def sleep(_seconds: float) -> None:
+        pass
+
+    monkeypatch.setattr(job_master_starts, "asyncio", SimpleNamespace(sleep=sleep))
+    tasks: list[asyncio.Task[None]] = []
+    spawn = lambda work, what: tasks.append(asyncio.ensure_future(work))  # noqa: E731
+    JobMasterStarts(cast(MasterGateway, Stub()), spawn, 1).recovered(JobID.random())
+    while pending := [task for task in tasks if not task.done()]:
+        await asyncio.wait_for(asyncio.gather(*pending), PATIENCE_S)
+    assert next(outcomes, "all") == "all"
+    assert [line.levelno for line in caplog.records if line.levelno > logging.INFO] == [logging.ERROR] * 2
 
 
 async def test_the_job_masters_stop_together_and_before_the_components(site: Site) -> None:
