@@ -53,9 +53,9 @@ from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.protocol.diagnostics import ComponentLog, TaskPoolReport, ThreadDump
 from runtime.protocol.dispatcher import DispatcherGateway
-from runtime.protocol.errors import PASSING, GatewayError, UnknownTaskExecutorError
+from runtime.protocol.errors import PASSING, GatewayError, JobNotFoundError, UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
-from runtime.protocol.leader import DISPATCHER, is_component
+from runtime.protocol.leader import DISPATCHER, is_component, job_of
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, FeatureLevelChange, TaskLog, TaskManagerView
 from runtime.protocol.places import absolute_place
@@ -237,7 +237,7 @@ class AsyncClusterClient:
 
         Raises:
             NoAnswerError: it does not answer for ``patience_s``.
-            UnknownActor: there is no such actor; see `ThreadLink.lost`.
+            UnknownActor: there is no such actor; see `ThreadLink.lost` and `check_job`.
         """
         with self._telling_of_silence(name):
             return await self._call(name, gateway_type, question)
@@ -252,11 +252,38 @@ class AsyncClusterClient:
                 await self.link.lost(name, error)
                 if time.monotonic() > deadline:
                     raise NoAnswerError(f"{self.link.described(name)} does not answer: {error}") from error
+                if isinstance(error, UnknownActor):
+                    await self.check_job(name)
                 await self.link.pause(RETRY_S)
             else:
                 self.tell = None
                 self.link.answered()
                 return answer
+
+    async def check_job(self, name: str) -> None:
+        """Check that a JobMaster of this name may be found, by a single call of the Dispatcher. Other names pass.
+
+        So does each name while no Dispatcher answers.
+
+        Raises:
+            UnknownActor: there is no such job, or it is over.
+        """
+        text = job_of(name)
+        if text is None:
+            return
+        try:
+            job_id = JobID(text)
+            gateway = await self.link.leader(DISPATCHER, DispatcherGateway, time.monotonic())
+            status = await self.link.reply(gateway.request_job_status(job_id))
+        except (*PASSING, AuthenticationError, NoAnswerError) as error:
+            await self.link.lost(DISPATCHER, error)
+            return
+        except (ValueError, JobNotFoundError) as error:
+            raise UnknownActor(f"the cluster has no actor {name!r}: {error}") from error
+        if status.is_globally_terminal:
+            raise UnknownActor(
+                f"the cluster has no actor {name!r}: the job is {status.value}, and its JobMaster has ended with it"
+            )
 
     @contextlib.contextmanager
     def _telling_of_silence(self, name: str) -> Iterator[None]:
@@ -790,13 +817,18 @@ class ClusterClient:
         Raises:
             NoAnswerError: it does not answer for ``patience_s``.
             ClusterStoppedError: the cluster was stopped.
-            UnknownActor: no master has listed such an actor for 5 s, and it is no component, whose leader may change.
+            UnknownActor: no master has listed such an actor for 5 s, and it is no component, whose leader may change;
+                or it is the JobMaster of a job that is over, or does not exist.
         """
 
         async def ask(gateway: G) -> T:
             return question(gateway)
 
         return _run(self._cluster.call(name, gateway_type, ask))
+
+    def check_job(self, name: str) -> None:
+        """Raise `UnknownActor` if *name* is that of the JobMaster of a job that is over, or does not exist."""
+        _run(self._cluster.check_job(name))
 
     # --------------------------------------------------------------------- jobs
 

@@ -195,13 +195,16 @@ class Cluster:
 
         Raises:
             UnknownActor: there is no such actor. A name is unknown if no master lists it for 5 s. A component, such as
-                ``dispatcher``, is waited for instead when it is called, since its leader may be changing.
+                ``dispatcher``, is waited for instead when it is called, since its leader may be changing. The JobMaster
+                of a job (``jobmaster-<job id>``) is unknown at once if the job is over or does not exist.
             RecipientUnreachable: no process listens at that address.
             NoAnswerError: no master answers for ``client.timeout``.
             HttpError: clients cannot call this actor by HTTP.
         """
         if "://" not in name:
-            if not is_component(name):
+            if is_component(name):
+                self.client.check_job(name)
+            else:
                 self.client.call(name, gateway_type, lambda gateway: None)  # raises now, not at the first call
             return self._following(name, gateway_type)
         address = ActorAddress.parse(name)

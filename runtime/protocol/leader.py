@@ -28,7 +28,13 @@ def is_component(name: str) -> bool:
 
     While its leader changes or its process is restarted, no master lists it.
     """
-    return name in _COMPONENTS or name.startswith(f"{JOB_MASTER}-")
+    return name in _COMPONENTS or job_of(name) is not None
+
+
+def job_of(name: str) -> str | None:
+    """Return the job id in the component name of a JobMaster; None for other names. It may be no valid id."""
+    prefix, dash, job_id = name.partition("-")
+    return job_id if dash and prefix == JOB_MASTER else None
 
 
 def checked_name(what: str, name: str) -> str:

@@ -96,6 +96,14 @@ MUTANTS = (
         ("unit/test_client_unknown_actors.py::test_a_name_that_no_master_lists_is_unknown_soon_with_a_remedy",),
     ),
     Mutant(
+        "job-master-of-no-job-waited-for",
+        "The JobMaster of a job that is over or does not exist is unknown at once.",
+        "runtime/client.py",
+        "                if isinstance(error, UnknownActor):\n                    await self.check_job(name)\n",
+        "",
+        ("unit/test_client_unknown_actors.py::test_a_call_of_a_job_master_ends_when_its_job_does",),
+    ),
+    Mutant(
         "actor-that-was-there-is-unknown-while-it-is-restarted",
         "A client waits for an actor that it has found before.",
         "runtime/client.py",

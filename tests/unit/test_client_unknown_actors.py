@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,24 +13,35 @@ from actors.errors import AskTimeout, RecipientUnreachable, UnknownActor
 from actors.receptionist import Listing
 from runtime import client as client_module
 from runtime.client import UNLISTED_S, ClusterClient, NoAnswerError
+from runtime.ids import JobID
 from runtime.notebook.cluster import Cluster
 from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import JobNotFoundError
+from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import is_component, job_master
 
+JOB = JobID("b" * 32)
 SYSTEM = "akka.tcp://understudy@127.0.0.1:{}/user/master"
 
 
 class Gateway(DispatcherGateway):
     """An actor at some port, and the master there."""
 
-    def __init__(self, port: int, masters: tuple[str, ...]) -> None:
-        self.port, self.masters = port, masters
+    def __init__(self, actors: Actors, port: int) -> None:
+        self.actors, self.port, self.masters = actors, port, actors.masters
 
     def request_status(self) -> Any:
         return SimpleNamespace(result=lambda: SimpleNamespace(masters=self.masters))
 
     def get_blob_server_port(self) -> Any:
         return self.port
+
+    def request_job_status(self, job_id: JobID) -> Any:
+        status = self.actors.jobs.get(job_id)
+        return SimpleNamespace(result=lambda: status or self.missing(job_id))
+
+    def missing(self, job_id: JobID) -> JobStatus:
+        raise JobNotFoundError(f"no job {job_id} is running or remembered")
 
 
 class Actors:
@@ -40,12 +52,16 @@ class Actors:
         self.listed: dict[int, dict[str, float]] = {1: {}}
         self.silent: set[int] = set()
         self.masters: tuple[str, ...] = (SYSTEM.format(1),)
+        self.jobs: dict[JobID, JobStatus] = {}
+        self.at: tuple[float, Callable[[], object]] = (float("inf"), bool)
 
     def monotonic(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        if self.now >= self.at[0]:
+            self.at[1]()
 
     def find(self, address: ActorAddress) -> Listing:
         if address.port in self.silent:
@@ -58,7 +74,7 @@ class Actors:
         return Listing(address.path, str(address), 1)
 
     def gateway(self, address: str, _type: object, _token: object) -> Gateway:
-        return Gateway(ActorAddress.parse(address).port, self.masters)
+        return Gateway(self, ActorAddress.parse(address).port)
 
     def close(self) -> None:
         pass
@@ -113,6 +129,43 @@ def test_a_component_whose_leader_changes_is_waited_for_by_its_calls_alone(actor
     assert actors.now == 100.0, "no call"
     actors.listed[1][name] = 130.0
     assert component.get_blob_server_port() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        (job_master(JOB), None, f"no job {JOB} is running or remembered"),
+        (job_master(JOB), JobStatus.FINISHED, "the job is FINISHED, and its JobMaster has ended with it"),
+        (job_master("nosuch"), None, "'nosuch' is no JobID"),
+    ],
+)
+def test_the_job_master_of_a_job_that_is_over_or_does_not_exist_is_unknown_at_once(
+    actors: Actors, name: str, status: JobStatus | None, said: str
+) -> None:
+    """It took ``client.timeout``, because the leader of a component may be changing."""
+    actors.listed[1]["dispatcher"] = 0.0
+    if status is not None:
+        actors.jobs[JOB] = status
+    with pytest.raises(UnknownActor, match=f"has no actor {name!r}: {said}"):
+        cluster_of(actors).actor(name, DispatcherGateway)
+    assert actors.now == 100.0
+
+
+def test_a_call_of_a_job_master_ends_when_its_job_does(actors: Actors) -> None:
+    actors.listed[1]["dispatcher"] = 110.0
+    actors.jobs[JOB] = JobStatus.RUNNING
+    component = cluster_of(actors).actor(job_master(JOB), DispatcherGateway)
+    actors.at = 120.0, lambda: actors.jobs.update({JOB: JobStatus.CANCELED})
+    with pytest.raises(UnknownActor, match="the job is CANCELED"):
+        component.get_blob_server_port()
+    assert 120.0 <= actors.now < 121.0, "it was waited for while its job ran"
+
+
+def test_the_job_master_of_a_job_that_runs_is_waited_for(actors: Actors) -> None:
+    actors.listed[1] |= {"dispatcher": 0.0, job_master(JOB): 130.0}
+    actors.jobs[JOB] = JobStatus.RECONCILING
+    assert cluster_of(actors).actor(job_master(JOB), DispatcherGateway).get_blob_server_port() == 1
+    assert actors.now >= 130.0
 
 
 def test_an_actor_that_was_there_is_waited_for_while_it_is_restarted(actors: Actors) -> None:
