@@ -419,6 +419,7 @@ class Files:
 
     Attributes:
         before: may be replaced; None for no announcements.
+        before_lock: called with the path before a byte is locked or unlocked, for a delay.
     """
 
     def __init__(
@@ -433,6 +434,7 @@ class Files:
         self._of_host = {} if of_host is None else of_host
         self._caller = caller
         self.before = before
+        self.before_lock: Callable[[str], object] = bool
         self._check_alive = check_alive
         self._open: dict[int, _Open] = {}
         self._known: dict[tuple[str, str], tuple[Disk, Inode, int]] = {}
@@ -1046,6 +1048,7 @@ class Files:
             shown = fcntl.F_UNLCK if found is None else (fcntl.F_WRLCK if found else fcntl.F_RDLCK)
             struct.pack_into(_LOCK, answer, 0, shown, whence, byte, length, 0 if found is None else -1)
             return bytes(answer)
+        self.before_lock(opened.path)
         if kind == fcntl.F_UNLCK:
             holders.pop(opened, None)
             return bytes(answer)

@@ -14,10 +14,12 @@ Checked are:
 - At most one cluster runs in a runtime directory, with one process for each worker and one Redis.
 - No two masters hold the claim on the same process, and a claim ends with its holder.
 - What `status` shows is true: a process that has ended before is not shown with its pid.
-- A master ends only because of a fault or a stop.
+- A master or a worker ends only because of a fault or a stop.
+- A start that fails leaves no master, and the configuration that it has found. Of several starts one succeeds.
+- cluster.json names the masters that serve.
 - After the faults the cluster runs again, if need be after `start-master` or `start`: all workers are registered, and
   each accepted job that was not stopped with its cluster is still there, and none that was.
-- After `stop` nothing is left: no process, no zombie, no file of a running cluster, no key in Redis, no lock.
+- After each `stop` nothing is left: no process, no zombie, no file of a running cluster, no key in Redis, no lock.
 - The last master ends all processes of its cluster; `stop` itself has to end none that a living master was to end.
 """
 
@@ -77,9 +79,13 @@ VERIFY_S = 25.0
 STOP_GRACE_S = 1.0
 """Seconds from the end of `stop` in which orphans may still end."""
 ZOMBIE_S = 20.0
+DESCRIBED_S = 10.0
+"""Seconds after which cluster.json must name the masters that serve."""
 DEAF = 0.15
 """Probability that a worker does not listen to SIGTERM."""
 FULL = os.strerror(errno.ENOSPC)
+HARMLESS = {"jump", "redis_slow", "slow_locks", "slow_start"}
+"""Kinds of faults after which a master still ends its cluster in good order."""
 HEADS = ("entrypoint", "host")
 WEIGHTS = {
     "signal": 3.0,
@@ -104,6 +110,7 @@ class Command:
     Attributes:
         began, ended: virtual seconds; *ended* is None while it runs, and if its process was killed.
         outcome: ``ok``, the name of the error, or empty.
+        found: whether a start has found the configuration of an earlier cluster.
     """
 
     verb: str
@@ -114,6 +121,7 @@ class Command:
     outcome: str = ""
     error: str = ""
     said: list[str] = field(default_factory=list)
+    found: bool = False
 
     def __repr__(self) -> str:
         return f"{self.verb} ({self.process}, {self.began:.3f} to {self.ended} s): {self.outcome} {self.error}"
@@ -155,6 +163,8 @@ class Supervision:
         self.verified = False
         self._zombies: dict[Entry, float] = {}
         self._job_numbers = 0
+        self._terminated: list[float] = []
+        """When masters got SIGTERM from a fault."""
 
     # ------------------------------------------------------------------ building
 
@@ -219,6 +229,19 @@ class Supervision:
             started = [c for c in self.commands if c.verb in ("start", "start2", "join", "verify") and c.ended is None]
             if entry.status != -signal.SIGKILL and not started:
                 self.world.fail("a master ends by a fault or a stop", f"{entry} ended with {entry.status}")
+        if entry.sim.name == "worker" and entry.status == 0 and not self._may_be_stopped(entry):
+            self.world.fail("a worker ends by a fault or a stop", f"{entry} was stopped")
+
+    def _may_be_stopped(self, entry: Entry) -> bool:
+        """Return whether a worker may have been told to end: a master that loses its actor system leaves it running."""
+        since = self.kernel.seconds - 60.0
+        starts = [one for one in self.commands if one.verb in ("start", "start2", "join", "verify")]
+        return (
+            entry.sim in self.faulted
+            or bool(self._stops(since))
+            or any(at_s >= since for at_s in self._terminated)
+            or any(one.ended is None or (one.outcome != "ok" and one.ended >= since) for one in starts)
+        )
 
     def _stops(self, since: float) -> list[Command]:
         """Return the stops that were under way after a moment."""
@@ -276,8 +299,12 @@ class Supervision:
                 work(command)
             except LINES as error:
                 command.outcome, command.error = type(error).__name__, str(error)
+                if verb in ("start", "start2"):
+                    self._check_failed_start(command)
             else:
                 command.outcome = "ok"
+                if verb in ("start", "start2"):
+                    self._check_one_start(command)
             command.ended = self.kernel.seconds
             self.world.count(f"{verb} {command.outcome}")
             self.kernel.trace("command", verb, command.outcome)
@@ -292,16 +319,23 @@ class Supervision:
         return command
 
     def _start(self, command: Command) -> None:
+        command.found = self._configuration_exists()
         start_cluster(self.configuration(), command.said.append).close()
 
     def _start2(self, command: Command) -> None:
+        command.found = self._configuration_exists()
         start_cluster(self.configuration(), command.said.append, masters=2).close()
 
     def _join(self, command: Command) -> None:
         join_cluster(self.configuration())
 
     def _stop(self, command: Command) -> None:
-        stop_cluster(self.configuration(), command.said.append)
+        try:
+            stop_cluster(self.configuration(), command.said.append)
+        except ClusterNotRunning:
+            self.kernel.after(STOP_GRACE_S, self._check_ended_stop, command)
+            raise
+        self.kernel.after(STOP_GRACE_S, self._check_ended_stop, command)
 
     def _status(self, command: Command) -> None:
         with connect_locally(self.configuration()) as client:
@@ -336,6 +370,7 @@ class Supervision:
             self._await_workers(client, how)
             listed = {job.job_id: job.status for job in client.list_jobs()}
             self._check_status(client.status(), self.kernel.seconds)
+        self._check_descriptor(directory)
         for job_id, accepted in self.jobs.items():
             if self._was_stopped(accepted) and job_id in listed and not listed[job_id].is_terminal:
                 self.world.fail("a stopped job stays stopped", f"{job_id}, accepted at {accepted:.3f} s")
@@ -435,6 +470,69 @@ class Supervision:
                 )
         self.world.count("processes shown", len(status.processes))
 
+    def _check_descriptor(self, directory: ClusterDirectory) -> None:
+        """Check that cluster.json names the masters that serve, soon after the last change."""
+        deadline = time.monotonic() + DESCRIBED_S
+        while (shown := directory.read_descriptor().masters) != (serving := tuple(directory.masters().values())):
+            if time.monotonic() > deadline:
+                self.world.fail("cluster.json names the masters", f"it names {shown}, and {serving} serve")
+                return
+            time.sleep(0.2)
+
+    def _check_ended_stop(self, command: Command) -> None:
+        """Check that a stop has left nothing, unless a command beside it or after it has begun something.
+
+        So has one that finds nothing to stop; it leaves the files of a start that was cut off.
+        """
+        if not self._is_undisturbed(command):
+            return
+        self.world.count("stops checked")
+        self._check_no_process()
+        if command.outcome == "ok":
+            self._check_no_file()
+        happened = {what.removeprefix("fault ") for what in self.world.counts if what.startswith("fault ")}
+        if happened <= HARMLESS:  # a killed master leaves its processes to `stop`
+            self._check_left_behind(command)
+
+    def _check_failed_start(self, command: Command) -> None:
+        """Check that a start that fails leaves no master of its own, and what it has found."""
+        if not self._is_undisturbed(command):
+            return
+        self.world.count("failed starts checked")
+        mine = [e for e in self.system.running() if e.sim.name in HEADS and self.lives[e.sim].began > command.began]
+        if mine:
+            self.world.fail("a failed start leaves no master", f"{mine}: {command}")
+        if command.found and not self._configuration_exists():
+            self.world.fail("a failed start keeps the configuration", f"{command}")
+
+    def _check_one_start(self, command: Command) -> None:
+        """Check that a start has found no cluster that another start had started, and that nothing can have ended."""
+        if {"fault power_loss", "fault disk_full"} & self.world.counts.keys():  # a master may end with a full disk
+            return
+        for other in self.commands:
+            if other is command or other.verb not in ("start", "start2") or other.outcome != "ok":
+                continue
+            assert other.ended is not None
+            ended = any(
+                sim.name in (*HEADS, "admin") and (self.lives[sim].ended or self.kernel.seconds) > other.began
+                for sim in self.faulted
+            )
+            if not ended and not self._stops(other.began):
+                self.world.fail("one cluster runs in a directory", f"{command} and {other} have started one")
+
+    def _configuration_exists(self) -> bool:
+        return any(path == "c/configuration.json" for path, _ in self.disk.walk())
+
+    def _is_undisturbed(self, command: Command) -> bool:
+        """Return whether no other command that starts or stops processes has worked since the begin of this one.
+
+        Nor must the host have lost its power, which brings back names of files that were not synced.
+        """
+        others = [one for one in self.commands if one.verb not in ("status", "submit") and one is not command]
+        return "fault power_loss" not in self.world.counts and not any(
+            self._end_of(one) > command.began for one in others
+        )
+
     def check_often(self) -> None:
         """Check what must hold at any time."""
         seen: dict[tuple[str, ...], Entry] = {}
@@ -504,8 +602,23 @@ class Supervision:
         self.kernel.complaints[:] = [text for text in self.kernel.complaints if FULL not in text]
         if final is None or final.outcome != "ok":
             world.fail("a stop ends", f"{final}")
-        elif left_behind := [line for line in final.said if "had been left behind" in line]:
-            world.fail("the last master ends all processes", f"`stop` had to: {left_behind[0]}")
+        else:
+            self._check_left_behind(final)
+        self._check_no_process()
+        self._check_no_file()
+        if zombies := self.system.zombies():
+            world.fail("a stop leaves no zombie", f"{zombies}")
+        if keys := [key for key in self.deployment.master.data._live() if CLUSTER in key]:
+            world.fail("a stop leaves no key", f"{keys}")
+        assert world.files is not None
+        if open_files := world.files.open_files():
+            world.fail("nothing is left open", str(open_files))
+
+    def _check_left_behind(self, command: Command) -> None:
+        if left_behind := [line for line in command.said if "had been left behind" in line]:
+            self.world.fail("the last master ends all processes", f"`stop` had to: {left_behind[0]}")
+
+    def _check_no_process(self) -> None:
         mark = str(self.directory)
         left = [
             e
@@ -513,17 +626,12 @@ class Supervision:
             if e.environ.get(CLUSTER_DIR_VARIABLE) == mark or e.sim.name == "redis-server"
         ]
         if left:
-            world.fail("a stop leaves no process", f"{left}")
-        if zombies := self.system.zombies():
-            world.fail("a stop leaves no zombie", f"{zombies}")
-        assert world.files is not None
+            self.world.fail("a stop leaves no process", f"{left}")
+
+    def _check_no_file(self) -> None:
         for name in ("cluster.json", "configuration.json", "cluster.lock", "run", "claims", "checkpoints"):
             if any(path == f"c/{name}" for path, _ in self.disk.walk()):
-                world.fail("a stop leaves no file", name)
-        if keys := [key for key in self.deployment.master.data._live() if CLUSTER in key]:
-            world.fail("a stop leaves no key", f"{keys}")
-        if open_files := world.files.open_files():
-            world.fail("nothing is left open", str(open_files))
+                self.world.fail("a stop leaves no file", name)
 
 
 def claims_of(entry: Entry) -> list[Claim]:
@@ -533,6 +641,8 @@ def claims_of(entry: Entry) -> list[Claim]:
 
 
 # ------------------------------------------------------------------ kinds of faults
+# Plans that were written by hand may name the process; then *where* chooses among those of the name. Random plans have
+# no names, and no slow locks.
 
 
 def _workload(world: World) -> Supervision:
@@ -545,20 +655,22 @@ def _command(world: World, host: str, verb: str) -> bool:
     return False
 
 
-def _signal(world: World, host: str, where: float, number: int) -> bool:
+def _signal(world: World, host: str, where: float, number: int, name: str = "") -> bool:
     workload = _workload(world)
-    entry = workload.victim(host, where)
+    entry = workload.victim(host, where, name)
     if entry is None:
         return False
     workload.faulted[entry.sim] = None
+    if number == signal.SIGTERM and entry.sim.name in HEADS:
+        workload._terminated.append(world.kernel.seconds)
     workload.system.deliver(entry, number)
     world.count(f"killed {entry.sim.name}")
     return True
 
 
-def _hit_at_effect(world: World, host: str, where: float, count: int) -> bool:
+def _hit_at_effect(world: World, host: str, where: float, count: int, name: str = "") -> bool:
     workload = _workload(world)
-    entry = workload.victim(host, where)
+    entry = workload.victim(host, where, name)
     if entry is None:
         return False
     workload.faulted[entry.sim] = None
@@ -566,8 +678,8 @@ def _hit_at_effect(world: World, host: str, where: float, count: int) -> bool:
     return True
 
 
-def _delay_at_effect(world: World, host: str, where: float, count: int, seconds: float) -> bool:
-    entry = _workload(world).victim(host, where)
+def _delay_at_effect(world: World, host: str, where: float, count: int, seconds: float, name: str = "") -> bool:
+    entry = _workload(world).victim(host, where, name)
     if entry is None:
         return False
     entry.sim.stall_at_effect(count, seconds)
@@ -587,9 +699,9 @@ def _power_loss(world: World, name: str, seconds: float, loss: str) -> bool:
     return True
 
 
-def _pause(world: World, host: str, where: float, seconds: float) -> bool:
+def _pause(world: World, host: str, where: float, seconds: float, name: str = "") -> bool:
     workload = _workload(world)
-    entry = workload.victim(host, where)
+    entry = workload.victim(host, where, name)
     if entry is None or entry.sim.frozen:
         return False
     workload.system.deliver(entry, signal.SIGSTOP)
@@ -611,6 +723,19 @@ def _fail_start(world: World, program: str, count: int) -> None:
     _workload(world).system.failing[program] = count
 
 
+def _slow_locks(world: World, delay_s: float, seconds: float, name: str = "") -> None:
+    """Let processes of a name, or all, stand still before they lock or unlock: steps of others come between."""
+    kernel, files = world.kernel, world.files
+    assert files is not None
+
+    def wait(path: str) -> None:
+        if kernel.thread is not None and name in ("", kernel.thread.process.name):
+            kernel.thread.sleep(delay_s)
+
+    files.before_lock = wait
+    kernel.after(seconds, setattr, files, "before_lock", bool)
+
+
 def _slow_start(world: World, host: str, factor: float, seconds: float) -> None:
     slow = _workload(world).system.slow
     slow[host] = factor
@@ -628,5 +753,6 @@ add_kinds(
         "power_loss": _power_loss,
         "fail_start": _fail_start,
         "slow_start": _slow_start,
+        "slow_locks": _slow_locks,
     }
 )
