@@ -394,6 +394,15 @@ RARE: tuple[Kept, ...] = (
     ),
     # ------------------------------------------------------------------ of masters, workers and their commands
     Kept(
+        "Redis's replies wake no loop of a thread before its next timer.",
+        "reply-does-not-wake-a-thread",  # of the simulator, which notices it
+        "supervision",
+        0,
+        (Fault(0.1, "command", ("host1", "start")),),
+        1.0,
+        "no unhandled error",
+    ),
+    Kept(
         "A master whose actor system has ended keeps the cluster, and starts no component any more.",
         "master-outlives-its-actor-system",
         "supervision",

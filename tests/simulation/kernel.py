@@ -767,9 +767,12 @@ class SimSelector(selectors.BaseSelector):
         self._thread = thread
         try:
             deadline = None if timeout is None else thread.deadline(timeout)
-            thread.park("select()", deadline)
+            is_woken = thread.park("select()", deadline)
         finally:
             self._thread = None
+        if not is_woken and self.loop is not None and self.loop._ready:
+            # A timer has ended the wait, which a callback of another thread or process should have ended before.
+            self._kernel.complain(f"the loop of {thread.process} was not woken for {self.loop._ready[0]}")
         return self._poll()
 
     def _poll(self) -> list[tuple[selectors.SelectorKey, int]]:

@@ -15,7 +15,7 @@ HOST = "host1"
 class KillsMastersAdmin(Supervision):
     """Kills the admin of the first master's actor system."""
 
-    def victim(self, host: str, where: float):  # type: ignore[no-untyped-def]
+    def victim(self, host: str, where: float, name: str = ""):  # type: ignore[no-untyped-def]
         masters = [entry for entry in self.system.running() if entry.sim.name == "entrypoint"]
         return next(child for child in masters[0].children if child.sim.name == "admin")
 
