@@ -32,8 +32,11 @@ IDLE_S = 2.0
 """What `configuration_of` says of these."""
 UNNEEDED_S = 8.0
 """Seconds without a fault in which a TaskExecutor frees a slot that its job does not have; an ask may time out."""
+UNNEEDED_IN_FAULTS_S = 30.0
+"""The same while faults happen; a TaskExecutor that misses the JobMaster waits for `JOB_MASTER_TIMEOUT_S`."""
 MARGIN_S = 3.0
 """Further seconds in which a component acts, after a timeout is over."""
+UNNEEDED = "a slot that its job does not have is free"
 SHORT_KINDS = frozenset({"kill", "kill_at_effect", "break_after", "reset", "cut", "jump", "submit", "cancel"})
 """Faults whose arguments are no durations, and are over after `MARGIN_S`."""
 
@@ -99,8 +102,7 @@ class ClusterChecks:
         return found
 
     def _slots(self) -> Iterator[tuple[SimProcess, object, str, str, float]]:
-        if self.is_disturbed():
-            return
+        is_disturbed = self.is_disturbed()
         masters = self._job_masters()
         for name, executor in self._workload.executors.items():
             process = self._world.find(name)
@@ -111,7 +113,9 @@ class ClusterChecks:
                 if master is None or master._pool.holds(held.allocation_id):
                     continue
                 text = f"{name} has slot {held.slot_id} for job {held.job_id}, whose JobMaster does not have it"
-                yield process, held, "a slot that its job does not have is free", text, UNNEEDED_S
+                yield process, held, UNNEEDED, text, UNNEEDED_IN_FAULTS_S
+                if not is_disturbed:
+                    yield process, (UNNEEDED, held), UNNEEDED, text, UNNEEDED_S
 
     def _idle_slots(self) -> Iterator[tuple[SimProcess, object, str, str, float]]:
         for endpoint, process in self._workload.endpoints.items():
@@ -164,6 +168,14 @@ class ClusterChecks:
                 "tasks outlast their JobMaster", f"{executor.name} cancels job {job_id} after {waited_s} s"
             )
 
+    def refused(self, executor: TaskExecutor, allocation_id: AllocationID) -> None:
+        """Check a slot that a TaskExecutor frees because its job has not accepted it."""
+        held = next((held for held in executor.slots.all if held.allocation_id == allocation_id), None)
+        master = None if held is None else self._job_masters().get(held.job_id)
+        if master is not None and master._pool.holds(allocation_id):
+            text = f"{executor.name} frees {allocation_id}, which job {master._job_id} has accepted"
+            self._world.fail("a slot that its job has stays", text)
+
     def requested(self, manager: SlotManager, allocation_id: AllocationID, had_its_slot: bool) -> None:
         """Check a request that has had its slot before it came again."""
         if had_its_slot and allocation_id in manager._requests:
@@ -202,7 +214,7 @@ def patches(kernel: Any) -> list[Patch]:
 
     register, fail = SlotManager.register_slot_request, SlotManager.slot_allocation_failed
     allocate, offer = TaskSlotTable.allocate, SlotPool.offer_slot
-    lost, drop = JobConnections.master_lost, TaskExecutor._drop_job
+    lost, drop, release = JobConnections.master_lost, TaskExecutor._drop_job, TaskExecutor.release_slot
 
     def watched_register(self: SlotManager, request: Any, now: float) -> Any:
         allocation_id = request.allocation_id
@@ -236,7 +248,13 @@ def patches(kernel: Any) -> list[Patch]:
             checks().gives_up(self, job_id)
         drop(self, job_id, reason)
 
+    def watched_release(self: TaskExecutor, allocation_id: AllocationID, reason: str) -> None:
+        if reason == "the job does not need it":
+            checks().refused(self, allocation_id)
+        release(self, allocation_id, reason)
+
     return [
+        (TaskExecutor, "release_slot", watched_release),
         (SlotManager, "register_slot_request", watched_register),
         (SlotManager, "slot_allocation_failed", watched_fail),
         (TaskSlotTable, "allocate", watched_allocate),

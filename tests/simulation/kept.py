@@ -489,4 +489,19 @@ RARE: tuple[Kept, ...] = (
         6.0,
         "a request has one slot",
     ),
+    Kept(
+        "A broken connection loses the end of a job for its TaskExecutor, which keeps the slot while the Dispatcher is "
+        "away.",
+        "slots-kept-at-the-end",
+        "cluster",
+        0,
+        (
+            Fault(3.0, "submit", ("client1", 1, "4")),
+            *(Fault(5.0, "freeze", (f"master{number}-dispatcher", 42.0)) for number in (1, 2)),
+            *(Fault(6.5, "slow", ("master1", f"worker{number}", 0.3, 40.0)) for number in (1, 2)),
+            Fault(6.9, "break_after", (18,)),
+        ),
+        48.0,
+        "a slot that its job does not have is free",
+    ),
 )
