@@ -35,7 +35,6 @@ FROM_CATALOGUE = (
     "slot-given-while-its-outcome-is-unknown",
     "report-frees-a-slot-on-its-way",
     "request-repeated-counts-twice",
-    "old-instance-kept",
     "slot-given-twice",
     "end-of-a-task-told-once-only",
     "silence-unnoticed",

@@ -75,7 +75,7 @@ from tests.simulation.faults import Fault, FaultPlan
 from tests.simulation.kernel import SECOND, Kernel, ProcessKilled, SimProcess, installed_kernel
 from tests.simulation.patches import Patch, add_patches
 from tests.simulation.splice import Splice
-from tests.simulation.world import World
+from tests.simulation.world import CHECK_EVERY_S, World
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -93,6 +93,10 @@ CACHE_BYTES = 500_000
 LARGEST = 260_000
 FRAME_SIZE = 16 * 1024
 CONNECTIONS = 6
+RESUME_S = 8.0
+CLEANUP_S = 2.0
+LATE_S = 10.0
+"""Seconds in which a server, while it runs, has cleaned up what is over; its disk may be slow."""
 
 NEVER = (BlobAuthenticationError, BlobConnectionTampered, BlobProtocolError, BlobRequestRefused)
 """Errors that no fault explains."""
@@ -158,10 +162,17 @@ def _patches(kernel: Kernel) -> list[Patch]:
     if hasattr(conf.files, "_remembered"):
         patches.append((conf.files, "_remembered", set()))
     regular_file, reserve = blob.client._regular_file, blob.limits.StorageBudget.reserve
+    download = BlobClient._download
 
     def watched_reserve(self: blob.limits.StorageBudget, job_id: str | None, size: int, free: int) -> None:
         reserve(self, job_id, size, free)
         kernel.devices["blobs"].admitted(self, job_id)
+
+    def watched_download(self: BlobClient, key: Any, *args: Any, verify: bool) -> bool:
+        is_right = download(self, key, *args, verify=verify)
+        if not is_right:
+            kernel.devices["blobs"].arrived_damaged(key)
+        return is_right
 
     def simulated_file(source: Any) -> int | None:
         raw = getattr(source, "raw", source)
@@ -170,6 +181,7 @@ def _patches(kernel: Kernel) -> list[Patch]:
     patches += [
         (blob.client, "_regular_file", simulated_file),
         (blob.limits.StorageBudget, "reserve", watched_reserve),
+        (BlobClient, "_download", watched_download),
         (tempfile, "gettempdir", lambda: f"{ROOT}/{_here().host.name}"),
         (tempfile, "_O_TMPFILE_WORKS", False),
     ]
@@ -274,6 +286,8 @@ class Blobs:
         self.requests: dict[int, tuple[str, str, float]] = {}
         self.echoed_s = 0.0
         self._stops: dict[SimProcess, asyncio.Event] = {}
+        self._overdue: dict[tuple[SimProcess, object], float] = {}
+        """Seconds for which each process has run since something of it should have ended."""
         self._request_numbers = 0
         self._job_numbers = 0
         self.splice = Splice(kernel, blob.files.PIPE_SIZE // SCALE)
@@ -342,12 +356,12 @@ class Blobs:
             max_connections=CONNECTIONS,
             timeout=4.0,
             transient_ttl=TRANSIENT_TTL_S,
-            cleanup_interval=2.0,
+            cleanup_interval=CLEANUP_S,
             max_bytes=self.max_bytes,
             max_bytes_per_job=MAX_BYTES_PER_JOB,
             disk_reserve=0,
             orphan_age=ORPHAN_AGE_S,
-            resume_window=8.0,
+            resume_window=RESUME_S,
         )
         directory = Path(ROOT) / host_name / "blob"
         server = BlobServer(directory, SECRET, host=host.address, port=BULK, store=store, options=options)
@@ -487,6 +501,11 @@ class Blobs:
             self.world.fail("no request is misunderstood", f"{_here().name}: {what}: {error!r}")
         if self.kernel.seconds > self.faults_s + VERIFY_AFTER_S and (job is None or job.over is None):
             self.world.fail("the service heals", f"{_here().name}: {what} fails: {error!r}")
+
+    def arrived_damaged(self, key: Any) -> None:
+        """Check that content that came over a connection, which all is checked there, was damaged before."""
+        if not self.damages and not self._loses_reads():
+            self.world.fail("damaged content has a reason", f"{key} comes with another digest to {_here().name}")
 
     damages = 0
 
@@ -720,6 +739,33 @@ class Blobs:
                 name = process.host.name
                 if process.alive and (used := self.world.disks[name]._used) > limit:
                     self.world.fail("bounded space", f"{used} bytes are in the cache of {name}, {limit} are allowed")
+        self._check_what_is_over()
+
+    def _check_what_is_over(self) -> None:
+        """Check that what is over ends within some time in which its process runs."""
+        over: dict[tuple[SimProcess, object], tuple[str, str, float]] = {}
+        for process, server in self.servers.items():
+            if (contents := server._contents) is None or not process.may_run:
+                continue
+            now, name = process.time(), process.host.name
+            for upload, (_, since) in contents._parked._parked.items():
+                if now - since > RESUME_S:
+                    over[process, upload] = "an interrupted upload ends", f"{name}: {upload}", CLEANUP_S + LATE_S
+            for entry, used in contents._expiry._last_use.items():
+                if now - used > TRANSIENT_TTL_S:
+                    over[process, entry] = "an unused transient blob goes", f"{name}: {entry}", CLEANUP_S + LATE_S
+        for process, cache in self.caches.items():
+            residents, name = cache._residents, process.host.name
+            surplus = self.limited_caches and residents.total > CACHE_BYTES and process.may_run
+            if surplus and not all(map(residents._referenced, residents._sizes)):
+                text = f"{residents.total} bytes are in the cache of {name}, {CACHE_BYTES} are allowed"
+                over[process, "surplus"] = "bounded space", text, LATE_S
+        frozen = {key for key in self._overdue if key[0].alive and not key[0].may_run}
+        self._overdue = {key: seconds for key, seconds in self._overdue.items() if key in over or key in frozen}
+        for key, (check, text, allowed_s) in over.items():
+            self._overdue[key] = seconds = self._overdue.get(key, 0.0) + CHECK_EVERY_S
+            if seconds > allowed_s:
+                self.world.fail(check, f"{text}, for {seconds:.1f} s")
 
     def check_healed(self) -> None:
         world, kernel, history = self.world, self.kernel, self.history

@@ -55,8 +55,8 @@ from runtime.ha.errors import HaError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ha.services import RedisHaServices
-from runtime.ids import JobID, ResourceID
-from runtime.jobgraph.job_graph import JobGraph
+from runtime.ids import JobID, JobVertexID, ResourceID
+from runtime.jobgraph.job_graph import JobEdge, JobGraph, JobKind, JobVertex, VertexRole
 from runtime.jobmaster.endpoint import JobMaster
 from runtime.leadership import LeaderEndpoint
 from runtime.protocol.archived_execution_graph import ApplicationStatus
@@ -80,6 +80,8 @@ from runtime.resourcemanager.endpoint import ResourceManager
 from runtime.rest.backend import ClusterBackend
 from runtime.spark.driver.api import DriverInfo
 from runtime.taskexecutor.endpoint import TaskExecutor
+from tests.simulation.cluster_checks import ClusterChecks
+from tests.simulation.cluster_checks import patches as patches_of_the_checks
 from tests.simulation.disk import ROOT
 from tests.simulation.faults import Fault, FaultPlan, add_kinds
 from tests.simulation.kernel import SimHost, SimProcess, installed_kernel
@@ -276,8 +278,10 @@ class ModelTask:
         workload, rng = self._workload, random.Random()
         job_id, attempt_id = self.descriptor.job.job_id, self._attempt.attempt_id
         self._enter(ExecutionState.INITIALIZING)
-        running = workload.task_starts(job_id, attempt_id)
-        duration_s, failing = map(float, self.descriptor.job.argv)
+        running = workload.task_starts(job_id, attempt_id, self._attempt.task_name)
+        durations, part = self.descriptor.job.argv
+        number = int(self._attempt.task_name.split(" ")[0][3:] or 0)
+        duration_s, failing = float(durations.split("/")[number]), float(part)
         error = None
         try:
             await self._sleep(rng.random() * 0.3)
@@ -424,6 +428,7 @@ class RunningTask:
     process: SimProcess
     began: int
     ended: int | None = None
+    task: str = "job"
 
 
 class Cluster:
@@ -452,15 +457,20 @@ class Cluster:
         self._attempts: dict[str, RunningTask] = {}
         self._users: dict[tuple[str, int], str] = {}
         self._disturbs = False
+        self._is_ordered = False
+        """Whether the plan of faults submits the jobs, and the clients do not."""
+        self._ordered: list[asyncio.Task[None]] = []
+        self._backends: dict[str, tuple[SimProcess, ClusterBackend]] = {}
+        self.checks = ClusterChecks(self)
         self._listing: tuple[JobStatus, ...] = ()
         world.kernel.devices["cluster"] = self
 
     # ------------------------------------------------------------------ history
 
-    def task_starts(self, job_id: JobID, attempt_id: str) -> RunningTask:
+    def task_starts(self, job_id: JobID, attempt_id: str, name: str) -> RunningTask:
         """Note that a task starts to run."""
         world, now = self.world, self.world.kernel.now
-        task = RunningTask(job_id, attempt_id, here(), now)
+        task = RunningTask(job_id, attempt_id, here(), now, task=name)
         world.kernel.trace("task starts", job_id[:6])
         world.count("tasks")
         (driver,) = [one._driver.info.pid for one in self.executors.values() if one.service.loop is here().loop]
@@ -472,7 +482,8 @@ class Cluster:
         ended = self.ended.get(job_id)
         if ended is not None and not self._disturbs:
             world.fail("no job runs after its end", f"job {job_id} is {ended[1].value} since {ended[0] / 1e9:.3f} s")
-        others = [one for one in self.tasks if one.job_id == job_id and one.ended is None and one.process.alive]
+        others = [one for one in self.tasks if (one.job_id, one.task, one.ended) == (job_id, name, None)]
+        others = [one for one in others if one.process.alive]
         if others and not self._disturbs:
             world.fail("no job runs twice", f"job {job_id} starts on {task.process}, and runs on {others[0].process}")
         self._attempts[attempt_id] = task
@@ -758,6 +769,7 @@ class Cluster:
         backend = ClusterBackend(endpoint, ha, configuration_of(here().host), system)
         await backend.start()
         rng = random.Random()
+        self._backends[name] = here(), backend
         working = asyncio.create_task(self._work(name, backend, rng), name="work")
         await self._stopped()
         working.cancel()
@@ -774,7 +786,9 @@ class Cluster:
             quiet = kernel.seconds > self.faults_s
             began = kernel.now
             try:
-                if what < 3 and not quiet:
+                if what < 4 and self._is_ordered:
+                    await self._list(backend)
+                elif what < 3 and not quiet:
                     await self._submit(backend, rng)
                 elif what == 3 and not quiet:
                     await self._cancel(backend, rng)
@@ -791,13 +805,16 @@ class Cluster:
                 )
 
     async def _submit(self, backend: ClusterBackend, rng: random.Random) -> None:
-        kernel = self.world.kernel
         duration_s = round(rng.random() ** 2 * 4, 2)
         failing = rng.choice(("0", "0", "0", "0.3"))
         job_id = JobID.random()
         graph = JobGraph.for_script(
             "job", job_id=job_id, argv=(str(duration_s), failing), created_ms=time.time_ns() // 1_000_000
         )
+        await self._submit_graph(backend, graph, rng)
+
+    async def _submit_graph(self, backend: ClusterBackend, graph: JobGraph, rng: random.Random) -> None:
+        job_id, kernel = graph.job_id, self.world.kernel
         graph = replace(graph, owner=self.owner(job_id))
         self.submitted[job_id] = kernel.now
         for _ in range(5):
@@ -815,7 +832,9 @@ class Cluster:
         candidates = [job_id for job_id in self.accepted if job_id not in self.ended]
         if not candidates:
             return
-        job_id = rng.choice(candidates)
+        await self._cancel_job(backend, rng.choice(candidates))
+
+    async def _cancel_job(self, backend: ClusterBackend, job_id: JobID) -> None:
         self.cancelling.add(job_id)
         try:
             await backend.cancel(job_id)
@@ -854,6 +873,20 @@ class Cluster:
     def _shown(self, job_id: JobID, status: JobStatus, asked: int) -> None:
         self._asked = asked
         self.seen(job_id, status)
+
+    def order(self, client: str, work: Callable[[ClusterBackend], Coroutine[Any, Any, None]]) -> bool:
+        """Have a client do something; return whether it runs."""
+        process, backend = self._backends.get(client, (None, None))
+        if process is None or backend is None or not process.alive or process.loop is None:
+            return False
+
+        async def begin() -> None:
+            with contextlib.suppress(NoAnswerError, SubmissionUnknownError, JobSubmissionError, JobNotReachableError):
+                await work(backend)
+
+        loop = process.loop
+        loop.call_soon_threadsafe(lambda: self._ordered.append(loop.create_task(begin(), name="an order")))
+        return True
 
     # ------------------------------------------------------------------ a stranger
 
@@ -949,6 +982,8 @@ class Cluster:
         """Note the faults of a run: some make it impossible to know from far whether a task runs."""
         hiding = {"freeze", "suspend", "partition", "isolate", "slow", "stall_at_effect", "crash"}
         self._disturbs = any(fault.kind in hiding for fault in plan)
+        self._is_ordered = any(fault.kind == "submit" for fault in plan)
+        self.checks.begins(plan)
 
     # ------------------------------------------------------------------ checks
 
@@ -964,6 +999,7 @@ class Cluster:
         for component, names in holders.items():
             if len(names) > 1 and not self._has_ended(component):
                 self.world.fail("one leader at a time", f"{component}: {names}")
+        self.checks.look()
 
     def _has_ended(self, component: str) -> bool:
         """Whether a component is the JobMaster of an ended job: the Dispatcher takes its leadership away."""
@@ -1054,7 +1090,37 @@ def _deposed(world: World, name: str, seconds: float) -> bool:
     return True
 
 
-add_kinds({"deposed": _deposed})
+def _submit(world: World, client: str, number: int, durations: str, failing: float = 0.0) -> bool:
+    """Have a client submit a job; only plans by hand have this.
+
+    Args:
+        world: the world.
+        client: its name.
+        number: of the job, which becomes its id.
+        durations: seconds that each task runs, with slashes between them.
+        failing: how probable it is that a task fails at its end.
+    """
+    workload: Cluster = world.kernel.devices["cluster"]
+    names = [f"job{task or ''}" for task in range(durations.count("/") + 1)]
+    graph = JobGraph.for_script("job", job_id=JobID(f"{number:032x}"), argv=(durations, str(failing)))
+    if len(names) > 1:
+        sources = [JobVertex(JobVertexID.of("job", name), name, "f:f", VertexRole.SOURCE) for name in names]
+        sinks = [
+            JobVertex(JobVertexID.of("job", f"to {one.name}"), f"to {one.name}", "f:f", VertexRole.SINK)
+            for one in sources
+        ]
+        edges = tuple(JobEdge(one.id, other.id) for one, other in zip(sources, sinks, strict=True))
+        graph = replace(graph, kind=JobKind.PIPELINE, vertices=(*sources, *sinks), edges=edges)
+    return workload.order(client, lambda backend: workload._submit_graph(backend, graph, random.Random(number)))
+
+
+def _cancel(world: World, client: str, number: int) -> bool:
+    """Have a client cancel a job; only plans by hand have this."""
+    workload: Cluster = world.kernel.devices["cluster"]
+    return workload.order(client, lambda backend: workload._cancel_job(backend, JobID(f"{number:032x}")))
+
+
+add_kinds({"deposed": _deposed, "submit": _submit, "cancel": _cancel})
 
 
 # ------------------------------------------------------------------ seams
@@ -1106,6 +1172,7 @@ def _patches(kernel: Any) -> list[Patch]:
         (deployment_module, "blob_client", no_blob_client),
         (backend_module, "blob_client", no_blob_client),
         (table_module, "Task", ModelTask),
+        *patches_of_the_checks(kernel),
     ]
 
 
