@@ -49,6 +49,7 @@ from runtime.ha.state_files import StateHandle
 from runtime.ids import JobID, TriggerID
 from runtime.jobgraph.codec import decode
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
+from runtime.jobmaster.checkpointing import REMOVED
 from runtime.jobmaster.savepoints import SavepointWriter
 from runtime.protocol.checkpoints import (
     CheckpointMetadata,
@@ -178,6 +179,8 @@ class Streaming:
         """The newest checkpoint of a job whose query went back to an earlier one, since it could not load its state."""
         self._losses: dict[str, float] = {}
         """Lines that lose their checkpointLocation while their next checkpoint is stored, and how long that lasts."""
+        self._cancelled: set[str] = set()
+        """Jobs that a plan cancels: each gets a request while it ends, and its queries continue in another job."""
         self._at_savepoints: list[tuple[str, float]] = []
         """What is killed when the next savepoints get their names, a master or a worker, and how long after that."""
 
@@ -318,6 +321,8 @@ class Streaming:
             else:
                 self.world.count(f"known: {known}")
                 self._again(job)
+        elif status is JobStatus.CANCELED and job.id in self._cancelled:
+            self._submit(job.graph.name, job.plans[0], None)
 
     def _again(self, job: Job) -> None:
         """Submit a job again that has failed by a known defect."""
@@ -425,6 +430,8 @@ class Streaming:
             self._lose_in_store(kernel.thread, path)
         if self._at_savepoints and operation == "rename" and "/savepoints/" in path:
             self._lose_at_savepoint(process, path.rpartition("/")[2])
+        if self._cancelled and operation == "rename":
+            self._request_at_end(path.rpartition("/")[2])
         mean = OPERATION_S.get(operation)
         if mean is not None and kernel.thread is not None:
             kernel.trace("disk", process.name, operation, path.rpartition("/")[2])
@@ -455,6 +462,31 @@ class Streaming:
         worker = None if job.master is None else self.workers.get(job.master.execution.resource_id)
         lost = master if what == "master" or worker is None else worker.process
         self.world.kernel.after(seconds, lambda: lost.kill() if lost.alive else None)
+
+    def _request_at_end(self, name: str) -> None:
+        """Request a checkpoint of a job whose files are being removed, at its end."""
+        job = next((job for job in self.jobs if job.id in name and job.id in self._cancelled), None)
+        client = next((one for one in self.world.kernel.processes if one.alive and one.name == "client"), None)
+        if job is None or client is None or client.loop is None or not name.endswith(REMOVED):
+            return
+        trigger = CheckpointTrigger(TriggerID.random(), SnapshotType.CHECKPOINT)
+        self.requests[trigger.trigger_id] = job, trigger, None
+        client.loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._follow(job, trigger)))
+
+    def cancel(self, line: str) -> bool:
+        """Cancel a job that is not being stopped."""
+        job = self.lines[line]
+        master = job.master
+        if job.status is not None or line in self._busy or master is None or master.process.loop is None:
+            return False
+        self._cancelled.add(job.id)
+
+        async def cancel() -> None:
+            with contextlib.suppress(ActorError, GatewayError):
+                await master.cancel()
+
+        master.process.loop.call_soon_threadsafe(lambda: asyncio.ensure_future(cancel()))
+        return True
 
     def lose_at_savepoint(self, what: str, seconds: float) -> None:
         """Let a JobMaster or a TaskExecutor be lost as a savepoint gets its name."""
@@ -1032,6 +1064,7 @@ add_kinds(
         "query_hangs": _query_hangs,
         "location_lost": lambda world, line: _workload(world).location_lost(line),
         "location_lost_in_store": _location_lost_in_store,
+        "job_cancelled": lambda world, line: _workload(world).cancel(line),
         "lost_at_savepoint": lambda world, what, seconds: _workload(world).lose_at_savepoint(what, seconds),
         "offsets_lost": lambda world, line: _workload(world).offsets_lost(line),
         "state_damaged": lambda world, line, seconds: _workload(world).damage_state(line, seconds),
