@@ -936,4 +936,12 @@ MUTANTS = (
         "            if (named",
         ("unit/test_streaming_writer.py::test_state_is_not_restored_where_spark_does_not_look_for_it",),
     ),
+    Mutant(
+        "end-of-an-attempt-before-its-snapshots",
+        "The end of an attempt waits for its snapshots.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "        while self._unfinished:\n            self._changed.clear()\n            await self._changed.wait()\n",
+        "",
+        ("unit/test_task_checkpoints.py::test_the_end_of_a_task_waits_for_a_snapshot_that_is_being_taken",),
+    ),
 )

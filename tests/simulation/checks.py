@@ -129,6 +129,10 @@ class Leaders:
         self._epochs[session] = epoch
         self.highest = max(self.highest, epoch)
 
+    def session(self, epoch: int) -> str | None:
+        """Return the session of an epoch that was granted."""
+        return self._sessions.get(epoch)
+
     def renews(self, session: str) -> None:
         """Note that a leader asks for another lease; it does not, once it was refused one."""
         if session in self._refused:
@@ -155,13 +159,17 @@ class Once:
         self._name = name
         self._fail = fail
         self._seen: dict[Any, int] = {}
+        self._lost_at = -1
 
-    def handed_out(self, value: Any, now: int) -> None:
-        """Note a value."""
+    def handed_out(self, value: Any, began: int, now: int) -> None:
+        """Note a value that was asked for at *began*; a loss since then may have taken what was written for it."""
+        if began <= self._lost_at:
+            return
         if value in self._seen:
             self._fail("each number once", f"{self._name}: {value} was handed out twice")
         self._seen[value] = now
 
-    def lost(self, since: int) -> None:
-        """Forget values of after *since*."""
+    def lost(self, since: int, now: int) -> None:
+        """Forget values of after *since*: the store is allowed to have lost them *now*."""
+        self._lost_at = now
         self._seen = {value: at for value, at in self._seen.items() if at < since}

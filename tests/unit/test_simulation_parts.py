@@ -127,14 +127,23 @@ def test_a_refused_leader_that_asks_again_is_found() -> None:
         leaders.renews("s")
 
 
+def test_a_number_whose_reply_comes_after_a_loss_may_be_handed_out_again() -> None:
+    numbers = Once("numbers", fail)
+    numbers.lost(8, 12)
+    numbers.handed_out(1, 11, 13)  # written before the loss
+    numbers.handed_out(1, 14, 15)
+    with pytest.raises(Found, match="each number once"):
+        numbers.handed_out(1, 16, 17)
+
+
 def test_a_number_that_is_handed_out_twice_is_found() -> None:
     numbers = Once("numbers", fail)
-    numbers.handed_out(1, 10)
-    numbers.handed_out(2, 11)
-    numbers.lost(11)
-    numbers.handed_out(2, 12)
+    numbers.handed_out(1, 9, 10)
+    numbers.handed_out(2, 10, 11)
+    numbers.lost(11, 11)
+    numbers.handed_out(2, 12, 12)
     with pytest.raises(Found, match="each number once"):
-        numbers.handed_out(1, 13)
+        numbers.handed_out(1, 13, 13)
 
 
 def plan_of(weights: dict[str, float]) -> FaultPlan:

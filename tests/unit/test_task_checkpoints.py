@@ -284,8 +284,9 @@ async def test_the_end_of_a_task_waits_for_a_snapshot_that_is_being_taken(
     ending = asyncio.create_task(checkpoints.end())
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not ending.done()
-    may_end.set()
+    is_over = ending.done()
+    may_end.set()  # also if it does not wait: else the thread would keep the test from its end
+    assert not is_over
     assert await asyncio.wait_for(ending, PATIENCE_S) is StopOutcome.NOT_ASKED
     assert (tmp_path / "chk-1").exists()
     await responder.next()

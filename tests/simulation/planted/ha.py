@@ -21,7 +21,6 @@ FROM_CATALOGUE = (
     "states-with-a-handle-swept",
     "file-removed-before-its-handle",
     "file-deleted-though-the-write-is-in-doubt",
-    "lost-reply-not-looked-up",
     "old-file-left",
     "same-state-acknowledged-without-the-leadership",
     "done-job-run-again",

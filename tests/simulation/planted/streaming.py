@@ -198,14 +198,6 @@ OWN: tuple[Mutant, ...] = (
         (),
     ),
     Mutant(
-        "end-of-an-attempt-before-its-snapshots",
-        "The end of an attempt waits for its snapshots.",
-        "runtime/taskexecutor/task_checkpoints.py",
-        "        while self._unfinished:\n            self._changed.clear()\n            await self._changed.wait()\n",
-        "",
-        (),
-    ),
-    Mutant(
         "files-left-by-an-ended-job",
         "The end of a job removes the files of its checkpoints.",
         "runtime/jobmaster/checkpointing.py",

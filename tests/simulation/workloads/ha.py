@@ -9,6 +9,7 @@ the master's memory (`StandaloneHa`, over the real RPC layer).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
@@ -34,7 +35,7 @@ from runtime.ha.errors import (
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import LatchedHaServices, RedisHaServices, StandaloneHaServices
-from runtime.ha.standalone_endpoint import StandaloneHa
+from runtime.ha.standalone_endpoint import HaMemory, StandaloneHa
 from runtime.ha.user_store import UserFile
 from runtime.protocol.leader import LeaderInformation, LeaderTerm
 from tests.simulation.checks import Leaders, Once, Register, Version, Write
@@ -55,6 +56,12 @@ NAMES = 4
 GIVES_UP = 0.005
 """Part of the writes after which a leader gives up."""
 RETAINED = 3
+SAME_AGAIN = 3
+"""How often a state is stored again, if a plan wants it."""
+IN_PROGRESS = 2
+"""Files without a handle while a state is replaced: the new one, and then the old one."""
+STALE_S = 8.0
+"""Virtual seconds for which a follower may follow a former leader: a lease, a look, and calls that time out."""
 THRESHOLD = 200
 STORAGE = Path(ROOT) / "shared" / "ha"
 
@@ -91,6 +98,7 @@ class Contender:
 
     def grant_leadership(self, term: LeaderTerm) -> None:
         self.workload.leaders.granted(self.name, term.epoch, term.session)
+        self.workload.tidy.begins(term.epoch, self.world.disks["shared"].crashes)
         self.world.count("grants")
         self.kernel.trace("granted", self.name, term.epoch)
         self.term, self.number, self.gives_up = term, 0, False
@@ -102,9 +110,9 @@ class Contender:
         self.kernel.trace("revoked", self.name)
         self._check_end()
         self.term = None
-        if self._leading is not None:
+        if self._leading is not None and not self.workload.clings:
             self._leading.cancel()
-            self._leading = None
+        self._leading = None
 
     def _check_end(self) -> None:
         """Check that a term ends with its lease, by a refusal, or because its contender wants it."""
@@ -116,7 +124,7 @@ class Contender:
 
     def step_down(self, term: LeaderTerm, reason: str) -> None:
         """Give up a term."""
-        self.gives_up = True
+        self.gives_up = self.gives_up or self.term == term
         self.election.step_down(term, reason)
 
     def handle_error(self, error: Exception) -> None:
@@ -166,16 +174,21 @@ class Contender:
             workload.checkpoint.read(began, self.kernel.now, version, number)
             self.numbers = newest
 
-        await self._until_known(recover)
+        await self._until_known(recover, None)
         self._checkpoints = store
         self._counter = services.checkpoint_recovery_factory().checkpoint_id_counter("job")
 
-    async def _until_known(self, call: Callable[[], Awaitable[None]]) -> None:
+    async def _until_known(self, call: Callable[[], Awaitable[None]], term: LeaderTerm | None) -> None:
+        """Repeat a call until its outcome is known; with a term, a write of that term."""
         while True:
+            is_over = term is not None and self.workload.is_over(term.epoch)
             try:
                 await call()
+                if is_over:
+                    self.workload.written_without_leadership(f"{self.name} of {term}")
                 return
             except (HaUnreachableError, StateWriteUnknownError, StateHandleConflictError, OSError) as error:
+                self.workload.tidy.failed()
                 logger.info("%s again: %s", self.name, error)
             await asyncio.sleep(0.1 + self.rng.random() * 0.2)
 
@@ -214,10 +227,27 @@ class Contender:
         write = register.begin(version, value, self.kernel.now)
         while True:
             if await self._tried(register, write, call):
+                await self._store_again(register, write, call)
                 return
             await asyncio.sleep(self.rng.random() * 0.2)
 
+    async def _store_again(self, register: Register, write: Write, call: Callable[[], Awaitable[object]]) -> None:
+        """Store the same again some times, if a plan wants it: only the leader may hear that it is stored."""
+        for _ in range(SAME_AGAIN if self.workload.stores_again and write.value is not None else 0):
+            await asyncio.sleep(0.05)
+            is_over = self.workload.is_over(write.version[0])
+            try:
+                await call()
+            except (HaUnreachableError, StateWriteUnknownError, StateHandleConflictError, OSError) as error:
+                logger.info("%s stores no more: %s", self.name, error)
+                return
+            if is_over:
+                self.workload.written_without_leadership(f"{register.name}: {write.version}, again")
+
     async def _tried(self, register: Register, write: Write, call: Callable[[], Awaitable[object]]) -> bool:
+        is_over = write.value is not None and self.workload.is_over(
+            write.version[0]
+        )  # what is not there is not removed
         try:
             await call()
         except LeadershipLostError:
@@ -225,13 +255,17 @@ class Contender:
             raise
         except (StateWriteUnknownError, StateHandleConflictError):
             # A conflict: an earlier write of unknown outcome has arrived late.
+            self.workload.tidy.failed()
             register.unknown(write)
             return False
         except (HaUnreachableError, OSError):
+            self.workload.tidy.failed()
             return False
         except BaseException:
             register.unknown(write)
             raise
+        if is_over:
+            self.workload.written_without_leadership(f"{register.name}: {write.version}")
         self.kernel.trace("written", register.name, *write.version)
         register.acknowledged(write, self.kernel.now)
         self.world.count("writes")
@@ -247,8 +281,9 @@ class Contender:
             await registry.set_pending(job, term)
 
         async def running() -> None:
+            began = self.kernel.now
             if await registry.set_running(job, term):
-                workload.first_runs.handed_out(job, self.kernel.now)
+                workload.first_runs.handed_out(job, began, self.kernel.now)
 
         async def done() -> None:
             await registry.set_done(job, result, term)
@@ -261,7 +296,7 @@ class Contender:
             if self.rng.random() < 0.3 and step is not pending:
                 return  # another term goes on with it, or none
             try:
-                await self._until_known(step)
+                await self._until_known(step, term)
             except JobAlreadyDoneError:
                 if step is clean:
                     raise
@@ -276,20 +311,43 @@ class Contender:
 
         async def count() -> None:
             nonlocal number
+            began = self.kernel.now
             number = await self._counter.get_and_increment(term)
-            workload.numbers.handed_out(number, self.kernel.now)
+            workload.numbers.handed_out(number, began, self.kernel.now)
             workload.highest_checkpoint = max(workload.highest_checkpoint, number)
 
-        await self._until_known(count)
+        await self._until_known(count, term)
         if number <= self.numbers:
             return  # the counter was lost
         data = workload.data(version, self.rng.randrange(20, 600))
+        overtaken = 0
+        if workload.is_overtaken:
+            workload.is_overtaken, overtaken = False, number
+            await self._until_known(count, term)
         try:
             await self._store(workload.checkpoint, version, number, lambda: self._checkpoints.add(number, data, term))
             self.numbers = number
+            if overtaken:
+                await self._add_late(overtaken, data, term)
         except StateCorruptedError as error:
             workload.dangles(str(error))
             self.step_down(term, "a damaged checkpoint")
+
+    async def _add_late(self, number: int, data: bytes, term: LeaderTerm) -> None:
+        """Add a checkpoint after a later one, which is refused."""
+
+        async def add() -> None:
+            with contextlib.suppress(StateHandleConflictError):
+                await self._checkpoints.add(number, data, term)
+                self.world.fail("no checkpoint after a later one", f"{number} is stored after {self.numbers}")
+
+        await self._until_known(add, term)
+
+    async def sweep(self) -> None:
+        """Sweep in the middle of a term, in which the leader writes."""
+        if self.term is not None:
+            with contextlib.suppress(HaError, OSError):
+                await self.services.job_graph_store().sweep(self.term)
 
     # ------------------------------------------------------------------ reading
 
@@ -330,6 +388,8 @@ class Follower:
         self.workload = workload
         self.name = name
         self.leader: LeaderInformation | None = None
+        self.stale_since_s: float | None = None
+        """Since when it follows a leader that the keeper does not name."""
 
     def notify_leader_address(self, leader: LeaderInformation | None) -> None:
         self.leader = leader
@@ -339,6 +399,23 @@ class Follower:
 
     def handle_error(self, error: Exception) -> None:
         self.workload.world.fail("a retrieval does not end by a defect", f"{self.name}: {error!r}")
+
+
+class Tidiness:
+    """How many files of the present term may be without a handle."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.crashes = 0
+        self.left = 0
+
+    def begins(self, epoch: int, crashes: int) -> None:
+        """Note that a term begins, after so many crashes of the disk."""
+        self.epoch, self.crashes, self.left = epoch, crashes, IN_PROGRESS
+
+    def failed(self) -> None:
+        """Note that a write has failed, or that its outcome is not known: it may leave files."""
+        self.left += 2
 
 
 class Ha:
@@ -368,6 +445,14 @@ class Ha:
         self.followers: dict[SimProcess, Follower] = {}
         self._stops: dict[SimProcess, asyncio.Event] = {}
         self._losses = 0
+        self.tidy = Tidiness()
+        self.clings = False
+        """Whether what a leader does goes on when its term ends, until a write is refused."""
+        self.stores_again = False
+        """Whether leaders store each state some times more."""
+        self.is_overtaken = False
+        """Whether the next checkpoint is added after a later one."""
+        self._memory: tuple[SimProcess, HaMemory] | None = None
         self.gained_s = -LEASE_S
         """Virtual second at which the keeper's clock was last set forward, so that leases ended early."""
         self.keeper = kernel.random("keeper").choice(("redis", "redis", "forgetful", "replicas", "master"))
@@ -395,8 +480,33 @@ class Ha:
         if not self.may_have_lost:
             self.world.fail("no handle dangles", error)
 
+    def leader_by_the_keeper(self) -> tuple[int, str] | None:
+        """Return epoch and session of the term that holds the latch; None if none does."""
+        if self.world.redis is not None:
+            held = self.world.redis.master.data._hash(ClusterKeys(CLUSTER).leader(COMPONENT))
+            return (int(held["epoch"]), held["owner"]) if held.get("owner") else None
+        if self._memory is None or not self._memory[0].alive:
+            return None
+        kernel = self.world.kernel
+        before, kernel.current = kernel.current, self._memory[0]
+        latch = self._memory[1]._held(COMPONENT)
+        kernel.current = before
+        return None if latch is None else (latch.epoch, latch.session)
+
+    def is_over(self, epoch: int) -> bool:
+        """Return whether a term is over for the keeper, which then takes no write of it any more."""
+        return not self.may_have_lost and self.leader_by_the_keeper() != (epoch, self.leaders.session(epoch))
+
+    def written_without_leadership(self, what: str) -> None:
+        """Note a write that began after the end of its term, and was acknowledged."""
+        if not self.may_have_lost:
+            self.world.fail("no former leader writes", what)
+
     def done(self, job: str, result: dict[str, Any]) -> None:
         """Note an acknowledged result."""
+        known = self.results.get(job)
+        if known is not None and known[1] != result:
+            self.world.fail("the first result stands", f"{job} has result {known[1]}, and then {result}")
         self.results[job] = (self.world.kernel.now, result)
 
     def job_read(self, job: str, began: int, entry: tuple[JobSchedulingStatus, Any] | None) -> None:
@@ -411,8 +521,8 @@ class Ha:
         """Note that the keeper has lost what was written after *since*."""
         for register in (*self.graphs.values(), *self.executions.values(), self.checkpoint):
             register.lost(since, self.world.kernel.now)
-        self.numbers.lost(since)
-        self.first_runs.lost(since)
+        self.numbers.lost(since, self.world.kernel.now)
+        self.first_runs.lost(since, self.world.kernel.now)
         self.results = {job: found for job, found in self.results.items() if found[0] < since}
 
     # ------------------------------------------------------------------ building
@@ -483,7 +593,9 @@ class Ha:
     async def _serve(self) -> None:
         service = RpcService(asyncio.get_running_loop(), SECRET, RpcConfig(bind_host=_here().host.address, port=PORT))
         await service.listen()
-        await service.start_server(StandaloneHa(service, ClusterKeys(CLUSTER), UserFile(STORAGE.parent / "users.json")))
+        endpoint = StandaloneHa(service, ClusterKeys(CLUSTER), UserFile(STORAGE.parent / "users.json"))
+        self._memory = _here(), endpoint._memory
+        await service.start_server(endpoint)
         await self._stopped()
         await service.close()
 
@@ -521,7 +633,10 @@ class Ha:
         reading.cancel()
         await asyncio.wait([reading])
         if contends:
+            last = contender.term
             await contender.election.stop()
+            if last is not None and self.world.stopping:
+                self._check_released(name, last)
         await retrieval.stop()
         await close()
 
@@ -589,6 +704,38 @@ class Ha:
 
     # ------------------------------------------------------------------ checks
 
+    def _check_released(self, name: str, term: LeaderTerm) -> None:
+        """Check that a leader that stops in good order gives its latch back, and does not leave that to the lease."""
+        if self.leader_by_the_keeper() == (term.epoch, term.session):
+            self.world.fail("a stop releases the latch", f"{name} has stopped, and {term} holds the latch")
+
+    def _check_followers(self) -> None:
+        """Check that no follower that runs follows a leader long after the keeper names it no more."""
+        kernel = self.world.kernel
+        leader = self.leader_by_the_keeper()
+        for process, follower in self.followers.items():
+            followed = follower.leader
+            is_stale = followed is not None and (followed.epoch, followed.session) != leader
+            if not (process.may_run and is_stale and process._busy_until <= kernel.now):
+                follower.stale_since_s = None
+            elif follower.stale_since_s is None:
+                follower.stale_since_s = kernel.seconds
+            elif kernel.seconds - follower.stale_since_s > STALE_S:
+                self.world.fail("followers give up a former leader", f"{follower.name} follows {followed}")
+
+    def _check_files(self) -> None:
+        """Check that the present term has left no files of states that were replaced."""
+        redis, disk = self.world.redis, self.world.disks["shared"]
+        if redis is None or self.may_have_lost or disk.crashes != self.tidy.crashes:
+            return
+        data = redis.master.data
+        handles = [text for key in data._live() if ":handles:" in key for text in data._hash(key).values()]
+        mine = f".e{self.tidy.epoch}."
+        files = [path.rpartition("/")[2] for path, _ in disk.walk() if mine in path]
+        left = [name for name in files if not any(name in text for text in handles)]
+        if len(left) > self.tidy.left:
+            self.world.fail("replaced files go", f"{len(left)} files of the present term have no handle: {left[:3]}")
+
     def check_often(self) -> None:
         kernel = self.world.kernel
         holders = []
@@ -599,6 +746,7 @@ class Ha:
                     assert contender.term is not None
                     holders.append((contender.name, contender.term.epoch))
         kernel.current = None
+        self._check_followers()
         if kernel.seconds > self.gained_s + 1.01 * LEASE_S:
             self.leaders.holding(holders)
 
@@ -620,6 +768,7 @@ class Ha:
                 world.fail("followers find the leader", f"{follower.name} follows {follower.leader}, {term} leads")
         if self.last_write_s < kernel.seconds - 5.0:
             world.fail("the leader writes", f"the last write was at {self.last_write_s:.3f} s")
+        self._check_files()
 
     def stop(self) -> None:
         order = sorted((process for process in self._stops if process.alive), key=lambda one: one.name == "master")
@@ -722,8 +871,65 @@ def _keeper_jump(world: World, seconds: float) -> bool:
     return True
 
 
+def _for_some_time(world: World, what: str, seconds: float) -> bool:
+    """Set a switch of the workload, and set it back after some seconds; only kept plans do so."""
+    workload = world.kernel.devices["ha"]
+    setattr(workload, what, True)
+    world.kernel.after(seconds, setattr, workload, what, False)
+    return True
+
+
+def _increment_lost(world: World, seconds: float) -> bool:
+    """Hold back the leader's next increment of the counter of checkpoints, and stop the leader, for some seconds."""
+    redis = world.redis
+    if redis is None:
+        return False
+    counter = ClusterKeys(CLUSTER).checkpoint_ids
+
+    def watch(name: str, command: tuple[Any, ...], reply: object) -> None:
+        leaders = _leading(world)
+        if command[:2] != ("HGET", counter) or not leaders:
+            return
+        redis.watches.remove(watch)
+        leader = leaders[-1]
+        link = world.network.link(leader.host, redis.master.host)
+        link.block()
+        world.kernel.after(0.1, leader.freeze)
+        world.kernel.after(seconds, lambda: link.unblock() if link.blocked else None)
+        world.kernel.after(seconds, leader.thaw)
+
+    redis.watches.append(watch)
+    return True
+
+
+def _overtaken_checkpoint(world: World) -> None:
+    workload: Ha = world.kernel.devices["ha"]
+    workload.is_overtaken = True
+
+
+def _sweep(world: World) -> bool:
+    """Let the leader sweep while it writes."""
+    workload: Ha = world.kernel.devices["ha"]
+    leaders = _leading(world)
+    if not leaders or leaders[-1].loop is None:
+        return False
+    contender = workload.contenders[leaders[-1]]
+    leaders[-1].loop.call_soon_threadsafe(lambda: asyncio.ensure_future(contender.sweep()))
+    return True
+
+
 add_kinds(
-    {"keeper_jump": _keeper_jump, "late_renewal": _late_renewal, "late_grant": _late_grant, "latch_taken": _latch_taken}
+    {
+        "keeper_jump": _keeper_jump,
+        "late_renewal": _late_renewal,
+        "late_grant": _late_grant,
+        "latch_taken": _latch_taken,
+        "clings": lambda world, seconds: _for_some_time(world, "clings", seconds),
+        "stores_again": lambda world, seconds: _for_some_time(world, "stores_again", seconds),
+        "increment_lost": _increment_lost,
+        "overtaken_checkpoint": _overtaken_checkpoint,
+        "sweep": _sweep,
+    }
 )
 
 

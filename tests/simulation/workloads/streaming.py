@@ -37,6 +37,7 @@ from typing import Any, ClassVar
 from actors.errors import ActorError
 from conf.configuration import Configuration
 from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.restore import check_sink
 from runtime.checkpoint.savepoint import verify_savepoint
 from runtime.checkpoint.snapshot import committed_batch
@@ -48,6 +49,7 @@ from runtime.ha.state_files import StateHandle
 from runtime.ids import JobID, TriggerID
 from runtime.jobgraph.codec import decode
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
+from runtime.jobmaster.checkpointing import REMOVED
 from runtime.jobmaster.savepoints import SavepointWriter
 from runtime.protocol.checkpoints import (
     CheckpointMetadata,
@@ -104,6 +106,10 @@ CLOCKS_S = 6.0
 """Seconds by which a wall clock may differ from the true time."""
 RECENT_S = 30.0
 """Seconds in which a job must have completed a checkpoint at the end; clocks of hosts differ by up to 10."""
+TIMEOUT_S = 12.0
+"""`execution.checkpointing.timeout`, as in `SETTINGS`."""
+LATE_S = 8.0
+"""Seconds after its timeout at which no checkpoint is in progress; a JobMaster that stood still may look late."""
 KNOWN = {
     "restore from savepoint FAILS when Redis does not answer": "Redis at",
 }
@@ -173,6 +179,10 @@ class Streaming:
         """The newest checkpoint of a job whose query went back to an earlier one, since it could not load its state."""
         self._losses: dict[str, float] = {}
         """Lines that lose their checkpointLocation while their next checkpoint is stored, and how long that lasts."""
+        self._cancelled: set[str] = set()
+        """Jobs that a plan cancels: each gets a request while it ends, and its queries continue in another job."""
+        self._at_savepoints: list[tuple[str, float]] = []
+        """What is killed when the next savepoints get their names, a master or a worker, and how long after that."""
 
     # ------------------------------------------------------------------- building
 
@@ -311,6 +321,8 @@ class Streaming:
             else:
                 self.world.count(f"known: {known}")
                 self._again(job)
+        elif status is JobStatus.CANCELED and job.id in self._cancelled:
+            self._submit(job.graph.name, job.plans[0], None)
 
     def _again(self, job: Job) -> None:
         """Submit a job again that has failed by a known defect."""
@@ -416,6 +428,10 @@ class Streaming:
             self._check_lease(process, path)
         if self._losses and operation == "fsync" and kernel.thread is not None and process.name.startswith("master"):
             self._lose_in_store(kernel.thread, path)
+        if self._at_savepoints and operation == "rename" and "/savepoints/" in path:
+            self._lose_at_savepoint(process, path.rpartition("/")[2])
+        if self._cancelled and operation == "rename":
+            self._request_at_end(path.rpartition("/")[2])
         mean = OPERATION_S.get(operation)
         if mean is not None and kernel.thread is not None:
             kernel.trace("disk", process.name, operation, path.rpartition("/")[2])
@@ -431,6 +447,74 @@ class Streaming:
     def lose_location_in_store(self, line: str, seconds: float) -> None:
         """Let a checkpointLocation be lost while the next checkpoint is stored."""
         self._losses[line] = seconds
+
+    def _lose_at_savepoint(self, master: SimProcess, name: str) -> None:
+        """Kill the JobMaster that publishes a savepoint, or the TaskExecutor of a job that this savepoint stops."""
+        requests = [(job, trigger) for job, trigger, _ in self.requests.values()]
+        named = [(job, trigger) for job, trigger in requests if name == savepoint_name(job.id, trigger.trigger_id)]
+        if not named:
+            return
+        job, trigger = named[0]
+        what, seconds = self._at_savepoints[0]
+        if what == "worker" and trigger.type not in (SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE):
+            return
+        del self._at_savepoints[0]
+        worker = None if job.master is None else self.workers.get(job.master.execution.resource_id)
+        lost = master if what == "master" or worker is None else worker.process
+        self.world.kernel.after(seconds, lambda: lost.kill() if lost.alive else None)
+
+    def _request_at_end(self, name: str) -> None:
+        """Request a checkpoint of a job whose files are being removed, at its end."""
+        job = next((job for job in self.jobs if job.id in name and job.id in self._cancelled), None)
+        client = next((one for one in self.world.kernel.processes if one.alive and one.name == "client"), None)
+        if job is None or client is None or client.loop is None or not name.endswith(REMOVED):
+            return
+        trigger = CheckpointTrigger(TriggerID.random(), SnapshotType.CHECKPOINT)
+        self.requests[trigger.trigger_id] = job, trigger, None
+        client.loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._follow(job, trigger)))
+
+    def cancel(self, line: str) -> bool:
+        """Cancel a job that is not being stopped."""
+        job = self.lines[line]
+        master = job.master
+        if job.status is not None or line in self._busy or master is None or master.process.loop is None:
+            return False
+        self._cancelled.add(job.id)
+
+        async def cancel() -> None:
+            with contextlib.suppress(ActorError, GatewayError):
+                await master.cancel()
+
+        master.process.loop.call_soon_threadsafe(lambda: asyncio.ensure_future(cancel()))
+        return True
+
+    def lose_at_savepoint(self, what: str, seconds: float) -> None:
+        """Let a JobMaster or a TaskExecutor be lost as a savepoint gets its name."""
+        self._at_savepoints.append((what, seconds))
+
+    def offsets_lost(self, line: str) -> bool:
+        """Lose the newest offsets of a query whose sink has that batch; the processes end that use them."""
+        job = self.lines.get(line)
+        if job is None or job.status is not None or not self._stored(job):
+            return False
+        plan = job.plans[0]
+        place, log = Path(plan.location), Path(plan.sink) / "_spark_metadata"
+        with self._undisturbed():
+            batches = sorted(int(path.name) for path in (place / "offsets").glob("*") if path.name.isdecimal())
+            written = {path.name.partition(".")[0] for path in log.glob("*")}
+            if not batches or str(batches[-1]) not in written:
+                return False
+            for driver in self.drivers:
+                driver.kill()
+            for process in list(self.world.kernel.processes):
+                if process.alive and process.name == f"task-{line}":
+                    process.kill()
+            for kind in ("offsets", "commits"):
+                for path in (place / kind).glob("*"):
+                    if path.name.strip(".").partition(".")[0] == str(batches[-1]):
+                        path.unlink()
+        self._may_go_back(line)
+        return True
 
     def _check_lease(self, process: SimProcess, path: str) -> None:
         parts = path.removeprefix(f"{ROOT}/shared/data/").split("/")
@@ -510,6 +594,7 @@ class Streaming:
         self.world.count(f"{trigger.type.value} {status.state.value}")
         self.world.kernel.trace("operation", trigger.type.value, status.state.value)
         if status.state is not OperationState.COMPLETED:
+            self._check_failed(job, trigger, status)
             return
         if trigger.type.is_savepoint:
             if not status.path:
@@ -517,6 +602,15 @@ class Streaming:
             self.savepoints[status.path] = trigger.type.value
         elif status.checkpoint_id is not None and job.status is None:
             self.completed[job.id] = max(self.completed.get(job.id, 0), status.checkpoint_id)
+
+    def _check_failed(self, job: Job, trigger: CheckpointTrigger, status: OperationStatus) -> None:
+        """Check that no savepoint that was made is reported as failed; a stop may have failed all the same."""
+        if not trigger.type.is_savepoint or trigger.type.ends_the_job:
+            return
+        place = Path(SavepointWriter(job.graph, Configuration.from_dict(SETTINGS)).place_of(trigger))
+        with self._undisturbed():
+            if place.is_dir() and not verify_savepoint(place):
+                self.world.fail("a savepoint is made once", f"{place} is whole, and its request is {status}")
 
     async def _upgrade(self, job: Job, trigger: CheckpointTrigger, status: OperationStatus) -> None:
         """After a stop: start the successor, from its savepoint. A failed stop leaves the job running."""
@@ -724,10 +818,22 @@ class Streaming:
             found[number] = decode(data, CheckpointMetadata)
         return found
 
+    def _check_pending(self) -> None:
+        """Check that no checkpoint is in progress for long after its timeout, where its JobMaster runs."""
+        for job in self.lines.values():
+            master = job.master
+            if job.status is not None or master is None or master.checkpoints is None or not master.process.may_run:
+                continue
+            now = master.process.time()
+            for item in master.checkpoints._coordinator.pending:
+                if not item.is_being_stored and now > item.triggered.monotonic_s + TIMEOUT_S + LATE_S:
+                    self.world.fail("a checkpoint times out", f"{job.graph.name}: {item.checkpoint_id} is in progress")
+
     def check_often(self) -> None:
         kernel = self.world.kernel
         if kernel.seconds < self._next_check_s or self.world.failure is not None:
             return
+        self._check_pending()
         self._next_check_s = kernel.seconds + CHECKS_S
         with self._undisturbed():
             for job in self.jobs:
@@ -958,6 +1064,9 @@ add_kinds(
         "query_hangs": _query_hangs,
         "location_lost": lambda world, line: _workload(world).location_lost(line),
         "location_lost_in_store": _location_lost_in_store,
+        "job_cancelled": lambda world, line: _workload(world).cancel(line),
+        "lost_at_savepoint": lambda world, what, seconds: _workload(world).lose_at_savepoint(what, seconds),
+        "offsets_lost": lambda world, line: _workload(world).offsets_lost(line),
         "state_damaged": lambda world, line, seconds: _workload(world).damage_state(line, seconds),
     }
 )
