@@ -27,10 +27,11 @@ from runtime.rest import authorization
 from runtime.rest.access import AccessPolicy
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.connect import gateway as gateways
-from runtime.rest.connect import named
+from runtime.rest.connect import named, reports
 from runtime.rest.connect.gateway import ConnectGateway
 from runtime.rest.connect.record import Stage
 from runtime.rest.connect.record_files import RecordFiles
+from runtime.rest.connect.requests import session_id_of
 from runtime.rest.connect.sessions import SERVICE, job_of
 from runtime.users.audit import AuditLog
 from runtime.users.identities import Identities, Role, User, make_token
@@ -632,6 +633,69 @@ def test_a_session_that_is_released_while_it_waits_is_cancelled(tmp_path: Path) 
         await channel.close()
         await world.answers("ReleaseSession", request())
         assert [status for _, status in world.cluster.jobs.values()] == [JobStatus.CANCELED]
+
+    in_a_world(tmp_path, test)
+
+
+def report(operation: str, response: str = "") -> bytes:
+    """Say that a response was read, or the whole answer."""
+    made = base_pb2.ReleaseExecuteRequest(session_id=SESSION, operation_id=operation)
+    if response:
+        made.release_until.response_id = response
+    else:
+        made.release_all.SetInParent()
+    return bytes(made.SerializeToString())
+
+
+@pytest.mark.parametrize("name", [(), (("session_name", "mine"),)])
+def test_spark_gets_the_last_report_of_each_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: tuple[tuple[str, str], ...]
+) -> None:
+    monkeypatch.setattr(reports, "PAUSE_S", 3600.0)
+
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", request(), metadata=name)
+        sent = (report("a", "1"), report("a", "2"), report("b", "3"), report("a"), report("a", "4"))
+        for message in sent:
+            (answer,) = await world.answers("ReleaseExecute", message, metadata=name)
+            released = base_pb2.ReleaseExecuteResponse.FromString(answer)
+            assert released.session_id == SESSION
+            assert released.operation_id in ("a", "b")
+        assert len(world.spark.calls) == 1, "a report waits for later ones"
+        await world.gateway.stop()
+        passed = [base_pb2.ReleaseExecuteRequest.FromString(messages[0]) for _, _, messages in world.spark.calls[1:]]
+        assert sorted((one.operation_id, one.WhichOneof("release")) for one in passed) == [
+            ("a", "release_all"),
+            ("b", "release_until"),
+        ]
+        assert {one.user_context.user_id for one in passed} == {"ada"}
+        assert len({session_id_of(messages[0]) for _, _, messages in world.spark.calls}) == 1, "that of the driver"
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_report_about_a_session_that_has_ended_is_acknowledged_and_goes_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "PAUSE_S", 3600.0)
+
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", request())
+        await world.answers("ReleaseExecute", report("a"))
+        world.cluster.become(job_of("ada", SESSION), JobStatus.CANCELED)
+        await world.answers("ReleaseExecute", report("b"))
+        await world.gateway.stop()
+        assert len(world.spark.calls) == 1
+        assert len(world.cluster.jobs) == 1, "none begins for it"
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_report_without_an_operation_is_refused(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        error = await world.refusal("ReleaseExecute", request())
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "names no operation" in error.details()
 
     in_a_world(tmp_path, test)
 

@@ -23,8 +23,9 @@ from runtime.rest.connect.requests import (
     InvalidRequestError,
     fields_of,
     in_the_name_of,
-    released,
+    released_by,
     session_id_of,
+    session_released,
 )
 from runtime.rest.connect.sessions import (
     BEATS,
@@ -133,7 +134,23 @@ def test_whatever_comes_is_refused_or_acts_in_the_name_of_the_tokens_user(noise:
 
 
 def test_a_session_that_is_not_open_is_released_with_an_answer_that_pyspark_takes() -> None:
-    assert base_pb2.ReleaseSessionResponse.FromString(released(SESSION)).session_id == SESSION
+    assert base_pb2.ReleaseSessionResponse.FromString(session_released(SESSION)).session_id == SESSION
+
+
+def test_a_report_of_what_was_read_is_acknowledged_as_spark_would() -> None:
+    until = base_pb2.ReleaseExecuteRequest(session_id=SESSION, operation_id="an-operation")
+    until.release_until.response_id = "a-response"
+    found = released_by(until.SerializeToString())
+    assert (found.operation_id, found.is_all) == ("an-operation", False)
+    answer = base_pb2.ReleaseExecuteResponse.FromString(found.answer)
+    assert (answer.session_id, answer.operation_id, answer.server_side_session_id) == (SESSION, "an-operation", "")
+    until.release_all.SetInParent()  # takes the place of the other one
+    until.client_observed_server_side_session_id = "seen"
+    found = released_by(until.SerializeToString())
+    assert found.is_all
+    assert base_pb2.ReleaseExecuteResponse.FromString(found.answer).server_side_session_id == "seen"
+    with pytest.raises(InvalidRequestError, match="names no operation"):
+        released_by(base_pb2.ReleaseExecuteRequest(session_id=SESSION).SerializeToString())
 
 
 def test_all_methods_of_the_service_are_passed_on_but_the_one_that_makes_sessions_without_a_job() -> None:

@@ -49,6 +49,7 @@ class Call:
         session_id: of the session on its driver, by default the client's. That of a named session is empty until it is
             found, and changes with each driver.
         is_answered: whether its client has got an answer.
+        has_lost_its_token: whether it ends because its token is not valid any more.
     """
 
     caller: Caller
@@ -57,6 +58,7 @@ class Call:
     name: str = ""
     session_id: str = ""
     is_answered: bool = False
+    has_lost_its_token: bool = False
 
     def __post_init__(self) -> None:
         self.begin(self.client_id)

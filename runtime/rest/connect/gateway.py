@@ -44,22 +44,26 @@ from runtime.rest.access import AccessPolicy, Refusal
 from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.connect.calls import Call, Caller, CallRefusedError, name_of
+from runtime.rest.connect.channels import Channels
 from runtime.rest.connect.named import NamedSessions, lost_during
 from runtime.rest.connect.record import ADD_ARTIFACTS, NAME_KEY, Entry, RecordError, SessionRecord, is_query
 from runtime.rest.connect.record_files import RecordFiles
+from runtime.rest.connect.reports import Metadata, Report, Reports
 from runtime.rest.connect.requests import (
     InvalidRequestError,
     as_of,
     in_the_name_of,
     is_complete,
     observed_by,
-    released,
+    released_by,
     session_id_of,
+    session_released,
     unobserved,
 )
 from runtime.rest.connect.sessions import (
     METHODS,
     RELEASE,
+    REPORT,
     SERVICE,
     Beats,
     Begin,
@@ -102,8 +106,6 @@ gRPC's own limit is 5 minutes: it closes the connection of a client that waits f
 """
 MOST_MESSAGE = 128 << 20
 """Largest message of a client, in bytes: the limit of Spark's own Connect server."""
-MOST_CHANNELS = 64
-"""How many unused connections to Spark drivers are kept."""
 MOST_KNOWN = 4096
 _PRIVATE = frozenset({"authorization", "user-agent", "te", "content-type", NAME_KEY})
 _CLOSED = "INVALID_HANDLE.SESSION_CHANGED"
@@ -119,45 +121,6 @@ _CODES = {
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
 }
-
-
-class Channels:
-    """Connections to Spark drivers, each shared by the calls to that driver."""
-
-    def __init__(self) -> None:
-        self._channels: dict[tuple[int, str], Any] = {}
-        self._uses: dict[tuple[int, str], int] = {}
-
-    @contextlib.asynccontextmanager
-    async def use(self, address: SessionAddress) -> AsyncIterator[Any]:
-        """Give the connection to the driver of a session, which stays open during this context."""
-        key = address.port, address.token
-        channel = self._channels.pop(key, None)
-        if channel is None:
-            options = [
-                ("grpc.max_receive_message_length", -1),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.enable_http_proxy", 0),
-            ]
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{address.port}", options=options)
-        self._channels[key] = channel  # the last one is the one used last
-        self._uses[key] = self._uses.get(key, 0) + 1
-        try:
-            yield channel
-        finally:
-            self._uses[key] -= 1
-            await self._close_oldest()
-
-    async def _close_oldest(self) -> None:
-        unused = [key for key in self._channels if not self._uses[key]]
-        for key in unused[: max(0, len(unused) - MOST_CHANNELS)]:
-            del self._uses[key]
-            await self._channels.pop(key).close()
-
-    async def close(self) -> None:
-        """Close all connections, and so end the calls that use them."""
-        for channel in self._channels.values():
-            await channel.close()
 
 
 class ConnectGateway:
@@ -193,8 +156,11 @@ class ConnectGateway:
         self._channels = Channels()
         self._executors: dict[JobID, TaskExecutorGateway] = {}
         self._named = NamedSessions(records, most_recorded, self._reach, self._replay, self._cancel, self._record)
+        self._reports = Reports(self._report)
         self._network = own_network()
         self._ending = set[asyncio.Task[None]]()
+        self._open: dict[asyncio.Task[Any], Call] = {}
+        self._attendant: asyncio.Task[None] | None = None
         self._server: Any = None
         self._lock: int | None = None
 
@@ -236,6 +202,7 @@ class ConnectGateway:
         except RuntimeError:
             raise _unusable(host, port, "gRPC cannot listen there") from None
         await self._server.start()
+        self._attendant = asyncio.create_task(self._attend(), name="connect-calls")
         self._named.start()
         return bound
 
@@ -243,6 +210,10 @@ class ConnectGateway:
         """End the open calls, whose clients connect again, and stop serving."""
         if self._server is not None:
             await self._server.stop(STOP_S)
+        if self._attendant is not None:
+            self._attendant.cancel()
+            await asyncio.gather(self._attendant, return_exceptions=True)
+        await self._reports.stop()
         await self._named.stop()
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._channels.close()
@@ -275,24 +246,27 @@ class ConnectGateway:
         call = Call(caller, method, name=name_of(context.invocation_metadata()))
         task = asyncio.current_task()
         assert task is not None
-        attendant = asyncio.create_task(self._attend(call, task))
+        self._open[task] = call
         try:
             first = await self._first(call, requests)
+            if method == REPORT:
+                await self._acknowledge(call, first, context)
+                return
             if call.name:
                 while not await self._answer_named(call, first, requests, context):
                     requests = _each(())  # they are read already
                 return
             address = await self._reach(call, method)
             if address is None:
-                await context.write(released(call.client_id))
+                await context.write(session_released(call.client_id))
                 return
             await self._pass_on(call, (first, requests), address, context)
         except asyncio.CancelledError:
-            if attendant.done() and not attendant.cancelled():
+            if call.has_lost_its_token:
                 raise CallRefusedError(401, "the token is not valid any more") from None
             raise
         finally:
-            attendant.cancel()
+            del self._open[task]
 
     async def _first(self, call: Call, requests: AsyncIterator[bytes]) -> bytes:
         """Return the first message of a call, and note its session.
@@ -313,16 +287,16 @@ class ConnectGateway:
             raise CallRefusedError(refused.status, refused.message)
         call.begin(session_id)
         if not call.name:  # that of a named session is not found yet
-            self._later(self._keep_alive(call))
+            self._keep_alive(call)
         return first
 
     async def _answer_named(self, call: Call, first: bytes, requests: AsyncIterator[bytes], context: Any) -> bool:
         """Answer a call of a named session; return False if it has to be repeated, because its driver was lost."""
         record, address = await self._named.reach(call, observed_by(call.method, first))
         if record is None or address is None:
-            await context.write(released(call.client_id))
+            await context.write(session_released(call.client_id))
             return True
-        self._later(self._keep_alive(call))
+        self._keep_alive(call)
         messages = [first]
         if call.method == ADD_ARTIFACTS:  # the only changes that come in several messages
             size = len(first)
@@ -359,20 +333,30 @@ class ConnectGateway:
             raise CallRefusedError(403, text)
         return Caller(verdict, source)
 
-    async def _attend(self, call: Call, task: asyncio.Task[Any]) -> None:
-        """Keep the session of an open call alive, and end the call when its token is not valid any more."""
+    async def _attend(self) -> None:
+        """Keep the sessions of open calls alive, and end the calls whose token is not valid any more."""
         while True:
             await asyncio.sleep(min(ATTEND_S, self._beats.interval_s))
-            if call.session_id:
-                await self._keep_alive(call)
-            if not await self._identities.confirm(call.caller.principal):
-                task.cancel()
-                return
+            for task, call in list(self._open.items()):
+                if call.session_id:
+                    self._keep_alive(call)
+                if not await self._confirm(call.caller.principal):
+                    call.has_lost_its_token = True
+                    task.cancel()
 
-    async def _keep_alive(self, call: Call) -> None:
+    async def _confirm(self, principal: Principal) -> bool:
+        try:
+            return await self._identities.confirm(principal)
+        except Exception:  # a defect of ours; further calls have to be attended to
+            logger.exception("a token cannot be confirmed")
+            return False
+
+    def _keep_alive(self, call: Call) -> None:
+        if self._beats.is_due(call.job_id, time.monotonic()):
+            self._later(self._beat(call))
+
+    async def _beat(self, call: Call) -> None:
         job_id = call.job_id
-        if not self._beats.is_due(job_id, time.monotonic()):
-            return
         if call.name:
             await self._named.touch(call)
         try:
@@ -489,14 +473,19 @@ class ConnectGateway:
             entry: of this call in the record; its client gets no answer before the entry is certain.
         """
         first, further = requests
-        metadata = [*_passing(context.invocation_metadata()), ("authorization", f"Bearer {address.token}")]
+        path, timeout_s = f"/{SERVICE}/{call.method}", context.time_remaining()
+        metadata = (*_passing(context.invocation_metadata()), ("authorization", f"Bearer {address.token}"))
         held = list[bytes]()
         async with self._channels.use(address) as channel:
-            spark = channel.stream_stream(f"/{SERVICE}/{call.method}")(
-                metadata=metadata, timeout=context.time_remaining(), wait_for_ready=False
-            )
+            if call.method == ADD_ARTIFACTS:
+                spark = channel.stream_stream(path)(metadata=metadata, timeout=timeout_s)
+            else:  # one request: its end goes along with it
+                spark = channel.unary_stream(path)(
+                    _for_spark(call, first, address), metadata=metadata, timeout=timeout_s
+                )
             try:
-                await self._send(spark, call, first, further, address)
+                if call.method == ADD_ARTIFACTS:
+                    await self._send(spark, call, first, further, address)
                 async for message in spark:
                     if call.method == RELEASE:  # the client may be gone once it has the answer
                         await self._released(call)
@@ -537,6 +526,35 @@ class ConnectGateway:
                     raise CallRefusedError(400, "the requests of one call name two sessions")
                 await spark.write(_for_spark(call, message, address))
             await spark.done_writing()
+
+    async def _acknowledge(self, call: Call, message: bytes, context: Any) -> None:
+        try:
+            released = released_by(message)
+        except InvalidRequestError as error:
+            raise CallRefusedError(400, str(error)) from None
+        await self._reports.take(Report(call, message, released, _passing(context.invocation_metadata())))
+        await context.write(released.answer)
+
+    async def _report(self, report: Report) -> None:
+        """Pass a report on; its client has its answer already, and Spark can do without the report."""
+        call, job_id = report.call, report.call.job_id
+        try:
+            async with asyncio.timeout(ASK_S):
+                if call.name and not await self._named.find(call):
+                    return
+                job_id = call.job_id
+                address = await self._reach(call, call.method, is_begun=True)
+                if address is None:
+                    return
+                metadata = (*report.metadata, ("authorization", f"Bearer {address.token}"))
+                async with self._channels.use(address) as channel:
+                    release = channel.unary_unary(f"/{SERVICE}/{call.method}")
+                    await release(_for_spark(call, report.message, address), metadata=metadata)
+        except CallRefusedError:
+            pass  # the session has ended, and all of its answers with it
+        except (ActorError, GatewayError, RecordError, OSError, grpc.aio.AioRpcError) as error:  # also the time-out
+            why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+            logger.info("session job %s: its driver keeps an answer that was read, until it expires: %s", job_id, why)
 
     async def _replay(self, address: SessionAddress, method: str, messages: Sequence[bytes]) -> None:
         """Repeat a recorded call in the session at *address*; raises `grpc.aio.AioRpcError`."""
@@ -637,9 +655,10 @@ async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:
         yield message
 
 
-def _passing(metadata: Any) -> list[tuple[str, Any]]:
+def _passing(metadata: Any) -> Metadata:
     """Return what the client has sent for Spark: neither its token, nor what belongs to its connection."""
-    return [(key, value) for key, value in metadata or () if key not in _PRIVATE and not key.startswith(("grpc-", ":"))]
+    shown = ((key, value) for key, value in metadata or () if key not in _PRIVATE)
+    return tuple((key, value) for key, value in shown if not key.startswith(("grpc-", ":")))
 
 
 async def _abort(context: Any, error: CallRefusedError) -> None:

@@ -164,6 +164,14 @@ class NamedSessions:
             await asyncio.sleep(pause_s)  # another call rebuilds it, or the loss of the driver is not known yet
             pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
 
+    async def find(self, call: Call) -> bool:
+        """Give a call the id of its session on the driver; return False if the session is not ready."""
+        record = await asyncio.to_thread(self._files.read, call.user, call.name)
+        if record is None or record.stage is not Stage.READY:
+            return False
+        call.session_id = record.session_id
+        return True
+
     async def _found(self, call: Call, observed: str) -> SessionRecord | None:
         """Return the record of a session, a new one if the call begins it; None if it releases none."""
         try:

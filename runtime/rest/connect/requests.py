@@ -11,6 +11,7 @@ message. Spark reads the appended bytes as fields of the request, because the by
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from runtime.jobgraph.validation import SESSION_ID
 
@@ -24,6 +25,10 @@ MOST_FIELDS = 10_000
 PySpark's messages have fewer than 20, except requests for the status of artifacts, which have one for each artifact.
 """
 _REQUEST_OPTIONS, _RESULT_COMPLETE = 5, 14
+_OPERATION_ID, _RELEASE_ALL = 3, 5
+"""Fields of a `ReleaseExecuteRequest`."""
+_RELEASED_OPERATION = 2
+"""Field of a `ReleaseExecuteResponse`."""
 
 OBSERVED = {
     "ExecutePlan": 8,
@@ -182,7 +187,35 @@ def is_complete(request: bytes, answers: Iterable[bytes]) -> bool:
     return _RESULT_COMPLETE in numbers or not all_of(request, _REQUEST_OPTIONS)
 
 
-def released(session_id: str) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Says which part of an answer a `ReleaseExecuteRequest` releases.
+
+    Args:
+        operation_id: of the call whose answer it is.
+        is_all: whether it is all of the answer.
+        answer: to the request, a `ReleaseExecuteResponse`.
+    """
+
+    operation_id: str
+    is_all: bool
+    answer: bytes
+
+
+def released_by(message: bytes) -> Released:
+    """Return what a `ReleaseExecuteRequest` releases. Raises `InvalidRequestError`: it names no operation."""
+    found = {number: bytes(value) for number, value, _, _ in fields_of(message) if not isinstance(value, int)}
+    operation_id = found.get(_OPERATION_ID, b"")
+    if not operation_id:
+        raise InvalidRequestError("the request names no operation whose answer it releases")
+    ours, sparks = ANSWERED["ReleaseExecute"]
+    answer = field(ours, found.get(_SESSION_ID, b"")) + field(_RELEASED_OPERATION, operation_id)
+    if observed := found.get(OBSERVED["ReleaseExecute"]):
+        answer += field(sparks, observed)
+    return Released(operation_id.decode("ascii", "replace"), _RELEASE_ALL in found, answer)
+
+
+def session_released(session_id: str) -> bytes:
     """Return the answer to a request to release a session that is not open (a `ReleaseSessionResponse`)."""
     return field(_SESSION_ID, session_id.encode())
 

@@ -6,6 +6,7 @@ alone, and submitting it twice has no effect.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
@@ -17,13 +18,15 @@ from runtime.protocol.execution_state import ExecutionState, JobStatus
 
 SERVICE = "spark.connect.SparkConnectService"
 RELEASE = "ReleaseSession"
+REPORT = "ReleaseExecute"
+"""Reports what the client has read of an answer."""
 BEGINNING = frozenset({"ExecutePlan", "AnalyzePlan", "Config", "AddArtifacts", "ArtifactStatus"})
 """Methods that begin a session if there is none, as on a Connect server of Spark."""
 METHODS = BEGINNING | {
     RELEASE,
     "Interrupt",
     "ReattachExecute",
-    "ReleaseExecute",
+    REPORT,
     "FetchErrorDetails",
     "GetStatus",
 }
@@ -44,6 +47,7 @@ _AGAIN = (
 _ENDING = {JobStatus.CANCELLING, JobStatus.CANCELED, JobStatus.FAILING, JobStatus.FAILED, JobStatus.FINISHED}
 
 
+@functools.lru_cache(_REMEMBERED)
 def job_of(user: str, session_id: str) -> JobID:
     """Return the id of the job of a session.
 
