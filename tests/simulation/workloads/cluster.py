@@ -55,6 +55,7 @@ from runtime.ha.errors import HaError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ha.services import RedisHaServices
+from runtime.ha.state_handles import EXECUTIONS, JOB_GRAPHS
 from runtime.ids import JobID, ResourceID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.endpoint import JobMaster
@@ -444,6 +445,7 @@ class Cluster:
         self.accepted: dict[JobID, int] = {}
         self.submitted: dict[JobID, int] = {}
         self.cancelling: set[JobID] = set()
+        self.cancelled: set[JobID] = set()
         self.ended: dict[JobID, tuple[int, JobStatus]] = {}
         self.answered_s: dict[str, float] = {}
         self._epochs: dict[tuple[RpcEndpoint, str], int] = {}
@@ -496,6 +498,9 @@ class Cluster:
                 self.world.fail("an end stays", f"job {job_id} was {known[1].value} and is shown as {status.value}")
             return
         known = self.ended.setdefault(job_id, (self.world.kernel.now, status))
+        entry = self._entries().get(job_id)
+        if entry is None or entry.status is not JobSchedulingStatus.DONE:
+            self.world.fail("a shown end is recorded", f"job {job_id} is shown as {status.value}: {entry}")
         if known[1] is not status:
             self.world.fail("an end stays", f"job {job_id} was {known[1].value} and is shown as {status.value}")
         running = [one for one in self.tasks if one.job_id == job_id and one.ended is None and one.process.alive]
@@ -506,9 +511,21 @@ class Cluster:
 
     _asked = 0
 
+    def _entries(self) -> dict[str, JobEntry]:
+        """Return what Redis has of the jobs."""
+        return {job_id: JobEntry.from_json(text) for job_id, text in self._hash(ClusterKeys(CLUSTER).running_jobs)}
+
+    def _hash(self, key: str) -> list[tuple[str, str]]:
+        assert self.world.redis is not None
+        found = self.world.redis.master.data.values.get(key, {})
+        assert isinstance(found, dict)
+        return list(found.items())
+
     def admitted(self, endpoint: RpcEndpoint, leadership: Leadership | None) -> None:
         """Check a call that an endpoint accepts."""
         kernel = self.world.kernel
+        if not endpoint.running:
+            self.world.fail("only started endpoints accept calls", f"{endpoint.path} on {kernel.current}")
         if isinstance(endpoint, LeaderEndpoint) and not self._holds(endpoint, kernel.current):
             self.world.fail("only leaders accept calls", f"{endpoint.path} on {kernel.current} has no lease")
         if leadership is None:
@@ -531,8 +548,13 @@ class Cluster:
     def sends(self, fence: Fence) -> None:
         """Check a message of a leader that is about to leave."""
         owner = getattr(getattr(fence._leadership, "func", None), "__self__", None)
-        if isinstance(owner, LeaderEndpoint) and not self._holds(owner, self.world.kernel.current):
+        if not isinstance(owner, LeaderEndpoint):
+            return
+        if not self._holds(owner, self.world.kernel.current):
             self.world.fail("only leaders send", f"{owner.path} sends a call, and its lease is over")
+        (term,) = fence._leadership.args  # type: ignore[attr-defined]
+        if term not in (None, owner._term):
+            self.world.fail("no leader sends for its former term", f"{owner.path} sends a call of epoch {term.epoch}")
 
     @staticmethod
     def _holds(endpoint: LeaderEndpoint, process: SimProcess | None) -> bool:
@@ -800,10 +822,14 @@ class Cluster:
         )
         graph = replace(graph, owner=self.owner(job_id))
         self.submitted[job_id] = kernel.now
+        is_refused = True
         for _ in range(5):
             try:
                 await backend.submit_graph(graph)
-            except (NoAnswerError, SubmissionUnknownError, JobSubmissionError):
+            except (NoAnswerError, SubmissionUnknownError, JobSubmissionError) as error:
+                is_refused = is_refused and isinstance(error, JobSubmissionError)
+                if is_refused and job_id in dict(self._hash(ClusterKeys(CLUSTER).handles(JOB_GRAPHS))):
+                    self.world.fail("a refused job is not stored", f"job {job_id}: {error}")
                 await asyncio.sleep(rng.random())
             else:
                 kernel.trace("accepted", job_id[:6])
@@ -823,6 +849,8 @@ class Cluster:
             pass
         except JobNotFoundError as error:
             self.world.fail("an accepted job is known", f"cancelling {job_id}: {error}")
+        else:
+            self.cancelled.add(job_id)
         self.world.count("cancelled jobs")
 
     async def _list(self, backend: ClusterBackend) -> None:
@@ -989,6 +1017,9 @@ class Cluster:
             expected = {JobStatus.FINISHED} | ({JobStatus.CANCELED} if job_id in self.cancelling else set())
             if known[1] not in expected:
                 world.fail("an accepted job ends well", f"job {job_id} is {known[1].value}")
+            if job_id in self.cancelled and known[1] is not JobStatus.CANCELED:
+                world.fail("an acknowledged cancellation stays", f"job {job_id} is {known[1].value}")
+        self._check_left()
         leaders = [one for process, one in self.managers.items() if process.alive and one._term is not None]
         if len(leaders) != 1:
             world.fail("one ResourceManager leads", f"{len(leaders)} do")
@@ -1006,6 +1037,21 @@ class Cluster:
         masters = [name for name in left if name.startswith("jobmaster")]
         if masters:
             world.fail("no JobMaster is left", f"{masters}")
+
+    def _check_left(self) -> None:
+        """Check that nothing of a job is left but its end, in Redis and in the Dispatcher, once all have ended."""
+        keys = ClusterKeys(CLUSTER)
+        for job_id, entry in self._entries().items():
+            if entry.status is not JobSchedulingStatus.DONE or entry.dirty:
+                self.world.fail("no job leaves anything", f"the entry of job {job_id} is {entry}")
+        for key in (keys.handles(JOB_GRAPHS), keys.handles(EXECUTIONS), keys.checkpoint_ids):
+            if left := self._hash(key):
+                self.world.fail("no job leaves anything", f"{key} has {[name for name, _ in left]}")
+        for endpoint, process in self.endpoints.items():
+            if isinstance(endpoint, Dispatcher) and process.alive:
+                followed = [name for name in endpoint._ha._feed._subscriptions if name.startswith("jobmaster-")]  # type: ignore[attr-defined]
+                if followed or endpoint._jobs:
+                    self.world.fail("no job is followed after its end", f"{process} follows {followed}")
 
     def stop_process(self, process: SimProcess) -> None:
         """End a process in good order, now or as soon as it has started."""
