@@ -15,7 +15,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ import runtime.rest.backend as backend_module
 import runtime.taskexecutor.endpoint as executor_module
 import runtime.taskexecutor.task_table as table_module
 from actors.address import ActorAddress
-from actors.errors import ActorError, FencingError
+from actors.errors import ActorError, ActorSystemError, FencingError
 from actors.receptionist import PATH as RECEPTIONIST_PATH
 from actors.receptionist import Listing, Receptionist, receptionist_of
 from actors.rpc.config import RpcConfig
@@ -326,6 +326,9 @@ class Guardian(RpcEndpoint, MasterGateway):
     @rpc
     async def start_job_master(self, job_id: JobID) -> str:
         child = self._children.get(job_id)
+        if child is None and self._workload.failing_starts:
+            self._workload.failing_starts -= 1
+            raise ActorSystemError(f"the JobMaster of job {job_id} did not start: no process")
         if child is None:
             child = self._children[job_id] = Child(self._workload, self._process, job_id)
         return await child.ready()
@@ -453,6 +456,7 @@ class Cluster:
         self._stops: dict[SimProcess, asyncio.Event] = {}
         self._attempts: dict[str, RunningTask] = {}
         self._users: dict[tuple[str, int], str] = {}
+        self.failing_starts = 0
         self._disturbs = False
         self._listing: tuple[JobStatus, ...] = ()
         world.kernel.devices["cluster"] = self
@@ -1100,7 +1104,56 @@ def _deposed(world: World, name: str, seconds: float) -> bool:
     return True
 
 
-add_kinds({"deposed": _deposed})
+def _at_request(
+    world: World,
+    name: str,
+    command: str,
+    text: str,
+    count: int,
+    outcome: str,
+    then: Sequence[tuple[float, str, tuple[Any, ...]]],
+) -> bool:
+    """Wait for a request to Redis, and let it come to an outcome and further faults happen. No seed draws this one.
+
+    Args:
+        world: the world.
+        name: part of the name of the process that sends it.
+        command: or script.
+        text: part of the request.
+        count: which of these requests it is, from 1 on.
+        outcome: `lose` the request, `lose reply`, or `pass`.
+        then: faults with the seconds after which each happens. *this* is the process, *here* its host.
+    """
+    assert world.redis is not None
+    waiting, left = world.redis.waiting_faults, count
+
+    def requested(process: SimProcess, shown: str, parts: tuple[Any, ...]) -> str:
+        nonlocal left
+        if name not in process.name or shown != command or not any(text in str(part) for part in parts):
+            return "pass"
+        left -= 1
+        if left or world.kernel.seconds >= world.quiet_from_s:
+            return "pass"
+        waiting.remove(requested)
+        world.kernel.trace("fault at a request", process.name, outcome)
+        meant = {"this": process.name, "here": process.host.name}
+        for after_s, kind, args in then:
+            fault = Fault(0.0, kind, tuple(meant.get(arg, arg) if isinstance(arg, str) else arg for arg in args))
+            world.kernel.after(after_s, fault.apply, world)
+        return outcome
+
+    waiting.append(requested)
+    return True
+
+
+def _starts_fail(world: World, count: int) -> bool:
+    """Let the master fail to start the next JobMasters, as it does if it gets no process. No seed draws this one."""
+    workload: Cluster = world.kernel.devices["cluster"]
+    workload.failing_starts = count
+    return True
+
+
+add_kinds({"deposed": _deposed, "at_request": _at_request, "starts_fail": _starts_fail})
 
 
 # ------------------------------------------------------------------ seams
