@@ -519,6 +519,12 @@ class Cluster:
         """Return what Redis has of the jobs."""
         return {job_id: JobEntry.from_json(text) for job_id, text in self._hash(ClusterKeys(CLUSTER).running_jobs)}
 
+    def _is_accepted(self, job_id: JobID) -> bool:
+        """Whether Redis has the graph of a job, or the job has begun."""
+        entry = self._entries().get(job_id)
+        is_stored = job_id in dict(self._hash(ClusterKeys(CLUSTER).handles(JOB_GRAPHS)))
+        return is_stored or (entry is not None and entry.status is not JobSchedulingStatus.PENDING)
+
     def _hash(self, key: str) -> list[tuple[str, str]]:
         assert self.world.redis is not None
         found = self.world.redis.master.data.values.get(key, {})
@@ -832,8 +838,8 @@ class Cluster:
                 await backend.submit_graph(graph)
             except (NoAnswerError, SubmissionUnknownError, JobSubmissionError) as error:
                 is_refused = is_refused and isinstance(error, JobSubmissionError)
-                if is_refused and job_id in dict(self._hash(ClusterKeys(CLUSTER).handles(JOB_GRAPHS))):
-                    self.world.fail("a refused job is not stored", f"job {job_id}: {error}")
+                if is_refused and self._is_accepted(job_id):
+                    self.world.fail("a refused job is not accepted", f"job {job_id}: {error}")
                 await asyncio.sleep(rng.random())
             else:
                 kernel.trace("accepted", job_id[:6])
