@@ -73,6 +73,7 @@ from runtime.protocol.errors import (
 )
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
 from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import LeaderTerm
 from runtime.protocol.master import MasterGateway, WorkerProcess
 from runtime.protocol.messages import ClusterStatus
 from runtime.protocol.resource_manager import ResourceManagerGateway
@@ -213,7 +214,9 @@ class ModelDriver:
             os.kill(self.info.pid, signal.SIGKILL)
 
     async def close(self) -> None:
-        """Do nothing."""
+        """Take as long as a plan wants."""
+        if pause_s := installed_kernel().devices["cluster"].driver_close_s:
+            await asyncio.sleep(pause_s)
 
     async def jvm_figures(self) -> None:
         """Have no figures."""
@@ -457,6 +460,7 @@ class Cluster:
         self._attempts: dict[str, RunningTask] = {}
         self._users: dict[tuple[str, int], str] = {}
         self.failing_starts = 0
+        self.driver_close_s = 0.0
         self._disturbs = False
         self._listing: tuple[JobStatus, ...] = ()
         world.kernel.devices["cluster"] = self
@@ -558,13 +562,13 @@ class Cluster:
     def sends(self, fence: Fence) -> None:
         """Check a message of a leader that is about to leave."""
         owner = getattr(getattr(fence._leadership, "func", None), "__self__", None)
-        if not isinstance(owner, LeaderEndpoint):
-            return
-        if not self._holds(owner, self.world.kernel.current):
+        if isinstance(owner, LeaderEndpoint) and not self._holds(owner, self.world.kernel.current):
             self.world.fail("only leaders send", f"{owner.path} sends a call, and its lease is over")
-        (term,) = fence._leadership.args  # type: ignore[attr-defined]
-        if term not in (None, owner._term):
-            self.world.fail("no leader sends for its former term", f"{owner.path} sends a call of epoch {term.epoch}")
+
+    def acts(self, endpoint: LeaderEndpoint, term: LeaderTerm | None, own: LeaderTerm) -> None:
+        """Check an act that a leader may carry out under its own term."""
+        if term not in (None, own):
+            self.world.fail("no act of a former term", f"{endpoint.path}, for {term}, under {own}")
 
     @staticmethod
     def _holds(endpoint: LeaderEndpoint, process: SimProcess | None) -> bool:
@@ -1152,6 +1156,23 @@ def _at_request(
     return True
 
 
+def _stop_process(world: World, name: str, driver_close_s: float) -> bool:
+    """Stop a process in good order, as SIGTERM does; it starts again. No seed draws this one.
+
+    Args:
+        world: the world.
+        name: of the process.
+        driver_close_s: seconds that a TaskExecutor takes to close its driver from now on.
+    """
+    process = world.find(name)
+    if process is None:
+        return False
+    workload: Cluster = world.kernel.devices["cluster"]
+    workload.driver_close_s = driver_close_s
+    workload.stop_process(process)
+    return True
+
+
 def _starts_fail(world: World, count: int) -> bool:
     """Let the master fail to start the next JobMasters, as it does if it gets no process. No seed draws this one."""
     workload: Cluster = world.kernel.devices["cluster"]
@@ -1159,7 +1180,7 @@ def _starts_fail(world: World, count: int) -> bool:
     return True
 
 
-add_kinds({"deposed": _deposed, "at_request": _at_request, "starts_fail": _starts_fail})
+add_kinds({"deposed": _deposed, "at_request": _at_request, "starts_fail": _starts_fail, "stop_process": _stop_process})
 
 
 # ------------------------------------------------------------------ seams
@@ -1170,6 +1191,7 @@ def _patches(kernel: Any) -> list[Patch]:
         return []
     workload: Cluster = kernel.devices["cluster"]
     admit = dispatch_module.Served.admit
+    act = LeaderEndpoint.act
     fields, observe = fencing_module.Fence.fields, fencing_module.Fences.observe
 
     def watched_admit(self: Any, token: Any, spec: Any) -> Any:
@@ -1180,6 +1202,11 @@ def _patches(kernel: Any) -> list[Patch]:
             raise
         workload.admitted(self.endpoint, leadership)
         return leadership
+
+    def watched_act(self: LeaderEndpoint, term: LeaderTerm | None = None) -> LeaderTerm:
+        own = act(self, term)
+        workload.acts(self, term, own)
+        return own
 
     def watched_observe(self: Fences, leadership: Leadership) -> None:
         observe(self, leadership)
@@ -1203,6 +1230,7 @@ def _patches(kernel: Any) -> list[Patch]:
 
     return [
         (dispatch_module.Served, "admit", watched_admit),
+        (LeaderEndpoint, "act", watched_act),
         (fencing_module.Fence, "fields", watched_fields),
         (fencing_module.Fences, "observe", watched_observe),
         (executor_module, "create_services", create_services),
