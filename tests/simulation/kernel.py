@@ -64,6 +64,8 @@ SECOND = 1_000_000_000
 EPOCH_NS = 1_750_000_000 * SECOND
 """Wall time of the start of each simulation, in nanoseconds since 1970."""
 MAX_ITERATIONS = 20_000
+MOST_EVENTS = 20_000
+"""Most events in a virtual second; more of them are one that repeats without a pause."""
 """Iterations of one loop at one moment of virtual time, after which it is said to spin."""
 LAST_EVENTS = 300
 MANY_TIMERS = 100
@@ -175,6 +177,7 @@ class Kernel:
         until = int(until_s * SECOND)
         self._until, self._stop = until, stop
         events, pop = self._events, heapq.heappop
+        second_ends, left = self.now + SECOND, MOST_EVENTS
         try:
             while events and not self.halted:
                 if events[0][0] > until:
@@ -187,6 +190,11 @@ class Kernel:
                         f"the clock is at {self.seconds} s, and an event was due at {when / SECOND} s"
                     )
                 self.now = when
+                left -= 1
+                if when >= second_ends:
+                    second_ends, left = when + SECOND, MOST_EVENTS
+                elif not left:
+                    raise SimulationError(f"{MOST_EVENTS} events within a second, at {self.seconds} s: who is busy?")
                 fn(*args)
                 if self.halted or (stop is not None and stop()):
                     return True
