@@ -64,8 +64,8 @@ SECOND = 1_000_000_000
 EPOCH_NS = 1_750_000_000 * SECOND
 """Wall time of the start of each simulation, in nanoseconds since 1970."""
 MAX_ITERATIONS = 20_000
-MOST_EVENTS = 20_000
-"""Most events in a virtual second; more of them are one that repeats without a pause."""
+MOST_CALLBACKS = 100_000
+"""Callbacks of all loops in a virtual second, after which a process is said to repeat something without a pause."""
 """Iterations of one loop at one moment of virtual time, after which it is said to spin."""
 LAST_EVENTS = 300
 MANY_TIMERS = 100
@@ -147,6 +147,8 @@ class Kernel:
         self.graveyard: list[object] = []
         """What belonged to killed processes: kept, so that no destructor runs code of theirs during the run."""
         self.hashes = itertools.count(1)
+        self._second_ends = SECOND
+        self._callbacks = 0
 
     # ------------------------------------------------------------------ time and events
 
@@ -177,7 +179,6 @@ class Kernel:
         until = int(until_s * SECOND)
         self._until, self._stop = until, stop
         events, pop = self._events, heapq.heappop
-        second_ends, left = self.now + SECOND, MOST_EVENTS
         try:
             while events and not self.halted:
                 if events[0][0] > until:
@@ -190,11 +191,6 @@ class Kernel:
                         f"the clock is at {self.seconds} s, and an event was due at {when / SECOND} s"
                     )
                 self.now = when
-                left -= 1
-                if when >= second_ends:
-                    second_ends, left = when + SECOND, MOST_EVENTS
-                elif not left:
-                    raise SimulationError(f"{MOST_EVENTS} events within a second, at {self.seconds} s: who is busy?")
                 fn(*args)
                 if self.halted or (stop is not None and stop()):
                     return True
@@ -223,6 +219,18 @@ class Kernel:
             self.now = now  # `run` ends before the thread goes on
             return False
         return True
+
+    def called(self, process: SimProcess, count: int) -> None:
+        """Count the callbacks that a loop is about to run.
+
+        Raises:
+            SimulationError: there are too many for one second.
+        """
+        if self.now >= self._second_ends:
+            self._second_ends, self._callbacks = self.now + SECOND, 0
+        self._callbacks += count
+        if self._callbacks > MOST_CALLBACKS:
+            raise SimulationError(f"{process} is busy: {MOST_CALLBACKS} callbacks in a second, at {self.seconds} s")
 
     def halt(self) -> None:
         """Have `run` return after the present event, and at once from then on."""
@@ -1011,7 +1019,9 @@ class SimLoop(asyncio.SelectorEventLoop):
                 timer = heapq.heappop(scheduled)
                 timer._scheduled = False
                 ready.append(timer)
-        for _ in range(len(ready)):
+        count = len(ready)
+        self.kernel.called(self.process, count)
+        for _ in range(count):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
