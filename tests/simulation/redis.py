@@ -438,7 +438,7 @@ class RedisDeployment:
         self.kernel = kernel
         self.network = network
         self.watches: list[Callable[[str, tuple[Any, ...], Reply], None]] = []
-        self.waiting_faults: list[Callable[[SimProcess, str, tuple[Any, ...]], str]] = []
+        self.waiting_faults: list[Callable[[SimProcess, str, tuple[Any, ...]], str | float]] = []
         """Called before a request is executed, with its process, name and command; see `_Session._execute`."""
         self.lost_at: list[tuple[float, float]] = []
         self.on_loss: list[Callable[[float], object]] = []
@@ -525,7 +525,10 @@ class _Session:
         server.arrive(lambda: self._execute(command, future))
 
     def _execute(self, command: tuple[Any, ...], future: asyncio.Future[Reply]) -> None:
-        """Execute a request, unless a fault loses it (`lose`), and reply, unless a fault loses that (`lose reply`)."""
+        """Execute a request, unless a fault loses it (`lose`), and reply.
+
+        A fault may lose the reply, too (`lose reply`), or delay it by some seconds.
+        """
         faults = [fault(self.process, _shown(command), command) for fault in list(self.deployment.waiting_faults)]
         if "lose" in faults:
             return
@@ -536,7 +539,10 @@ class _Session:
         else:
             reply = self.server.execute(self.process.name, command)
         self.server.sessions[self] = None
-        if "lose reply" not in faults:
+        late_s = max((fault for fault in faults if not isinstance(fault, str)), default=0.0)
+        if late_s:
+            self.server.kernel.after(late_s, _settle, self.process, future, reply)
+        elif "lose reply" not in faults:
             self.back.send(lambda: _settle(self.process, future, reply))
 
     def _refused(self, future: asyncio.Future[Reply]) -> None:

@@ -1120,7 +1120,7 @@ def _at_request(
     command: str,
     text: str,
     count: int,
-    outcome: str,
+    outcome: str | float,
     then: Sequence[tuple[float, str, tuple[Any, ...]]],
 ) -> bool:
     """Wait for a request to Redis, and let it come to an outcome and further faults happen. No seed draws this one.
@@ -1131,13 +1131,13 @@ def _at_request(
         command: or script.
         text: part of the request.
         count: which of these requests it is, from 1 on.
-        outcome: `lose` the request, `lose reply`, or `pass`.
+        outcome: `lose` the request, `lose reply`, `pass`, or the seconds by which the reply is late.
         then: faults with the seconds after which each happens. *this* is the process, *here* its host.
     """
     assert world.redis is not None
     waiting, left = world.redis.waiting_faults, count
 
-    def requested(process: SimProcess, shown: str, parts: tuple[Any, ...]) -> str:
+    def requested(process: SimProcess, shown: str, parts: tuple[Any, ...]) -> str | float:
         nonlocal left
         if name not in process.name or shown != command or not any(text in str(part) for part in parts):
             return "pass"
@@ -1173,6 +1173,30 @@ def _stop_process(world: World, name: str, driver_close_s: float) -> bool:
     return True
 
 
+def _epoch_repeated(world: World, component: str) -> bool:
+    """Let Redis forget the grant to a leader, which ends: its successor gets the same epoch. No seed draws this one.
+
+    A failover does so that forgets a grant, if the clock of the next server is behind.
+    """
+    assert world.redis is not None
+    workload: Cluster = world.kernel.devices["cluster"]
+    server, keys = world.redis.master, ClusterKeys(CLUSTER)
+    epoch = int(server.data._hash(keys.leader(component)).get("epoch", 0))
+    leaders = [
+        process
+        for endpoint, process in workload.endpoints.items()
+        if process.alive and endpoint._term is not None and endpoint._term.epoch == epoch
+    ]
+    if not leaders:
+        return False
+    for process in leaders:
+        process.kill()
+    server.host.jump((epoch - server._milliseconds()) / 1000 - 1.0)
+    server.data.values[keys.epoch] = str(epoch - 1)
+    server.data._delete(keys.leader(component))
+    return True
+
+
 def _starts_fail(world: World, count: int) -> bool:
     """Let the master fail to start the next JobMasters, as it does if it gets no process. No seed draws this one."""
     workload: Cluster = world.kernel.devices["cluster"]
@@ -1180,7 +1204,15 @@ def _starts_fail(world: World, count: int) -> bool:
     return True
 
 
-add_kinds({"deposed": _deposed, "at_request": _at_request, "starts_fail": _starts_fail, "stop_process": _stop_process})
+add_kinds(
+    {
+        "deposed": _deposed,
+        "at_request": _at_request,
+        "epoch_repeated": _epoch_repeated,
+        "starts_fail": _starts_fail,
+        "stop_process": _stop_process,
+    }
+)
 
 
 # ------------------------------------------------------------------ seams
