@@ -504,4 +504,48 @@ RARE: tuple[Kept, ...] = (
         10.0,
         "an accepted job ends",
     ),
+    Kept(
+        "A process that stood still while it took over, beyond its lease, keeps the latch and never serves.",
+        "unconfirmed-term-kept",
+        "cluster",
+        0,
+        (
+            Fault(
+                0.0,
+                "at_request",
+                (
+                    *("dispatcher", "fenced hset", '"status": "PENDING"', 1, "pass"),
+                    tuple((0.0, "kill", (name,)) for name in ("this", "client1", "client2")),
+                ),
+            ),
+            # Its last step before it serves is answered while it stands still, and its renewal after that.
+            Fault(1.0, "at_request", ("dispatcher", "HGET", "feature-level", 1, 0.1, ())),
+            Fault(1.0, "at_request", ("dispatcher", "fenced hdel", "jobs:status", 2, 0.7, ())),
+            Fault(
+                1.0,
+                "at_request",
+                ("dispatcher", "renew", ":leader:dispatcher", 1, 0.5, ((0.05, "freeze", ("this", 1.3)),)),
+            ),
+        ),
+        10.0,
+        "the cluster answers",
+    ),
+    Kept(
+        "A leader whose epoch the receivers have seen of another session is refused for ever.",
+        "refusal-unheard",
+        "cluster",
+        0,
+        (Fault(4.2, "epoch_repeated", ("resourcemanager",)),),
+        12.0,
+        "an accepted job ends well",
+    ),
+    Kept(
+        "A JobMaster whose ResourceManager has ended repeats its requests without a pause.",
+        "retried-without-pause",
+        "cluster",
+        0,
+        tuple(Fault(5.2, "kill", (f"{master}-resourcemanager",)) for master in ("master1", "master2")),
+        9.0,
+        "the simulation runs",
+    ),
 )

@@ -811,14 +811,13 @@ class Cluster:
             began = kernel.now
             try:
                 if what < 3 and not quiet:
-                    await self._submit(backend, rng)
+                    await self._submit(name, backend, rng)
                 elif what == 3 and not quiet:
-                    await self._cancel(backend, rng)
+                    await self._cancel(name, backend, rng)
                 elif what < 7:
-                    await self._list(backend)
+                    await self._list(name, backend)
                 else:
-                    await self._look(backend, rng)
-                self.answered_s[name] = kernel.seconds
+                    await self._look(name, backend, rng)
             except (NoAnswerError, SubmissionUnknownError, JobSubmissionError, JobNotReachableError) as error:
                 kernel.trace("no answer", type(error).__name__)
             except (ActorError, GatewayError, HaError) as error:
@@ -826,7 +825,7 @@ class Cluster:
                     "errors are those that are promised", f"{name}: {error!r} after {kernel.now - began} ns"
                 )
 
-    async def _submit(self, backend: ClusterBackend, rng: random.Random) -> None:
+    async def _submit(self, name: str, backend: ClusterBackend, rng: random.Random) -> None:
         kernel = self.world.kernel
         duration_s = round(rng.random() ** 2 * 4, 2)
         failing = rng.choice(("0", "0", "0", "0.3"))
@@ -846,12 +845,13 @@ class Cluster:
                     self.world.fail("a refused job is not accepted", f"job {job_id}: {error}")
                 await asyncio.sleep(rng.random())
             else:
+                self._answered(name)
                 kernel.trace("accepted", job_id[:6])
                 self.accepted[job_id] = kernel.now
                 self.world.count("accepted jobs")
                 return
 
-    async def _cancel(self, backend: ClusterBackend, rng: random.Random) -> None:
+    async def _cancel(self, name: str, backend: ClusterBackend, rng: random.Random) -> None:
         candidates = [job_id for job_id in self.accepted if job_id not in self.ended]
         if not candidates:
             return
@@ -865,11 +865,13 @@ class Cluster:
             self.world.fail("an accepted job is known", f"cancelling {job_id}: {error}")
         else:
             self.cancelled.add(job_id)
+        self._answered(name)
         self.world.count("cancelled jobs")
 
-    async def _list(self, backend: ClusterBackend) -> None:
+    async def _list(self, name: str, backend: ClusterBackend) -> None:
         asked = self.world.kernel.now
         jobs = await backend.jobs()
+        self._answered(name)
         shown = {job.job_id: job.status for job in jobs}
         self._listing = tuple(shown.values())
         for job_id, at in self.accepted.items():
@@ -881,7 +883,7 @@ class Cluster:
             self._shown(job_id, status, asked)
         self.world.count("lists")
 
-    async def _look(self, backend: ClusterBackend, rng: random.Random) -> None:
+    async def _look(self, name: str, backend: ClusterBackend, rng: random.Random) -> None:
         if not self.accepted:
             return
         job_id = rng.choice(list(self.accepted))
@@ -891,7 +893,12 @@ class Cluster:
         except JobNotFoundError as error:
             self.world.fail("an accepted job is known", f"looking at {job_id}: {error}")
             return
+        self._answered(name)
         self._shown(job_id, job.status, asked)
+
+    def _answered(self, name: str) -> None:
+        """Note that the cluster has answered a client: one that has nothing to ask does not count."""
+        self.answered_s[name] = self.world.kernel.seconds
 
     def _shown(self, job_id: JobID, status: JobStatus, asked: int) -> None:
         self._asked = asked
