@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.simulation.faults import Fault
 
@@ -240,6 +241,12 @@ _RETURNED = (
     *(Fault(20.0, "upgrade", (host,)) for host in ("worker2", "master2")),
 )
 """Two hosts return to the former release after the level was raised."""
+
+
+def _at_request(name: str, text: str, count: int, outcome: str, *then: tuple[float, str, tuple[Any, ...]]) -> Fault:
+    """Return a fault at a write to Redis: part of the process's name, part of the write, and which one it is."""
+    return Fault(3.0, "at_request", (name, "fenced hset", text, count, outcome, then))
+
 
 _LEADERS = ("master1-dispatcher", "master2-dispatcher", "master1-resourcemanager", "master2-resourcemanager")
 
@@ -929,5 +936,160 @@ RARE: tuple[Kept, ...] = (
         (Fault(3.5, "job_cancelled", ("line1",)), Fault(3.6, "job_cancelled", ("line2",))),
         12.0,
         "an accepted request ends",
+    ),
+    # ------------------------------------------------------------------ cluster, by requests to Redis
+    Kept(
+        "A loop of a former leadership goes on when its process leads again.",
+        "act-of-a-former-term",
+        "cluster",
+        0,
+        tuple(
+            Fault(at_s, "partition", (master, "keeper", 3.0))
+            for at_s, master in ((3.0, "master1"), (8.0, "master2"), (12.0, "master1"))
+        ),
+        18.0,
+        "no act of a former term",
+    ),
+    Kept(
+        "A TaskExecutor that is stopping takes the calls of JobMasters while it closes its driver.",
+        "served-before-the-start",
+        "cluster",
+        0,
+        tuple(Fault(7.0, "stop_process", (f"taskmanager-{number}", 1.0)) for number in (1, 2, 3)),
+        10.0,
+        "only started endpoints accept calls",
+    ),
+    Kept(
+        "A job is refused whose storing is in doubt, and the next leader runs it.",
+        "submission-in-doubt-refused",
+        "cluster",
+        0,
+        (_at_request("dispatcher", "handles:jobgraphs", 1, "lose reply", (0.0, "partition", ("here", "keeper", 3.0))),),
+        12.0,
+        "a refused job is not accepted",
+    ),
+    Kept(
+        "A submission that is repeated begins another follower of the job's JobMaster, which nothing ends.",
+        "submission-repeated-is-another-job",
+        "cluster",
+        1,
+        tuple(Fault(at_s, "break_after", (1,)) for at_s in (5.6, 6.0, 6.4)),
+        10.0,
+        "no job is followed after its end",
+    ),
+    Kept(
+        "The entry of a job without a graph stays for ever: Dispatcher and clients ended during its submission.",
+        "half-submission-kept-by-the-next",
+        "cluster",
+        0,
+        (
+            _at_request(
+                "dispatcher",
+                '"status": "PENDING"',
+                1,
+                "pass",
+                *((0.0, "kill", (name,)) for name in ("this", "client1", "client2")),
+            ),
+        ),
+        10.0,
+        "no job leaves anything",
+    ),
+    Kept(
+        "A job is shown as ended while the record of its end is repeated.",
+        "end-told-before-it-is-recorded",
+        "cluster",
+        0,
+        (_at_request("dispatcher", '"status": "DONE"', 1, "lose"),),
+        10.0,
+        "a shown end is recorded",
+    ),
+    Kept(
+        "A Dispatcher ended between the archive and the record of an end; the next one shows what it has not recorded.",
+        "end-in-the-archive-forgotten",
+        "cluster",
+        0,
+        (
+            _at_request(
+                "dispatcher",
+                '"status": "DONE"',
+                1,
+                "lose",
+                (0.0, "crash", ("here", 1.0)),
+                (0.0, "starts_fail", (9,)),  # else the next JobMaster reports the end at once
+            ),
+        ),
+        14.0,
+        "a shown end is recorded",
+    ),
+    Kept(
+        "A JobMaster ends before it has written the deployment that it has sent. The next one sends another.",
+        "state-told-before-it-is-written",
+        "cluster",
+        0,
+        (_at_request("jobmaster", "handles:executions", 3, "lose", (0.2, "kill", ("this",))),),
+        10.0,
+        "no job runs twice",
+    ),
+    Kept(
+        "A JobMaster stood still until the TaskExecutors had freed its slots, and tries them again and again.",
+        "slot-of-an-unregistered-task-executor-kept",
+        "cluster",
+        0,
+        (_at_request("jobmaster", "handles:executions", 3, "pass", (0.01, "freeze", ("this", 17.0))),),
+        26.0,
+        "an accepted job ends",
+    ),
+    Kept(
+        "A job waits for ever after one failed start of its JobMaster.",
+        "job-master-not-started-again",
+        "cluster",
+        0,
+        (Fault(5.0, "starts_fail", (3,)),),
+        10.0,
+        "an accepted job ends",
+    ),
+    Kept(
+        "A process that stood still while it took over, beyond its lease, keeps the latch and never serves.",
+        "unconfirmed-term-kept",
+        "cluster",
+        0,
+        (
+            Fault(
+                0.0,
+                "at_request",
+                (
+                    *("dispatcher", "fenced hset", '"status": "PENDING"', 1, "pass"),
+                    tuple((0.0, "kill", (name,)) for name in ("this", "client1", "client2")),
+                ),
+            ),
+            # Its last step before it serves is answered while it stands still, and its renewal after that.
+            Fault(1.0, "at_request", ("dispatcher", "HGET", "feature-level", 1, 0.1, ())),
+            Fault(1.0, "at_request", ("dispatcher", "fenced hdel", "jobs:status", 2, 0.7, ())),
+            Fault(
+                1.0,
+                "at_request",
+                ("dispatcher", "renew", ":leader:dispatcher", 1, 0.5, ((0.05, "freeze", ("this", 1.3)),)),
+            ),
+        ),
+        10.0,
+        "the cluster answers",
+    ),
+    Kept(
+        "A leader whose epoch the receivers have seen of another session is refused for ever.",
+        "refusal-unheard",
+        "cluster",
+        0,
+        (Fault(4.2, "epoch_repeated", ("resourcemanager",)),),
+        12.0,
+        "an accepted job ends well",
+    ),
+    Kept(
+        "A JobMaster whose ResourceManager has ended repeats its requests without a pause.",
+        "retried-without-pause",
+        "cluster",
+        0,
+        tuple(Fault(5.2, "kill", (f"{master}-resourcemanager",)) for master in ("master1", "master2")),
+        9.0,
+        "the simulation runs",
     ),
 )

@@ -64,6 +64,8 @@ SECOND = 1_000_000_000
 EPOCH_NS = 1_750_000_000 * SECOND
 """Wall time of the start of each simulation, in nanoseconds since 1970."""
 MAX_ITERATIONS = 20_000
+MOST_CALLBACKS = 100_000
+"""Callbacks of all loops in a virtual second, after which a process is said to repeat something without a pause."""
 """Iterations of one loop at one moment of virtual time, after which it is said to spin."""
 LAST_EVENTS = 300
 MANY_TIMERS = 100
@@ -145,6 +147,8 @@ class Kernel:
         self.graveyard: list[object] = []
         """What belonged to killed processes: kept, so that no destructor runs code of theirs during the run."""
         self.hashes = itertools.count(1)
+        self._second_ends = SECOND
+        self._callbacks = 0
 
     # ------------------------------------------------------------------ time and events
 
@@ -215,6 +219,18 @@ class Kernel:
             self.now = now  # `run` ends before the thread goes on
             return False
         return True
+
+    def called(self, process: SimProcess, count: int) -> None:
+        """Count the callbacks that a loop is about to run.
+
+        Raises:
+            SimulationError: there are too many for one second.
+        """
+        if self.now >= self._second_ends:
+            self._second_ends, self._callbacks = self.now + SECOND, 0
+        self._callbacks += count
+        if self._callbacks > MOST_CALLBACKS:
+            raise SimulationError(f"{process} is busy: {MOST_CALLBACKS} callbacks in a second, at {self.seconds} s")
 
     def halt(self) -> None:
         """Have `run` return after the present event, and at once from then on."""
@@ -1006,7 +1022,9 @@ class SimLoop(asyncio.SelectorEventLoop):
                 timer = heapq.heappop(scheduled)
                 timer._scheduled = False
                 ready.append(timer)
-        for _ in range(len(ready)):
+        count = len(ready)
+        self.kernel.called(self.process, count)
+        for _ in range(count):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()

@@ -388,11 +388,15 @@ class RedisServer:
         """Execute a command of a client."""
         self.executed += 1
         reply = self.data.execute(*command)
-        shown = command[0] if command[0] not in ("EVALSHA", "EVAL") else _SCRIPT_NAMES.get(str(command[1]), "eval")
+        shown = _shown(command)
         self.kernel.trace("redis", who, shown, type(reply).__name__ if isinstance(reply, Exception) else _brief(reply))
         for watch in self.deployment.watches:
             watch(shown, command, reply)
         return reply
+
+
+def _shown(command: tuple[Any, ...]) -> str:
+    return str(command[0] if command[0] not in ("EVALSHA", "EVAL") else _SCRIPT_NAMES.get(str(command[1]), "eval"))
 
 
 def _brief(reply: Reply) -> str:
@@ -434,6 +438,8 @@ class RedisDeployment:
         self.kernel = kernel
         self.network = network
         self.watches: list[Callable[[str, tuple[Any, ...], Reply], None]] = []
+        self.waiting_faults: list[Callable[[SimProcess, str, tuple[Any, ...]], str | float]] = []
+        """Called before a request is executed, with its process, name and command; see `_Session._execute`."""
         self.lost_at: list[tuple[float, float]] = []
         self.on_loss: list[Callable[[float], object]] = []
         """Called when acknowledged writes are lost, with the virtual second since which they are."""
@@ -519,6 +525,13 @@ class _Session:
         server.arrive(lambda: self._execute(command, future))
 
     def _execute(self, command: tuple[Any, ...], future: asyncio.Future[Reply]) -> None:
+        """Execute a request, unless a fault loses it (`lose`), and reply.
+
+        A fault may lose the reply, too (`lose reply`), or delay it by some seconds.
+        """
+        faults = [fault(self.process, _shown(command), command) for fault in list(self.deployment.waiting_faults)]
+        if "lose" in faults:
+            return
         if command[0] == "SUBSCRIBE":
             self.channel = str(command[1])
             self.server.sessions[self] = None
@@ -526,7 +539,11 @@ class _Session:
         else:
             reply = self.server.execute(self.process.name, command)
         self.server.sessions[self] = None
-        self.back.send(lambda: _settle(self.process, future, reply))
+        late_s = max((fault for fault in faults if not isinstance(fault, str)), default=0.0)
+        if late_s:
+            self.server.kernel.after(late_s, _settle, self.process, future, reply)
+        elif "lose reply" not in faults:
+            self.back.send(lambda: _settle(self.process, future, reply))
 
     def _refused(self, future: asyncio.Future[Reply]) -> None:
         self.broken = redis_errors.ConnectionError("Connection refused")

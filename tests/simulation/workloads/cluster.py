@@ -15,7 +15,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ import runtime.rest.backend as backend_module
 import runtime.taskexecutor.endpoint as executor_module
 import runtime.taskexecutor.task_table as table_module
 from actors.address import ActorAddress
-from actors.errors import ActorError, FencingError
+from actors.errors import ActorError, ActorSystemError, FencingError
 from actors.receptionist import PATH as RECEPTIONIST_PATH
 from actors.receptionist import Listing, Receptionist, receptionist_of
 from actors.rpc.config import RpcConfig
@@ -55,6 +55,7 @@ from runtime.ha.errors import HaError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ha.services import RedisHaServices
+from runtime.ha.state_handles import EXECUTIONS, JOB_GRAPHS
 from runtime.ids import JobID, JobVertexID, ResourceID
 from runtime.jobgraph.job_graph import JobEdge, JobGraph, JobKind, JobVertex, VertexRole
 from runtime.jobmaster.endpoint import JobMaster
@@ -72,6 +73,7 @@ from runtime.protocol.errors import (
 )
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
 from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import LeaderTerm
 from runtime.protocol.master import MasterGateway, WorkerProcess
 from runtime.protocol.messages import ClusterStatus
 from runtime.protocol.resource_manager import ResourceManagerGateway
@@ -214,7 +216,9 @@ class ModelDriver:
             os.kill(self.info.pid, signal.SIGKILL)
 
     async def close(self) -> None:
-        """Do nothing."""
+        """Take as long as a plan wants."""
+        if pause_s := installed_kernel().devices["cluster"].driver_close_s:
+            await asyncio.sleep(pause_s)
 
     async def jvm_figures(self) -> None:
         """Have no figures."""
@@ -329,6 +333,9 @@ class Guardian(RpcEndpoint, MasterGateway):
     @rpc
     async def start_job_master(self, job_id: JobID) -> str:
         child = self._children.get(job_id)
+        if child is None and self._workload.failing_starts:
+            self._workload.failing_starts -= 1
+            raise ActorSystemError(f"the JobMaster of job {job_id} did not start: no process")
         if child is None:
             child = self._children[job_id] = Child(self._workload, self._process, job_id)
         return await child.ready()
@@ -449,6 +456,7 @@ class Cluster:
         self.accepted: dict[JobID, int] = {}
         self.submitted: dict[JobID, int] = {}
         self.cancelling: set[JobID] = set()
+        self.cancelled: set[JobID] = set()
         self.ended: dict[JobID, tuple[int, JobStatus]] = {}
         self.answered_s: dict[str, float] = {}
         self._epochs: dict[tuple[RpcEndpoint, str], int] = {}
@@ -456,6 +464,8 @@ class Cluster:
         self._stops: dict[SimProcess, asyncio.Event] = {}
         self._attempts: dict[str, RunningTask] = {}
         self._users: dict[tuple[str, int], str] = {}
+        self.failing_starts = 0
+        self.driver_close_s = 0.0
         self._disturbs = False
         self._is_ordered = False
         """Whether the plan of faults submits the jobs, and the clients do not."""
@@ -507,6 +517,9 @@ class Cluster:
                 self.world.fail("an end stays", f"job {job_id} was {known[1].value} and is shown as {status.value}")
             return
         known = self.ended.setdefault(job_id, (self.world.kernel.now, status))
+        entry = self._entries().get(job_id)
+        if entry is None or entry.status is not JobSchedulingStatus.DONE:
+            self.world.fail("a shown end is recorded", f"job {job_id} is shown as {status.value}: {entry}")
         if known[1] is not status:
             self.world.fail("an end stays", f"job {job_id} was {known[1].value} and is shown as {status.value}")
         running = [one for one in self.tasks if one.job_id == job_id and one.ended is None and one.process.alive]
@@ -517,9 +530,27 @@ class Cluster:
 
     _asked = 0
 
+    def _entries(self) -> dict[str, JobEntry]:
+        """Return what Redis has of the jobs."""
+        return {job_id: JobEntry.from_json(text) for job_id, text in self._hash(ClusterKeys(CLUSTER).running_jobs)}
+
+    def _is_accepted(self, job_id: JobID) -> bool:
+        """Whether Redis has the graph of a job, or the job has begun."""
+        entry = self._entries().get(job_id)
+        is_stored = job_id in dict(self._hash(ClusterKeys(CLUSTER).handles(JOB_GRAPHS)))
+        return is_stored or (entry is not None and entry.status is not JobSchedulingStatus.PENDING)
+
+    def _hash(self, key: str) -> list[tuple[str, str]]:
+        assert self.world.redis is not None
+        found = self.world.redis.master.data.values.get(key, {})
+        assert isinstance(found, dict)
+        return list(found.items())
+
     def admitted(self, endpoint: RpcEndpoint, leadership: Leadership | None) -> None:
         """Check a call that an endpoint accepts."""
         kernel = self.world.kernel
+        if not endpoint.running:
+            self.world.fail("only started endpoints accept calls", f"{endpoint.path} on {kernel.current}")
         if isinstance(endpoint, LeaderEndpoint) and not self._holds(endpoint, kernel.current):
             self.world.fail("only leaders accept calls", f"{endpoint.path} on {kernel.current} has no lease")
         if leadership is None:
@@ -544,6 +575,11 @@ class Cluster:
         owner = getattr(getattr(fence._leadership, "func", None), "__self__", None)
         if isinstance(owner, LeaderEndpoint) and not self._holds(owner, self.world.kernel.current):
             self.world.fail("only leaders send", f"{owner.path} sends a call, and its lease is over")
+
+    def acts(self, endpoint: LeaderEndpoint, term: LeaderTerm | None, own: LeaderTerm) -> None:
+        """Check an act that a leader may carry out under its own term."""
+        if term not in (None, own):
+            self.world.fail("no act of a former term", f"{endpoint.path}, for {term}, under {own}")
 
     @staticmethod
     def _holds(endpoint: LeaderEndpoint, process: SimProcess | None) -> bool:
@@ -787,16 +823,15 @@ class Cluster:
             began = kernel.now
             try:
                 if what < 4 and self._is_ordered:
-                    await self._list(backend)
+                    await self._list(name, backend)
                 elif what < 3 and not quiet:
-                    await self._submit(backend, rng)
+                    await self._submit(name, backend, rng)
                 elif what == 3 and not quiet:
-                    await self._cancel(backend, rng)
+                    await self._cancel(name, backend, rng)
                 elif what < 7:
-                    await self._list(backend)
+                    await self._list(name, backend)
                 else:
-                    await self._look(backend, rng)
-                self.answered_s[name] = kernel.seconds
+                    await self._look(name, backend, rng)
             except (NoAnswerError, SubmissionUnknownError, JobSubmissionError, JobNotReachableError) as error:
                 kernel.trace("no answer", type(error).__name__)
             except (ActorError, GatewayError, HaError) as error:
@@ -804,37 +839,42 @@ class Cluster:
                     "errors are those that are promised", f"{name}: {error!r} after {kernel.now - began} ns"
                 )
 
-    async def _submit(self, backend: ClusterBackend, rng: random.Random) -> None:
+    async def _submit(self, name: str, backend: ClusterBackend, rng: random.Random) -> None:
         duration_s = round(rng.random() ** 2 * 4, 2)
         failing = rng.choice(("0", "0", "0", "0.3"))
         job_id = JobID.random()
         graph = JobGraph.for_script(
             "job", job_id=job_id, argv=(str(duration_s), failing), created_ms=time.time_ns() // 1_000_000
         )
-        await self._submit_graph(backend, graph, rng)
+        await self._submit_graph(name, backend, graph, rng)
 
-    async def _submit_graph(self, backend: ClusterBackend, graph: JobGraph, rng: random.Random) -> None:
+    async def _submit_graph(self, name: str, backend: ClusterBackend, graph: JobGraph, rng: random.Random) -> None:
         job_id, kernel = graph.job_id, self.world.kernel
         graph = replace(graph, owner=self.owner(job_id))
         self.submitted[job_id] = kernel.now
+        is_refused = True
         for _ in range(5):
             try:
                 await backend.submit_graph(graph)
-            except (NoAnswerError, SubmissionUnknownError, JobSubmissionError):
+            except (NoAnswerError, SubmissionUnknownError, JobSubmissionError) as error:
+                is_refused = is_refused and isinstance(error, JobSubmissionError)
+                if is_refused and self._is_accepted(job_id):
+                    self.world.fail("a refused job is not accepted", f"job {job_id}: {error}")
                 await asyncio.sleep(rng.random())
             else:
+                self._answered(name)
                 kernel.trace("accepted", job_id[:6])
                 self.accepted[job_id] = kernel.now
                 self.world.count("accepted jobs")
                 return
 
-    async def _cancel(self, backend: ClusterBackend, rng: random.Random) -> None:
+    async def _cancel(self, name: str, backend: ClusterBackend, rng: random.Random) -> None:
         candidates = [job_id for job_id in self.accepted if job_id not in self.ended]
         if not candidates:
             return
-        await self._cancel_job(backend, rng.choice(candidates))
+        await self._cancel_job(name, backend, rng.choice(candidates))
 
-    async def _cancel_job(self, backend: ClusterBackend, job_id: JobID) -> None:
+    async def _cancel_job(self, name: str, backend: ClusterBackend, job_id: JobID) -> None:
         self.cancelling.add(job_id)
         try:
             await backend.cancel(job_id)
@@ -842,11 +882,15 @@ class Cluster:
             pass
         except JobNotFoundError as error:
             self.world.fail("an accepted job is known", f"cancelling {job_id}: {error}")
+        else:
+            self.cancelled.add(job_id)
+        self._answered(name)
         self.world.count("cancelled jobs")
 
-    async def _list(self, backend: ClusterBackend) -> None:
+    async def _list(self, name: str, backend: ClusterBackend) -> None:
         asked = self.world.kernel.now
         jobs = await backend.jobs()
+        self._answered(name)
         shown = {job.job_id: job.status for job in jobs}
         self._listing = tuple(shown.values())
         for job_id, at in self.accepted.items():
@@ -858,7 +902,7 @@ class Cluster:
             self._shown(job_id, status, asked)
         self.world.count("lists")
 
-    async def _look(self, backend: ClusterBackend, rng: random.Random) -> None:
+    async def _look(self, name: str, backend: ClusterBackend, rng: random.Random) -> None:
         if not self.accepted:
             return
         job_id = rng.choice(list(self.accepted))
@@ -868,7 +912,12 @@ class Cluster:
         except JobNotFoundError as error:
             self.world.fail("an accepted job is known", f"looking at {job_id}: {error}")
             return
+        self._answered(name)
         self._shown(job_id, job.status, asked)
+
+    def _answered(self, name: str) -> None:
+        """Note that the cluster has answered a client: one that has nothing to ask does not count."""
+        self.answered_s[name] = self.world.kernel.seconds
 
     def _shown(self, job_id: JobID, status: JobStatus, asked: int) -> None:
         self._asked = asked
@@ -1025,6 +1074,9 @@ class Cluster:
             expected = {JobStatus.FINISHED} | ({JobStatus.CANCELED} if job_id in self.cancelling else set())
             if known[1] not in expected:
                 world.fail("an accepted job ends well", f"job {job_id} is {known[1].value}")
+            if job_id in self.cancelled and known[1] is not JobStatus.CANCELED:
+                world.fail("an acknowledged cancellation stays", f"job {job_id} is {known[1].value}")
+        self._check_left()
         leaders = [one for process, one in self.managers.items() if process.alive and one._term is not None]
         if len(leaders) != 1:
             world.fail("one ResourceManager leads", f"{len(leaders)} do")
@@ -1042,6 +1094,21 @@ class Cluster:
         masters = [name for name in left if name.startswith("jobmaster")]
         if masters:
             world.fail("no JobMaster is left", f"{masters}")
+
+    def _check_left(self) -> None:
+        """Check that nothing of a job is left but its end, in Redis and in the Dispatcher, once all have ended."""
+        keys = ClusterKeys(CLUSTER)
+        for job_id, entry in self._entries().items():
+            if entry.status is not JobSchedulingStatus.DONE or entry.dirty:
+                self.world.fail("no job leaves anything", f"the entry of job {job_id} is {entry}")
+        for key in (keys.handles(JOB_GRAPHS), keys.handles(EXECUTIONS), keys.checkpoint_ids):
+            if left := self._hash(key):
+                self.world.fail("no job leaves anything", f"{key} has {[name for name, _ in left]}")
+        for endpoint, process in self.endpoints.items():
+            if isinstance(endpoint, Dispatcher) and process.alive:
+                followed = [name for name in endpoint._ha._feed._subscriptions if name.startswith("jobmaster-")]  # type: ignore[attr-defined]
+                if followed or endpoint._jobs:
+                    self.world.fail("no job is followed after its end", f"{process} follows {followed}")
 
     def stop_process(self, process: SimProcess) -> None:
         """End a process in good order, now or as soon as it has started."""
@@ -1111,16 +1178,116 @@ def _submit(world: World, client: str, number: int, durations: str, failing: flo
         ]
         edges = tuple(JobEdge(one.id, other.id) for one, other in zip(sources, sinks, strict=True))
         graph = replace(graph, kind=JobKind.PIPELINE, vertices=(*sources, *sinks), edges=edges)
-    return workload.order(client, lambda backend: workload._submit_graph(backend, graph, random.Random(number)))
+    return workload.order(client, lambda backend: workload._submit_graph(client, backend, graph, random.Random(number)))
 
 
 def _cancel(world: World, client: str, number: int) -> bool:
     """Have a client cancel a job; only plans by hand have this."""
     workload: Cluster = world.kernel.devices["cluster"]
-    return workload.order(client, lambda backend: workload._cancel_job(backend, JobID(f"{number:032x}")))
+    return workload.order(client, lambda backend: workload._cancel_job(client, backend, JobID(f"{number:032x}")))
 
 
-add_kinds({"deposed": _deposed, "submit": _submit, "cancel": _cancel})
+def _at_request(
+    world: World,
+    name: str,
+    command: str,
+    text: str,
+    count: int,
+    outcome: str | float,
+    then: Sequence[tuple[float, str, tuple[Any, ...]]],
+) -> bool:
+    """Wait for a request to Redis, and let it come to an outcome and further faults happen. No seed draws this one.
+
+    Args:
+        world: the world.
+        name: part of the name of the process that sends it.
+        command: or script.
+        text: part of the request.
+        count: which of these requests it is, from 1 on.
+        outcome: `lose` the request, `lose reply`, `pass`, or the seconds by which the reply is late.
+        then: faults with the seconds after which each happens. *this* is the process, *here* its host.
+    """
+    assert world.redis is not None
+    waiting, left = world.redis.waiting_faults, count
+
+    def requested(process: SimProcess, shown: str, parts: tuple[Any, ...]) -> str | float:
+        nonlocal left
+        if name not in process.name or shown != command or not any(text in str(part) for part in parts):
+            return "pass"
+        left -= 1
+        if left or world.kernel.seconds >= world.quiet_from_s:
+            return "pass"
+        waiting.remove(requested)
+        world.kernel.trace("fault at a request", process.name, outcome)
+        meant = {"this": process.name, "here": process.host.name}
+        for after_s, kind, args in then:
+            fault = Fault(0.0, kind, tuple(meant.get(arg, arg) if isinstance(arg, str) else arg for arg in args))
+            world.kernel.after(after_s, fault.apply, world)
+        return outcome
+
+    waiting.append(requested)
+    return True
+
+
+def _stop_process(world: World, name: str, driver_close_s: float) -> bool:
+    """Stop a process in good order, as SIGTERM does; it starts again. No seed draws this one.
+
+    Args:
+        world: the world.
+        name: of the process.
+        driver_close_s: seconds that a TaskExecutor takes to close its driver from now on.
+    """
+    process = world.find(name)
+    if process is None:
+        return False
+    workload: Cluster = world.kernel.devices["cluster"]
+    workload.driver_close_s = driver_close_s
+    workload.stop_process(process)
+    return True
+
+
+def _epoch_repeated(world: World, component: str) -> bool:
+    """Let Redis forget the grant to a leader, which ends: its successor gets the same epoch. No seed draws this one.
+
+    A failover does so that forgets a grant, if the clock of the next server is behind.
+    """
+    assert world.redis is not None
+    workload: Cluster = world.kernel.devices["cluster"]
+    server, keys = world.redis.master, ClusterKeys(CLUSTER)
+    epoch = int(server.data._hash(keys.leader(component)).get("epoch", 0))
+    leaders = [
+        process
+        for endpoint, process in workload.endpoints.items()
+        if process.alive and endpoint._term is not None and endpoint._term.epoch == epoch
+    ]
+    if not leaders:
+        return False
+    for process in leaders:
+        process.kill()
+    server.host.jump((epoch - server._milliseconds()) / 1000 - 1.0)
+    server.data.values[keys.epoch] = str(epoch - 1)
+    server.data._delete(keys.leader(component))
+    return True
+
+
+def _starts_fail(world: World, count: int) -> bool:
+    """Let the master fail to start the next JobMasters, as it does if it gets no process. No seed draws this one."""
+    workload: Cluster = world.kernel.devices["cluster"]
+    workload.failing_starts = count
+    return True
+
+
+add_kinds(
+    {
+        "deposed": _deposed,
+        "submit": _submit,
+        "cancel": _cancel,
+        "at_request": _at_request,
+        "epoch_repeated": _epoch_repeated,
+        "starts_fail": _starts_fail,
+        "stop_process": _stop_process,
+    }
+)
 
 
 # ------------------------------------------------------------------ seams
@@ -1131,6 +1298,7 @@ def _patches(kernel: Any) -> list[Patch]:
         return []
     workload: Cluster = kernel.devices["cluster"]
     admit = dispatch_module.Served.admit
+    act = LeaderEndpoint.act
     fields, observe = fencing_module.Fence.fields, fencing_module.Fences.observe
 
     def watched_admit(self: Any, token: Any, spec: Any) -> Any:
@@ -1141,6 +1309,11 @@ def _patches(kernel: Any) -> list[Patch]:
             raise
         workload.admitted(self.endpoint, leadership)
         return leadership
+
+    def watched_act(self: LeaderEndpoint, term: LeaderTerm | None = None) -> LeaderTerm:
+        own = act(self, term)
+        workload.acts(self, term, own)
+        return own
 
     def watched_observe(self: Fences, leadership: Leadership) -> None:
         observe(self, leadership)
@@ -1164,6 +1337,7 @@ def _patches(kernel: Any) -> list[Patch]:
 
     return [
         (dispatch_module.Served, "admit", watched_admit),
+        (LeaderEndpoint, "act", watched_act),
         (fencing_module.Fence, "fields", watched_fields),
         (fencing_module.Fences, "observe", watched_observe),
         (executor_module, "create_services", create_services),

@@ -190,8 +190,8 @@ class Upgrade(Cluster):
 
     # ------------------------------------------------------------------ clients
 
-    async def _list(self, backend: ClusterBackend) -> None:
-        await super()._list(backend)
+    async def _list(self, name: str, backend: ClusterBackend) -> None:
+        await super()._list(name, backend)
         if self._rng.random() < (0.7 if self.stored_level() in FORMER else 0.03):
             await self._finalize(backend)
 
