@@ -72,7 +72,7 @@ def test_a_kept_plan_fails_only_without_the_mend(kept: Kept) -> None:
     mended, unmended = kept.start(is_mended=True), kept.start(is_mended=False)
     texts = [process.communicate()[0] for process in (mended, unmended)]
     assert mended.returncode == 0, f"{kept.defect}\n{texts[0][-3000:]}"
-    again = f"this plan does not meet the situation any more; find another one (tests/simulation/kept.py)\n{texts[1]}"
+    again = f"this plan does not meet the situation any more; find another one (tests/simulation/kept)\n{texts[1]}"
     assert unmended.returncode == 1, again
     assert f"{kept.workload} seed {kept.seed}: {kept.check}, at" in texts[1], again
 
