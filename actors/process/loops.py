@@ -20,8 +20,9 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import Context
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
-LINGER_S = 0.001
-TURN_BUDGET_S = 0.005
+LINGER_S = 0.01
+TURN_BUDGET_S = 0.05
+"""Thespian's own messages, such as the order to end, wait for at most both."""
 MAX_EVENTS = 256
 
 Callback = Callable[[], object]
@@ -286,8 +287,8 @@ class EmbeddedLoop:
     Thespian watches one descriptor (`ThespianWatch`): the loop's own epoll. When it is ready, the actor takes a turn:
 
     1. It runs the loop until that has nothing to do.
-    2. It waits for `LINGER_S` more. The next message of a serial asker arrives in that time, which saves a wake-up by
-       Thespian (30 us of CPU).
+    2. It waits for `LINGER_S` more. The next message of a serial asker, or the next answer of a call that passes
+       through, arrives in that time. That saves a wake-up by Thespian (30 to 200 us of CPU).
     3. It returns to Thespian.
 
     Timers reach Thespian through a timerfd in the same epoll. The actor passes `fileno()` to `ThespianWatch`, and calls
