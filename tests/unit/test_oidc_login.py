@@ -253,6 +253,11 @@ def test_a_token_is_renewed_before_it_expires() -> None:
     login = replace(LOGIN, expires_ms=1_000_000)
     assert not login.needs_renewal(1_000_000 - RENEW_BEFORE_MS - 1)
     assert login.needs_renewal(1_000_000 - RENEW_BEFORE_MS)
+    short = replace(login, lifetime_ms=60_000)
+    assert not short.needs_renewal(969_999)
+    assert short.needs_renewal(970_000)
+    assert not replace(login, lifetime_ms=3_600_000).needs_renewal(939_999)
+    assert replace(login, lifetime_ms=3_600_000).needs_renewal(940_000)
     assert not login.has_expired(999_999)
     assert login.has_expired(1_000_000)
     assert on_renewal(login, 200, tokens()).expires_ms == 2_000_000
