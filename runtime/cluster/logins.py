@@ -35,6 +35,7 @@ from runtime.users.login import (
     LoginOffer,
     device_request,
     device_token_request,
+    is_passing,
     name_of,
     on_renewal,
     refresh_request,
@@ -241,7 +242,7 @@ class StoredToken:
     def _renewed(self, login: Login, now: int, refused: str) -> Login:
         try:
             status, answer = self._line.renew(login)
-            if status >= 500:
+            if is_passing(status):
                 raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")
             renewed = on_renewal(login, status, answer)
         except (LoginError, IssuerAnswerError) as error:

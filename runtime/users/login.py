@@ -224,6 +224,14 @@ def _number(raw: Mapping[str, Any], key: str, default: float) -> float:
     return float(value) if is_number and value is not None else default
 
 
+def is_passing(status: int) -> bool:
+    """Return whether an answer is no refusal, so that the request may be repeated.
+
+    It is an error of the issuer's server, or too many requests have come (RFC 6585), perhaps of other users.
+    """
+    return status >= 500 or status in (408, 429)
+
+
 def reason_of(status: int, raw: Mapping[str, Any]) -> str:
     """Return the error that an answer names, as one line without control characters."""
     told = [raw.get(key) for key in ("error", "error_description")]
@@ -271,7 +279,7 @@ class DeviceFlow:
                 raise LoginError("the login was denied at the issuer")
             case "expired_token":
                 raise LoginError("the code was not entered in time, and has expired")
-        if status >= 500:
+        if is_passing(status):
             self.on_silence()
             return False
         raise LoginError(f"the issuer rejects it: {reason_of(status, raw)}")

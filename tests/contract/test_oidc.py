@@ -497,6 +497,16 @@ def test_a_token_serves_until_it_expires_while_the_issuer_is_away(desk: Desk) ->
     assert RETRY_MS == 30_000
 
 
+def test_a_login_does_not_end_because_the_issuer_has_too_many_requests(desk: Desk) -> None:
+    desk.provider.lifetime_s = 30
+    assert desk.run("login").exit_code == 0
+    token = desk.token(lambda: now_ms() + 60_000)
+    desk.provider.answers = [(429, {"error": "too_many_requests"})]
+    with pytest.raises(RecipientUnreachable, match="answers with HTTP 429"):
+        token()
+    assert token() == desk.login().bearer
+
+
 def test_a_login_that_the_issuer_has_ended_is_told(desk: Desk) -> None:
     desk.provider.lifetime_s = 30
     assert desk.run("login").exit_code == 0

@@ -674,6 +674,18 @@ MUTANTS = (
         ("contract/test_oidc.py::test_a_token_that_the_cluster_refuses_is_renewed_once",),
     ),
     Mutant(
+        "login-ended-by-too-many-requests",
+        "An issuer with too many requests ends no login.",
+        _LOGIN,
+        "return status >= 500 or status in (408, 429)",
+        "return status >= 500",
+        (
+            "contract/test_oidc.py::test_a_login_does_not_end_because_the_issuer_has_too_many_requests",
+            "unit/test_oidc_login.py::test_the_client_asks_more_slowly_without_an_answer",
+            "unit/test_page_login.py::test_a_token_is_renewed_and_the_log_out_revokes_it",
+        ),
+    ),
+    Mutant(
         "issuers-users-are-admins",
         "A user of the issuer has the role of their groups.",
         _OIDC,

@@ -181,6 +181,8 @@ def test_the_client_asks_more_slowly_without_an_answer() -> None:
     assert flow.pause_s(0.0) == 10
     assert not flow.on_answer(503, {})
     assert flow.pause_s(0.0) == 20
+    assert not flow.on_answer(429, {})
+    assert flow.pause_s(0.0) == 40
     for _ in range(9):
         flow.on_silence()
     assert flow.pause_s(0.0) == 60
