@@ -847,6 +847,14 @@ MUTANTS = (
         ("unit/test_page_login.py::test_a_token_is_renewed_and_the_log_out_revokes_it",),
     ),
     Mutant(
+        "airflow-token-refused-for-ever",
+        "A trigger reads the connection again if the cluster refuses its token.",
+        "runtime/airflow/trigger.py",
+        "if isinstance(error.__cause__, AuthenticationError):",
+        "if False:",
+        ("unit/test_airflow.py::test_a_trigger_takes_the_token_that_has_replaced_a_refused_one",),
+    ),
+    Mutant(
         "airflow-token-shown",
         "The access of an Airflow connection is shown without its token.",
         "runtime/airflow/task_jobs.py",
