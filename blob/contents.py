@@ -340,6 +340,13 @@ class BlobContents:
         self.directory.remove_empty_jobs()
         return deleted
 
+    def end_interrupted(self) -> None:
+        """Delete the interrupted uploads whose time to resume is over; they count against the quotas until then."""
+        with self._lock:
+            interrupted = self._parked.expired(self._clock())
+        for upload in interrupted:
+            upload.end()
+
     def delete_expired(self) -> int:
         """Delete expired transient blobs and expired interrupted uploads; return the number of deleted blobs.
 
@@ -351,9 +358,7 @@ class BlobContents:
             self._remove(path, rest)
         with self._lock:
             expired = self._expiry.expired(self._clock())
-            interrupted = self._parked.expired(self._clock())
-        for upload in interrupted:
-            upload.end()
+        self.end_interrupted()
         count = 0
         for entry in expired:
             with self._blobs.exclusive(entry), self._lock:

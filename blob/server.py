@@ -138,7 +138,7 @@ class BlobServer:
         self._contents: BlobContents | None = None
         self._fence: Fence | None = None
         self._acceptor: Acceptor | None = None
-        self._cleaner: asyncio.Task[None] | None = None
+        self._cleaners: list[asyncio.Task[None]] = []
 
     @property
     def address(self) -> tuple[str, int]:
@@ -155,14 +155,16 @@ class BlobServer:
             BlobServerError: the directory or the port is taken or cannot be used.
         """
         await asyncio.to_thread(self._open)
-        self._cleaner = asyncio.create_task(self._clean(), name="blob-cleaner")
+        self._cleaners = [asyncio.create_task(self._clean(), name="blob-cleaner")]
+        if self._options.resume_window:
+            self._cleaners.append(asyncio.create_task(self._end_interrupted(), name="blob-upload-cleaner"))
 
     async def close(self) -> None:
         """Stop serving, and break off running requests; the blobs stay. Idempotent."""
-        if self._cleaner is not None:
-            self._cleaner.cancel()
-            await asyncio.gather(self._cleaner, return_exceptions=True)
-            self._cleaner = None
+        for cleaner in self._cleaners:
+            cleaner.cancel()
+        await asyncio.gather(*self._cleaners, return_exceptions=True)
+        self._cleaners = []
         await asyncio.to_thread(self._shut)
 
     async def delete(self, job_id: str | None, key: BlobKey) -> bool:
@@ -306,3 +308,12 @@ class BlobServer:
             else:
                 if count:
                     logger.info("deleted %d transient blobs whose time to live was over", count)
+
+    async def _end_interrupted(self) -> None:
+        """End interrupted uploads within twice their time to resume; the interval of other clean-ups is longer."""
+        while True:
+            await asyncio.sleep(self._options.resume_window)
+            try:
+                await asyncio.to_thread(self._running().end_interrupted)
+            except OSError:
+                logger.exception("cannot end interrupted uploads; trying again in %g s", self._options.resume_window)

@@ -140,7 +140,8 @@ class WebClient:
     Args:
         endpoints: addresses of the endpoints.
         token: sent with every request, or a function that returns it and renews it in time; None if the endpoints
-            require none.
+            require none. The function gets the token that an endpoint has refused, else an empty text. If it then
+            returns another one, the request is repeated once.
         tls: for ``https``. Default: the authorities that the system trusts.
         connect_s: seconds that a connection may take.
     """
@@ -148,7 +149,7 @@ class WebClient:
     def __init__(
         self,
         endpoints: Sequence[WebAddress],
-        token: str | Callable[[], str] | None,
+        token: str | Callable[[str], str] | None,
         tls: ssl.SSLContext | None = None,
         connect_s: float = CONNECT_S,
     ) -> None:
@@ -225,11 +226,11 @@ class WebClient:
         headers = {"Content-Type": media} if media else {}
         if length is not None:
             headers["Content-Length"] = str(length)
-        if self._token is not None:
-            token = self._token if isinstance(self._token, str) else self._token()
-            _check_token(token)
-            headers["Authorization"] = f"Bearer {token}"
+        token = self._shown()
+        is_repeated = False
         while True:
+            if token is not None:
+                headers["Authorization"] = f"Bearer {token}"
             connection, is_new = self._take(endpoint)
             is_usable = False
             try:
@@ -246,9 +247,22 @@ class WebClient:
                 continue
             finally:
                 self._give_back(endpoint, connection, is_usable=is_usable)
-            if refusal is not None:
+            if refusal is None:
+                return answer
+            if token is None or is_repeated or not isinstance(refusal, AuthenticationError):
                 raise refusal
-            return answer
+            is_repeated, former = True, token
+            token = self._shown(refused=former)
+            if token == former:
+                raise refusal
+
+    def _shown(self, refused: str = "") -> str | None:
+        """Return the token to show; None if the endpoints require none."""
+        if self._token is None:
+            return None
+        token = self._token if isinstance(self._token, str) else self._token(refused)
+        _check_token(token)
+        return token
 
     def request_from_any(self, method: str, target: str, body: bytes | None = None, *, media: str = "") -> bytes:
         """Send one request, which may be repeated, to one endpoint after another until one can be reached.

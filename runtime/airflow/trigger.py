@@ -11,6 +11,7 @@ from typing import Any
 from airflow.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from actors.errors import AuthenticationError
 from runtime.airflow.attached import TaskFailedError, cancel_job, open_cluster, readable_errors
 from runtime.airflow.hook import UnderstudyHook
 from runtime.airflow.task_jobs import Access, Patience
@@ -95,6 +96,11 @@ class UnderstudyJobTrigger(BaseTrigger):
                     if patience.is_over(time.monotonic()):
                         return str(error)
                     self.log.warning("%s; asks again", error)
+                    if isinstance(error.__cause__, AuthenticationError):  # the connection may have another token now
+                        access = await asyncio.to_thread(self._access)
+                        former, cluster = cluster, None
+                        if former is not None:
+                            former.close()
                 await asyncio.sleep(self.poll_interval)
         except AirflowException as error:
             return str(error)

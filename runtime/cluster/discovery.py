@@ -128,7 +128,7 @@ def web_client(
                 f"{endpoint} is no loopback address: others could read the token and the jobs on their way",
                 "use https://, or a tunnel to a port of this machine; rest.allow-insecure allows it anyway",
             )
-    shown: str | Callable[[], str] | None = token
+    shown: str | Callable[[str], str] | None = token
     if token is None and not is_public:
         shown = _token(configuration, endpoints, urls)
     patience_s = configuration.get(ClientOptions.TIMEOUT)
@@ -140,7 +140,7 @@ def endpoints_of(urls: str) -> list[WebAddress]:
     return [WebAddress.parse(url.strip()) for url in urls.split(",") if url.strip()]
 
 
-def _token(configuration: Configuration, endpoints: list[WebAddress], urls: str) -> str | Callable[[], str] | None:
+def _token(configuration: Configuration, endpoints: list[WebAddress], urls: str) -> str | Callable[[str], str] | None:
     file = configuration.get(ClientOptions.TOKEN_FILE)
     if token := os.environ.get(TOKEN_VARIABLE):
         return token

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from runtime.users.login import (
     LoginOffer,
     device_request,
     device_token_request,
+    is_passing,
     name_of,
     on_renewal,
     refresh_request,
@@ -41,10 +43,12 @@ from runtime.users.login import (
 )
 from runtime.users.oidc import IssuerAnswerError
 
+logger = logging.getLogger(__name__)
+
 Answer = tuple[int, Mapping[str, Any]]
 
 RETRY_MS = 30_000
-"""Time between two attempts to renew a token that is still valid, while the issuer does not answer."""
+"""Time between two attempts to renew a token that is still valid, or that the cluster refuses."""
 
 
 def now_ms() -> int:
@@ -181,31 +185,48 @@ class StoredToken:
         self._line = line
         self._clock_ms = clock_ms
         self._login: Login | None = None
+        self._unstored: tuple[Login, Login] | None = None
+        """The stored login, and the one that has replaced it at the issuer and could not be stored."""
         self._retry_ms = 0
 
-    def __call__(self) -> str:
+    def __call__(self, refused: str = "") -> str:
         """Return a token.
+
+        Args:
+            refused: a token that the cluster has refused, although it is valid by this machine's clock. That clock may
+                be wrong, or the issuer may have withdrawn the key. It is returned again if there is no other.
 
         Raises:
             AuthenticationError: there is no login any more, or the issuer does not renew it.
             RecipientUnreachable: the token has expired, and the issuer does not answer.
-            ClusterError: the renewed login cannot be stored.
+            ClusterError: the token has expired, and the login cannot be locked.
         """
         now, login = self._clock_ms(), self._login
-        if login is None or (login.needs_renewal(now) and (now >= self._retry_ms or login.has_expired(now))):
-            login = self._login = self._current(now)
+        if login is None or login.bearer == refused or (login.needs_renewal(now) and self._may_renew(login, now)):
+            login = self._login = self._current(now, refused)
         return login.bearer
 
-    def _current(self, now: int) -> Login:
+    def _may_renew(self, login: Login, now: int) -> bool:
+        return now >= self._retry_ms or login.has_expired(now)
+
+    def _current(self, now: int, refused: str) -> Login:
+        def serves(login: Login) -> bool:
+            return not login.needs_renewal(now) and login.bearer != refused
+
         login = self._read()
-        if not login.needs_renewal(now):
+        if serves(login) or not self._may_renew(login, now):
             return login
-        with self._file.locked():
-            login = self._read()  # another process may have renewed it
-            if not login.needs_renewal(now):
-                return login
-            if login.refresh_token:
-                return self._renewed(login, now)
+        try:
+            with self._file.locked():
+                login = self._read()  # another process may have renewed it
+                if serves(login):
+                    return login
+                if login.refresh_token:
+                    return self._renewed(login, now, refused)
+        except ClusterError:
+            if login.has_expired(now):
+                raise
+            self._retry_ms = now + RETRY_MS
         if login.has_expired(now):
             raise AuthenticationError(f"the login at {login.cluster} has expired; `understudy login` begins another")
         return login
@@ -214,12 +235,14 @@ class StoredToken:
         login = self._file.read()
         if login is None:
             raise AuthenticationError(f"there is no login at {self._file.cluster}; `understudy login` begins one")
+        if self._unstored is not None and self._unstored[0] == login:
+            return self._unstored[1]
         return login
 
-    def _renewed(self, login: Login, now: int) -> Login:
+    def _renewed(self, login: Login, now: int, refused: str) -> Login:
         try:
             status, answer = self._line.renew(login)
-            if status >= 500:
+            if is_passing(status):
                 raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")
             renewed = on_renewal(login, status, answer)
         except (LoginError, IssuerAnswerError) as error:
@@ -229,7 +252,16 @@ class StoredToken:
             if isinstance(error, LoginError):
                 raise AuthenticationError(f"{error}; {error.remedy}") from error
             raise RecipientUnreachable(f"the login at {login.cluster} cannot be renewed: {error}") from error
-        self._file.write(renewed)
+        if refused:
+            self._retry_ms = now + RETRY_MS  # if the next token is refused too, the issuer is not asked each time
+        stored = self._file.read()
+        try:
+            self._file.write(renewed)
+        except ClusterError as error:  # the former refresh token may be used up, so the next one must not be lost
+            logger.warning("%s; this process renews its login, and others have to log in again", error)
+            self._unstored = None if stored is None else (stored, renewed)
+        else:
+            self._unstored = None
         return renewed
 
 

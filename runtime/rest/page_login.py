@@ -48,6 +48,7 @@ from runtime.users.login import (
     device_request,
     device_token_request,
     discovery_url,
+    is_passing,
     on_renewal,
     refresh_request,
     revocation_request,
@@ -223,9 +224,9 @@ class PageLogin:
         return self._told(on_renewal(login, *await self._ask_for_tokens(login, refresh_request(login))))
 
     async def _ask_for_tokens(self, login: Login, form: Mapping[str, str]) -> tuple[int, Mapping[str, Any]]:
-        """Send a form to the issuer. An error of its server is no refusal: the client may repeat the request."""
+        """Send a form to the issuer. What passes is no refusal: the client may repeat the request."""
         status, raw = await self._ask_as_client(login.token_url, form)
-        if status >= 500:
+        if is_passing(status):
             raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")
         return status, raw
 

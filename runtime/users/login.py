@@ -19,12 +19,12 @@ from urllib.parse import quote_plus, urlsplit
 
 from conf.secret import SecretStr
 from conf.values import is_loopback
-from runtime.users.oidc import IssuerAnswerError, looks_like_a_jwt, unverified_expiry_ms
+from runtime.users.oidc import IssuerAnswerError, looks_like_a_jwt, unverified_expiry_ms, unverified_lifetime_ms
 
 DISCOVERY = "/.well-known/openid-configuration"
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 RENEW_BEFORE_MS = 60_000
-"""A stored token is renewed if it expires within this time."""
+"""A stored token is renewed if it expires within this time, or within half of its lifetime if that is shorter."""
 DEFAULT_INTERVAL_S = 5.0
 SLOW_DOWN_S = 5.0
 MOST_INTERVAL_S = 60.0
@@ -224,6 +224,14 @@ def _number(raw: Mapping[str, Any], key: str, default: float) -> float:
     return float(value) if is_number and value is not None else default
 
 
+def is_passing(status: int) -> bool:
+    """Return whether an answer is no refusal, so that the request may be repeated.
+
+    It is an error of the issuer's server, or too many requests have come (RFC 6585), perhaps of other users.
+    """
+    return status >= 500 or status in (408, 429)
+
+
 def reason_of(status: int, raw: Mapping[str, Any]) -> str:
     """Return the error that an answer names, as one line without control characters."""
     told = [raw.get(key) for key in ("error", "error_description")]
@@ -271,7 +279,7 @@ class DeviceFlow:
                 raise LoginError("the login was denied at the issuer")
             case "expired_token":
                 raise LoginError("the code was not entered in time, and has expired")
-        if status >= 500:
+        if is_passing(status):
             self.on_silence()
             return False
         raise LoginError(f"the issuer rejects it: {reason_of(status, raw)}")
@@ -296,6 +304,7 @@ class Login:
         expires_ms: when it expires, in milliseconds since the epoch.
         refresh_token: gets another one; empty if the issuer gave none.
         through_cluster: as in `LoginOffer`; then the two URLs are empty.
+        lifetime_ms: milliseconds from the issue of the token to its end; 0 if unknown.
     """
 
     cluster: str
@@ -308,6 +317,7 @@ class Login:
     expires_ms: int = 0
     refresh_token: str = ""
     through_cluster: bool = False
+    lifetime_ms: int = 0
 
     def to_json(self) -> str:
         """Return the text to store."""
@@ -319,7 +329,7 @@ class Login:
         raw = json.loads(text)
         if not isinstance(raw, dict):
             raise ValueError("no login")
-        kinds = {"wants_access_token": bool, "expires_ms": int, "through_cluster": bool}
+        kinds = {"wants_access_token": bool, "expires_ms": int, "through_cluster": bool, "lifetime_ms": int}
         known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
         if not all(isinstance(value, kinds.get(name, str)) for name, value in known.items()):
             raise ValueError("no login")
@@ -334,7 +344,8 @@ class Login:
 
     def needs_renewal(self, now_ms: int) -> bool:
         """Return whether the token expires soon, or has expired."""
-        return now_ms >= self.expires_ms - RENEW_BEFORE_MS
+        before_ms = min(RENEW_BEFORE_MS, self.lifetime_ms // 2) if self.lifetime_ms else RENEW_BEFORE_MS
+        return now_ms >= self.expires_ms - before_ms
 
     def with_tokens(self, raw: Mapping[str, Any]) -> Login:
         """Return the login with the tokens of an answer of the issuer. A refresh token is kept until there is another.
@@ -355,7 +366,8 @@ class Login:
             raise LoginError(f"the {kind} of {self.issuer} does not say when it expires")
         if not (isinstance(refresh, str) and _VISIBLE.fullmatch(refresh)):
             refresh = self.refresh_token
-        return replace(self, bearer=bearer, expires_ms=expires_ms, refresh_token=refresh)
+        lifetime_ms = unverified_lifetime_ms(bearer)
+        return replace(self, bearer=bearer, expires_ms=expires_ms, refresh_token=refresh, lifetime_ms=lifetime_ms)
 
 
 def device_request(offer: LoginOffer) -> dict[str, str]:

@@ -161,6 +161,19 @@ def unverified_expiry_ms(token: str) -> int | None:
         return None
 
 
+def unverified_lifetime_ms(token: str) -> int:
+    """Return the milliseconds from the issue of a JWT to its end, by its own claims; 0 if it does not say so.
+
+    Only the holder of a token may use this, as `unverified_expiry_ms`.
+    """
+    expires_ms = unverified_expiry_ms(token)
+    try:
+        issued_ms = _moment_ms(_object(token.encode().split(b".")[1], "payload"), "iat")
+    except (TokenRefusedError, IndexError):
+        return 0
+    return 0 if expires_ms is None or issued_ms is None else max(0, expires_ms - issued_ms)
+
+
 def _verified(token: bytes, header: Mapping[str, Any], keys: Sequence[VerificationKey]) -> Mapping[str, Any]:
     """Return the claims of a token after its signature was checked."""
     from jwt.api_jws import PyJWS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import stat
 import threading
@@ -24,7 +25,7 @@ from conf.configuration import Configuration
 from conf.files import write_private
 from runtime import issuer_client
 from runtime.cluster import cli as command_line
-from runtime.cluster import login_commands
+from runtime.cluster import login_commands, logins
 from runtime.cluster.discovery import connect_by_http, web_client
 from runtime.cluster.logins import RETRY_MS, IssuerLine, LoginFile, StoredToken
 from runtime.errors import ClusterError
@@ -72,6 +73,11 @@ def issuer_of(configured: dict[str, str]) -> Issuer:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def soon() -> int:
+    """Return a time at which a token of 30 s has to be renewed, and has not expired."""
+    return now_ms() + 16_000
 
 
 # ------------------------------------------------------------------------ keys
@@ -359,7 +365,7 @@ def test_a_login_is_renewed_by_the_endpoint_that_answers(
     former = desk.login()
     urls = f"http://127.0.0.1:1,{desk.cluster.url}"
     line = IssuerLine(None, lambda: web_client(Configuration.from_dict({}), urls, is_public=True))
-    assert StoredToken(desk.file, line)() != former.bearer
+    assert StoredToken(desk.file, line, soon)() != former.bearer
 
 
 def test_login_and_whoami_ask_the_endpoint_that_answers(desk: Desk) -> None:
@@ -378,7 +384,7 @@ def test_a_login_through_the_cluster_serves_until_it_expires_while_that_is_away(
     desk = open_desk({**secret_settings, "security.oidc.device-client-secret-file": file})
     provider.lifetime_s = 30
     assert desk.run("login").exit_code == 0
-    login, now = desk.login(), [now_ms()]
+    login, now = desk.login(), [soon()]
     token = desk.token(lambda: now[0])
     desk.cluster.stop()
     assert token() == login.bearer
@@ -448,10 +454,10 @@ def test_a_login_that_others_may_read_is_refused(desk: Desk) -> None:
 
 
 def test_a_token_is_renewed_before_it_expires_and_the_issuer_may_change_both(desk: Desk) -> None:
-    desk.provider.lifetime_s = 30  # less than the time before which a token is renewed
+    desk.provider.lifetime_s = 30
     assert desk.run("login").exit_code == 0
     first = desk.login()
-    token = desk.token()
+    token = desk.token(soon)
     bearer = token()
     assert bearer != first.bearer
     assert desk.login().refresh_token != first.refresh_token
@@ -468,7 +474,7 @@ def test_clients_at_once_renew_once(desk: Desk) -> None:
     assert desk.run("login").exit_code == 0
     desk.provider.lifetime_s = 3600
     with ThreadPoolExecutor(8) as threads:
-        found = set(threads.map(lambda _: desk.token()(), range(16)))
+        found = set(threads.map(lambda _: desk.token(soon)(), range(16)))
     assert found == {desk.login().bearer}
     assert [form["grant_type"] for form in desk.provider.forms].count("refresh_token") == 1
 
@@ -476,7 +482,7 @@ def test_clients_at_once_renew_once(desk: Desk) -> None:
 def test_a_token_serves_until_it_expires_while_the_issuer_is_away(desk: Desk) -> None:
     desk.provider.lifetime_s = 30
     assert desk.run("login").exit_code == 0
-    login, at = desk.login(), now_ms()
+    login, at = desk.login(), soon()
     desk.provider.away = True
     now = [at]
     token = desk.token(lambda: now[0])
@@ -489,6 +495,16 @@ def test_a_token_serves_until_it_expires_while_the_issuer_is_away(desk: Desk) ->
     desk.provider.away = False
     assert token() != login.bearer
     assert RETRY_MS == 30_000
+
+
+def test_a_login_does_not_end_because_the_issuer_has_too_many_requests(desk: Desk) -> None:
+    desk.provider.lifetime_s = 30
+    assert desk.run("login").exit_code == 0
+    token = desk.token(lambda: now_ms() + 60_000)
+    desk.provider.answers = [(429, {"error": "too_many_requests"})]
+    with pytest.raises(RecipientUnreachable, match="answers with HTTP 429"):
+        token()
+    assert token() == desk.login().bearer
 
 
 def test_a_login_that_the_issuer_has_ended_is_told(desk: Desk) -> None:
@@ -526,10 +542,92 @@ def test_a_client_in_python_uses_the_login_and_renews_it(desk: Desk) -> None:
     configuration = Configuration.from_dict({"client.login-dir": str(desk.logins)})
     with connect_by_http(configuration, desk.cluster.url) as client:
         assert len(client.list_jobs()) == 2
-        desk.file.write(replace(desk.login(), bearer="a.b.c"))
+        desk.file.write(replace(desk.login(), bearer="a.b.c", refresh_token=""))
         assert len(client.list_jobs()) == 2, "it has read the login"
     with connect_by_http(configuration, desk.cluster.url) as client, pytest.raises(AuthenticationError):
         client.list_jobs()
+
+
+def renewals(provider: Provider) -> int:
+    return [form["grant_type"] for form in provider.forms].count("refresh_token")
+
+
+def test_a_short_token_serves_for_half_of_its_time(desk: Desk) -> None:
+    """An issuer of tokens that last a minute is not asked for each request."""
+    desk.provider.lifetime_s = 60
+    assert desk.run("login").exit_code == 0
+    login, now = desk.login(), [now_ms()]
+    token = desk.token(lambda: now[0])
+    assert {token() for _ in range(5)} == {login.bearer}
+    assert renewals(desk.provider) == 0
+    now[0] = login.expires_ms - 29_000
+    assert token() != login.bearer
+    assert renewals(desk.provider) == 1
+
+
+def test_a_token_that_the_cluster_refuses_is_renewed_once(desk: Desk) -> None:
+    """This machine's clock may be slow, or the issuer has withdrawn the key."""
+    assert desk.run("login").exit_code == 0
+    configuration = Configuration.from_dict({"client.login-dir": str(desk.logins)})
+    desk.file.write(replace(desk.login(), bearer="a.b.c"))
+    with connect_by_http(configuration, desk.cluster.url) as client:
+        assert len(client.list_jobs()) == 2
+        assert renewals(desk.provider) == 1
+    desk.file.write(replace(desk.login(), bearer="a.b.c"))
+    desk.provider.user["groups"] = []  # so the next token is refused too
+    with connect_by_http(configuration, desk.cluster.url) as client:
+        for _ in range(3):
+            with pytest.raises(AuthenticationError, match="is not accepted; `understudy login` gets another"):
+                client.list_jobs()
+    assert renewals(desk.provider) == 2
+
+
+def test_a_token_that_the_cluster_refuses_is_replaced_by_that_of_a_new_login(desk: Desk) -> None:
+    assert desk.run("login").exit_code == 0
+    token = desk.token()
+    former = token()
+    assert desk.run("login").exit_code == 0
+    assert token() == former
+    assert token(former) == desk.login().bearer != former
+    assert renewals(desk.provider) == 0
+
+
+def test_a_login_that_cannot_be_stored_is_not_lost(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refresh token may work once only, so the stored one is of no more use."""
+    desk.provider.lifetime_s = 30
+    assert desk.run("login").exit_code == 0
+    now = [soon()]
+    token = desk.token(lambda: now[0])
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(logins, "write_private", full)
+        first = token()
+        assert "cannot be stored" in caplog.text
+        now[0] += 60_000
+        desk.provider.lifetime_s = 3600
+        second = token()
+        assert len({first, second, desk.login().bearer}) == 3
+    now[0] += 3_600_000
+    assert token() == desk.login().bearer != second
+
+
+def test_a_login_that_cannot_be_locked_serves_until_it_expires(desk: Desk) -> None:
+    desk.provider.lifetime_s = 30
+    assert desk.run("login").exit_code == 0
+    login, now = desk.login(), [soon()]
+    token = desk.token(lambda: now[0])
+    lock = desk.file.path.with_suffix(".lock")
+    lock.unlink()
+    lock.symlink_to("elsewhere")
+    assert token() == login.bearer
+    now[0] = login.expires_ms
+    with pytest.raises(ClusterError, match="cannot be stored"):
+        token()
 
 
 def test_an_access_token_is_used_where_the_cluster_has_an_audience(tmp_path: Path, provider: Provider) -> None:

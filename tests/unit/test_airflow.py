@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import configparser
+import importlib
+import logging
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.errors import AuthenticationError
 from blob.errors import BlobConnectionError
 from runtime.airflow import attached
 from runtime.airflow.attached import AttachedJob, TaskFailedError, cancel_job, open_cluster
@@ -423,6 +427,62 @@ def test_a_connection_that_does_not_work_is_one_line_without_the_token(monkeypat
     open_cluster(access("h"), 10.0)
     open_cluster(access("h", settings={"client.timeout": "2 s"}), 10.0)
     assert [arguments["settings"] for arguments in given] == [{"client.timeout": "10 s"}, {"client.timeout": "2 s"}]
+
+
+def trigger_of_a_stub(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the module of the trigger, with stubs for the parts of Airflow that it imports."""
+    parts: dict[str, dict[str, Any]] = {
+        "airflow": {},
+        "airflow.exceptions": {"AirflowException": type("AirflowException", (Exception,), {})},
+        "airflow.sdk": {"BaseHook": object},
+        "airflow.triggers": {},
+        "airflow.triggers.base": {"BaseTrigger": type("BaseTrigger", (), {"log": logging.getLogger("trigger")})},
+    }
+    for name, values in parts.items():
+        stub = types.ModuleType(name)
+        vars(stub).update(values)
+        monkeypatch.setitem(sys.modules, name, stub)
+    vars(sys.modules["airflow.triggers.base"])["TriggerEvent"] = dict
+    for name in ("hook", "trigger"):
+        monkeypatch.delitem(sys.modules, f"runtime.airflow.{name}", raising=False)
+    module = importlib.import_module("runtime.airflow.trigger")
+    for name in ("hook", "trigger"):
+        monkeypatch.delitem(sys.modules, f"runtime.airflow.{name}")
+    return module
+
+
+async def test_a_trigger_takes_the_token_that_has_replaced_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deferred task may wait for days, and the connection's token is replaced meanwhile."""
+    module = trigger_of_a_stub(monkeypatch)
+    passwords = iter(("former", "latest"))
+    shown: list[str | None] = []
+    ends: list[str | None] = []
+
+    class Client:
+        def __init__(self, token: str | None) -> None:
+            self.token = token
+
+        def status_of(self, job_id: JobID) -> JobStatus:
+            shown.append(self.token)
+            assert len(shown) < 9, "the former token is shown again and again"
+            if self.token == "former":
+                raise AuthenticationError("needs a valid token")
+            return JobStatus.FINISHED
+
+    def opened(access: Access, answer_s: float) -> Any:
+        return types.SimpleNamespace(client=Client(access.token), close=lambda: ends.append(access.token))
+
+    class Hook:
+        def __init__(self, conn_id: str) -> None: ...
+
+        def access(self) -> Access:
+            return Access("https://h", next(passwords))
+
+    monkeypatch.setattr(module, "open_cluster", opened)
+    monkeypatch.setattr(module, "UnderstudyHook", Hook)
+    events = [event async for event in module.UnderstudyJobTrigger("c", KEY.job_id(0), poll_interval=0.0).run()]
+    assert events == [{"job_id": KEY.job_id(0), "timed_out": False, "error": ""}]
+    assert (shown, ends) == (["former", "latest"], ["former", "latest"])
 
 
 # --------------------------------------------------------------- the provider

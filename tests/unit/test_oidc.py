@@ -34,6 +34,7 @@ from runtime.users.oidc import (
     keys_of,
     looks_like_a_jwt,
     unverified_expiry_ms,
+    unverified_lifetime_ms,
 )
 from tests.fakes.oidc_provider import SigningKey
 
@@ -349,6 +350,10 @@ def test_a_client_sees_when_its_token_expires() -> None:
     assert unverified_expiry_ms(signed(exp=None)) is None
     for text in ("opaque", "a.b.c", "..", unsafe(exp="soon")):
         assert unverified_expiry_ms(text) is None
+        assert unverified_lifetime_ms(text) == 0
+    assert unverified_lifetime_ms(signed(iat=NOW_S + 240)) == 60_000
+    for claims in ({"iat": None}, {"iat": "soon"}, {"exp": None}, {"iat": NOW_S + 400}):
+        assert unverified_lifetime_ms(unsafe(**claims)) == 0
 
 
 # ------------------------------------------------------------------------ keys

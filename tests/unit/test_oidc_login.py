@@ -181,6 +181,8 @@ def test_the_client_asks_more_slowly_without_an_answer() -> None:
     assert flow.pause_s(0.0) == 10
     assert not flow.on_answer(503, {})
     assert flow.pause_s(0.0) == 20
+    assert not flow.on_answer(429, {})
+    assert flow.pause_s(0.0) == 40
     for _ in range(9):
         flow.on_silence()
     assert flow.pause_s(0.0) == 60
@@ -253,6 +255,11 @@ def test_a_token_is_renewed_before_it_expires() -> None:
     login = replace(LOGIN, expires_ms=1_000_000)
     assert not login.needs_renewal(1_000_000 - RENEW_BEFORE_MS - 1)
     assert login.needs_renewal(1_000_000 - RENEW_BEFORE_MS)
+    short = replace(login, lifetime_ms=60_000)
+    assert not short.needs_renewal(969_999)
+    assert short.needs_renewal(970_000)
+    assert not replace(login, lifetime_ms=3_600_000).needs_renewal(939_999)
+    assert replace(login, lifetime_ms=3_600_000).needs_renewal(940_000)
     assert not login.has_expired(999_999)
     assert login.has_expired(1_000_000)
     assert on_renewal(login, 200, tokens()).expires_ms == 2_000_000

@@ -321,6 +321,9 @@ async def test_a_token_is_renewed_and_the_log_out_revokes_it(tab: Tab, site: Iss
         ("ada", f"POST {FINISH}", "done"),
         ("ada", f"POST {END}", "done"),
     ]
+    site.provider.answers = [(429, {"error": "too_many_requests"})]
+    answer = await tab.post(RENEW, **{"refresh-token": again["refresh-token"]})
+    refused(answer, f"{URL} answers with HTTP 429", 503)
     site.provider.away = True
     answer = await tab.post(RENEW, **{"refresh-token": again["refresh-token"]})
     refused(answer, f"{URL} answers with HTTP 503", 503)  # no refusal, so the page keeps the refresh token
