@@ -134,7 +134,7 @@ class KnownIdentities:
             holds = self._now_ms() < principal.expires_ms and not known.has_user(principal.name)
         else:
             holds = known.confirm(principal, self._now_ms())
-        return None if holds else Refusal(401, "the token is not valid any more")
+        return None if holds else Refusal(401, "the token is not valid any more; log in again, or use another one")
 
     async def recent(self) -> Identities:
         """Return users and tokens as they were at most `MAX_AGE_S` ago. Raises as `identify`."""

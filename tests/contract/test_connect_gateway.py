@@ -17,6 +17,7 @@ from google.rpc import error_details_pb2, status_pb2
 from pyspark.sql.connect.proto import base_pb2
 
 from runtime.errors import PreflightError
+from runtime.ha.errors import RedisUnreachableError
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import JobGraph, JobKind
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
@@ -161,6 +162,7 @@ class World:
         self.port = 0
         self.authority: bytes | None = None
         self.read = asyncio.Event()
+        self.is_store_away = False
 
     def another(self, idle_timeout_s: float = 60.0) -> ConnectGateway:
         policy, audit = AccessPolicy(OWN, [], "http", 1), AuditLog(self.directory / "audit.jsonl")
@@ -171,6 +173,8 @@ class World:
 
     async def _read(self) -> Identities:
         self.read.set()
+        if self.is_store_away:
+            raise RedisUnreachableError("unix:redis.sock", "no answer")
         return Identities(self.users)
 
     async def read_again(self, times: int) -> None:
@@ -377,6 +381,24 @@ def test_a_revoked_token_ends_an_open_call(tmp_path: Path, monkeypatch: pytest.M
         overlooked.cancel()
         assert (await waiting).code() is grpc.StatusCode.UNAUTHENTICATED
         await interrupted.wait()
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_call_that_is_ended_while_users_cannot_be_read_is_repeated_by_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateways, "ATTEND_S", 0.05)
+
+    async def test(world: World) -> None:
+        async def hang(context: Any) -> None:
+            world.is_store_away = True
+            await asyncio.Event().wait()
+
+        world.spark.answer = hang
+        error = await world.refusal("ExecutePlan", request())
+        assert error.code() is grpc.StatusCode.UNAVAILABLE, "PySpark repeats a call with this status only"
+        assert "not valid" not in error.details()
 
     in_a_world(tmp_path, test)
 

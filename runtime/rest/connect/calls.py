@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.ids import JobID
+from runtime.rest.access import Refusal
 from runtime.rest.connect.record import NAME, NAME_KEY
 from runtime.rest.connect.sessions import job_of
 from runtime.users.identities import Principal
@@ -49,7 +50,7 @@ class Call:
         session_id: of the session on its driver, by default the client's. That of a named session is empty until it is
             found, and changes with each driver.
         is_answered: whether its client has got an answer.
-        has_lost_its_token: whether it ends because its token is not valid any more.
+        refused: why it is ended before its answer is complete; None for a call that is not.
     """
 
     caller: Caller
@@ -58,7 +59,7 @@ class Call:
     name: str = ""
     session_id: str = ""
     is_answered: bool = False
-    has_lost_its_token: bool = False
+    refused: Refusal | None = None
 
     def __post_init__(self) -> None:
         self.begin(self.client_id)

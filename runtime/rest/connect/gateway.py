@@ -262,8 +262,8 @@ class ConnectGateway:
                 return
             await self._pass_on(call, (first, requests), address, context)
         except asyncio.CancelledError:
-            if call.has_lost_its_token:
-                raise CallRefusedError(401, "the token is not valid any more") from None
+            if call.refused is not None:
+                raise CallRefusedError(call.refused.status, call.refused.message) from None
             raise
         finally:
             del self._open[task]
@@ -334,22 +334,22 @@ class ConnectGateway:
         return Caller(verdict, source)
 
     async def _attend(self) -> None:
-        """Keep the sessions of open calls alive, and end the calls whose token is not valid any more."""
+        """Keep the sessions of open calls alive, and end the calls whose token cannot be confirmed any more."""
         while True:
             await asyncio.sleep(min(ATTEND_S, self._beats.interval_s))
             for task, call in list(self._open.items()):
                 if call.session_id:
                     self._keep_alive(call)
-                if not await self._confirm(call.caller.principal):
-                    call.has_lost_its_token = True
+                call.refused = await self._confirm(call.caller.principal)
+                if call.refused is not None:
                     task.cancel()
 
-    async def _confirm(self, principal: Principal) -> bool:
+    async def _confirm(self, principal: Principal) -> Refusal | None:
         try:
-            return await self._identities.confirm(principal)
+            return await self._identities.confirm_or_refuse(principal)
         except Exception:  # a defect of ours; further calls have to be attended to
             logger.exception("a token cannot be confirmed")
-            return False
+            return Refusal(500, "the token cannot be confirmed")
 
     def _keep_alive(self, call: Call) -> None:
         if self._beats.is_due(call.job_id, time.monotonic()):
