@@ -56,4 +56,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         ("unit/test_simulation_network.py::test_no_bytes_are_received_and_sent_without_a_wait",),
     ),
+    Mutant(
+        "slot-of-a-job-by-its-request-alone",
+        "A check knows the slot that a job has accepted from a second one for the same request.",
+        "tests/simulation/cluster_checks.py",
+        "    return held is not None and held.slot.slot_id == allocation.slot_id\n",
+        "    return held is not None\n",
+        (
+            "unit/test_simulation_parts.py::"
+            "test_a_job_that_gets_a_second_slot_for_its_request_has_accepted_the_first_only",
+        ),
+    ),
 )
