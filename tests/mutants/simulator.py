@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.model import Mutant
 
 _KERNEL = "tests/simulation/kernel.py"
+_NETWORK = "tests/simulation/network.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -46,5 +47,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if self.kernel.current is not self.process:\n            self._write_to_self()\n",
         "        if self.driven and self.kernel.current is not self.process:\n            self._write_to_self()\n",
         ("unit/test_simulation_kernel.py::test_a_reply_wakes_a_loop_at_once_also_one_that_runs_in_a_thread",),
+    ),
+    Mutant(
+        "read-of-no-bytes-waits",
+        "A read of no bytes, as of an empty blob, returns at once.",
+        _NETWORK,
+        '        if not size:\n            return b""\n',
+        "",
+        ("unit/test_simulation_network.py::test_no_bytes_are_received_and_sent_without_a_wait",),
+    ),
+    Mutant(
+        "slot-of-a-job-by-its-request-alone",
+        "A check knows the slot that a job has accepted from a second one for the same request.",
+        "tests/simulation/cluster_checks.py",
+        "    return held is not None and held.slot.slot_id == allocation.slot_id\n",
+        "    return held is not None\n",
+        (
+            "unit/test_simulation_parts.py::"
+            "test_a_job_that_gets_a_second_slot_for_its_request_has_accepted_the_first_only",
+        ),
     ),
 )

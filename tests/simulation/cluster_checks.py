@@ -16,7 +16,7 @@ from runtime.protocol.slots import AllocateSlot
 from runtime.resourcemanager.slot_manager import SlotManager
 from runtime.taskexecutor.connections import JobConnections
 from runtime.taskexecutor.endpoint import TaskExecutor
-from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.slot_table import Allocation, TaskSlotTable
 from tests.simulation.faults import Fault
 from tests.simulation.kernel import SimProcess, installed_kernel
 from tests.simulation.patches import Patch
@@ -39,6 +39,12 @@ MARGIN_S = 3.0
 UNNEEDED = "a slot that its job does not have is free"
 SHORT_KINDS = frozenset({"kill", "kill_at_effect", "break_after", "reset", "cut", "jump", "submit", "cancel"})
 """Faults whose arguments are no durations, and are over after `MARGIN_S`."""
+
+
+def has_accepted(master: JobMaster, allocation: Allocation) -> bool:
+    """Return whether a job has this slot; a request may get two, and its job refuses the second."""
+    held = master._pool._held.get(allocation.allocation_id)
+    return held is not None and held.slot.slot_id == allocation.slot_id
 
 
 class Overdue:
@@ -110,7 +116,7 @@ class ClusterChecks:
                 continue
             for held in executor.slots.all:
                 master = masters.get(held.job_id)
-                if master is None or master._pool.holds(held.allocation_id):
+                if master is None or has_accepted(master, held):
                     continue
                 text = f"{name} has slot {held.slot_id} for job {held.job_id}, whose JobMaster does not have it"
                 yield process, held, UNNEEDED, text, UNNEEDED_IN_FAULTS_S
@@ -172,7 +178,7 @@ class ClusterChecks:
         """Check a slot that a TaskExecutor frees because its job has not accepted it."""
         held = next((held for held in executor.slots.all if held.allocation_id == allocation_id), None)
         master = None if held is None else self._job_masters().get(held.job_id)
-        if master is not None and master._pool.holds(allocation_id):
+        if held is not None and master is not None and has_accepted(master, held):
             text = f"{executor.name} frees {allocation_id}, which job {master._job_id} has accepted"
             self._world.fail("a slot that its job has stays", text)
 

@@ -674,10 +674,12 @@ class SimSocket(SimFile):
     # ------------------------------------------------------------------ data
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """Return bytes that have arrived; b"" at the end."""
+        """Return bytes that have arrived; b"" at the end, and at once for no bytes, as Python does."""
         process = self.process
         if not process.alive:
             raise ProcessKilled(-9)
+        if not size:
+            return b""
         pipe = self.inbound
         if pipe is None:
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
@@ -721,6 +723,8 @@ class SimSocket(SimFile):
         pipe = self.outbound
         if pipe is None or self._shut_write or self.state != "connected":
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        if not len(data):
+            return 0
         if pipe.room <= 0:
             if self.timeout == 0.0 or flags & socket.MSG_DONTWAIT:
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -282,3 +284,38 @@ def test_blocking_sockets_poll_and_time_limits() -> None:
         kernel.run(until_s=100)
         assert client.exit_code == 0, kernel.complaints
     assert log == [b"HELLO", b""]
+
+
+@pytest.mark.parametrize("flags", [0, socket.MSG_WAITALL])
+def test_no_bytes_are_received_and_sent_without_a_wait(flags: int) -> None:
+    done: list[object] = []
+
+    def serve() -> None:
+        listener = socket.create_server((kernel.hosts["two"].address, 9000))
+        sock, _ = listener.accept()
+        time.sleep(50.0)  # it neither reads nor sends
+        done.append("closed")
+        sock.close()
+
+    def call() -> None:
+        sock = socket.create_connection(("two", 9000))
+        done.append(sock.recv(0, flags))
+        done.append(sock.recv_into(bytearray(), 0, flags))
+        sock.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sock.send(bytes(WINDOW))
+        sock.setblocking(True)
+        done.append(sock.send(b""))
+        done.append(kernel.seconds < 10.0)
+
+    kernel = Kernel(1)
+    Network(kernel)
+    with installed(kernel):
+        one, two = kernel.add_host("one"), kernel.add_host("two")
+        two.start("server", serve)
+        kernel.run(until_s=1)
+        client = one.start("client", call)
+        kernel.run(until_s=100)
+        assert client.exit_code == 0, kernel.complaints
+    assert done == [b"", 0, 0, True, "closed"]

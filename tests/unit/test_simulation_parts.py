@@ -12,9 +12,15 @@ from typing import cast
 
 import pytest
 
+from runtime.ids import AllocationID, JobID, ResourceID, SlotID, SlotRequestID
+from runtime.jobmaster.endpoint import JobMaster
+from runtime.jobmaster.slot_pool import SlotPool
+from runtime.protocol.descriptor import SlotOffer
+from runtime.taskexecutor.slot_table import Allocation
 from tests.simulation import mutants
 from tests.simulation.__main__ import how_to_replay
 from tests.simulation.checks import Leaders, Once, Register
+from tests.simulation.cluster_checks import has_accepted
 from tests.simulation.faults import COMMON_KINDS, Fault, FaultPlan, add_kinds
 from tests.simulation.kept import KEPT, RARE
 from tests.simulation.mutants import ROOT as SOURCES
@@ -310,3 +316,14 @@ def test_a_failing_seed_ends_the_output_with_the_command_that_runs_it_again() ->
     assert how_to_replay(outcome, 6.0) == (
         "FAILED: ha seed 7: two leaders\n    python -W ignore -m tests.simulation run --workload ha --seed 7 --short 6"
     )
+
+
+def test_a_job_that_gets_a_second_slot_for_its_request_has_accepted_the_first_only() -> None:
+    allocation, job = AllocationID.random(), JobID.random()
+    first, second = (SlotID(ResourceID(f"taskmanager-{number}"), 0) for number in (1, 2))
+    pool = SlotPool(10.0, 10.0, lambda: allocation)
+    pool.request_slot(SlotRequestID.random(), "task", 0.0)
+    offers = [pool.offer_slot(SlotOffer(allocation, slot), "", 0.0)[0] for slot in (first, second)]
+    master = cast(JobMaster, SimpleNamespace(_pool=pool))
+    assert offers == [has_accepted(master, Allocation(allocation, job, slot)) for slot in (first, second)]
+    assert offers == [True, False]
