@@ -283,7 +283,8 @@ def _told(done: UpgradedJob, status: JobStatus | None) -> str:
             )
         case _ if status is not None and status.is_globally_terminal:
             return (
-                f"job {done.job_id} has committed its first batch, and is {status.value} since, so it cannot be undone; "
+                f"job {done.job_id} has committed its first batch, and is {status.value} since, so it cannot be "
+                "undone; "
                 f"`understudy job run --from {done.savepoint} FILE` repeats all batches since the upgrade"
             )
         case _:
