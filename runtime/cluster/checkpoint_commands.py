@@ -138,7 +138,7 @@ def job_rollback(configuration: Configuration, reference: str, target: str, new_
     ),
 )
 @configured
-@click.option("--partitions", type=int, help="Number of partitions of the state from now on.")
+@click.option("--partitions", type=click.IntRange(min=1), help="Number of partitions of the state from now on.")
 @click.option("--undo", is_flag=True, help="Return to the number of partitions before the job's last rescale.")
 @click.option("--query", help="Name of the only query whose state is rescaled.  [default: all with state]")
 @click.option(

@@ -177,7 +177,7 @@ def job() -> None:
 )
 @click.option(
     "--partitions",
-    type=int,
+    type=click.IntRange(min=1),
     metavar="N",
     help="With --from: start from a copy of the savepoint whose state has N partitions. It is made beside the "
     "savepoint, as <savepoint>-N-partitions, unless it is there.",

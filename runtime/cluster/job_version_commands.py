@@ -36,6 +36,8 @@ from runtime.cluster.output import clean, print_answer, print_document, print_li
 from runtime.cluster.savepoint_commands import print_verdicts
 from runtime.errors import ClusterError
 from runtime.ids import JobID
+from runtime.protocol.errors import JobNotFoundError
+from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.places import is_url
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ def job_upgrade(
     of its state. They write to no sink, and the command shows where their rows differ.
 
     Exit status: 0 the upgrade, or the undo, is done, or the rehearsed versions are equal; 1 it is refused, the former
-    version works again, or the rehearsed versions differ.
+    version works again, the new version has FAILED, or the rehearsed versions differ.
     """
     import tempfile
 
@@ -148,11 +150,12 @@ def job_upgrade(
         else:
             make = new_version(file, args, kind, pack_py_files(py_files, Path(scratch), max_bytes), say)
             done = upgrader.upgrade(job_id, make, directory, accepts_loss=accepts_loss)
+        status = _status(client, JobID(done.job_id))
     is_done = undo == (done.outcome == "returned")
     if not as_json:
-        say(clean(_told(done)))
+        say(clean(_told(done, status)))
     print_answer(done, done.job_id, as_json)
-    if not is_done:
+    if not is_done or status is JobStatus.FAILED:
         sys.exit(ExitStatus.FAILED)
 
 
@@ -260,8 +263,16 @@ def _look_at(configuration: Configuration, version: Version, state: Path) -> tup
         os.environ.update(environment)
 
 
-def _told(done: UpgradedJob) -> str:
-    """Return the outcome of an upgrade as a line."""
+def _status(client: ClusterClient, job_id: JobID) -> JobStatus | None:
+    """Return the status of a job; None if the cluster has forgotten it."""
+    try:
+        return client.job(job_id).status
+    except JobNotFoundError:
+        return None
+
+
+def _told(done: UpgradedJob, status: JobStatus | None) -> str:
+    """Return the outcome of an upgrade as a line; *status* is that of the job that works now."""
     match done.outcome:
         case "returned":
             return f"job {done.job_id} has the former version: {done.because}"
@@ -270,8 +281,17 @@ def _told(done: UpgradedJob) -> str:
                 f"job {done.job_id} runs, and its sources have no data for a first batch yet; "
                 f"`understudy job upgrade {done.upgraded_from}` looks again"
             )
+        case _ if status is not None and status.is_globally_terminal:
+            return (
+                f"job {done.job_id} has committed its first batch, and is {status.value} since, so it cannot be "
+                "undone; "
+                f"`understudy job run --from {done.savepoint} FILE` repeats all batches since the upgrade"
+            )
         case _:
-            return f"job {done.job_id} has committed its first batch: undo with `understudy job upgrade --undo`"
+            return (
+                f"job {done.job_id} has committed its first batch; "
+                f"this undoes it: understudy job upgrade --undo {done.job_id}"
+            )
 
 
 @job.command(name="check", context_settings=JOB_FILE_SETTINGS)

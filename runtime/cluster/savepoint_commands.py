@@ -183,7 +183,12 @@ def savepoint_check(path: str, other: Path, query: str | None, as_json: bool) ->
 )
 @configured
 @json_option
-@click.option("--partitions", type=int, required=True, help="Number of partitions of the state from now on.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Number of partitions of the state from now on.",
+)
 @click.option("--to", "target", type=local_directory, required=True, help="Directory of the result; it must not exist.")
 @click.option("--query", help="Name of the only query to rescale.  [default: all with state]")
 @click.argument("path", type=local_directory)

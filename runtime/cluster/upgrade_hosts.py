@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, EnvironmentOptions, TaskManagerOptions
+from conf.options import ClusterOptions, EnvironmentOptions, HighAvailabilityOptions, TaskManagerOptions
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_by_redis
 from runtime.cluster.host import NAME as KEEPER
@@ -100,7 +100,7 @@ class Part:
 
         Raises:
             ClusterNotRunning: it does not run.
-            UpgradeRefusedError: the cluster has no Redis.
+            UpgradeRefusedError: the cluster has no Redis, or one of its own.
         """
         own = role_configuration(configuration, role)
         directory = ClusterDirectory(own.get(ClusterOptions.RUNTIME_DIR))
@@ -115,6 +115,11 @@ class Part:
                 "high-availability.type is none: the one master keeps the jobs in its memory, and they would be lost",
                 "follow docs/upgrading.md: stop streaming jobs with savepoints, and start the hosts with the other "
                 "release",
+            )
+        if own.get(HighAvailabilityOptions.REDIS_URL) is None:
+            raise UpgradeRefusedError(
+                "high-availability.redis.url is not set, as in a cluster on one host",
+                "leave out --role: all of it is upgraded then; or give the -D settings of its start",
             )
         return cls(role, own, directory, tuple(start))
 

@@ -146,7 +146,7 @@ def load_function(path: Path) -> Edit:
         spec.loader.exec_module(module)
     except OSError as error:
         raise SavepointError(f"{path} cannot be read: {error.strerror}", remedy) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # else `sys.exit()` would end the command with 0, without a result
         raise SavepointError(f"{path} fails{_place(error, path)}: {type(error).__name__}: {error}", remedy) from error
     register: Any = pyspark.cloudpickle.register_pickle_by_value
     register(module)  # Spark's Python workers cannot import the file
@@ -389,7 +389,7 @@ def _result(function: Edit, state: DataFrame, part: StatePart) -> DataFrame:
     file = Path(getattr(getattr(function, "__code__", None), "co_filename", ""))
     try:
         result = function(state, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         first = str(error).partition("\n")[0]
         raise SavepointError(
             f"{part}: the function fails{_place(error, file)}: {type(error).__name__}: {first}", "mend the function"

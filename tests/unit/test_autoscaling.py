@@ -167,7 +167,7 @@ def test_the_busy_time_of_a_batch_is_the_quotient_of_its_rates() -> None:
 
 def described(name: str, partitions: str = "10", *, stateful: bool = True) -> QueryDescription:
     operators = (OperatorDescription(0, "dedupe"),) if stateful else ()
-    return QueryDescription(name, operators=operators, conf={"spark.sql.shuffle.partitions": partitions})
+    return QueryDescription(name, ("file",), operators, {"spark.sql.shuffle.partitions": partitions})
 
 
 def history_of(name: str, busy: float) -> QueryHistory:
@@ -180,14 +180,17 @@ def history_of(name: str, busy: float) -> QueryHistory:
 
 def test_each_query_of_a_job_is_advised_by_its_own_figures_and_state() -> None:
     histories = [
-        history_of(name, busy) for name, busy in (("counts", 0.9), ("plain", 0.9), ("new", 0.9), ("calm", 0.5))
+        history_of(name, busy)
+        for name, busy in (("counts", 0.9), ("plain", 0.9), ("new", 0.9), ("calm", 0.5), ("early", 0.9))
     ]
     saved = [described("counts"), described("plain", stateful=False), described("calm", "4")]
+    saved.append(QueryDescription("early"))  # as of a checkpoint from before its first batch
     assert advise(AutoscalePolicy(), histories, saved, NOW, None) == [
         Advice("counts", 10, 15, "90% busy, above 80%"),
         Advice("plain", None, None, "it has no stateful operator, so it has no partitions to change"),
         Advice("new", None, None, "the last checkpoint has no state under its name"),
         Advice("calm", 4, 4, "50% busy, between 35% and 80%"),
+        Advice("early", None, None, "the last checkpoint is from before its first batch: take another one"),
     ]
 
 

@@ -340,6 +340,8 @@ def test_a_handle_logs_where_savepoints_are_left(client: Client, caplog: pytest.
         ((), "Missing option '--partitions', or '--undo'"),
         (("--undo", "--partitions", "3"), "--undo takes neither --partitions nor --query"),
         (("--undo", "--query", "counts"), "--undo takes neither --partitions nor --query"),
+        (("--partitions", "0"), "0 is not in the range x>=1"),
+        (("--detach", "--partitions", "-1"), "-1 is not in the range x>=1"),
     ],
 )
 def test_a_rescale_needs_either_a_number_or_an_undo(options: tuple[str, ...], why: str) -> None:

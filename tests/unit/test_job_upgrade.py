@@ -742,6 +742,39 @@ def test_options_that_do_not_go_together(words: list[str], problem: str) -> None
     assert (result.exit_code, problem in result.output) == (ExitStatus.WRONG_USAGE, True), result.output
 
 
+@pytest.mark.parametrize(
+    ("status", "told", "exit_code"),
+    [
+        (JobStatus.RUNNING, f"this undoes it: understudy job upgrade --undo {GREEN}", ExitStatus.DONE),
+        (
+            JobStatus.FINISHED,
+            "is FINISHED since, so it cannot be undone; `understudy job run --from /s FILE`",
+            ExitStatus.DONE,
+        ),
+        (
+            JobStatus.FAILED,
+            "is FAILED since, so it cannot be undone; `understudy job run --from /s FILE`",
+            ExitStatus.FAILED,
+        ),
+        (None, "has committed its first batch", ExitStatus.DONE),
+    ],
+)
+def test_an_undo_is_recommended_only_while_the_new_version_runs(
+    status: JobStatus | None, told: str, exit_code: ExitStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        def job(self, job_id: JobID) -> object:
+            if status is None:
+                raise JobNotFoundError(job_id)
+            return SimpleNamespace(status=status)
+
+    done = UpgradedJob(GREEN, BLUE, "upgraded", "", "/s", {BATCH: 1})
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda _: contextlib.nullcontext(Client()))
+    monkeypatch.setattr(JobUpgrader, "finish", lambda *_: done)
+    result = CliRunner().invoke(cli, ["job", "upgrade", BLUE])
+    assert (result.exit_code, result.stdout, told in result.stderr) == (exit_code, f"{GREEN}\n", True), result.stderr
+
+
 def test_a_checkpoint_that_cannot_be_read_is_taken_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     read = iter([CheckpointError("it is being removed")])
 

@@ -250,6 +250,9 @@ def test_the_function_of_a_users_file(tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_text("n = 1\nm = n / 0\n")
     with pytest.raises(SavepointError, match="fails in line 2: ZeroDivisionError"):
         load_function(file)
+    file.write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(SavepointError, match="fails in line 2: SystemExit: 0"):
+        load_function(file)
     file.write_text("def edit(:\n")
     with pytest.raises(SavepointError, match="SyntaxError"):
         load_function(file)

@@ -210,6 +210,17 @@ def test_a_part_that_does_not_run_is_named(tmp_path: Path) -> None:
     assert "start --role task-executor" in refused.value.remedy
 
 
+def test_a_part_without_a_redis_of_all_hosts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = Configuration().set(ClusterOptions.RUNTIME_DIR, tmp_path)
+    directory = ClusterDirectory(tmp_path)
+    directory.configuration_file.parent.mkdir(parents=True, exist_ok=True)
+    directory.configuration_file.write_text("")
+    monkeypatch.setattr(ClusterDirectory, "is_running", lambda _: True)
+    with pytest.raises(UpgradeRefusedError, match=r"redis\.url is not set, as in a cluster on one host") as caught:
+        Part.of(configuration, Role.MASTER)
+    assert caught.value.remedy.startswith("leave out --role")
+
+
 def test_a_second_upgrade_of_a_part_is_refused(tmp_path: Path) -> None:
     part = Part(Role.MASTER, Configuration(), ClusterDirectory(tmp_path))
     other = part.claim()
