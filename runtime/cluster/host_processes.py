@@ -189,6 +189,14 @@ def sweep(directory: ClusterDirectory) -> int:
     return len(processes)
 
 
+def is_member(pid: int) -> bool:
+    """Return whether a process is one host's master of a cluster on several hosts."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")[-1] == MEMBER.encode()
+    except OSError:  # it has just ended
+        return False
+
+
 def kill_heads(directory: ClusterDirectory, incarnation: str | None) -> bool:
     """SIGKILL a cluster's masters, or the process of a host's workers; return whether it is still the same cluster.
 

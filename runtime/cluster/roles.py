@@ -28,13 +28,13 @@ from conf.options import (
 )
 from conf.values import is_loopback, split_url
 from runtime.cluster.host import registrations
-from runtime.cluster.host_processes import HOST, ClusterStartError, last_words, launch, sweep
+from runtime.cluster.host_processes import HOST, ClusterStartError, is_member, last_words, launch, sweep
 from runtime.cluster.preflight import require, start_checks
 from runtime.cluster.session import Say, StartedCluster, leave_cluster, start_cluster
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.shared_directory import mark_shared_directory
-from runtime.errors import ClusterAlreadyRunning, PreflightError
+from runtime.errors import ClusterAlreadyRunning, ClusterError, PreflightError
 from runtime.taskexecutor.worker_files import REFUSED, REGISTERED, RegistrationState
 
 PATIENCE_S = 3.0  # for a started TaskExecutor to be registered, before `start` reports that it waits
@@ -238,8 +238,15 @@ def stop_role(configuration: Configuration, role: Role, say: Say) -> None:
 
     Raises:
         ClusterNotRunning: no part of it runs here.
+        ClusterError: the masters here belong to a cluster on one host, all of which would end with them.
     """
-    leave_cluster(role_configuration(configuration, role), say)
+    own = role_configuration(configuration, role)
+    heads = ClusterDirectory(own.get(ClusterOptions.RUNTIME_DIR)).heads()
+    if role is Role.MASTER and heads and not any(map(is_member, heads)):
+        raise ClusterError(
+            "the masters here belong to a cluster on one host", "leave out --role: `understudy stop` stops all of it"
+        )
+    leave_cluster(own, say)
 
 
 def _start_master(configuration: Configuration, say: Say) -> str:

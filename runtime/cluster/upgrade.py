@@ -33,7 +33,7 @@ from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget, Res
 from conf.values import Duration
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_locally
-from runtime.cluster.host_processes import MEMBER, ClusterStartError, await_condition, fixed_workers
+from runtime.cluster.host_processes import ClusterStartError, await_condition, fixed_workers, is_member
 from runtime.cluster.upgrade_environment import (
     PROBE_S,
     Environment,
@@ -332,7 +332,7 @@ def observe(client: ClusterClient, directory: ClusterDirectory) -> ClusterState:
         jobs=tuple(RunningJob(job.job_id, job.name, job.status.value, job.streams) for job in jobs),
         ended_master=_ended_master(directory, directory.claim(CLAIM)),
         is_session=configuration.get(DeploymentOptions.TARGET) is ExecutionTarget.SESSION,
-        is_member=any(_is_member(pid) for pid in pids),
+        is_member=any(is_member(pid) for pid in pids),
         has_redis=has_redis(configuration),
         has_fixed_workers=_kept_workers(configuration) > 0,
     )
@@ -410,14 +410,6 @@ def _kept_workers(configuration: Configuration) -> int:
 def _jobs_of(info: TaskManagerInfo) -> tuple[JobID, ...]:
     """Return the jobs that have slots of a TaskExecutor, each once."""
     return tuple(dict.fromkeys(slot.job_id for slot in info.allocations if slot.job_id is not None))
-
-
-def _is_member(pid: int) -> bool:
-    """Return whether a master was started as one host's of a cluster on several hosts."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")[-1] == MEMBER.encode()
-    except OSError:  # it has just ended
-        return False
 
 
 def _ended_master(directory: ClusterDirectory, claim: Claim) -> str:

@@ -22,7 +22,7 @@ from runtime.cluster.roles import Role, check_host, check_role, find_host, role_
 from runtime.environment.context import ComponentContext
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.shared_directory import mark_shared_directory, shared_directory_mark
-from runtime.errors import PreflightError
+from runtime.errors import ClusterError, PreflightError
 from runtime.feature_level import FeatureLevels
 from runtime.ha.errors import RedisUnreachableError
 from runtime.ha.services import HighAvailabilityServices
@@ -58,6 +58,22 @@ def secret(tmp_path: Path, mode: int = 0o600) -> None:
 
 
 # ------------------------------------------------------------------ configuration
+
+
+def test_masters_of_a_cluster_on_one_host_are_not_stopped_as_one_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = Mock()
+    monkeypatch.setattr(roles, "leave_cluster", left)
+    monkeypatch.setattr(ClusterDirectory, "heads", lambda _: [os.getpid()])
+    with pytest.raises(ClusterError, match="a cluster on one host") as e:
+        roles.stop_role(shared(tmp_path), Role.MASTER, print)
+    assert "`understudy stop` stops all of it" in e.value.remedy
+    assert not left.called
+    roles.stop_role(shared(tmp_path), Role.TASK_EXECUTOR, print)
+    monkeypatch.setattr(roles, "is_member", lambda pid: pid == os.getpid())
+    roles.stop_role(shared(tmp_path), Role.MASTER, print)
+    assert left.call_count == 2
 
 
 def test_a_master_has_no_workers_and_only_silence_counts(tmp_path: Path) -> None:
