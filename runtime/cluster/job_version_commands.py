@@ -36,7 +36,6 @@ from runtime.cluster.output import clean, print_answer, print_document, print_li
 from runtime.cluster.savepoint_commands import print_verdicts
 from runtime.errors import ClusterError
 from runtime.ids import JobID
-from runtime.protocol.errors import JobNotFoundError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.places import is_url
 
@@ -265,6 +264,8 @@ def _look_at(configuration: Configuration, version: Version, state: Path) -> tup
 
 def _status(client: ClusterClient, job_id: JobID) -> JobStatus | None:
     """Return the status of a job; None if the cluster has forgotten it."""
+    from runtime.protocol.errors import JobNotFoundError
+
     try:
         return client.job(job_id).status
     except JobNotFoundError:
@@ -283,8 +284,8 @@ def _told(done: UpgradedJob, status: JobStatus | None) -> str:
             )
         case _ if status is not None and status.is_globally_terminal:
             return (
-                f"job {done.job_id} has committed its first batch, and is {status.value} since, so it cannot be "
-                "undone; "
+                f"job {done.job_id} has committed its first batch, and is {status.value} since, "
+                "so it cannot be undone; "
                 f"`understudy job run --from {done.savepoint} FILE` repeats all batches since the upgrade"
             )
         case _:

@@ -222,7 +222,7 @@ def _advise(
 ) -> Advice:
     if saved is None:
         return Advice(history.name, None, None, "the last checkpoint has no state under its name")
-    if not saved.sources:
+    if not saved.operators and not saved.sources:
         return Advice(history.name, None, None, "the last checkpoint is from before its first batch: take another one")
     partitions = saved.conf.get(_PARTITIONS, "")
     if not saved.operators or not partitions.isdecimal():
