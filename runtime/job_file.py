@@ -165,7 +165,7 @@ def kind_of(path: Path, tell: Callable[[str], object] = lambda _: None) -> JobKi
     except (SyntaxError, ValueError) as error:
         details = "".join(traceback.format_exception_only(error))
         raise JobFileError(
-            f"the job file {path} is not valid Python", "correct it and run it again", details
+            f"the job file {path} is not valid Python", "correct it, and give the command again", details
         ) from error
     statements = list(_top_level(tree.body))
     functions = [item for item in statements if isinstance(item, ast.FunctionDef) and item.name == ENTRY]
@@ -263,7 +263,7 @@ def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
     except Exception as error:  # the user's code may raise anything; the error shows the user's own traceback
         raise JobFileError(
             f"the job file {path} cannot be imported, or its {ENTRY}() failed: {type(error).__name__}: {error}",
-            "correct it and run it again; nothing was submitted",
+            "correct it, and give the command again; nothing was submitted",
             own_traceback(error, path),
         ) from error
     finally:

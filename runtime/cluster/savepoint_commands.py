@@ -286,7 +286,7 @@ def savepoint_state(
 ) -> None:
     """Show keys and values of the state in the savepoint in PATH, which may be a URL.
 
-    Starts a Spark of one core. `runtime.spark.state_reader.read_state` returns the same as a DataFrame.
+    Starts a Spark of one core. `read_state` of the package `understudy` returns the same as a DataFrame.
     """
     from runtime.checkpoint.remote_savepoint import local_copy
     from runtime.checkpoint.savepoint import open_savepoint
