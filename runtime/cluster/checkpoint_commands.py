@@ -214,7 +214,9 @@ def job_rescale(
 @click.option("--target", type=float, default=0.6, show_default=True, help="Busy time that a new number aims at.")
 @click.option("--above", type=float, default=0.8, show_default=True, help="Busy time above which the number grows.")
 @click.option("--below", type=float, default=0.35, show_default=True, help="Busy time below which it shrinks.")
-@click.option("--lag", type=click.IntRange(min=0), help="Largest lag, in the unit of the source's offsets.  [default: not judged]")
+@click.option(
+    "--lag", type=click.IntRange(min=0), help="Largest lag, in the unit of the source's offsets.  [default: not judged]"
+)
 @json_option
 @job_argument()
 def job_autoscale(
