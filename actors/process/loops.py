@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 LINGER_S = 0.01
 TURN_BUDGET_S = 0.05
-"""Thespian's own messages, such as the order to end, wait for at most both."""
+"""Thespian's own messages, such as the order to end, wait for `LINGER_S` and this together at most."""
 MAX_EVENTS = 256
 
 Callback = Callable[[], object]
@@ -288,7 +288,7 @@ class EmbeddedLoop:
 
     1. It runs the loop until that has nothing to do.
     2. It waits for `LINGER_S` more. The next message of a serial asker, or the next answer of a call that passes
-       through, arrives in that time. That saves a wake-up by Thespian (30 to 200 us of CPU).
+       through, arrives in that time. That saves a wake-up by Thespian (30 us of CPU).
     3. It returns to Thespian.
 
     Timers reach Thespian through a timerfd in the same epoll. The actor passes `fileno()` to `ThespianWatch`, and calls

@@ -263,12 +263,13 @@ def _look_at(configuration: Configuration, version: Version, state: Path) -> tup
 
 
 def _status(client: ClusterClient, job_id: JobID) -> JobStatus | None:
-    """Return the status of a job; None if the cluster has forgotten it."""
+    """Return the status of a job; None if the cluster has forgotten it, or does not answer: the upgrade is done."""
+    from runtime.client import NoAnswerError
     from runtime.protocol.errors import JobNotFoundError
 
     try:
         return client.job(job_id).status
-    except JobNotFoundError:
+    except (JobNotFoundError, NoAnswerError):
         return None
 
 

@@ -11,7 +11,7 @@ from runtime.metrics.metric import HistogramStatistics, MetricDump, MetricScope,
 
 _STATISTICS = tuple(field.name for field in fields(HistogramStatistics) if field.name not in ("count", "sum"))
 _FILTERED = str.maketrans(dict.fromkeys(" .:,", "_"))
-_NUMBERED = re.compile(r"-[0-9a-f]{8}")
+_DIGEST = re.compile(r"-[0-9a-f]{8}")
 
 
 def expanded(metric: MetricDump) -> Iterator[tuple[str, Value]]:
@@ -73,7 +73,7 @@ def operator_prefix(name: str) -> str:
     its operator alone: it never becomes that of another operator when a query starts or ends.
     """
     filtered = name.translate(_FILTERED)
-    if filtered == name and not _NUMBERED.fullmatch(name[-9:]):
+    if filtered == name and not _DIGEST.fullmatch(name[-9:]):
         return f"{name}."
     return f"{filtered}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}."
 

@@ -99,7 +99,7 @@ def test_an_upload_of_another_name_begins_anew(tmp_path: Path) -> None:
 
 
 def test_what_is_not_resumed_goes_when_its_window_is_over(tmp_path: Path) -> None:
-    """It counts against the quotas, so it does not wait for the next clean-up of blobs."""
+    """An interrupted upload counts against the quotas, so it does not wait for the next clean-up of blobs."""
     options = BlobServerOptions(disk_reserve=0, resume_window=0.1, cleanup_interval=3600)
     with Served(tmp_path / "blob", options=options) as served:
         with RawPeer(served.server.address) as peer:

@@ -29,7 +29,7 @@ HEARTBEAT_TIMEOUT_S = 4.0
 ISOLATION_S = 2.5
 JOB_MASTER_TIMEOUT_S = 15.0
 IDLE_S = 2.0
-"""What `configuration_of` says of these."""
+"""The values of `configuration_of`."""
 UNNEEDED_S = 8.0
 """Seconds without a fault in which a TaskExecutor frees a slot that its job does not have; an ask may time out."""
 UNNEEDED_IN_FAULTS_S = 30.0

@@ -142,7 +142,7 @@ def test_a_component_whose_leader_changes_is_waited_for_by_its_calls_alone(actor
 def test_the_job_master_of_a_job_that_is_over_or_does_not_exist_is_unknown_at_once(
     actors: Actors, name: str, status: JobStatus | None, said: str
 ) -> None:
-    """It took ``client.timeout``, because the leader of a component may be changing."""
+    """Other components are waited for, because their leader may be changing."""
     actors.listed[1]["dispatcher"] = 0.0
     if status is not None:
         actors.jobs[JOB] = status

@@ -11,6 +11,7 @@ from runtime.rest.connect.calls import Call, Caller
 from runtime.rest.connect.reports import Report, Reports
 from runtime.rest.connect.requests import Released
 from runtime.users.identities import Principal, Role
+from tests.waiting import PATIENCE_S
 
 
 def report(operation: str, *, user: str = "ada", message: bytes = b"", is_all: bool = False) -> Report:
@@ -64,6 +65,27 @@ def test_a_report_is_passed_on_after_a_pause(monkeypatch: pytest.MonkeyPatch) ->
 def test_operations_of_two_users_with_one_id_are_two() -> None:
     ours, theirs = report("a"), report("a", user="bob")
     assert asyncio.run(passed_on(ours, theirs)) == [ours, theirs]
+
+
+def test_a_stop_does_not_wait_for_a_spark_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "STOP_S", 0.0)
+
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        async def pass_on(one: Report) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        waiting = Reports(pass_on)
+        await waiting.take(report("a"))
+        await asyncio.sleep(0)
+        await waiting.stop()
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
+
+    asyncio.run(run())
 
 
 def test_reports_that_wait_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

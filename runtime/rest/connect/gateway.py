@@ -555,6 +555,8 @@ class ConnectGateway:
         except (ActorError, GatewayError, RecordError, OSError, grpc.aio.AioRpcError) as error:  # also the time-out
             why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
             logger.info("session job %s: its driver keeps an answer that was read, until it expires: %s", job_id, why)
+        except Exception:  # a defect of ours, in a task that no call waits for
+            logger.exception("session job %s: a report of what its client has read is lost", job_id)
 
     async def _replay(self, address: SessionAddress, method: str, messages: Sequence[bytes]) -> None:
         """Repeat a recorded call in the session at *address*; raises `grpc.aio.AioRpcError`."""

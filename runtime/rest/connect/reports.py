@@ -20,6 +20,8 @@ PAUSE_S = 0.1
 """Seconds for which a report waits for later ones of its operation; an answer occupies memory of the driver so long."""
 MOST_WAITING = 1000
 """Reports beyond this number are passed on before they are acknowledged."""
+STOP_S = 1.0
+"""Longest time in which a gateway that stops passes on what waits."""
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -77,6 +79,10 @@ class Reports:
         await self._pass_on(self._waiting.pop(key))
 
     async def stop(self) -> None:
-        """Pass on at once what waits."""
+        """Pass on at once what waits; what Spark does not take within `STOP_S` is dropped."""
         self._stopping.set()
-        await asyncio.gather(*self._tasks)
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=STOP_S)
+        for task in late:
+            task.cancel()

@@ -182,7 +182,7 @@ class Streaming:
         self._cancelled: set[str] = set()
         """Jobs that a plan cancels: each gets a request while it ends, and its queries continue in another job."""
         self._at_savepoints: list[tuple[str, float]] = []
-        """What is killed when the next savepoints get their names, a master or a worker, and how long after that."""
+        """Processes to kill when the next savepoints get their names, masters or workers, and how long after that."""
 
     # ------------------------------------------------------------------- building
 
@@ -492,6 +492,14 @@ class Streaming:
         """Let a JobMaster or a TaskExecutor be lost as a savepoint gets its name."""
         self._at_savepoints.append((what, seconds))
 
+    def _kill_work(self, line: str) -> None:
+        """Kill the drivers, and the task processes of a line of jobs."""
+        for driver in self.drivers:
+            driver.kill()
+        for process in list(self.world.kernel.processes):
+            if process.alive and process.name == f"task-{line}":
+                process.kill()
+
     def offsets_lost(self, line: str) -> bool:
         """Lose the newest offsets of a query whose sink has that batch; the processes end that use them."""
         job = self.lines.get(line)
@@ -504,11 +512,7 @@ class Streaming:
             written = {path.name.partition(".")[0] for path in log.glob("*")}
             if not batches or str(batches[-1]) not in written:
                 return False
-            for driver in self.drivers:
-                driver.kill()
-            for process in list(self.world.kernel.processes):
-                if process.alive and process.name == f"task-{line}":
-                    process.kill()
+            self._kill_work(line)
             for kind in ("offsets", "commits"):
                 for path in (place / kind).glob("*"):
                     if path.name.strip(".").partition(".")[0] == str(batches[-1]):
@@ -780,11 +784,7 @@ class Streaming:
         workspace = place.with_name(f".{place.name}.restore")
         if not place.exists() or workspace.exists():
             return False
-        for driver in self.drivers:
-            driver.kill()
-        for process in list(self.world.kernel.processes):
-            if process.alive and process.name == f"task-{line}":
-                process.kill()
+        self._kill_work(line)
         with self._undisturbed():
             shutil.rmtree(place)
             self.world.disks["shared"].sync(self._inode(place.parent), "")
