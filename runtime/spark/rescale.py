@@ -270,7 +270,7 @@ async def rescale_with(
         asyncio.run_coroutine_threadsafe(call, loop).result()
 
     def run() -> Savepoint:
-        with connect_session(endpoint.url) as spark:
+        with connect_session(endpoint.url, driver) as spark:
             return run_rescale(plan, SparkStateTool(spark, repartition, at_once), compact_interval)
 
     return await asyncio.to_thread(run)

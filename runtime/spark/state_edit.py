@@ -177,7 +177,7 @@ async def edit_with(
         asyncio.run_coroutine_threadsafe(call, loop).result()
 
     def run() -> Savepoint:
-        with connect_session(endpoint.url) as spark:
+        with connect_session(endpoint.url, driver) as spark:
             for name, value in _SETTINGS.items():
                 spark.conf.set(name, value)
             return _run(plan, function, spark, write, compact_interval)

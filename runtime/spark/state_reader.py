@@ -114,11 +114,11 @@ async def _first_rows(choice: StateChoice, limit: int, java_home: str | None) ->
         driver = await LocalDriver.start(options)
         try:
             endpoint = await driver.open_session(isolated=False)
-            return await asyncio.to_thread(_collect, endpoint.url, choice, directory, limit)
+            return await asyncio.to_thread(_collect, driver, endpoint.url, choice, directory, limit)
         finally:
             await driver.stop()
 
 
-def _collect(url: str, choice: StateChoice, directory: Path, limit: int) -> list[dict[str, Any]]:
-    with connect_session(url) as spark:
+def _collect(driver: LocalDriver, url: str, choice: StateChoice, directory: Path, limit: int) -> list[dict[str, Any]]:
+    with connect_session(url, driver) as spark:
         return [row.asDict(recursive=True) for row in _load(spark, choice, directory).limit(limit).collect()]

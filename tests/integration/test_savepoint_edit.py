@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -24,7 +25,8 @@ from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint
 from runtime.checkpoint.snapshot import restore_snapshot
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.state_writer import NewFamily
-from runtime.spark.state_edit import edit_with, load_function
+from runtime.spark.errors import DriverLostError
+from runtime.spark.state_edit import edit_savepoint, edit_with, load_function
 from runtime.spark.state_reader import read_state
 from tests.integration.test_savepoint_rescale import OPERATORS, Build, Read, Rows, Stream, contents
 from tests.integration.test_savepoint_rescale import driver as driver
@@ -212,6 +214,23 @@ async def test_tasks_that_read_the_same_partition_at_once_get_its_rows(
         await edit_with(driver, plan_edit(Path(saved.path), tmp_path / "edited"), edit)
     await asyncio.to_thread(lambda: look(read_state(spark, saved.path, tmp_path / "read")))
     assert seen == [(4, 5000)] * 2
+
+
+async def test_an_edit_ends_when_its_spark_is_killed(driver: LocalDriver, spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", *OPERATORS["aggregation"])
+    put(stream.input, 0, FIRST)
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    there = set(tmp_path.iterdir())
+
+    def edit(state: DataFrame, part: StatePart) -> DataFrame:
+        [jvm] = [one for one in psutil.Process().children() if one.name() == "java" and one.pid != driver.info.pid]
+        jvm.kill()
+        return state.where("key.k <> 20")
+
+    with pytest.raises(DriverLostError, match=r"the Spark driver \(process \d+\) has ended"):
+        await asyncio.to_thread(edit_savepoint, saved.path, edit, tmp_path / "edited")
+    assert set(tmp_path.iterdir()) == there
 
 
 def _fails(state: DataFrame, part: StatePart) -> DataFrame:

@@ -18,6 +18,14 @@ _INTERRUPTED = (
 
 MUTANTS = (
     Mutant(
+        "state-work-outlives-its-spark",
+        "Work on the state of a savepoint ends when its Spark is killed.",
+        "runtime/spark/connect_session.py",
+        "return driver.alive and super().can_retry(e)",
+        "return super().can_retry(e)",
+        ("unit/test_connect_session.py::test_calls_are_repeated_only_while_the_driver_lives",),
+    ),
+    Mutant(
         "state-rows-of-two-tasks-mixed",
         "Tasks that read one partition of a state at the same time get its rows.",
         "runtime/spark/state_reader.py",
