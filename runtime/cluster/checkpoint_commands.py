@@ -29,6 +29,9 @@ from runtime.ids import JobID
 from runtime.protocol.places import is_url
 
 if TYPE_CHECKING:
+    from runtime.checkpoint.description import QueryDescription
+    from runtime.client import ClusterClient
+    from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
     from runtime.protocol.checkpoints import OperationStatus
 
 _URL = "s3://bucket/savepoints"
@@ -238,8 +241,7 @@ def job_autoscale(
     """
     import time
 
-    from runtime.checkpoint.retained import describe_state
-    from runtime.dispatcher.autoscaling import AutoscalePolicy, advise, changed_at, present_state
+    from runtime.dispatcher.autoscaling import AutoscalePolicy, advise, changed_at
 
     if not dry_run:
         raise click.UsageError("Missing option '--dry-run': the command only shows decisions, and changes nothing.")
@@ -253,18 +255,11 @@ def job_autoscale(
                 "the job's checkpoint tells its number of partitions, and this client does not see the cluster's files",
                 "run the command on a machine that sees them",
             )
-        job, histories = client.job(job_id), client.query_histories(job_id)
-        state = present_state(job.checkpoints, job.rescales)
-        if not state:
-            remedy = f"take one with `understudy job checkpoint {job_id}`"
-            if job.status.is_globally_terminal:
-                remedy = f"give the id of a job that runs; this one is {job.status.value}"
-            elif not histories:
-                remedy = "give the id of a job with a streaming query that has run a batch; this one has none"
-            raise ClusterError(f"job {job_id} has no checkpoint, which would tell its number of partitions", remedy)
+        histories = client.query_histories(job_id)
+        job, saved = _job_and_its_state(client, job_id, bool(histories))
         restored = job.checkpoints.latest_restored
         changed_ms = changed_at(None if restored is None else restored.restore_timestamp, job.rescales)
-        advice = advise(policy, histories, describe_state(Path(state)), round(time.time() * 1000), changed_ms)
+        advice = advise(policy, histories, saved, round(time.time() * 1000), changed_ms)
     if as_json:
         print_document(advice)
         return
@@ -273,6 +268,38 @@ def job_autoscale(
         for one in advice
     ]
     print_table(("QUERY", "PARTITIONS", "WANTED", "REASON"), rows)
+
+
+def _job_and_its_state(
+    client: ClusterClient, job_id: JobID, has_queries: bool
+) -> tuple[ArchivedExecutionGraph, list[QueryDescription]]:
+    """Return a job, and what its last saved state holds. A newer checkpoint may replace that while it is read.
+
+    Raises:
+        CheckpointError: that state is not whole.
+        ClusterError: it has none.
+    """
+    from runtime.checkpoint.errors import CheckpointError
+    from runtime.checkpoint.retained import describe_state
+    from runtime.dispatcher.autoscaling import present_state
+
+    failed = ""
+    while True:
+        job = client.job(job_id)
+        state = present_state(job.checkpoints, job.rescales)
+        if not state:
+            remedy = f"take one with `understudy job checkpoint {job_id}`"
+            if job.status.is_globally_terminal:
+                remedy = f"give the id of a job that runs; this one is {job.status.value}"
+            elif not has_queries:
+                remedy = "give the id of a job with a streaming query that has run a batch; this one has none"
+            raise ClusterError(f"job {job_id} has no checkpoint, which would tell its number of partitions", remedy)
+        try:
+            return job, describe_state(Path(state))
+        except CheckpointError:
+            if state == failed:
+                raise
+            failed = state
 
 
 def _continues(what: str, job_id: JobID) -> str:

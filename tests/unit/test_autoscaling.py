@@ -204,6 +204,7 @@ class Client:
         self.rescales: tuple[Rescale, ...] = ()
         self.status = JobStatus.RUNNING
         self.queries = ["counts"]
+        self.newer: list[CheckpointStats] = []
 
     def __enter__(self) -> Client:
         return self
@@ -212,7 +213,10 @@ class Client:
         pass
 
     def job(self, job_id: JobID) -> object:
-        return SimpleNamespace(checkpoints=self.figures, rescales=self.rescales, status=self.status)
+        job = SimpleNamespace(checkpoints=self.figures, rescales=self.rescales, status=self.status)
+        if self.newer:
+            self.figures = CheckpointStatsSnapshot(latest_completed=self.newer.pop(0))
+        return job
 
     def query_histories(self, job_id: JobID) -> list[QueryHistory]:
         at_ms = tuple(round(time.time() * 1000) for _ in range(200))
@@ -261,6 +265,14 @@ def test_the_command_shows_the_decision_and_changes_nothing(monkeypatch: pytest.
     client.rescales = tuple(replace(done, savepoint=made.path) for done in rescales(DONE))
     (advice,) = parsed(words, ran("--dry-run", "--json").stdout)
     assert advice["partitions"] == 2
+
+    # A newer checkpoint replaces the last one, which is deleted while the command reads it; or nothing replaces it.
+    client.rescales = ()
+    client.figures, client.newer = CheckpointStatsSnapshot(latest_completed=before), [taken]
+    (advice,) = parsed(words, ran("--dry-run", "--json").stdout)
+    assert advice["partitions"] == 2
+    client.figures = CheckpointStatsSnapshot(latest_completed=before)
+    assert "of-other-partitions" in str(ran("--dry-run").exception)
 
     client.sees_files = False
     assert "does not see the cluster's files" in str(ran("--dry-run").exception)
