@@ -73,7 +73,7 @@ def replay(seed: int, down_s: float = DOWN_S, policy: AutoscalePolicy = POLICY) 
         slot_seconds += partitions * (start - now)
         took = OVERHEAD_S + waiting / (partitions * PER_PARTITION)
         lag = load(start) * took
-        busy = took / (start - began)
+        busy = took / (start + took - now)
         now, began, waiting = start + took, start, lag
         slot_seconds += partitions * took
         batches.append(Batch(round(now * 1000), busy, round(lag)))

@@ -103,11 +103,10 @@ class Decision:
 def batches_of(history: QueryHistory) -> list[Batch]:
     """Return the batches of a history that tell a busy time, the oldest first.
 
-    Spark divides the rows of a batch by the time since the batch before, and by its duration. The quotient of the two
-    rates is the busy time. A batch without rows has none.
+    A batch without rows has none, nor has any batch in the history of a JobMaster of an older release.
     """
-    columns = zip(history.at_ms, history.rows_per_second, history.processed_per_second, history.lags, strict=True)
-    return [Batch(at_ms, arrived / done, lag) for at_ms, arrived, done, lag in columns if arrived > 0 and done > 0]
+    columns = zip(history.at_ms, history.busy, history.lags, strict=bool(history.busy))
+    return [Batch(at_ms, busy, lag) for at_ms, busy, lag in columns if busy is not None]
 
 
 def decide(

@@ -36,6 +36,7 @@ class _Point(NamedTuple):
     state_rows: int
     state_bytes: int
     lag: int | None
+    busy: float | None
 
 
 class _Ring:
@@ -60,6 +61,7 @@ class _Ring:
             progress.state_rows,
             progress.state_bytes,
             progress.lag,
+            progress.busy,
         )
         points = self._points
         if len(points) > 1 and points[-1].at_ms - points[-2].at_ms < self._spacing_ms:

@@ -54,6 +54,8 @@ class QueryProgress:
         state_rows: rows in the state of all operators.
         state_bytes: memory that these rows take, as Spark counts it.
         sources: each source, in order.
+        busy: the part of the time in which batches ran, from 0 to 1. The time ends with the last batch with rows, and
+            begins with the one that was reported before. None where none has ended since, or it is not known.
     """
 
     batch: int
@@ -65,6 +67,7 @@ class QueryProgress:
     state_rows: int
     state_bytes: int
     sources: tuple[SourceProgress, ...] = ()
+    busy: float | None = None
 
     @property
     def lag(self) -> int | None:
@@ -130,6 +133,7 @@ class QueryHistory:
         state_rows: see there.
         state_bytes: see there.
         lags: see there; None where the lag is not known.
+        busy: see there.
     """
 
     task: JobVertexID
@@ -144,6 +148,7 @@ class QueryHistory:
     state_rows: tuple[int, ...] = ()
     state_bytes: tuple[int, ...] = ()
     lags: tuple[int | None, ...] = ()
+    busy: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -182,6 +183,53 @@ class BackPressureMonitor:
         return known[-1] > known[0] and all(later >= earlier for earlier, later in pairwise(known))
 
 
+class BusyTime:
+    """Measures for which part of the time one run of a query has batches.
+
+    Spark's rates do not tell it. Its input rate counts from the trigger before, and a query that has just looked for
+    data in vain had one a moment ago. So this compares the durations of the batches with the time from the end of one
+    batch with rows to the end of the next. Batches without rows belong to the next one with rows.
+    """
+
+    def __init__(self) -> None:
+        self._batch: int | None = None
+        self._end_ms: float | None = None
+        self._took_ms = 0.0
+
+    def observe(self, batches: Iterable[QueryProgress]) -> float | None:
+        """Return the share, from 0 to 1, for the time until the end of the last batch with rows.
+
+        Args:
+            batches: all that are reported since the last call, the oldest first. One whose report is missing counts as
+                long as the next one.
+
+        Returns:
+            None without a batch with rows, and before the second one.
+        """
+        took_ms, end_ms = None, None
+        for progress in batches:
+            missing = 0 if self._batch is None else max(progress.batch - self._batch - 1, 0)
+            self._batch = progress.batch
+            self._took_ms += (missing + 1) * progress.duration_ms
+            began_ms = _began_ms(progress)
+            if progress.rows and began_ms is not None:
+                took_ms, end_ms = self._took_ms, began_ms + progress.duration_ms
+        if took_ms is None or end_ms is None:
+            return None
+        before_ms, self._end_ms = self._end_ms, end_ms
+        self._took_ms -= took_ms
+        if before_ms is None or end_ms <= before_ms:
+            return None
+        return min(took_ms / (end_ms - before_ms), 1.0)
+
+
+def _began_ms(progress: QueryProgress) -> float | None:
+    try:
+        return datetime.fromisoformat(progress.timestamp).timestamp() * 1000
+    except ValueError:
+        return None
+
+
 def _moment(progress: QueryProgress) -> tuple[int, str]:
     """Key that tells one report from another: a query without new data reports the same batch number again."""
     return progress.batch, progress.timestamp
@@ -221,16 +269,36 @@ class ProgressWatchdog:
         return stuck
 
 
+class _Run:
+    """Memory of a run of a query."""
+
+    def __init__(self) -> None:
+        self._monitor = BackPressureMonitor()
+        self._busy = BusyTime()
+        self._last: QueryProgress | None = None
+
+    def observe(
+        self, earlier: Iterable[QueryProgress], last: QueryProgress, trigger_interval_ms: int | None
+    ) -> tuple[QueryProgress, BackPressure | None]:
+        """Return the last report with the busy time, and the judgement after it."""
+        if self._last is None or _moment(self._last) != _moment(last):
+            batches = [*earlier, last]
+            for progress in batches:
+                self._monitor.observe(progress, trigger_interval_ms)
+            self._last = replace(last, busy=self._busy.observe(batches))
+        return self._last, self._monitor.observe(last, trigger_interval_ms)
+
+
 class QueryReports:
     """Makes a task's reports from Spark's figures of its queries; remembers the last batches of each run."""
 
     def __init__(self) -> None:
-        self._monitors: dict[str, BackPressureMonitor] = {}
+        self._runs: dict[str, _Run] = {}
 
     def report(self, infos: Iterable[StreamingQueryInfo]) -> tuple[StreamingQuery, ...]:
         """Return the reports of the queries that are active now."""
         found = list(infos)
-        self._monitors = {info.run_id: self._monitors.get(info.run_id) or BackPressureMonitor() for info in found}
+        self._runs = {info.run_id: self._runs.get(info.run_id) or _Run() for info in found}
         return tuple(self._report(info) for info in found)
 
     def _report(self, info: StreamingQueryInfo) -> StreamingQuery:
@@ -238,11 +306,10 @@ class QueryReports:
         progress = pressure = None
         if info.progress is not None:
             try:
-                progress = query_progress(info.progress)
+                earlier, last = map(query_progress, info.earlier), query_progress(info.progress)
+                progress, pressure = self._runs[info.run_id].observe(earlier, last, interval)
             except ValueError as error:
                 logger.warning("the progress of query %s cannot be read: %s", info.name or info.id, error)
-            else:
-                pressure = self._monitors[info.run_id].observe(progress, interval)
         batch = info.batch if progress is None else progress.batch
         is_endless = info.trigger_interval_ms is not None
         return StreamingQuery(info.id, info.run_id, info.name or "", batch, interval, progress, pressure, is_endless)

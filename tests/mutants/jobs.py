@@ -16,6 +16,22 @@ _SUBMISSION = "runtime/notebook/submission.py"
 MUTANTS = (
     # ------------------------------------------------------------------ job files
     Mutant(
+        "batches-without-rows-end-idle-time",
+        "A query that gets rows now and then is busy for little of the time.",
+        "runtime/taskexecutor/streaming.py",
+        "if progress.rows and began_ms is not None:",
+        "if began_ms is not None:",
+        ("unit/test_back_pressure.py::test_batches_without_rows_are_busy_time_of_the_next_with_rows",),
+    ),
+    Mutant(
+        "batches-between-two-looks-unread",
+        "Batches that end between two looks at a query count for its busy time.",
+        "runtime/spark/driver/jvm.py",
+        "    if last - known > 1:\n",
+        "    if last - known > 100:\n",
+        ("unit/test_earlier_reports.py::test_batches_since_the_last_look_are_read",),
+    ),
+    Mutant(
         "any-function-called-pipeline-is-one",
         "A script's own function called pipeline is not called on the client.",
         "runtime/job_file.py",

@@ -147,22 +147,10 @@ def test_limits_that_contradict_each_other_are_refused(limits: dict[str, float],
         AutoscalePolicy(**limits)  # type: ignore[arg-type]
 
 
-def test_the_busy_time_of_a_batch_is_the_quotient_of_its_rates() -> None:
-    history = QueryHistory(
-        vid("a"),
-        "q",
-        "r",
-        "counts",
-        (1, 2, 3),
-        (0, 1, 2),
-        (50.0, 0.0, 30.0),
-        (100.0, 0.0, 0.0),
-        (5,) * 3,
-        (),
-        (),
-        (7,) * 3,
-    )
-    assert batches_of(history) == [Batch(1, 0.5, 7)]
+def test_only_batches_whose_busy_time_is_known_are_judged() -> None:
+    history = QueryHistory(vid("a"), "q", "r", "counts", (1, 2, 3), lags=(7, 8, None), busy=(0.5, None, 1.0))
+    assert batches_of(history) == [Batch(1, 0.5, 7), Batch(3, 1.0, None)]
+    assert batches_of(replace(history, busy=())) == []  # of a JobMaster that does not tell it
 
 
 def described(name: str, partitions: str = "10", *, stateful: bool = True) -> QueryDescription:
@@ -174,8 +162,7 @@ def history_of(name: str, busy: float) -> QueryHistory:
     batches = steady(busy)
     count = len(batches)
     at_ms = tuple(batch.at_ms for batch in batches)
-    rates = (100.0 * busy,) * count, (100.0,) * count
-    return QueryHistory(vid("a"), "q", "r", name, at_ms, (), *rates, (), (), (), (None,) * count)
+    return QueryHistory(vid("a"), "q", "r", name, at_ms, lags=(None,) * count, busy=(busy,) * count)
 
 
 def test_each_query_of_a_job_is_advised_by_its_own_figures_and_state() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from runtime.taskexecutor.streaming import (
     KEPT,
     WINDOW,
     BackPressureMonitor,
+    BusyTime,
     QueryReports,
     SeenQueries,
     query_progress,
@@ -249,6 +251,62 @@ def test_reports_judge_each_run_by_its_own_batches() -> None:
     assert (at_once.trigger_interval_ms, at_once.back_pressure) == (None, None)
     (available_now,) = reports.report([info("c", 3, 100, interval=None)])
     assert [query.is_endless for query in (again, at_once, available_now)] == [True, True, False]
+
+
+def timed(number: int, began_s: float, took_s: float, rows: int = 10) -> QueryProgress:
+    began = datetime.fromtimestamp(1_800_000_000 + began_s, UTC).isoformat()
+    return QueryProgress(number, began, round(took_s * 1000), rows, 0.0, 0.0, 0, 0)
+
+
+def test_the_busy_time_of_a_quiet_query_is_small_however_often_it_looks_for_data() -> None:
+    busy = BusyTime()
+    assert busy.observe([timed(0, 0, 1)]) is None  # it compiles, and there is no batch before it
+    assert busy.observe([timed(1, 9, 2)]) == 0.2  # from 1 s to 11 s
+    assert busy.observe([timed(2, 11, 10)]) == 1.0
+    assert busy.observe([]) is None
+    assert busy.observe([timed(3, 10, 1)]) is None  # the clock was set back
+
+
+def test_batches_without_rows_are_busy_time_of_the_next_with_rows() -> None:
+    busy = BusyTime()
+    busy.observe([timed(0, 0, 1)])
+    assert busy.observe([timed(1, 1, 1, rows=0)]) is None
+    assert busy.observe([timed(2, 9, 2), timed(3, 11, 1, rows=0)]) == 0.3  # 1 s and 2 s, from 1 s to 11 s
+    assert busy.observe([timed(4, 20, 1)]) == 0.2  # 1 s and 1 s, from 11 s to 21 s
+
+
+def test_a_batch_whose_report_is_missing_counts_as_long_as_the_next() -> None:
+    busy = BusyTime()
+    busy.observe([timed(0, 0, 1)])
+    assert busy.observe([timed(3, 9, 2)]) == 0.6
+    assert busy.observe([timed(4, 12, 2), timed(5, 20, 1)]) == 0.3
+    assert busy.observe([QueryProgress(6, "no time", 5, 10, 0.0, 0.0, 0, 0)]) is None
+
+
+def test_a_report_tells_the_busy_time_of_all_batches_since_the_last_one() -> None:
+    reports = QueryReports()
+
+    def told(*batches: tuple[int, int, int]) -> float | None:
+        texts = [
+            json.dumps(
+                PROGRESS
+                | {
+                    "batchId": number,
+                    "timestamp": f"2026-01-01T00:00:{second:02}.000Z",
+                    "durationMs": {"triggerExecution": took_ms},
+                }
+            )
+            for number, second, took_ms in batches
+        ]
+        info = StreamingQueryInfo("q", "r", None, True, batches[-1][0], texts[-1], 0, earlier=tuple(texts[:-1]))
+        (query,) = reports.report([info])
+        assert query.progress is not None
+        return query.progress.busy
+
+    assert told((1, 0, 1000)) is None
+    assert told((2, 4, 1000), (3, 9, 2000)) == 0.3
+    assert told((3, 9, 2000)) == 0.3  # the same report again
+    assert told((4, 20, 1000)) == 0.1
 
 
 def test_a_progress_that_cannot_be_read_hides_no_query() -> None:

@@ -13,7 +13,7 @@ TASK = vid("a")
 
 def progress(batch: int, *, lag: int | None = 7) -> QueryProgress:
     source = SourceProgress("rate", 10, 2.5, 5.0, lag)
-    return QueryProgress(batch, f"2026-11-24T00:00:{batch}Z", 100 + batch, 10, 2.5, 5.0, 3, 4096, (source,))
+    return QueryProgress(batch, f"2026-11-24T00:00:{batch}Z", 100 + batch, 10, 2.5, 5.0, 3, 4096, (source,), 0.5)
 
 
 def query(batch: int | None, query_id: str = "q", run_id: str = "r") -> StreamingQuery:
@@ -46,6 +46,7 @@ def test_a_batch_is_one_point_however_often_it_is_reported() -> None:
             state_rows=(3, 3),
             state_bytes=(4096, 4096),
             lags=(7, 7),
+            busy=(0.5, 0.5),
         )
     ]
 

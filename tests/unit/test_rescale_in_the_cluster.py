@@ -308,9 +308,7 @@ async def busy(dispatcher: Recording, monkeypatch: pytest.MonkeyPatch) -> Record
     count = 9
     at_ms = tuple(now_ms - 1000 * back for back in reversed(range(count)))
     dispatcher.master.queries = [
-        QueryHistory(
-            vid("a"), "q", "r", "counts", at_ms, (), (90.0,) * count, (100.0,) * count, (), (), (), (None,) * 9
-        )
+        QueryHistory(vid("a"), "q", "r", "counts", at_ms, lags=(None,) * count, busy=(0.9,) * count)
     ]
     dispatcher.master.figures = CheckpointStatsSnapshot(
         latest_completed=CheckpointStats(

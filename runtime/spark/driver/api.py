@@ -112,7 +112,8 @@ class StreamingQueryInfo:
 
     `batch` is the number of the last batch that it has reported, None before the first; `progress` is that report,
     Spark's JSON. `trigger_interval_ms` is 0 where each batch starts when the one before ends, and None where the
-    trigger has no interval. `trigger_active` is true while the query runs a batch or looks for data.
+    trigger has no interval. `trigger_active` is true while the query runs a batch or looks for data. `earlier` are
+    reports of batches between the last look of this process and this one, the oldest first, as far as they are known.
     """
 
     id: str
@@ -123,6 +124,7 @@ class StreamingQueryInfo:
     progress: str | None = None
     trigger_interval_ms: int | None = None
     trigger_active: bool = False
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

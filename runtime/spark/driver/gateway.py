@@ -55,6 +55,9 @@ _MEMORY = re.compile(r"= (-?\d+)\(")
 
 ALL_COLLECTORS = "GarbageCollector.All"
 
+_MOST_KNOWN_RUNS = 256
+"""Number of runs of streaming queries whose last batch is remembered."""
+
 
 class DriverGateway:
     """The blocking Py4J client of a driver. Thread-safe; each calling thread has a JVM thread of its own."""
@@ -68,6 +71,7 @@ class DriverGateway:
         self._context: Any = None
         self._session: Any = None
         self._record_directory: Path | None = None
+        self._known_batches: dict[str, int] = {}
 
     def close(self) -> None:
         """Close the connections; the JVM keeps running."""
@@ -464,7 +468,14 @@ class DriverGateway:
     def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
         """Return the running streaming queries of a task."""
         with _calls():
-            return [query_info(query) for query in self._queries(endpoint)]
+            found = [query_info(query, self._known_batches) for query in self._queries(endpoint)]
+        for info in found:
+            self._known_batches.pop(info.run_id, None)
+            if info.batch is not None:
+                self._known_batches[info.run_id] = info.batch  # at the end, as the one that was looked at last
+        while len(self._known_batches) > _MOST_KNOWN_RUNS:
+            del self._known_batches[next(iter(self._known_batches))]
+        return found
 
     def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
         """Return the running streaming queries of a task, for `stop_at_boundary`."""

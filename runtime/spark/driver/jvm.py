@@ -9,7 +9,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -326,19 +326,44 @@ def ended_job(store: Any, job_id: int) -> EndedSparkJob | None:
     return EndedSparkJob(job_id, str(data.name())[:MOST_OF_A_NAME], start_ms, end_ms, str(data.status()) == "FAILED")
 
 
-def query_info(query: JavaObject) -> StreamingQueryInfo:
-    """Read the state of an `org.apache.spark.sql.streaming.StreamingQuery`, in some Py4J round trips."""
-    name, progress = query.name(), query.lastProgress()
+_MOST_EARLIER = 16
+"""Number of batches between two looks whose reports are read; each costs a round trip."""
+
+
+def query_info(query: JavaObject, known: Mapping[str, int]) -> StreamingQueryInfo:
+    """Read the state of an `org.apache.spark.sql.streaming.StreamingQuery`, in some Py4J round trips.
+
+    Args:
+        query: the query.
+        known: the last batch that was known at the last look, by the query's run.
+    """
+    name, progress, run_id = query.name(), query.lastProgress(), str(query.runId().toString())
+    batch = None if progress is None else int(progress.batchId())
     return StreamingQueryInfo(
         query.id().toString(),
-        query.runId().toString(),
+        run_id,
         None if name is None else str(name),
         bool(query.isActive()),
-        None if progress is None else int(progress.batchId()),
+        batch,
         None if progress is None else str(progress.json()),
         _trigger_interval_ms(query),
         bool(query.status().isTriggerActive()),
+        () if batch is None else _reports_between(query, known.get(run_id, batch), batch),
     )
+
+
+def _reports_between(query: JavaObject, known: int, last: int) -> tuple[str, ...]:
+    """Return the reports of the newest batches after *known* and before *last*, the oldest first."""
+    found: list[str] = []
+    if last - known > 1:
+        recent = query.recentProgress()
+        for progress in (recent[index] for index in reversed(range(len(recent)))):
+            batch = int(progress.batchId())
+            if batch <= known or len(found) == _MOST_EARLIER:
+                break
+            if batch < last:
+                found.append(str(progress.json()))
+    return tuple(reversed(found))
 
 
 def _trigger_interval_ms(query: JavaObject) -> int | None:
