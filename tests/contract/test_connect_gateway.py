@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -60,6 +61,7 @@ class Spark:
             def service(self, details: Any) -> Any:
                 async def serve(requests: AsyncIterator[bytes], context: Any) -> None:
                     messages = [message async for message in requests]
+                    await context.read()  # cancels a call that its client has cut off
                     spark.calls.append((details.method, list(context.invocation_metadata()), messages))
                     spark.began.set()
                     if spark.answer is not None:
@@ -285,6 +287,32 @@ def test_a_stream_passes_in_both_directions_and_every_message_of_it_is_the_users
     in_a_world(tmp_path, test)
 
 
+@pytest.mark.parametrize("name", [(), (("session_name", "etl"),)])
+def test_an_upload_that_its_client_cuts_off_has_no_end_and_is_not_recorded(
+    tmp_path: Path, name: tuple[tuple[str, str], ...]
+) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=name)
+        for _ in range(20):
+            channel, shown = world.channel(), (("authorization", f"Bearer {world.tokens['ada']}"),)
+            call = channel.stream_stream(f"/{SERVICE}/AddArtifacts")(metadata=shown + name, timeout=PATIENCE_S)
+            for _ in range(3):
+                await call.write(request())
+            async with asyncio.timeout(PATIENCE_S):
+                while not any(each.session_id for each in world.gateway._open.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                call.cancel()
+                while world.gateway._open:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            await channel.close()
+        await world.answers("AddArtifacts", request(), metadata=name)
+        assert [method.rpartition("/")[2] for method, _, _ in world.spark.calls] == ["ExecutePlan", "AddArtifacts"]
+        if name:
+            assert [entry.method for entry in record_of(world).entries] == ["ExecutePlan", "AddArtifacts"]
+
+    in_a_world(tmp_path, test)
+
+
 def test_two_users_with_one_session_id_have_two_sessions(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         for user in ("ada", "bob", OWN.decode()):
@@ -399,6 +427,33 @@ def test_a_call_that_is_ended_while_users_cannot_be_read_is_repeated_by_its_clie
         error = await world.refusal("ExecutePlan", request())
         assert error.code() is grpc.StatusCode.UNAVAILABLE, "PySpark repeats a call with this status only"
         assert "not valid" not in error.details()
+
+    in_a_world(tmp_path, test)
+
+
+def test_one_look_into_a_store_that_does_not_answer_ends_all_open_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateways, "ATTEND_S", 0.05)
+
+    async def test(world: World) -> None:
+        looks = list[bool]()
+
+        async def away() -> Identities:
+            looks.append(True)
+            raise RedisUnreachableError("unix:redis.sock", "no answer")
+
+        async def hang(context: Any) -> None:
+            if len(world.spark.calls) == 3:
+                monkeypatch.setattr(world.gateway._identities, "_read", away)
+            await asyncio.Event().wait()
+
+        world.spark.answer = hang
+        errors = await asyncio.gather(
+            *(world.refusal("ExecutePlan", request(), user=user) for user in ("ada", "bob", "ada"))
+        )
+        assert {error.code() for error in errors} == {grpc.StatusCode.UNAVAILABLE}
+        assert len(looks) == 1, "a look takes a second until it has failed"
 
     in_a_world(tmp_path, test)
 
@@ -902,6 +957,20 @@ def test_a_short_call_keeps_a_named_session_alive(tmp_path: Path) -> None:
     in_a_world(tmp_path, test)
 
 
+def test_a_record_that_cannot_be_touched_costs_no_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: RecordFiles, user: str, name: str) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(RecordFiles, "touch", fails)
+
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        await asyncio.wait_for(asyncio.gather(*world.gateway._ending, return_exceptions=True), PATIENCE_S)
+        assert len(world.cluster.heartbeats) == 1
+
+    in_a_world(tmp_path, test)
+
+
 def test_a_name_is_no_way_to_another_users_session(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.answers("ExecutePlan", a_view(), metadata=NAMED)
@@ -1041,6 +1110,32 @@ def test_a_query_without_an_answer_is_repeated(tmp_path: Path, monkeypatch: pyte
         world.spark.answer = refusing(grpc.StatusCode.UNAVAILABLE, "connection reset")
         assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1
         assert looked == [True, False, True]
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_query_that_loses_each_driver_is_not_repeated_for_ever(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        lost = list[JobID]()
+
+        async def answer(context: Any) -> None:
+            (message,) = world.spark.calls[-1][2]
+            if parsed("ExecutePlan", message).plan.HasField("root") and len(lost) < 10:
+                lost.append(lose_driver(world))
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+            await context.write(message)
+
+        world.spark.answer = answer
+        error = await world.refusal("ExecutePlan", a_query(), metadata=NAMED)
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert len(set(lost)) == 3
+        assert error.details() == (
+            "3 Spark drivers of the named session etl were lost one after the other during this query: it may take "
+            f"more memory than a driver has; `understudy job info {lost[-1]}` says how the last one ended"
+        )
+        lost += [lost[-1]] * 10
+        assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1, "the session can be used"
 
     in_a_world(tmp_path, test)
 
