@@ -1131,7 +1131,7 @@ def test_a_query_that_loses_each_driver_is_not_repeated_for_ever(tmp_path: Path)
         assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert len(set(lost)) == 3
         assert error.details() == (
-            "3 Spark drivers of the named session etl were lost one after the other during this query: it may take "
+            "3 Spark drivers of the named session etl were lost in turn during this query: it may take "
             f"more memory than a driver has; `understudy job info {lost[-1]}` says how the last one ended"
         )
         lost += [lost[-1]] * 10

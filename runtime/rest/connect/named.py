@@ -73,7 +73,7 @@ def lost_each_time(call: Call, drivers: int) -> CallRefusedError:
     """Return the refusal of a query that was repeated, and whose driver was lost each time."""
     return CallRefusedError(
         409,
-        f"{drivers} Spark drivers of the named session {call.name} were lost one after the other during this query: it "
+        f"{drivers} Spark drivers of the named session {call.name} were lost in turn during this query: it "
         f"may take more memory than a driver has; `understudy job info {call.job_id}` says how the last one ended",
         is_lost=True,
     )
