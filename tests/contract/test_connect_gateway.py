@@ -459,6 +459,58 @@ def test_one_look_into_a_store_that_does_not_answer_ends_all_open_calls(
 
 
 @contextlib.asynccontextmanager
+async def a_network(port: int, is_cut: asyncio.Event) -> AsyncIterator[int]:
+    """A way to a port, which passes nothing on, not even that a connection is closed, once it is cut."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (data := await reader.read(1 << 16)) and not is_cut.is_set():
+            writer.write(data)
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+        tasks = [asyncio.create_task(pass_on(*way)) for way in ((reader, far_writer), (far_reader, writer))]
+        await ended.wait()
+        for task in tasks:
+            task.cancel()
+        writer.close()
+        far_writer.close()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        ended.set()
+        server.close()
+
+
+def test_an_open_call_of_a_client_that_is_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "PONG_MS", 200)
+
+    async def test(world: World) -> None:
+        other, is_cut = world.another(idle_timeout_s=1.0), asyncio.Event()
+        port = await other.start("127.0.0.1", 0, None, tmp_path)
+
+        async def hang(context: Any) -> None:
+            await asyncio.Event().wait()
+
+        world.spark.answer = hang
+        async with a_network(port, is_cut) as world.port:
+            call, channel = world.call("ExecutePlan", request())
+            await world.spark.began.wait()
+            is_cut.set()
+            async with asyncio.timeout(PATIENCE_S / 2):  # the call itself lasts for PATIENCE_S
+                while other._open:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert not call.done(), "its client does not know"
+            call.cancel()
+        await channel.close()
+        await other.stop()
+
+    in_a_world(tmp_path, test)
+
+
+@contextlib.asynccontextmanager
 async def held_call(world: World, go: asyncio.Event) -> AsyncIterator[Any]:
     """A call whose client is identified, and sends its first message when *go* is set."""
 

@@ -637,6 +637,14 @@ MUTANTS = (
         ("unit/test_connect_reports.py::test_reports_that_wait_have_a_limit",),
     ),
     Mutant(
+        "connect-vanished-client-keeps-its-session",
+        "The open call of a client that is gone does not keep its session for hours.",
+        _CONNECT,
+        '("grpc.keepalive_time_ms", min(LONGEST_SILENCE_MS, int(self._idle_timeout_s * 1000))),',
+        '("grpc.keepalive_time_ms", LONGEST_SILENCE_MS),',
+        (f"{_PASSED_ON}::test_an_open_call_of_a_client_that_is_gone_ends",),
+    ),
+    Mutant(
         "connect-reports-at-a-hung-driver-uncounted",
         "A driver that takes no reports does not make the gateway keep any number of them.",
         "runtime/rest/connect/reports.py",

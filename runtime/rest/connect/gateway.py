@@ -106,6 +106,13 @@ PING_MS = 10_000
 
 gRPC's own limit is 5 minutes: it closes the connection of a client that waits for its answer for some minutes.
 """
+LONGEST_SILENCE_MS = 7_200_000
+"""Longest time without a sign of a client with an open call, after which the gateway pings it: gRPC's own limit.
+
+A shorter idle time-out of sessions shortens it: the open call of a client that is gone keeps its session alive.
+"""
+PONG_MS = 60_000
+"""Longest wait for the answer to that ping."""
 MOST_MESSAGE = 128 << 20
 """Largest message of a client, in bytes: the limit of Spark's own Connect server."""
 MOST_KNOWN = 4096
@@ -185,6 +192,8 @@ class ConnectGateway:
                 ("grpc.max_receive_message_length", MOST_MESSAGE),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_connection_idle_ms", IDLE_MS),
+                ("grpc.keepalive_time_ms", min(LONGEST_SILENCE_MS, int(self._idle_timeout_s * 1000))),
+                ("grpc.http2.ping_timeout_ms", PONG_MS),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.http2.min_ping_interval_without_data_ms", PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
