@@ -17,6 +17,7 @@ import trustme
 from google.rpc import error_details_pb2, status_pb2
 from pyspark.sql.connect.proto import base_pb2
 
+from actors.errors import AskTimeout
 from runtime.errors import PreflightError
 from runtime.ha.errors import RedisUnreachableError
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
@@ -499,13 +500,15 @@ def test_an_open_call_of_a_client_that_is_gone_ends(tmp_path: Path, monkeypatch:
             call, channel = world.call("ExecutePlan", request())
             await world.spark.began.wait()
             is_cut.set()
-            async with asyncio.timeout(PATIENCE_S / 2):  # the call itself lasts for PATIENCE_S
-                while other._open:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            # As long as the call is open, there is one each 0.1 s.
+            while other._open and len(world.cluster.heartbeats) < 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            is_over = not other._open
             assert not call.done(), "its client does not know"
             call.cancel()
         await channel.close()
         await other.stop()
+        assert is_over
 
     in_a_world(tmp_path, test)
 
@@ -747,6 +750,27 @@ def test_a_released_session_ends_its_job_before_the_client_has_the_answer(tmp_pa
             assert base_pb2.ReleaseSessionResponse.FromString(answer).session_id == session
         assert len(world.spark.calls) == 2
         assert len(world.cluster.jobs) == 1
+
+    in_a_world(tmp_path, test)
+
+
+@pytest.mark.parametrize("why", ["it does not answer", "it is forgotten"])
+def test_a_released_session_whose_task_executor_is_not_reached_is_cancelled(tmp_path: Path, why: str) -> None:
+    async def test(world: World) -> None:
+        async def answer(context: Any) -> None:
+            world.gateway._executors.clear()
+            await context.write(b"")
+
+        async def no_answer(job_id: JobID) -> None:
+            raise AskTimeout("no answer")
+
+        await world.answers("ExecutePlan", request())
+        if why == "it is forgotten":
+            world.spark.answer = answer
+        else:
+            world.cluster.end_session = no_answer  # type: ignore[method-assign]
+        assert len(await world.answers("ReleaseSession", request())) == 1
+        assert [status for _, status in world.cluster.jobs.values()] == [JobStatus.CANCELED]
 
     in_a_world(tmp_path, test)
 

@@ -645,6 +645,14 @@ MUTANTS = (
         (f"{_PASSED_ON}::test_an_open_call_of_a_client_that_is_gone_ends",),
     ),
     Mutant(
+        "connect-released-session-keeps-its-slot",
+        "A released session frees its slot, though its TaskExecutor does not answer.",
+        _CONNECT,
+        "        try:  # or it would hold its slot until the idle time-out\n            await self._cancel(job_id)",
+        "        try:\n            pass",
+        (f"{_PASSED_ON}::test_a_released_session_whose_task_executor_is_not_reached_is_cancelled",),
+    ),
+    Mutant(
         "connect-reports-at-a-hung-driver-uncounted",
         "A driver that takes no reports does not make the gateway keep any number of them.",
         "runtime/rest/connect/reports.py",

@@ -624,12 +624,16 @@ class ConnectGateway:
         if call.name:
             await self._named.remove(call)
         executor = self._executors.pop(job_id, None)
-        if executor is None:
-            return
-        try:
-            await executor.end_session(job_id)
-        except ActorError as error:  # the job then ends with its TaskExecutor, or after the idle time-out
-            logger.warning("session job %s: its TaskExecutor does not answer: %s", job_id, error)
+        if executor is not None:
+            try:
+                await executor.end_session(job_id)
+                return
+            except ActorError as error:
+                logger.warning("session job %s: its TaskExecutor does not answer: %s", job_id, error)
+        try:  # or it would hold its slot until the idle time-out
+            await self._cancel(job_id)
+        except (ActorError, GatewayError) as error:  # perhaps because it has ended
+            logger.warning("session job %s cannot be cancelled: %s", job_id, error)
 
     async def _raise_if_over(self, call: Call) -> None:
         """Raise the reason, after a call has failed, if that is because its session has ended."""
