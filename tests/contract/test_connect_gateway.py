@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,6 +17,7 @@ import trustme
 from google.rpc import error_details_pb2, status_pb2
 from pyspark.sql.connect.proto import base_pb2
 
+from actors.errors import AskTimeout
 from runtime.errors import PreflightError
 from runtime.ha.errors import RedisUnreachableError
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
@@ -60,6 +62,7 @@ class Spark:
             def service(self, details: Any) -> Any:
                 async def serve(requests: AsyncIterator[bytes], context: Any) -> None:
                     messages = [message async for message in requests]
+                    await context.read()  # cancels a call that its client has cut off
                     spark.calls.append((details.method, list(context.invocation_metadata()), messages))
                     spark.began.set()
                     if spark.answer is not None:
@@ -285,6 +288,32 @@ def test_a_stream_passes_in_both_directions_and_every_message_of_it_is_the_users
     in_a_world(tmp_path, test)
 
 
+@pytest.mark.parametrize("name", [(), (("session_name", "etl"),)])
+def test_an_upload_that_its_client_cuts_off_has_no_end_and_is_not_recorded(
+    tmp_path: Path, name: tuple[tuple[str, str], ...]
+) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=name)
+        for _ in range(20):
+            channel, shown = world.channel(), (("authorization", f"Bearer {world.tokens['ada']}"),)
+            call = channel.stream_stream(f"/{SERVICE}/AddArtifacts")(metadata=shown + name, timeout=PATIENCE_S)
+            for _ in range(3):
+                await call.write(request())
+            async with asyncio.timeout(PATIENCE_S):
+                while not any(each.session_id for each in world.gateway._open.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                call.cancel()
+                while world.gateway._open:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            await channel.close()
+        await world.answers("AddArtifacts", request(), metadata=name)
+        assert [method.rpartition("/")[2] for method, _, _ in world.spark.calls] == ["ExecutePlan", "AddArtifacts"]
+        if name:
+            assert [entry.method for entry in record_of(world).entries] == ["ExecutePlan", "AddArtifacts"]
+
+    in_a_world(tmp_path, test)
+
+
 def test_two_users_with_one_session_id_have_two_sessions(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         for user in ("ada", "bob", OWN.decode()):
@@ -399,6 +428,87 @@ def test_a_call_that_is_ended_while_users_cannot_be_read_is_repeated_by_its_clie
         error = await world.refusal("ExecutePlan", request())
         assert error.code() is grpc.StatusCode.UNAVAILABLE, "PySpark repeats a call with this status only"
         assert "not valid" not in error.details()
+
+    in_a_world(tmp_path, test)
+
+
+def test_one_look_into_a_store_that_does_not_answer_ends_all_open_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateways, "ATTEND_S", 0.05)
+
+    async def test(world: World) -> None:
+        looks = list[bool]()
+
+        async def away() -> Identities:
+            looks.append(True)
+            raise RedisUnreachableError("unix:redis.sock", "no answer")
+
+        async def hang(context: Any) -> None:
+            if len(world.spark.calls) == 3:
+                monkeypatch.setattr(world.gateway._identities, "_read", away)
+            await asyncio.Event().wait()
+
+        world.spark.answer = hang
+        errors = await asyncio.gather(
+            *(world.refusal("ExecutePlan", request(), user=user) for user in ("ada", "bob", "ada"))
+        )
+        assert {error.code() for error in errors} == {grpc.StatusCode.UNAVAILABLE}
+        assert len(looks) == 1, "a look takes a second until it has failed"
+
+    in_a_world(tmp_path, test)
+
+
+@contextlib.asynccontextmanager
+async def a_network(port: int, is_cut: asyncio.Event) -> AsyncIterator[int]:
+    """A way to a port, which passes nothing on, not even that a connection is closed, once it is cut."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (data := await reader.read(1 << 16)) and not is_cut.is_set():
+            writer.write(data)
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+        tasks = [asyncio.create_task(pass_on(*way)) for way in ((reader, far_writer), (far_reader, writer))]
+        await ended.wait()
+        for task in tasks:
+            task.cancel()
+        writer.close()
+        far_writer.close()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        ended.set()
+        server.close()
+
+
+def test_an_open_call_of_a_client_that_is_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "PONG_MS", 200)
+
+    async def test(world: World) -> None:
+        other, is_cut = world.another(idle_timeout_s=1.0), asyncio.Event()
+        port = await other.start("127.0.0.1", 0, None, tmp_path)
+
+        async def hang(context: Any) -> None:
+            await asyncio.Event().wait()
+
+        world.spark.answer = hang
+        async with a_network(port, is_cut) as world.port:
+            call, channel = world.call("ExecutePlan", request())
+            await world.spark.began.wait()
+            is_cut.set()
+            # As long as the call is open, there is one each 0.1 s.
+            while other._open and len(world.cluster.heartbeats) < 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            is_over = not other._open
+            assert not call.done(), "its client does not know"
+            call.cancel()
+        await channel.close()
+        await other.stop()
+        assert is_over
 
     in_a_world(tmp_path, test)
 
@@ -640,6 +750,27 @@ def test_a_released_session_ends_its_job_before_the_client_has_the_answer(tmp_pa
             assert base_pb2.ReleaseSessionResponse.FromString(answer).session_id == session
         assert len(world.spark.calls) == 2
         assert len(world.cluster.jobs) == 1
+
+    in_a_world(tmp_path, test)
+
+
+@pytest.mark.parametrize("why", ["it does not answer", "it is forgotten"])
+def test_a_released_session_whose_task_executor_is_not_reached_is_cancelled(tmp_path: Path, why: str) -> None:
+    async def test(world: World) -> None:
+        async def answer(context: Any) -> None:
+            world.gateway._executors.clear()
+            await context.write(b"")
+
+        async def no_answer(job_id: JobID) -> None:
+            raise AskTimeout("no answer")
+
+        await world.answers("ExecutePlan", request())
+        if why == "it is forgotten":
+            world.spark.answer = answer
+        else:
+            world.cluster.end_session = no_answer  # type: ignore[method-assign]
+        assert len(await world.answers("ReleaseSession", request())) == 1
+        assert [status for _, status in world.cluster.jobs.values()] == [JobStatus.CANCELED]
 
     in_a_world(tmp_path, test)
 
@@ -902,6 +1033,20 @@ def test_a_short_call_keeps_a_named_session_alive(tmp_path: Path) -> None:
     in_a_world(tmp_path, test)
 
 
+def test_a_record_that_cannot_be_touched_costs_no_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: RecordFiles, user: str, name: str) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(RecordFiles, "touch", fails)
+
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        await asyncio.wait_for(asyncio.gather(*world.gateway._ending, return_exceptions=True), PATIENCE_S)
+        assert len(world.cluster.heartbeats) == 1
+
+    in_a_world(tmp_path, test)
+
+
 def test_a_name_is_no_way_to_another_users_session(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.answers("ExecutePlan", a_view(), metadata=NAMED)
@@ -1041,6 +1186,32 @@ def test_a_query_without_an_answer_is_repeated(tmp_path: Path, monkeypatch: pyte
         world.spark.answer = refusing(grpc.StatusCode.UNAVAILABLE, "connection reset")
         assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1
         assert looked == [True, False, True]
+
+    in_a_world(tmp_path, test)
+
+
+def test_a_query_that_loses_each_driver_is_not_repeated_for_ever(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        lost = list[JobID]()
+
+        async def answer(context: Any) -> None:
+            (message,) = world.spark.calls[-1][2]
+            if parsed("ExecutePlan", message).plan.HasField("root") and len(lost) < 10:
+                lost.append(lose_driver(world))
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+            await context.write(message)
+
+        world.spark.answer = answer
+        error = await world.refusal("ExecutePlan", a_query(), metadata=NAMED)
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert len(set(lost)) == 3
+        assert error.details() == (
+            "3 Spark drivers of the named session etl were lost in turn during this query: it may take "
+            f"more memory than a driver has; `understudy job info {lost[-1]}` says how the last one ended"
+        )
+        lost += [lost[-1]] * 10
+        assert len(await world.answers("ExecutePlan", a_query(), metadata=NAMED)) == 1, "the session can be used"
 
     in_a_world(tmp_path, test)
 

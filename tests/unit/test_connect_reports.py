@@ -92,3 +92,32 @@ def test_reports_that_wait_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(reports, "MOST_WAITING", 1)
     first, second = report("a"), report("b")
     assert asyncio.run(passed_on(first, second)) == [second, first], "one beyond the limit is passed on at once"
+
+
+def test_reports_that_a_driver_does_not_take_count_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "PAUSE_S", 0.0)
+    monkeypatch.setattr(reports, "MOST_WAITING", 1)
+    monkeypatch.setattr(reports, "STOP_S", 0.0)
+
+    async def run() -> None:
+        begun, take = list[str](), asyncio.Event()
+
+        async def pass_on(one: Report) -> None:
+            begun.append(one.released.operation_id)
+            await take.wait()
+
+        waiting = Reports(pass_on)
+        await waiting.take(report("a"))
+        async with asyncio.timeout(PATIENCE_S):
+            while not begun:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        second = asyncio.create_task(waiting.take(report("b")))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not second.done(), "it is not acknowledged before it is passed on"
+        take.set()
+        await second
+        assert begun == ["a", "b"]
+        await waiting.stop()
+
+    asyncio.run(run())

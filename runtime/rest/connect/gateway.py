@@ -45,7 +45,7 @@ from runtime.rest.authorization import KnownIdentities
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.connect.calls import Call, Caller, CallRefusedError, name_of
 from runtime.rest.connect.channels import Channels
-from runtime.rest.connect.named import NamedSessions, lost_during
+from runtime.rest.connect.named import NamedSessions, lost_during, lost_each_time
 from runtime.rest.connect.record import ADD_ARTIFACTS, NAME_KEY, Entry, RecordError, SessionRecord, is_query
 from runtime.rest.connect.record_files import RecordFiles
 from runtime.rest.connect.reports import Metadata, Report, Reports
@@ -91,6 +91,8 @@ ASK_S = 10.0
 REPLAY_S = 120.0
 """Longest time for one recorded call of a named session that is repeated on another driver."""
 STOP_S = 1.0
+MOST_REPEATS = 2
+"""How often a query of a named session is repeated whose driver is lost: it may be the query that ends the drivers."""
 MOST_CALLS = 1000
 MOST_CONNECTIONS = 1024
 """Limit of open connections, so that peers without a token cannot take the descriptors of the web endpoint."""
@@ -104,6 +106,13 @@ PING_MS = 10_000
 
 gRPC's own limit is 5 minutes: it closes the connection of a client that waits for its answer for some minutes.
 """
+LONGEST_SILENCE_MS = 7_200_000
+"""Longest time without a sign of a client with an open call, after which the gateway pings it: gRPC's own limit.
+
+A shorter idle time-out of sessions shortens it: the open call of a client that is gone keeps its session alive.
+"""
+PONG_MS = 60_000
+"""Longest wait for the answer to that ping."""
 MOST_MESSAGE = 128 << 20
 """Largest message of a client, in bytes: the limit of Spark's own Connect server."""
 MOST_KNOWN = 4096
@@ -183,6 +192,8 @@ class ConnectGateway:
                 ("grpc.max_receive_message_length", MOST_MESSAGE),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_connection_idle_ms", IDLE_MS),
+                ("grpc.keepalive_time_ms", min(LONGEST_SILENCE_MS, int(self._idle_timeout_s * 1000))),
+                ("grpc.http2.ping_timeout_ms", PONG_MS),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.http2.min_ping_interval_without_data_ms", PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
@@ -252,8 +263,12 @@ class ConnectGateway:
             if method == REPORT:
                 await self._acknowledge(call, first, context)
                 return
+            if method == ADD_ARTIFACTS:
+                requests = _to_their_end(requests, context)
             if call.name:
-                while not await self._answer_named(call, first, requests, context):
+                repeats = 0
+                while not await self._answer_named(call, first, requests, context, repeats):
+                    repeats += 1
                     requests = _each(())  # they are read already
                 return
             address = await self._reach(call, method)
@@ -290,8 +305,18 @@ class ConnectGateway:
             self._keep_alive(call)
         return first
 
-    async def _answer_named(self, call: Call, first: bytes, requests: AsyncIterator[bytes], context: Any) -> bool:
-        """Answer a call of a named session; return False if it has to be repeated, because its driver was lost."""
+    async def _answer_named(
+        self, call: Call, first: bytes, requests: AsyncIterator[bytes], context: Any, repeats: int
+    ) -> bool:
+        """Answer a call of a named session; return False if it has to be repeated, because its driver was lost.
+
+        Args:
+            call: to answer.
+            first: its first message.
+            requests: the others.
+            context: of the call.
+            repeats: how often it was repeated already.
+        """
         record, address = await self._named.reach(call, observed_by(call.method, first))
         if record is None or address is None:
             await context.write(session_released(call.client_id))
@@ -311,7 +336,9 @@ class ConnectGateway:
             await self._pass_on(call, (first, further), address, context, record, entry)
         except CallRefusedError as error:
             if error.is_lost and not call.is_answered and is_query(call.method, first):
-                return False
+                if repeats < MOST_REPEATS:
+                    return False
+                raise lost_each_time(call, repeats + 1) from None
             raise
         return True
 
@@ -337,11 +364,15 @@ class ConnectGateway:
         """Keep the sessions of open calls alive, and end the calls whose token cannot be confirmed any more."""
         while True:
             await asyncio.sleep(min(ATTEND_S, self._beats.interval_s))
-            for task, call in list(self._open.items()):
+            calls = list(self._open.items())
+            for _, call in calls:
                 if call.session_id:
                     self._keep_alive(call)
-                call.refused = await self._confirm(call.caller.principal)
-                if call.refused is not None:
+            # At once, since they share one look into the store, and one that gets no answer takes its time.
+            refusals = await asyncio.gather(*(self._confirm(call.caller.principal) for _, call in calls))
+            for (task, call), refused in zip(calls, refusals, strict=True):
+                call.refused = refused
+                if refused is not None and task in self._open:
                     task.cancel()
 
     async def _confirm(self, principal: Principal) -> Refusal | None:
@@ -358,7 +389,10 @@ class ConnectGateway:
     async def _beat(self, call: Call) -> None:
         job_id = call.job_id
         if call.name:
-            await self._named.touch(call)
+            try:
+                await self._named.touch(call)
+            except OSError as error:
+                logger.warning("the named session %s may end although it is in use: %s", call.name, error)
         try:
             await self._backend.ask(lambda dispatcher: dispatcher.report_job_client_heartbeat(job_id))
         except (ActorError, GatewayError) as error:
@@ -590,12 +624,16 @@ class ConnectGateway:
         if call.name:
             await self._named.remove(call)
         executor = self._executors.pop(job_id, None)
-        if executor is None:
-            return
-        try:
-            await executor.end_session(job_id)
-        except ActorError as error:  # the job then ends with its TaskExecutor, or after the idle time-out
-            logger.warning("session job %s: its TaskExecutor does not answer: %s", job_id, error)
+        if executor is not None:
+            try:
+                await executor.end_session(job_id)
+                return
+            except ActorError as error:
+                logger.warning("session job %s: its TaskExecutor does not answer: %s", job_id, error)
+        try:  # or it would hold its slot until the idle time-out
+            await self._cancel(job_id)
+        except (ActorError, GatewayError) as error:  # perhaps because it has ended
+            logger.warning("session job %s cannot be cancelled: %s", job_id, error)
 
     async def _raise_if_over(self, call: Call) -> None:
         """Raise the reason, after a call has failed, if that is because its session has ended."""
@@ -650,6 +688,17 @@ def _for_spark(call: Call, message: bytes, address: SessionAddress) -> bytes:
     """Return a request as one of the session at *address*, in its user's name."""
     sent = unobserved(call.method, message) if call.name else message
     return in_the_name_of(sent, address.session_id, address.user_id)
+
+
+async def _to_their_end(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    """Yield the requests of a client; a client that hangs up is no end of them, but cancels the call.
+
+    gRPC ends the requests in both cases, and cancels the call a moment later. It has done so before it answers a
+    further read.
+    """
+    async for message in requests:
+        yield message
+    await context.read()
 
 
 async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:

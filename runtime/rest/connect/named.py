@@ -69,6 +69,16 @@ def lost_during(call: Call) -> CallRefusedError:
     )
 
 
+def lost_each_time(call: Call, drivers: int) -> CallRefusedError:
+    """Return the refusal of a query that was repeated, and whose driver was lost each time."""
+    return CallRefusedError(
+        409,
+        f"{drivers} Spark drivers of the named session {call.name} were lost in turn during this query: it "
+        f"may take more memory than a driver has; `understudy job info {call.job_id}` says how the last one ended",
+        is_lost=True,
+    )
+
+
 class NamedSessions:
     """The named sessions that a gateway serves.
 

@@ -19,7 +19,7 @@ from runtime.rest.connect.requests import Released
 PAUSE_S = 0.1
 """Seconds for which a report waits for later ones of its operation; an answer occupies memory of the driver so long."""
 MOST_WAITING = 1000
-"""Reports beyond this number are passed on before they are acknowledged."""
+"""Beyond this number of reports, with those that a driver has not taken yet, one is passed on before its answer."""
 STOP_S = 1.0
 """Longest time in which a gateway that stops passes on what waits."""
 
@@ -64,7 +64,7 @@ class Reports:
         if earlier is not None:
             if not earlier.released.is_all:  # a client sends its reports in several threads
                 self._waiting[key] = report
-        elif len(self._waiting) < MOST_WAITING:
+        elif len(self._tasks) < MOST_WAITING:
             self._waiting[key] = report
             task = asyncio.create_task(self._later(key))
             self._tasks.add(task)
