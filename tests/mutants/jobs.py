@@ -291,6 +291,22 @@ MUTANTS = (
         "    def stop_job_master",
         ("unit/test_gateways_complete.py::test_every_method_declares_what_fences_it_or_is_an_exception",),
     ),
+    Mutant(
+        "call-of-a-former-leader-taken",
+        "A call of a former leader is refused before its handler.",
+        "actors/rpc/dispatch.py",
+        "            endpoint.fences.check(leadership)\n",
+        "            endpoint.fences.observe(leadership)\n",
+        ("contract/test_fencing.py::test_a_deposed_resource_manager_fails_no_slot_request_of_a_job",),
+    ),
+    Mutant(
+        "leader-of-the-latch-unknown-to-the-fence",
+        "A component refuses the former leader once it has found the next one, before that one has called it.",
+        "runtime/leaders.py",
+        "                self._owner.fences.observe(leader.term)\n",
+        "                pass\n",
+        ("contract/test_fencing.py::test_a_deposed_resource_manager_fails_no_slot_request_of_a_job",),
+    ),
     # ------------------------------------------------------------------ metrics
     Mutant(
         "metric-of-a-name-that-is-taken",
