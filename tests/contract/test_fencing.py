@@ -45,6 +45,8 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.resourcemanager.endpoint import ResourceManager
 from runtime.taskexecutor.endpoint import TaskExecutor
 from tests.acting import acting
+from tests.unit.test_gateways_complete import GATEWAYS as EVERY_GATEWAY
+from tests.unit.test_gateways_complete import UNFENCED
 from tests.waiting import PATIENCE_S
 
 SECRET = b"s" * 32
@@ -122,6 +124,33 @@ async def test_a_call_that_changes_something_needs_the_present_leadership(
     # The present one comes as far as the handler, or as its arguments, of which it brings none.
     (outcome,) = await asyncio.gather(call(acting(Leadership(component, 9, "present"), own)), return_exceptions=True)
     assert handled == [name] or (isinstance(outcome, WireError) and len(spec.decoders) > len(spec.defaults))
+
+
+EXCEPTIONS = [
+    (gateway, name)
+    for gateway in EVERY_GATEWAY
+    for name in codec.method_specs(gateway)
+    if f"{gateway.__name__}.{name}" in UNFENCED
+]
+
+
+def test_every_exception_is_among_these() -> None:
+    assert {f"{gateway.__name__}.{name}" for gateway, name in EXCEPTIONS} == set(UNFENCED)
+
+
+@pytest.mark.parametrize(("gateway", "name"), EXCEPTIONS, ids=lambda value: getattr(value, "__name__", value))
+async def test_a_method_without_a_fence_refuses_a_former_leader_too(
+    gateway: type[RpcGateway], name: str, service: RpcService
+) -> None:
+    """What others may call as well, a leader calls in the name of its leadership."""
+    handled: list[str] = []
+    endpoint = recorder(gateway, service, handled)
+    await service.start_server(endpoint)
+    spec = codec.method_specs(gateway)[name]
+    endpoint.fences.observe(Leadership(DISPATCHER, 9, "present"))
+    with pytest.raises(FencingError, match="leads no more") as refused:
+        await service.ask(endpoint.address, spec, [], acting(Leadership(DISPATCHER, 7, "former")), PATIENCE_S)
+    assert (refused.value.epoch, handled) == (9, [])
 
 
 class QuietTaskExecutor(TaskExecutor):
