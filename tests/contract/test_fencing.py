@@ -417,7 +417,7 @@ class Manager(ResourceManager):
     @rpc_sync
     def request_slot(self, request: SlotRequest) -> str:
         self.asked.put_nowait(request)
-        return ResourceManager.request_slot(self, request)
+        return ResourceManager.request_slot(self, request)  # type: ignore[return-value]  # not an Ask here
 
 
 async def leading_job_master(service: RpcService, tmp_path: Path) -> Any:
@@ -447,10 +447,15 @@ async def test_a_deposed_resource_manager_fails_no_slot_request_of_a_job(
 ) -> None:
     """Its lease still runs by its own clock, and the job has heard of its successor from the latch alone."""
     manager = Manager(service, clock)
+
+    def fail(*_: object) -> list[Any]:
+        manager.stepped_back.set()  # the test fails at once, and waits for nothing
+        return []
+
     await service.start_server(manager)
     first = await asyncio.wait_for(manager.serving.get(), PATIENCE_S)
     master = await leading_job_master(service, tmp_path)
-    master._graph.slot_unavailable = Mock(side_effect=lambda *_: manager.stepped_back.set() or [])
+    master._graph.slot_unavailable = Mock(side_effect=fail)
     connection = master._resource_manager._leader
     connection.notify_leader_address(
         LeaderInformation(RESOURCE_MANAGER, str(manager.address), first.epoch, first.session)
