@@ -41,6 +41,14 @@ MUTANTS = (
         ("integration/test_settings.py::test_what_cannot_hold_is_told_once_and_is_not_answered",),
     ),
     Mutant(
+        "time-zone-of-a-script-for-all",
+        "What a script makes the JVM's time zone is not the next one's.",
+        "runtime/spark/driver/script_application.py",
+        "        self._handles.time_zone.setDefault(None)",
+        "        pass",
+        ("integration/test_shared_driver.py::test_a_script_keeps_to_its_own_spark",),
+    ),
+    Mutant(
         "settings-of-a-script-for-all",
         "What a script sets for its application is not the next one's.",
         "runtime/spark/driver/script_application.py",
