@@ -105,7 +105,7 @@ print(sc.statusTracker().getJobIdsForGroup(), jvm.org.apache.logging.log4j.LogMa
 print(sc.parallelize(range(4), 2).map(lambda x: x + 1).sum(), spark.range(3).select(udf(str)("id")).count())
 def found(_):
     import importlib.util
-    names = ("config.txt", "helper.py", "data", "sql.txt", "sql.zip")
+    names = ("helper.py", "data", "sql.txt", "sql.zip")
     there = [name for name in names if os.path.exists(SparkFiles.get(name))]
     return there, importlib.util.find_spec("helper")
 print(found(0)[0], sc.parallelize([0], 1).map(found).first(), list(sc.listFiles), list(sc.listArchives))
@@ -293,6 +293,12 @@ print("left")
 
 # What stays shared, as the page says: how a job beside it or after it finds it, and what that prints.
 SHARED_STILL = {
+    "files-by-the-jvm": (
+        """
+print(os.path.exists(SparkFiles.get("config.txt")))
+""",
+        "True\n",
+    ),
     "tables": (
         """
 print(spark.table("bullys").count())
