@@ -47,6 +47,7 @@ _HINTS = (
     ),
     (r"\bADD\s+JARS?\b|\baddJar\b", "adds jars while it runs, which every task of a driver would get"),
     (r"\baddSparkListener\b", "adds a listener to Spark, which would hear of the other tasks too"),
+    (r"\b(?:TimeZone|Locale)\.setDefault\b", "changes the time zone or locale of its JVM, which other tasks use"),
     (r"\bSystem\.exit\b|\bgetRuntime\(\)|\bRuntime\.halt\b", "ends its JVM, which would be the other tasks' too"),
 )
 """Patterns in the text of a script that cannot share a driver, and the reason for each."""

@@ -25,7 +25,8 @@ from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.services import RedisHaServices
-from runtime.protocol.leader import DISPATCHER, LeaderTerm
+from runtime.ids import JobID
+from runtime.protocol.leader import DISPATCHER, LeaderTerm, job_master
 from tests.cluster_harness import Cluster, await_value
 from tests.fakes.redis_server import RedisServer, redis_server  # noqa: F401
 from tests.faults.customers import JOB as JOB_CODE
@@ -101,6 +102,32 @@ async def test_an_entry_of_a_job_that_is_over_is_found_until_it_is_done_and_clea
     assert await leftovers_now(stored.cluster, {JOB}) == [f"the registry has job {JOB} as DONE, to be cleaned up after"]
     await registry.mark_clean(JOB, stored.term)
     assert await leftovers_now(stored.cluster, {JOB}) == []
+
+
+async def test_keys_and_fields_of_a_job_that_is_over_are_found(stored: Stored, redis_server: RedisServer) -> None:
+    """A former JobMaster's last write may come after the clean-up."""
+    recovery, keys = stored.services.checkpoint_recovery_factory(), ClusterKeys("c")
+    connection = RedisConnection(redis_server.url, timeout=PATIENCE_S)
+    latches = [RedisLeaderLatch(connection, keys, job_master(JobID(job_id)), LEASE_S) for job_id in (JOB, OTHER)]
+    for job_id, latch in zip((JOB, OTHER), latches, strict=True):
+        epoch = (await latch.acquire("leader", 0)).epoch
+        term = LeaderTerm(job_master(JobID(job_id)), epoch, "leader")
+        await recovery.checkpoint_id_counter(job_id).get_and_increment(term)
+        await recovery.completed_checkpoint_store(job_id, 1).add(1, b"checkpoint", term)
+    files = sorted(path for path in stored.files if JOB in str(path))
+    problems = await leftovers_now(stored.cluster, {JOB})
+    assert [line for line in problems if line.startswith("the file ") and JOB in line] == [
+        f"the file {file} remains" for file in files
+    ]
+    assert sorted(line for line in problems if not line.startswith("the file ")) == [
+        f"the field {JOB} of {keys.checkpoint_ids} remains",
+        f"the key {keys.handles(f'checkpoints-{JOB}')} remains",
+        f"the key {keys.leader(job_master(JobID(JOB)))} remains",
+    ]
+    await stored.services.depose(job_master(JobID(JOB)), stored.term)
+    await recovery.clean_up(JOB, stored.term)
+    assert [line for line in await leftovers_now(stored.cluster, {JOB}) if JOB in line] == []
+    await connection.close()
 
 
 async def test_a_handle_whose_file_is_gone_is_found(stored: Stored) -> None:

@@ -7,10 +7,11 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock, create_autospec
+from unittest.mock import AsyncMock, MagicMock, Mock, create_autospec
 
 import pytest
 
+from actors.address import ActorAddress
 from actors.errors import FencingError, WireError
 from actors.receptionist import ReceptionistGateway
 from actors.rpc import codec
@@ -19,6 +20,7 @@ from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.fencing import Fence, Leadership
 from actors.rpc.gateway import Ask, FencedRpcGateway, FencingToken, RpcGateway, fenced_by, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
+from blob.gateway import BlobAddress
 from blob.offload import Inline
 from conf.configuration import Configuration
 from runtime.ha.changes import ChangeFeed, Wake
@@ -26,7 +28,10 @@ from runtime.ha.election import DefaultLeaderElectionService, LatchLeaderElectio
 from runtime.ha.latch import AcquireReply, LatchTiming
 from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID, SlotRequestID
+from runtime.jobmaster.endpoint import JobMaster
+from runtime.jobmaster.execution_graph import RequestSlot
+from runtime.jobmaster.slot_pool import SlotPool
 from runtime.leadership import LeaderEndpoint
 from runtime.protocol.descriptor import TaskDeployment
 from runtime.protocol.dispatcher import DispatcherGateway
@@ -35,9 +40,13 @@ from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderInformat
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import LeaderAddress
 from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.slots import SlotRequest
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.resourcemanager.endpoint import ResourceManager
 from runtime.taskexecutor.endpoint import TaskExecutor
 from tests.acting import acting
+from tests.unit.test_gateways_complete import GATEWAYS as EVERY_GATEWAY
+from tests.unit.test_gateways_complete import UNFENCED
 from tests.waiting import PATIENCE_S
 
 SECRET = b"s" * 32
@@ -115,6 +124,33 @@ async def test_a_call_that_changes_something_needs_the_present_leadership(
     # The present one comes as far as the handler, or as its arguments, of which it brings none.
     (outcome,) = await asyncio.gather(call(acting(Leadership(component, 9, "present"), own)), return_exceptions=True)
     assert handled == [name] or (isinstance(outcome, WireError) and len(spec.decoders) > len(spec.defaults))
+
+
+EXCEPTIONS = [
+    (gateway, name)
+    for gateway in EVERY_GATEWAY
+    for name in codec.method_specs(gateway)
+    if f"{gateway.__name__}.{name}" in UNFENCED
+]
+
+
+def test_every_exception_is_among_these() -> None:
+    assert {f"{gateway.__name__}.{name}" for gateway, name in EXCEPTIONS} == set(UNFENCED)
+
+
+@pytest.mark.parametrize(("gateway", "name"), EXCEPTIONS, ids=lambda value: getattr(value, "__name__", value))
+async def test_a_method_without_a_fence_refuses_a_former_leader_too(
+    gateway: type[RpcGateway], name: str, service: RpcService
+) -> None:
+    """What others may call as well, a leader calls in the name of its leadership."""
+    handled: list[str] = []
+    endpoint = recorder(gateway, service, handled)
+    await service.start_server(endpoint)
+    spec = codec.method_specs(gateway)[name]
+    endpoint.fences.observe(Leadership(DISPATCHER, 9, "present"))
+    with pytest.raises(FencingError, match="leads no more") as refused:
+        await service.ask(endpoint.address, spec, [], acting(Leadership(DISPATCHER, 7, "former")), PATIENCE_S)
+    assert (refused.value.epoch, handled) == (9, [])
 
 
 class QuietTaskExecutor(TaskExecutor):
@@ -342,3 +378,102 @@ async def test_a_leader_that_a_receiver_refuses_leads_above_what_was_seen(servic
     assert second.epoch == first.epoch + 1001
     await leader.gateway(worker.address, WorkGateway).work("fresh")
     assert worker.done == ["fresh"]
+
+
+# ------------------------------------------------------------------------------------------ a former ResourceManager
+
+
+class Manager(ResourceManager):
+    """A ResourceManager that shows when it leads and when no more, and which slots it is asked for."""
+
+    def __init__(self, service: RpcService, clock: Clock) -> None:
+        ha = create_autospec(HighAvailabilityServices, instance=True)
+        ha.feature_level_store.return_value.find = AsyncMock(return_value=None)
+        driver = LatchLeaderElectionDriver(
+            RESOURCE_MANAGER, Latch(), ChangeFeed(NoNews()), LatchTiming(LEASE_S), clock=clock
+        )
+        ha.leader_election.return_value = DefaultLeaderElectionService(RESOURCE_MANAGER, driver)
+        self.serving: asyncio.Queue[LeaderTerm] = asyncio.Queue()
+        self.stepped_back = asyncio.Event()
+        self.asked: asyncio.Queue[SlotRequest] = asyncio.Queue()
+        super().__init__(
+            service,
+            "resourcemanager",
+            ha,
+            create_autospec(ReceptionistGateway, instance=True),
+            Configuration.from_dict({}),
+            BlobAddress("127.0.0.1", 1),
+            ActorAddress.parse("akka.tcp://system@127.0.0.1:2/user/receptionist"),
+            lambda owner: None,
+        )
+
+    async def serve(self) -> None:
+        self.serving.put_nowait(self.term)
+
+    async def on_revoked(self) -> None:
+        await super().on_revoked()
+        self.stepped_back.set()
+
+    @rpc_sync
+    def request_slot(self, request: SlotRequest) -> str:
+        self.asked.put_nowait(request)
+        return ResourceManager.request_slot(self, request)  # type: ignore[return-value]  # not an Ask here
+
+
+async def leading_job_master(service: RpcService, tmp_path: Path) -> Any:
+    """A JobMaster that leads, with a graph that notes what becomes of its requests for slots."""
+    ha = create_autospec(HighAvailabilityServices, instance=True)
+    ha.leader_election.return_value = AsyncMock(has_leadership=Mock(return_value=True))
+    ha.leader_retrieval.side_effect = lambda _: create_autospec(LeaderRetrievalService, instance=True)
+    receptionist = create_autospec(ReceptionistGateway, instance=True)
+    made: Any = JobMaster(
+        service, f"jobmaster-{JOB}", JOB, ha, receptionist, Configuration(), tmp_path, BlobAddress("127.0.0.1", 1)
+    )
+    await service.start_server(made)
+    made._term = LeaderTerm(job_master(JOB), OWN.epoch, OWN.session)
+    made.fencing_token = OWN
+    made._graph = Mock()
+    made._checkpoints = Mock(is_idle=True, next_deadline=Mock(return_value=None))
+    made._pool = SlotPool(600.0, 600.0)
+    job = MagicMock(owner="", configuration={}, largest_memory=0, blob_bytes=0, priority=0)
+    job.name = "job"
+    made._job = job
+    made._resource_manager.register(job)
+    return made
+
+
+async def test_a_deposed_resource_manager_fails_no_slot_request_of_a_job(
+    service: RpcService, clock: Clock, tmp_path: Path
+) -> None:
+    """Its lease still runs by its own clock, and the job has heard of its successor from the latch alone."""
+    manager = Manager(service, clock)
+
+    def fail(*_: object) -> list[Any]:
+        manager.stepped_back.set()  # the test fails at once, and waits for nothing
+        return []
+
+    await service.start_server(manager)
+    first = await asyncio.wait_for(manager.serving.get(), PATIENCE_S)
+    master = await leading_job_master(service, tmp_path)
+    master._graph.slot_unavailable = Mock(side_effect=fail)
+    connection = master._resource_manager._leader
+    connection.notify_leader_address(
+        LeaderInformation(RESOURCE_MANAGER, str(manager.address), first.epoch, first.session)
+    )
+    request = SlotRequestID.random()
+    master._do([RequestSlot(request, "map")])
+    asked = await asyncio.wait_for(manager.asked.get(), PATIENCE_S)
+    deadline = master._pool.next_deadline()
+
+    nowhere = "akka.tcp://u@127.0.0.1:1/user/resourcemanager"
+    present = Leadership(RESOURCE_MANAGER, first.epoch + 1000, "present")
+    connection.notify_leader_address(LeaderInformation(RESOURCE_MANAGER, nowhere, present.epoch, present.session))
+    manager._start_up_is_over(first)  # there is no TaskExecutor: it refuses the request
+    await asyncio.wait_for(manager.stepped_back.wait(), PATIENCE_S)
+    assert not master._graph.slot_unavailable.called
+    assert (master._pool.request_of(asked.allocation_id), master._pool.next_deadline()) == (request, deadline)
+    assert manager._jobs == {}, "it has been refused, and repeats nothing"
+
+    gateway = service.gateway(master.address, JobMasterGateway, acting(present, OWN))
+    await gateway.notify_allocation_failure(asked.allocation_id, "no slot")
+    assert master._graph.slot_unavailable.call_args.args[:2] == (request, "no slot")

@@ -28,9 +28,12 @@ from pathlib import Path
 
 from actors.errors import ActorError
 from conf.configuration import Configuration
+from conf.options import ClusterOptions, HighAvailabilityOptions
 from runtime.client import ClusterClient
 from runtime.environment.context import open_redis_services
+from runtime.ha.connection import RedisConnection
 from runtime.ha.errors import HaError
+from runtime.ha.keys import ClusterKeys
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.protocol.archived_execution_graph import JobDetails
 from runtime.protocol.leader import job_master
@@ -38,7 +41,7 @@ from tests.cluster_harness import Cluster
 from tests.faults import streaming
 from tests.faults.customers import JOB, Customer, Recorder, executions
 from tests.faults.cuts import why_not as why_not_cut
-from tests.faults.deeds import PAUSE_S, Nemesis, dangling_handles, handles
+from tests.faults.deeds import PAUSE_S, STORED, Nemesis, dangling_handles, handles
 from tests.faults.full_disk import SmallDisk
 from tests.faults.history import Absence, History, LastState, Leadership, Outcome, check
 from tests.faults.redis_front import RedisFront
@@ -76,6 +79,7 @@ CLOCKS_S = 0.2
 DISKS = ("ha", "blob")
 THRESHOLDS = ("0 b", "20 kb")
 """The states of jobs are in files in one run, and in Redis in another."""
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
 GONE = ("run", "cluster.json", "claims")
 STATES = "ha/*/*/*@*"
 BLOBS = "ha/*/blob/job_*/*"
@@ -254,7 +258,8 @@ async def _leftovers(cluster: Cluster, jobs: set[str]) -> list[str]:
 
 async def leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
     """What is there of jobs that are over, in words."""
-    services = open_redis_services(Configuration.read(cluster.directory / "configuration.json"))
+    configuration = Configuration.read(cluster.directory / "configuration.json")
+    services = open_redis_services(configuration)
     try:
         problems = await dangling_handles(services)
         problems += [f"the handle {name} remains" for name in await handles(services)]
@@ -262,11 +267,35 @@ async def leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
             if job_id in jobs and (entry.dirty or entry.status is not JobSchedulingStatus.DONE):
                 state = "DONE, to be cleaned up after" if entry.dirty else entry.status.value
                 problems.append(f"the registry has job {job_id} as {state}")
+        problems += await _entries(configuration, jobs)
     finally:
         await services.close()
     problems += [f"the file {file} remains" for file in cluster.directory.glob(STATES)]
     blobs = cluster.directory.glob(BLOBS)  # what a single BlobServer has beside them is a cache
     return problems + [f"the blob {path} remains" for path in blobs if path.parent.name.removeprefix("job_") in jobs]
+
+
+async def _entries(configuration: Configuration, jobs: set[str]) -> list[str]:
+    """What Redis has that names one of the jobs, in words, beside the registry and the handles of all jobs."""
+    url = configuration.get(HighAvailabilityOptions.REDIS_URL)
+    assert url is not None
+    keys = ClusterKeys(configuration.get(ClusterOptions.ID))
+    seen_already = {keys.running_jobs, *map(keys.handles, STORED)}
+    connection, problems, cursor = RedisConnection(url.reveal()), list[str](), ""
+    try:
+        while cursor != "0":
+            begin = cursor or "0"
+            following, found = await connection.command("SCAN", begin, "MATCH", f"{keys.prefix}*", "COUNT", 1000)
+            cursor = str(following)
+            for key in sorted(set(found) - seen_already):
+                if jobs & set(_JOB_ID.findall(key)):
+                    problems.append(f"the key {key} remains")
+                elif await connection.command("TYPE", key) == "hash":
+                    fields = await connection.command("HKEYS", key)
+                    problems += [f"the field {field} of {key} remains" for field in sorted(jobs & set(fields))]
+    finally:
+        await connection.close()
+    return problems
 
 
 def remains(cluster: Cluster) -> list[str]:

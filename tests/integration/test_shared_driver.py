@@ -6,7 +6,8 @@ script does what several bullies do, one after the other; the long form has a sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -85,9 +86,12 @@ print(set(added().values()))
 print(spark.table("global_temp.common").count(), cached.storageLevel.useMemory, kept.is_cached)
 blocks = sc._jsc.sc().getPersistentRDDs().size()
 print(blocks, sc._jvm.SparkSession.getDefaultSession().isDefined())
+zone, locale = jvm.java.util.TimeZone.getDefault(), jvm.java.util.Locale.getDefault()
+print("Kiritimati" in zone.getID(), locale.getCountry() == "KI")
+exec(Path(sys.argv[1]).read_text())
 """
 )
-BESIDE_SAYS = "mine True\nmine ['mine'] mine\n{'mine'}\n5 True True\n2 True\n"
+BESIDE_SAYS = "mine True\nmine ['mine'] mine\n{'mine'}\n5 True True\n2 True\nFalse False\n"
 
 AFTER = (
     BEGIN
@@ -99,9 +103,23 @@ everyones = jvm.org.apache.spark.SparkContext.getOrCreate()
 print(everyones.getPersistentRDDs().size(), sc.getLocalProperty("spark.jobGroup.id"))
 print(sc.statusTracker().getJobIdsForGroup(), jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().name())
 print(sc.parallelize(range(4), 2).map(lambda x: x + 1).sum(), spark.range(3).select(udf(str)("id")).count())
+def found(_):
+    import importlib.util
+    names = ("helper.py", "data", "sql.txt", "sql.zip")
+    there = [name for name in names if os.path.exists(SparkFiles.get(name))]
+    return there, importlib.util.find_spec("helper")
+print(found(0)[0], sc.parallelize([0], 1).map(found).first(), list(sc.listFiles), list(sc.listArchives))
+zone, locale = jvm.java.util.TimeZone.getDefault(), jvm.java.util.Locale.getDefault()
+print("Kiritimati" in zone.getID(), locale.getCountry() == "KI")
 """
 )
-AFTER_SAYS = "None None None\nNone\n[]\n0 None\n[] INFO\n10 3\n"
+AFTER_SAYS = "None None None\nNone\n[]\n0 None\n[] INFO\n10 3\n[] ([], None) [] []\nFalse False\n"
+
+# A file system that Hadoop opens for the first script that asks for it.
+FILE_SYSTEM = """
+hadoop.set("fs.bully.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+opened = lambda: jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("bully://host/"), hadoop)
+"""
 
 BULLIES = {
     "stop": (
@@ -239,6 +257,71 @@ print("done")
 """,
         "done\n",
     ),
+    "time-zone": (
+        """
+jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("Pacific/Kiritimati"))
+jvm.java.util.Locale.setDefault(jvm.java.util.Locale("en", "KI"))
+print(spark.sql("SELECT current_timezone()").first()[0])
+""",
+        "Pacific/Kiritimati\n",
+    ),
+    "tables": (
+        """
+spark.sql("DROP TABLE IF EXISTS bullys")
+spark.range(6).write.saveAsTable("bullys")
+print(spark.table("bullys").count())
+""",
+        "6\n",
+    ),
+    "file-systems": (
+        FILE_SYSTEM
+        + """
+hadoop.set("bullys.password", "hunter2")
+print(opened().getConf().get("bullys.password"))
+""",
+        "hunter2\n",
+    ),
+    "threads-and-listeners": (
+        """
+jvm.org.apache.spark.util.ThreadUtils.newDaemonFixedThreadPool(1, "bullys").prestartAllCoreThreads()
+sc._jsc.sc().addSparkListener(jvm.org.apache.spark.scheduler.StatsReportListener())
+print("left")
+""",
+        "left\n",
+    ),
+}
+
+# What stays shared, as the page says: how a job beside it or after it finds it, and what that prints.
+SHARED_STILL = {
+    "files-by-the-jvm": (
+        """
+print(os.path.exists(SparkFiles.get("config.txt")))
+""",
+        "True\n",
+    ),
+    "tables": (
+        """
+print(spark.table("bullys").count())
+""",
+        "6\n",
+    ),
+    "file-systems": (
+        FILE_SYSTEM
+        + """
+print(opened().getConf().get("bullys.password"))
+hadoop.setBoolean("fs.bully.impl.disable.cache", True)
+print(opened().getConf().get("bullys.password"))
+""",
+        "hunter2\nNone\n",
+    ),
+    "threads-and-listeners": (
+        """
+print("bullys-0" in [thread.getName() for thread in jvm.java.lang.Thread.getAllStackTraces().keySet()])
+listeners = sc._jsc.sc().listenerBus().listeners()
+print("StatsReportListener" in [listener.getClass().getSimpleName() for listener in listeners])
+""",
+        "True\nTrue\n",
+    ),
 }
 
 
@@ -247,7 +330,7 @@ TOGETHER = (
     # Its own jobs are counted, so it is first; after the last ones nothing else works any more.
     ("jobs", "settings", "hadoop-configuration", "checkpoint-directory", "files-by-the-jvm", "global-views", "caches",
      "dstream", "stop"),
-    ("files", "files-of-other-kinds", "the-jvm"),
+    ("files", "files-of-other-kinds", "the-jvm", "time-zone", "tables", "file-systems", "threads-and-listeners"),
     ("dstream-left",),
 )  # fmt: skip
 
@@ -256,18 +339,35 @@ def test_each_bully_is_in_one_of_the_scripts() -> None:
     assert sorted(bully for bullies in TOGETHER for bully in bullies) == sorted(BULLIES)
 
 
+@dataclass
+class Beside:
+    """The job beside the bullies: the driver's process, and the bullies so far."""
+
+    driver: int
+    bullies: set[str] = field(default_factory=set)
+
+
 @pytest.fixture(scope="module")
-def beside(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A job that runs beside the bullies, and at the end still has what is its own; yields the driver's process."""
+def beside(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
+    """A job that runs beside the bullies, and at the end still has what is its own, and sees what is shared."""
     directory = tmp_path_factory.mktemp("beside")
     gate = directory / "gate"
     file = write_job(directory, BESIDE)
     job_id = cluster.submit(file, str(gate), str(directory / "checkpoints"), options=SHARED)
     await_value(Path(f"{gate}.began").exists)
-    yield driver_of(cluster)
-    gate.touch()
+    job = Beside(driver_of(cluster))
+    yield job
+    looks, said = shared_still(job.bullies)
+    (directory / "looks").write_text(looks)
+    (directory / "looks").rename(gate)
     assert cluster.await_status(job_id, "FINISHED")["restarts"] == 0
-    assert cluster.run("job", "logs", job_id).stdout == BESIDE_SAYS
+    assert cluster.run("job", "logs", job_id).stdout == BESIDE_SAYS + said
+
+
+def shared_still(bullies: Collection[str]) -> tuple[str, str]:
+    """How another job looks for what these bullies have changed for all, and what it finds."""
+    looks = [SHARED_STILL[bully] for bully in sorted(bullies) if bully in SHARED_STILL]
+    return "".join(text for text, _ in looks), "".join(said for _, said in looks)
 
 
 def driver_of(cluster: Cluster) -> int:
@@ -280,13 +380,15 @@ def driver_of(cluster: Cluster) -> int:
     "bullies", [*TOGETHER, *(pytest.param(bullies, marks=pytest.mark.slow) for bullies in ALONE)], ids="+".join
 )
 def test_a_script_keeps_to_its_own_spark(
-    cluster: Cluster, beside: int, tmp_path: Path, bullies: tuple[str, ...]
+    cluster: Cluster, beside: Beside, tmp_path: Path, bullies: tuple[str, ...]
 ) -> None:
     texts, says = zip(*(BULLIES[bully] for bully in bullies), strict=True)
     script = "".join(BEGIN + text for text in texts)
     done = cluster.run("job", "run", *SHARED, str(write_job(tmp_path, script, "bully.py")))
     if None not in says:
         assert done.stdout == "".join(says)
-    after = cluster.run("job", "run", *SHARED, str(write_job(tmp_path, AFTER, "after.py")))
-    assert after.stdout == AFTER_SAYS
-    assert driver_of(cluster) == beside, "the driver has not been replaced"
+    beside.bullies.update(bullies)
+    looks, said = shared_still(bullies)
+    after = cluster.run("job", "run", *SHARED, str(write_job(tmp_path, AFTER + looks, "after.py")))
+    assert after.stdout == AFTER_SAYS + said
+    assert driver_of(cluster) == beside.driver, "the driver has not been replaced"

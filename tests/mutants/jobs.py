@@ -57,6 +57,14 @@ MUTANTS = (
         ("integration/test_settings.py::test_what_cannot_hold_is_told_once_and_is_not_answered",),
     ),
     Mutant(
+        "time-zone-of-a-script-for-all",
+        "What a script makes the JVM's time zone is not the next one's.",
+        "runtime/spark/driver/script_application.py",
+        "        self._handles.time_zone.setDefault(None)",
+        "        pass",
+        ("integration/test_shared_driver.py::test_a_script_keeps_to_its_own_spark",),
+    ),
+    Mutant(
         "settings-of-a-script-for-all",
         "What a script sets for its application is not the next one's.",
         "runtime/spark/driver/script_application.py",
@@ -306,6 +314,22 @@ MUTANTS = (
         "    @fenced_by(DISPATCHER)\n    def stop_job_master",
         "    def stop_job_master",
         ("unit/test_gateways_complete.py::test_every_method_declares_what_fences_it_or_is_an_exception",),
+    ),
+    Mutant(
+        "call-of-a-former-leader-taken",
+        "A call of a former leader is refused before its handler.",
+        "actors/rpc/dispatch.py",
+        "            endpoint.fences.check(leadership)\n",
+        "            endpoint.fences.observe(leadership)\n",
+        ("contract/test_fencing.py::test_a_deposed_resource_manager_fails_no_slot_request_of_a_job",),
+    ),
+    Mutant(
+        "leader-of-the-latch-unknown-to-the-fence",
+        "A component refuses the former leader once it has found the next one, before that one has called it.",
+        "runtime/leaders.py",
+        "                self._owner.fences.observe(leader.term)\n",
+        "                pass\n",
+        ("contract/test_fencing.py::test_a_deposed_resource_manager_fails_no_slot_request_of_a_job",),
     ),
     # ------------------------------------------------------------------ metrics
     Mutant(

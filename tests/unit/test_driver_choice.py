@@ -23,6 +23,7 @@ AUTO, SHARED, OWN = SparkDriverChoice.AUTO, SparkDriverChoice.SHARED, SparkDrive
         ("spark.sql('add  jar /x.jar')", "jars while it runs"),
         ("spark._jvm.java.lang.System.exit(3)", "ends its JVM"),
         ("sc._jsc.sc().addSparkListener(listener)", "listener"),
+        ("spark._jvm.java.util.TimeZone.setDefault(zone)", "time zone"),
         ("import sys; sys.exit(3)", ""),
         ("spark.read.parquet('s3a://bucket/x')", ""),
         ("spark.range(3).count()", ""),

@@ -35,7 +35,10 @@ LOCKS_KEY = "understudy.locks"
 BASELINE_KEY = "understudy.properties"
 """System property in which the JVM keeps a copy of its initial system properties."""
 
-OWN_KEYS = (REGISTRY_KEY, LOCKS_KEY, BASELINE_KEY)
+LOCALE_KEY = "understudy.locale"
+"""System property in which the JVM keeps its initial locale."""
+
+OWN_KEYS = (REGISTRY_KEY, LOCKS_KEY, BASELINE_KEY, LOCALE_KEY)
 """System properties that are kept at the end of a script, since an adopter of the JVM needs them."""
 
 
@@ -76,9 +79,11 @@ def _buffers(of: JvmHandles) -> dict[str, Any]:
 
 
 _LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
-    # the JVM: its system properties, the stacks of its threads, its management beans
+    # the JVM: its system properties, the stacks of its threads, its time zone and locale, its management beans
     "properties": lambda of: of.jvm.java.lang.System.getProperties(),
     "all_stack_traces": lambda of: of.jvm.java.lang.Thread.getAllStackTraces,
+    "time_zone": lambda of: of.jvm.java.util.TimeZone,
+    "locale": lambda of: of.jvm.java.util.Locale,
     "beans": lambda of: of.jvm.java.lang.management.ManagementFactory,
     "memory_bean": lambda of: of.beans.getMemoryMXBean(),
     "class_bean": lambda of: of.beans.getClassLoadingMXBean(),

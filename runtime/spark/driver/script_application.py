@@ -8,8 +8,8 @@ catalog), except for these fields, which belong to the script:
   and jars;
 - SharedState: the cache of tables and DataFrames, the global temporary views.
 
-Sessions that a script derives from its first session share the copies. `end` restores the state that Spark keeps
-elsewhere in the JVM: system properties, the log level, the default session, an active StreamingContext. `refuse_stop`
+Sessions that a script derives from its first session share the copies. `end` restores state elsewhere in the JVM:
+system properties, time zone and locale, the log level, the default session, an active StreamingContext. `refuse_stop`
 prevents threads of a script from stopping the SparkContext.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from runtime.spark.driver.jvm import BASELINE_KEY, OWN_KEYS, SPARK_SESSION, JvmHandles
+from runtime.spark.driver.jvm import BASELINE_KEY, LOCALE_KEY, OWN_KEYS, SPARK_SESSION, JvmHandles
 
 _ADDED = ("addedFiles", "addedArchives", "addedJars")
 """Fields of SparkContext that hold added files, archives and jars, by the id of an artifact set."""
@@ -44,13 +44,14 @@ class ScriptApplications:
         self._session = session
 
     def note_baseline(self) -> None:
-        """Note the JVM's system properties, before any script can change them."""
+        """Note the JVM's system properties and locale, before any script can change them."""
         properties = self._handles.properties
         if properties.get(BASELINE_KEY) is None:
             baseline = properties.clone()
             for key in OWN_KEYS:
                 baseline.remove(key)
             properties.put(BASELINE_KEY, baseline)
+            properties.put(LOCALE_KEY, self._handles.locale.getDefault())
 
     def create(self) -> Any:
         """Return the first session of a new application."""
@@ -124,6 +125,10 @@ class ScriptApplications:
             keys.add(key)
         properties.keySet().retainAll(keys)
         properties.putAll(baseline)
+        self._handles.time_zone.setDefault(None)  # Java determines it from the properties again
+        locale = properties.get(LOCALE_KEY)
+        if locale is not None:  # a driver that an earlier release has started has none
+            self._handles.locale.setDefault(locale)
 
     def _copy(self, original: Any) -> Any:
         return self._handles.new_kryo().copyShallow(original)
