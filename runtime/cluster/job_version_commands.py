@@ -66,7 +66,9 @@ _OF_THE_DRIVER = frozenset((SparkOptions.MASTER.key, SparkOptions.DRIVER_MEMORY.
 @kind_option
 @click.option("--undo", is_flag=True, help="Go back to the version before the job's last upgrade.")
 @click.option("--shadow", is_flag=True, help="Only rehearse FILE over batches of the job, and compare its output.")
-@click.option("--batches", type=int, help="Batches of each query that --shadow rehearses.  [default: 3]")
+@click.option(
+    "--batches", type=click.IntRange(1, 50), help="Batches of each query that --shadow rehearses.  [default: 3]"
+)
 @click.option("--yes", "accepts_loss", is_flag=True, help="Accept that the new version loses state, which is shown.")
 @click.option(
     "--savepoint",
