@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,9 @@ from runtime.cluster.rescaling import JobRescaler, changing
 from runtime.environment.claims import Claim
 from runtime.errors import ClusterError
 from runtime.ids import JobID, JobVertexID, TriggerID
-from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
+from runtime.job_file import JobFileError
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph, JobKind
+from runtime.jobgraph.working_directory import WorkingDirectory
 from runtime.protocol.archived_execution_graph import STANDS_BY
 from runtime.protocol.checkpoints import CheckpointMetadata, OperationState, OperationStatus, TaskSnapshot
 from runtime.protocol.errors import (
@@ -794,7 +797,9 @@ def test_the_check_of_a_version_has_the_jobs_settings_but_not_those_of_its_drive
     """A JVM does not start with the heap of ``2 gb`` that `-D spark.driver.memory=2g` leaves in the job."""
     given: list[dict[str, str]] = []
 
-    def look(_configuration: object, _file: Path, _args: object, _kind: object, settings: dict[str, str]) -> object:
+    def look(
+        _configuration: object, _file: Path, _args: object, _kind: object, settings: dict[str, str], *_: object
+    ) -> object:
         given.append(settings)
         return SimpleNamespace(queries=[], started=[])
 
@@ -812,6 +817,46 @@ def test_the_check_of_a_version_has_the_jobs_settings_but_not_those_of_its_drive
     )
     assert job_version_commands._look_at(Configuration(), version, tmp_path) == ([], [])
     assert given == [{"spark.sql.session.timeZone": "UTC"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (JobKind.SCRIPT, "import beside_it\nassert False, beside_it.TEXT"),
+        (JobKind.PIPELINE, "import beside_it\ndef pipeline(argv):\n    assert False, beside_it.TEXT"),
+    ],
+)
+def test_the_check_of_a_version_imports_modules_beside_its_file_and_names_the_path_that_the_user_gave(
+    kind: JobKind, code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It runs a private copy, whose path the user does not know, and beside which there are no modules."""
+    from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
+
+    for holder, method in (
+        (StreamingQuery, "awaitTermination"),
+        (StreamingQuery, "processAllAvailable"),
+        (StreamingQueryManager, "awaitAnyTermination"),
+    ):
+        monkeypatch.setattr(holder, method, getattr(holder, method))
+    monkeypatch.setattr(dry_run, "one_core_session", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(dry_run.DryRun, "_watch", lambda _: None)
+    monkeypatch.setattr("sys.argv", ["understudy"])
+    monkeypatch.setattr("sys.modules", dict(sys.modules))
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "dir" / "new.py"
+    file.parent.mkdir()
+    file.write_text(code)
+    (file.parent / "beside_it.py").write_text("TEXT = 'it was imported'")
+    named = file.relative_to(tmp_path)
+    graph = replace(JobGraph.for_script("job"), kind=kind, working_directory=WorkingDirectory.of_caller(named))
+    version = Version(graph, ((named, ArtifactRole.MAIN),)).keep(tmp_path / "green")
+    file.write_text("raise ValueError('changed since')")
+    before = list(sys.path)
+    with pytest.raises(JobFileError, match=r"^(the job file )?dir/new\.py .*it was imported") as failed:
+        job_version_commands._look_at(Configuration(), version, tmp_path)
+    assert 'File "dir/new.py", line' in failed.value.details
+    assert str(tmp_path) not in f"{failed.value}{failed.value.remedy}{failed.value.details}"
+    assert sys.path == before
 
 
 def test_a_check_whose_spark_does_not_start_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
