@@ -305,7 +305,7 @@ def at(step: Step, **changes: Any) -> Upgrade:
     [
         (None, BLUE, Order.UPGRADE, False, Action.BEGIN),
         (None, BLUE, Order.FINISH, False, "no upgrade of job"),
-        (None, BLUE, Order.UNDO, False, "no upgrade of job"),
+        (None, BLUE, Order.UNDO, False, "only the last one can be, and only once"),
         (at(Step.STOPPING), BLUE, Order.UPGRADE, True, Action.GO_ON),
         (at(Step.STOPPING), BLUE, Order.UPGRADE, False, "to other code was interrupted"),
         (at(Step.STOPPING), BLUE, Order.FINISH, False, Action.GO_ON),
@@ -339,7 +339,7 @@ def test_what_to_do_after_a_kill_at_each_step(
     with pytest.raises(ClusterError, match=expected) as caught:
         decide(known, job_id, order, is_same=is_same)
     assert "upgrade" in caught.value.remedy
-    assert ("FILE" in caught.value.remedy) == (known is None and order is Order.FINISH)
+    assert ("FILE" in caught.value.remedy) == (known is None)
 
 
 def test_a_version_that_does_not_fit_is_refused_and_one_that_loses_state_needs_a_yes() -> None:
@@ -574,6 +574,20 @@ def test_an_undo_after_batches_goes_on_from_the_present_state_and_is_undone_too(
     assert kept(cluster) == [done.job_id], "only the last upgrade can be undone"
     again = upgrader(cluster).undo(JobID(undone.job_id))
     assert (again.batches, cluster.running) == ({BATCH: 3}, ["# commit green"])
+
+
+def test_an_undo_two_versions_back_is_refused_with_what_helps_instead(cluster: Cluster) -> None:
+    second = upgraded(cluster)
+    third = upgraded(cluster, "green waits", second.job_id)
+    last = upgrader(cluster).undo(JobID(third.job_id))
+    assert cluster.running == ["# commit green"]
+    for job_id in (BLUE, JobID(last.job_id)):
+        with pytest.raises(
+            ClusterError, match=rf"no upgrade of job {job_id} .* only the last one can be, .* once"
+        ) as no:
+            upgrader(cluster).undo(job_id)
+        assert "upgrade the job that runs now (`understudy job list`) to its file" in no.value.remedy
+    assert cluster.running == ["# commit green"]
 
 
 def test_an_undo_whose_former_version_fails_now_is_taken_back(cluster: Cluster) -> None:
