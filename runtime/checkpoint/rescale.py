@@ -460,7 +460,7 @@ def find_undo(job_id: str, path: str) -> Undo:
         raise SavepointError(f"what job {job_id} was rolled back to is gone: {error}", remedy) from error
     if rescaled is None or rescaled.rescaled is None:
         raise SavepointError(
-            f"job {job_id} was not rescaled since its rollback to {path}, and only the last rescale can be undone, once",
+            f"job {job_id} was not rescaled since its rollback to {path}; only the last rescale can be undone, once",
             f"{remedy}; `understudy job info {job_id}` shows the former ones",
         )
     try:

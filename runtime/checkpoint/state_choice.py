@@ -81,7 +81,7 @@ def _has_variables(operator: OperatorDescription) -> bool:
 
 
 def _remedy_of_variable(operators: Iterable[OperatorDescription]) -> str:
-    """Return what helps if a state variable was asked for of an operator without any: the query's variables."""
+    """Return the remedy for a state variable of an operator without any: the variables of the query."""
     known = [
         f"operator {one.id} has {', '.join(sorted({family.name for store in one.stores for family in store.families}))}"
         for one in operators

@@ -126,8 +126,8 @@ def decide(known: Upgrade | None, job_id: JobID, order: Order, *, is_same: bool 
         if order is Order.UNDO:
             raise ClusterError(
                 f"no upgrade of job {job_id} is known that can be undone: only the last one can be, and only once",
-                "to return to a version before that, upgrade the job that runs now (`understudy job list`) to its file: "
-                "understudy job upgrade JOB_ID FILE",
+                "to return to a version before that, upgrade the job that runs now (`understudy job list`) to its "
+                "file: understudy job upgrade JOB_ID FILE",
             )
         raise ClusterError(
             f"no upgrade of job {job_id} is known",
