@@ -325,9 +325,10 @@ MUTANTS = (
         "file-removed-before-its-handle",
         "A state is removed from the index first, and its file after.",
         _HANDLES,
-        "        if before is None:\n            return False\n",
-        "        if before is None:\n            return False\n"
-        "        if (early := _readable(before)) is not None:\n            await self._delete(early)\n",
+        "            return False\n        try:\n            write = await self._maps.hdel(",
+        "            return False\n"
+        "        if (early := _readable(before)) is not None:\n            await self._delete(early)\n"
+        "        try:\n            write = await self._maps.hdel(",
         ("contract/test_ha_stores.py::test_a_stale_leader_changes_and_deletes_nothing",),
     ),
     Mutant(
