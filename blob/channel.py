@@ -94,11 +94,16 @@ class Channel:
         return self.unsealed(self.receive(size + self.tag_size, patience))
 
     def dismiss(self, last: bytes) -> None:
-        """Send the *last* bytes and wait for the peer to close. Closing with unread input could lose them."""
+        """Send the *last* bytes and wait for the peer to close. Closing with unread input could lose them.
+
+        What the peer still sends is dropped, up to a chunk, and for as long as the timeout.
+        """
         self.send(last)
+        left, deadline = CHUNK, time.monotonic() + self.timeout
         try:
             self.sock.shutdown(socket.SHUT_WR)
-            self._receive_some(CHUNK)
+            while left > 0 and time.monotonic() < deadline and (data := self._receive_some(left)):
+                left -= len(data)
         except OSError as error:
             raise translate(error, self.timeout) from error
 

@@ -158,7 +158,8 @@ class Connection:
             request = Request.decode(data)
         except BlobProtocolError as error:
             logger.warning("refused %s: %s", self._peer, error)
-            self._refuse(error)
+            self._idle_since = time.monotonic()  # it may be evicted while it waits for the peer
+            self._refuse(error, is_last=True)
             return False
         if request.operation is Operation.GET:
             self._get(request)
@@ -169,13 +170,14 @@ class Connection:
         self._idle_since = time.monotonic()
         return True
 
-    def _refuse(self, error: BlobError) -> None:
+    def _refuse(self, error: BlobError, *, is_last: bool = False) -> None:
         self.traffic.refusals += 1
         response = Response.of_error(error)
         if response.status in (Status.SERVER_ERROR, Status.STORE_FAILED, Status.NO_SPACE):
             logger.error("%s: %s", self._peer, error)
         head, detail = response.encode()[:RESPONSE_SIZE], response.encode()[RESPONSE_SIZE:]
-        self._channel.send(self._channel.sealed(head) + (self._channel.sealed(detail) if detail else b""))
+        send = self._channel.dismiss if is_last else self._channel.send
+        send(self._channel.sealed(head) + (self._channel.sealed(detail) if detail else b""))
 
     def _get(self, request: Request) -> None:
         try:

@@ -230,16 +230,29 @@ def _full_name(node: ast.AST, names: dict[str, str]) -> str:
     return names.get(node.id, "") if isinstance(node, ast.Name) else ""
 
 
-def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
-    """Import a file in this process and return its pipeline; raises the same as `read_job_file`."""
+def build_pipeline(
+    path: Path, argv: Sequence[str], content: bytes | None = None, beside: Path | None = None
+) -> Pipeline:
+    """Import a file in this process and return its pipeline; raises the same as `read_job_file`.
+
+    Args:
+        path: the job file, as the user named it.
+        argv: arguments for the job.
+        content: the code that runs. Default: what the file holds.
+        beside: the directory of the modules beside it. Default: the file's.
+    """
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise JobFileError(f"the job file {path} is no Python module", "give it a name that ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.resolve().parent))
+    place = str(path.resolve().parent if beside is None else beside)
+    sys.path.insert(0, place)
     try:
-        spec.loader.exec_module(module)
+        if content is None:
+            spec.loader.exec_module(module)
+        else:
+            exec(compile(content, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- as an import
         entry = getattr(module, ENTRY, None)
         if entry is None:
             raise JobFileError(
@@ -267,7 +280,7 @@ def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
             own_traceback(error, path),
         ) from error
     finally:
-        sys.path.remove(str(path.resolve().parent))
+        sys.path.remove(place)
     if not isinstance(pipeline, Pipeline):
         raise JobFileError(
             f"{ENTRY}() of {path} returned {type(pipeline).__name__}", "return an understudy.Pipeline from it"

@@ -453,13 +453,16 @@ def find_undo(job_id: str, path: str) -> Undo:
     """
     remedy = _any_number(job_id)
     if not path:
-        raise SavepointError(f"job {job_id} was not rescaled, so there is nothing to undo", remedy)
+        raise SavepointError(f"job {job_id} was not rescaled since it started, so there is nothing to undo", remedy)
     try:
         rescaled = None if is_checkpoint(Path(path)) else read_savepoint(Path(path))
     except SavepointError as error:
         raise SavepointError(f"what job {job_id} was rolled back to is gone: {error}", remedy) from error
     if rescaled is None or rescaled.rescaled is None:
-        raise SavepointError(f"job {job_id} was not rescaled since its rollback to {path}", remedy)
+        raise SavepointError(
+            f"job {job_id} was not rescaled since its rollback to {path}; only the last rescale can be undone, once",
+            f"{remedy}; `understudy job info {job_id}` shows the former ones",
+        )
     try:
         original = read_savepoint(Path(rescaled.rescaled.path))
     except SavepointError as error:

@@ -133,9 +133,12 @@ def read_savepoint(path: Path) -> Savepoint:
     try:
         content = (path / MANIFEST).read_bytes()
     except OSError as error:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            why = f"{path / MANIFEST} cannot be read: {error.strerror}"
+        else:
+            why = f"it has no {MANIFEST}" if path.is_dir() else "there is no such directory"
         raise SavepointError(
-            f"{path} is no savepoint: {path / MANIFEST} cannot be read: {error.strerror}",
-            "`understudy savepoint list DIR` shows the savepoints in a directory",
+            f"{path} is no savepoint: {why}", "`understudy savepoint list DIR` shows the savepoints in a directory"
         ) from error
     savepoint = from_manifest(path, content)
     root = path.absolute()
@@ -181,8 +184,10 @@ def open_savepoint(path: Path) -> Savepoint:
     """Verify a savepoint, and return it for a restore.
 
     Raises:
-        SavepointError: it has problems.
+        SavepointError: it has problems, or there is none.
     """
+    if not os.path.lexists(path / MANIFEST):
+        return read_savepoint(path)  # raises: there is nothing to verify
     problems = verify_savepoint(path)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from runtime.checkpoint.description import OperatorDescription
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointQuery
 
@@ -55,7 +56,8 @@ def choose_state(
         variable: name of the state variable of a transformWithState; None for the only one.
 
     Raises:
-        SavepointError: there is no such part, or several; the remedy names them.
+        SavepointError: there is no such part, or several; the remedy names them. Or *variable* is given for an operator
+            that has none.
     """
     queries = {one.snapshot.name: one for one in savepoint.queries if one.description.operators}
     chosen = _one("query with state", queries, query, "--query")
@@ -63,10 +65,33 @@ def choose_state(
     found = _one("operator", operators, _text(operator) or next(iter(operators)), "--operator")
     stores = {one.name: one for one in found.stores}
     inside = _one("store", stores, store or next(iter(stores), None), "--store")
-    variables = {one.name: one for one in inside.families}
-    if not found.name.startswith("transformWithState"):
+    if not _has_variables(found):
+        if variable is not None:
+            raise SavepointError(
+                f"operator {found.id} ({found.name}) has no state variables, so none is {variable!r}",
+                _remedy_of_variable(chosen.description.operators),
+            )
         return StateChoice(chosen, found.id, inside.name, None)
+    variables = {one.name: one for one in inside.families}
     return StateChoice(chosen, found.id, inside.name, _one("state variable", variables, variable, "--variable").name)
+
+
+def _has_variables(operator: OperatorDescription) -> bool:
+    return operator.name.startswith("transformWithState")
+
+
+def _remedy_of_variable(operators: Iterable[OperatorDescription]) -> str:
+    """Return the remedy for a state variable of an operator without any: the variables of the query."""
+    known = [
+        f"operator {one.id} has {', '.join(sorted({family.name for store in one.stores for family in store.families}))}"
+        for one in operators
+        if _has_variables(one)
+    ]
+    return (
+        f"choose by --operator: {'; '.join(known)}"
+        if known
+        else "leave out --variable: no operator of the query has any"
+    )
 
 
 def _text(number: int | None) -> str | None:

@@ -123,10 +123,16 @@ def decide(known: Upgrade | None, job_id: JobID, order: Order, *, is_same: bool 
             return Action.BEGIN
         if known is not None:
             return Action.GO_ON if known.is_waiting else Action.REPORT
-        remedy = f"give the file of the new version: understudy job upgrade {job_id} FILE"
         if order is Order.UNDO:
-            remedy = "there is nothing to undo; give the id of a job that `understudy job upgrade` has upgraded"
-        raise ClusterError(f"no upgrade of job {job_id} is known", remedy)
+            raise ClusterError(
+                f"no upgrade of job {job_id} is known that can be undone: only the last one can be, and only once",
+                "to return to a version before that, upgrade the job that runs now (`understudy job list`) to its "
+                "file: understudy job upgrade JOB_ID FILE",
+            )
+        raise ClusterError(
+            f"no upgrade of job {job_id} is known",
+            f"give the file of the new version: understudy job upgrade {job_id} FILE",
+        )
     match known.step, order:
         case Step.UPGRADED | Step.RETURNED, Order.UPGRADE:
             raise ClusterError(

@@ -66,7 +66,9 @@ _OF_THE_DRIVER = frozenset((SparkOptions.MASTER.key, SparkOptions.DRIVER_MEMORY.
 @kind_option
 @click.option("--undo", is_flag=True, help="Go back to the version before the job's last upgrade.")
 @click.option("--shadow", is_flag=True, help="Only rehearse FILE over batches of the job, and compare its output.")
-@click.option("--batches", type=int, help="Batches of each query that --shadow rehearses.  [default: 3]")
+@click.option(
+    "--batches", type=click.IntRange(1, 50), help="Batches of each query that --shadow rehearses.  [default: 3]"
+)
 @click.option("--yes", "accepts_loss", is_flag=True, help="Accept that the new version loses state, which is shown.")
 @click.option(
     "--savepoint",
@@ -249,17 +251,32 @@ def _look_at(configuration: Configuration, version: Version, state: Path) -> tup
     caller = None if graph.working_directory is None else graph.working_directory.caller
     place = Path("." if caller is None else caller.path)
     libraries = [str(path) for path in version.with_role(ArtifactRole.PY_FILE)]
+    named, beside = _place_of_file(version)
     before, environment = list(sys.path), dict(os.environ)
     try:
         sys.path[:0] = libraries
         os.environ.update(graph.environment)
         with contextlib.chdir(place if place.is_dir() else Path()), contextlib.redirect_stdout(sys.stderr):
-            run = _dry_run(configuration, version.main, graph.argv, graph.kind, settings)
+            code = version.main.read_bytes()
+            run = _dry_run(configuration, named, graph.argv, graph.kind, settings, code, beside)
             return check_job(describe_state(state), run.queries), run.started
     finally:
         sys.path[:] = before
         os.environ.clear()
         os.environ.update(environment)
+
+
+def _place_of_file(version: Version) -> tuple[Path, Path]:
+    """Return the path by which the user named the file of a version, and where the modules beside it are.
+
+    The version itself is a private copy of the file, without these modules. A job runs with the same two places.
+    """
+    place = version.graph.working_directory
+    if place is None:
+        return Path(version.main.name), version.main.parent
+    if place.script is None or not place.script.is_here():
+        return Path(place.file), version.main.parent
+    return Path(place.file), Path(place.script.path)
 
 
 def _status(client: ClusterClient, job_id: JobID) -> JobStatus | None:
@@ -338,10 +355,22 @@ def _dry_run(
     args: Sequence[str],
     kind: JobKind | None,
     settings: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+    beside: Path | None = None,
 ) -> DryRun:
-    """Run a job file without rows, for its queries. Raises JobFileError if its code fails.
+    """Run a job file without rows, for its queries.
 
-    *settings* are Spark's, of the job itself.
+    Args:
+        configuration: of the check.
+        file: the job file, as the user named it.
+        args: the job's arguments.
+        kind: script or pipeline. Default: the result of `kind_of`.
+        settings: of Spark, of the job itself.
+        content: the code that runs. Default: what the file holds.
+        beside: the directory of the modules beside it. Default: the file's.
+
+    Raises:
+        JobFileError: its code fails.
     """
     import tempfile
 
@@ -352,7 +381,8 @@ def _dry_run(
     from runtime.spark.errors import SparkError
     from runtime.taskexecutor.spark_options import state_backend_properties
 
-    pipeline = build_pipeline(file, args) if (kind or kind_of(file, say)) is JobKind.PIPELINE else None
+    is_pipeline = (kind or kind_of(file, say)) is JobKind.PIPELINE
+    pipeline = build_pipeline(file, args, content, beside) if is_pipeline else None
     home = configuration.get(EnvironmentOptions.JAVA_HOME)
     conf = {
         **state_backend_properties(configuration.get(CheckpointingOptions.STATE_BACKEND)),
@@ -366,7 +396,10 @@ def _dry_run(
         ):
             run = DryRun(spark, Path(scratch))
             try:
-                run.run_script(file, args) if pipeline is None else run.run_pipeline(pipeline.run_local)
+                if pipeline is None:
+                    run.run_script(file, args, content, beside)
+                else:
+                    run.run_pipeline(pipeline.run_local)
             except SystemExit as leaving:
                 if leaving.code:
                     raise JobFileError(

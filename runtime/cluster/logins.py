@@ -1,7 +1,8 @@
 """Stored logins: a private file for each cluster, and its token, renewed before it expires.
 
 Several processes of a user may use one login. Renewing often makes the former refresh token invalid, so one process
-renews at a time, and the others read what it has stored.
+renews at a time, and the others read what it has stored. They wait for it only if their token is of no use any more. If
+the issuer does not answer, they have waited as long as the first, and do not ask again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +102,32 @@ class LoginFile:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock by which one process changes the login at a time. Raises ClusterError."""
+        with self._opened_lock() as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def renewing(self, *, waits: bool) -> Iterator[Renewal | None]:
+        """Hold the lock for a renewal.
+
+        Args:
+            waits: whether to wait while another process holds it. Otherwise None is returned then.
+
+        Raises:
+            ClusterError: it cannot be had.
+        """
+        with self._opened_lock() as descriptor:
+            mark = _mark(descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                renewal = None
+            else:
+                renewal = Renewal(descriptor, has_failed=_mark(descriptor) != mark)
+            yield renewal
+
+    @contextmanager
+    def _opened_lock(self) -> Iterator[int]:
         try:
             make_private(self.path.parent)
             descriptor = os.open(
@@ -107,10 +136,35 @@ class LoginFile:
         except OSError as error:
             raise _not_stored(self.path, error) from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            yield descriptor
         finally:
             os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """The right to renew a login, which one process has at a time.
+
+    Args:
+        descriptor: of the open lock file.
+        has_failed: whether a renewal by another process has failed while this one waited for the right.
+    """
+
+    descriptor: int
+    has_failed: bool
+
+    def fail(self) -> None:
+        """Tell those that wait for the right that the issuer has not answered."""
+        with suppress(OSError):  # as on a full disk: they ask for themselves
+            os.pwrite(self.descriptor, secrets.token_hex(_MARK_SIZE // 2).encode(), 0)
+
+
+_MARK_SIZE = 32
+
+
+def _mark(descriptor: int) -> bytes:
+    """Return the content of a lock file, which is another one after each renewal that has failed."""
+    return os.pread(descriptor, _MARK_SIZE, 0)
 
 
 def _not_stored(path: Path, error: OSError) -> ClusterError:
@@ -216,13 +270,16 @@ class StoredToken:
         login = self._read()
         if serves(login) or not self._may_renew(login, now):
             return login
+        is_useless = login.has_expired(now) or login.bearer == refused
         try:
-            with self._file.locked():
+            with self._file.renewing(waits=is_useless) as renewal:
                 login = self._read()  # another process may have renewed it
                 if serves(login):
                     return login
-                if login.refresh_token:
-                    return self._renewed(login, now, refused)
+                if renewal is None:  # another process is at it
+                    self._retry_ms = now + RETRY_MS
+                elif login.refresh_token:
+                    return self._renewed(renewal, login, now, refused)
         except ClusterError:
             if login.has_expired(now):
                 raise
@@ -239,13 +296,17 @@ class StoredToken:
             return self._unstored[1]
         return login
 
-    def _renewed(self, login: Login, now: int, refused: str) -> Login:
+    def _renewed(self, renewal: Renewal, login: Login, now: int, refused: str) -> Login:
         try:
+            if renewal.has_failed:
+                raise IssuerUnreachableError(f"{login.issuer} has just given another process no answer")
             status, answer = self._line.renew(login)
             if is_passing(status):
                 raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")
             renewed = on_renewal(login, status, answer)
         except (LoginError, IssuerAnswerError) as error:
+            if not isinstance(error, LoginError) and not renewal.has_failed:
+                renewal.fail()
             if not login.has_expired(now):
                 self._retry_ms = now + RETRY_MS
                 return login

@@ -223,6 +223,8 @@ class StateHandleStore:
     async def remove(self, name: str, term: LeaderTerm) -> bool:
         """Remove an entry, then its file; return whether it was there.
 
+        Only the leader gets the answer that it was not: a caller may delete files after it, see `delete_orphans`.
+
         Raises:
             LeadershipLostError: the term is over; nothing was changed.
             StateHandleConflictError: another write stored under the name at the same time.
@@ -231,6 +233,7 @@ class StateHandleStore:
         """
         before = await self._raw(name)
         if before is None:
+            self._demand_done(name, await self._maps.hdel(self._key, name, term, demand=Demand.ABSENT))
             return False
         try:
             write = await self._maps.hdel(self._key, name, term, demand=before)

@@ -8,12 +8,13 @@ and commits no data of the user. Other code of the job has its usual effects.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import json
 import os
-import runpy
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
@@ -86,21 +87,36 @@ class DryRun:
         self.started: list[StartedQuery] = []
         """The same queries, with their sinks and triggers."""
 
-    def run_script(self, path: Path, argv: Sequence[str]) -> None:
-        """Run a script as a program, up to its first wait. Raises the script's own exceptions, also SystemExit."""
+    def run_script(
+        self, path: Path, argv: Sequence[str], content: bytes | None = None, beside: Path | None = None
+    ) -> None:
+        """Run a script as a program, up to its first wait. Raises the script's own exceptions, also SystemExit.
+
+        Args:
+            path: the script, as the user named it: its ``__file__`` and ``sys.argv[0]``.
+            argv: its arguments.
+            content: the code that runs. Default: what the file holds.
+            beside: the directory of the modules beside it. Default: the file's.
+        """
         from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
         self._watch()
         for method in ("awaitTermination", "processAllAvailable"):
             setattr(StreamingQuery, method, _stop_here)
         setattr(StreamingQueryManager, "awaitAnyTermination", _stop_here)  # noqa: B010
+        code = compile(path.read_bytes() if content is None else content, str(path), "exec", dont_inherit=True)
+        main = types.ModuleType("__main__")
+        main.__dict__.update(__file__=str(path), __builtins__=builtins, __cached__=None, __spec__=None)
+        ours, sys.modules["__main__"] = sys.modules["__main__"], main
         sys.argv = [str(path), *argv]
-        sys.path.insert(0, str(path.parent))
+        sys.path.insert(0, str(path.parent if beside is None else beside))
         with redirect_stdout(sys.stderr):
             try:
-                runpy.run_path(str(path), run_name="__main__")
+                exec(code, main.__dict__)  # noqa: S102 -- as the job itself would run it
             except _WaitingError:
                 return
+            finally:
+                sys.modules["__main__"] = ours
 
     def run_pipeline(self, run_local: Callable[[Any], object]) -> None:
         """Run all vertices of a pipeline. Raises their exceptions."""

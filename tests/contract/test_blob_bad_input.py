@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import select
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from blob.errors import BlobNotFound, BlobServerError, InvalidBlobKey
 from blob.key import DIGEST_SIZE, BlobKey, BlobType, PermanentBlobKey, TransientBlobKey
 from blob.protocol import INLINE_CONTENT, REQUEST_SIZE, Operation, Request, Status
 from tests.contract.blob_harness import JOB, OTHER_JOB, RawPeer, Served, digest_of, is_closed
+from tests.waiting import PATIENCE_S
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "blob.md"
 CONTENT = b"content"
@@ -98,6 +100,18 @@ def test_what_is_no_request_closes_the_connection(tmp_path: Path, name: str) -> 
         assert is_closed(peer.sock)
         assert served.files() == files
         assert served.server.stats().total_bytes == 2 * len(CONTENT)
+
+
+def test_a_peer_that_sends_on_after_what_is_no_request_still_gets_the_answer(tmp_path: Path) -> None:
+    """A server that closes at once resets the connection, and its peer finds that while it still sends."""
+    served, _ = served_with_two(tmp_path)
+    with served, RawPeer(served.server.address) as peer:
+        peer.send(BAD_REQUESTS["a huge length"][:REQUEST_SIZE])
+        assert select.select([peer.sock], [], [], PATIENCE_S)[0], "the answer has come"
+        for _ in range(2):
+            peer.sock.sendall(bytes(INLINE_CONTENT))
+        assert peer.response()[0].status is Status.BAD_REQUEST
+        assert is_closed(peer.sock)
 
 
 @pytest.mark.parametrize("name", REFUSALS)

@@ -23,7 +23,7 @@ from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, RunningJobsRegistry
 from runtime.ha.state_files import StateFiles
-from runtime.ha.state_handles import StateHandleStore
+from runtime.ha.state_handles import ExecutionStore, StateHandleStore
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from tests.fakes.ha_keeper import Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server  # noqa: F401
@@ -129,6 +129,23 @@ async def test_a_stale_leader_changes_and_deletes_nothing(keeper: Keeper, tmp_pa
     assert files(tmp_path) == before, "its own new file is discarded, the live one stays"
     assert await states.get("a") == b"1"
     assert await states.remove("a", new)
+
+
+async def test_a_stale_leader_that_removes_what_is_absent_deletes_no_file_that_gets_its_handle_later(
+    keeper: Keeper, tmp_path: Path
+) -> None:
+    """A state's file is written before its handle."""
+    states, old = store_at(keeper, tmp_path), await lead_at(keeper)
+    new = await succeed_at(keeper, old)
+    executions = ExecutionStore(states)
+    await states.put("a", b"1", new)
+    (text,) = (await states._maps.get_all(states._key)).values()
+    await states._maps.hdel(states._key, "a", new, demand=text)  # the moment before the handle was written
+    with pytest.raises(LeadershipLostError):
+        await executions.remove("a", old)
+    await states._maps.hset(states._key, "a", text, new, demand=Demand.ABSENT)
+    assert await states.get("a") == b"1"
+    assert not await states.remove("b", new)
 
 
 async def test_the_lost_reply_of_a_put_is_found_to_have_been_written(

@@ -473,8 +473,9 @@ def test_clients_at_once_renew_once(desk: Desk) -> None:
     desk.provider.lifetime_s = 30
     assert desk.run("login").exit_code == 0
     desk.provider.lifetime_s = 3600
+    expired_ms = desk.login().expires_ms
     with ThreadPoolExecutor(8) as threads:
-        found = set(threads.map(lambda _: desk.token(soon)(), range(16)))
+        found = set(threads.map(lambda _: desk.token(lambda: expired_ms)(), range(16)))
     assert found == {desk.login().bearer}
     assert [form["grant_type"] for form in desk.provider.forms].count("refresh_token") == 1
 

@@ -14,6 +14,14 @@ _ACCEPTOR = "blob/acceptor.py"
 
 MUTANTS = (
     Mutant(
+        "closed-while-the-peer-sends",
+        "A peer that sends on after a bad request gets the answer.",
+        _CONNECTION,
+        "send = self._channel.dismiss if is_last else self._channel.send",
+        "send = self._channel.send",
+        ("contract/test_blob_bad_input.py::test_a_peer_that_sends_on_after_what_is_no_request_still_gets_the_answer",),
+    ),
+    Mutant(
         "upload-not-synced",
         "A blob is on the disk before it is acknowledged.",
         _CONTENTS,

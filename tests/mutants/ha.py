@@ -13,6 +13,17 @@ _STANDALONE = "runtime/ha/standalone_endpoint.py"
 _LEADERSHIP = "runtime/leadership.py"
 
 MUTANTS = (
+    Mutant(
+        "absent-state-removed-by-anyone",
+        "Only the leader gets the answer that there is no state, after which files are deleted.",
+        _HANDLES,
+        "            self._demand_done(name, await self._maps.hdel(self._key, name, term, demand=Demand.ABSENT))\n",
+        "            pass\n",
+        (
+            "contract/test_ha_stores.py::"
+            "test_a_stale_leader_that_removes_what_is_absent_deletes_no_file_that_gets_its_handle_later",
+        ),
+    ),
     # ------------------------------------------------------------------ the latch
     Mutant(
         "lease-counted-from-the-reply",
@@ -314,9 +325,10 @@ MUTANTS = (
         "file-removed-before-its-handle",
         "A state is removed from the index first, and its file after.",
         _HANDLES,
-        "        if before is None:\n            return False\n",
-        "        if before is None:\n            return False\n"
-        "        if (early := _readable(before)) is not None:\n            await self._delete(early)\n",
+        "            return False\n        try:\n            write = await self._maps.hdel(",
+        "            return False\n"
+        "        if (early := _readable(before)) is not None:\n            await self._delete(early)\n"
+        "        try:\n            write = await self._maps.hdel(",
         ("contract/test_ha_stores.py::test_a_stale_leader_changes_and_deletes_nothing",),
     ),
     Mutant(

@@ -250,8 +250,10 @@ def test_an_undo_without_batches_since_goes_back_to_the_former_savepoint(client:
     undone = rescaler(client).undo(JOB)
     assert undone == RescaledJob(JOB, 2, done.original, done.savepoint)
     assert client.rolled_back == [Path(done.savepoint), Path(done.original)]
-    with pytest.raises(SavepointError, match=rf"{JOB} was not rescaled since its rollback to {done.original}"):
+    with pytest.raises(SavepointError, match=rf"{JOB} was not rescaled since its rollback to {done.original}") as no:
         rescaler(client).undo(JOB)
+    assert "only the last rescale can be undone, once" in str(no.value)
+    assert f"`understudy job info {JOB}` shows the former ones" in no.value.remedy
 
 
 def test_an_undo_after_further_batches_rescales_the_present_state(client: Client) -> None:
@@ -281,7 +283,7 @@ def test_an_undo_needs_a_rescale_and_its_savepoints(client: Client) -> None:
             rescaler(client).undo(JOB)
         assert f"`understudy job rescale {JOB} --partitions N` sets any number" in caught.value.remedy
 
-    refused(f"job {JOB} was not rescaled, so there is nothing to undo")
+    refused(f"job {JOB} was not rescaled since it started, so there is nothing to undo")
     checkpoint = client.root / "chk-7"
     checkpoint.mkdir()
     (checkpoint / METADATA).touch()

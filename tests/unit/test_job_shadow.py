@@ -23,6 +23,7 @@ from runtime.checkpoint.manifest import SavepointQuery
 from runtime.checkpoint.metadata_log import entries
 from runtime.checkpoint.rehearsal import (
     FIRST_S,
+    MOST_BATCHES,
     SETTLE_S,
     Plan,
     PlannedQuery,
@@ -589,6 +590,8 @@ def test_results_are_read_as_they_were_written() -> None:
         (["--shadow", BLUE], "--shadow needs the FILE"),
         (["--batches", "2", BLUE, "green.py"], "--batches belongs to --shadow"),
         (["--shadow", "--savepoint", "/tmp", BLUE, "green.py"], "takes no --savepoint"),
+        (["--shadow", "--batches", "0", BLUE, "green.py"], f"0 is not in the range 1<=x<={MOST_BATCHES}"),
+        (["--shadow", "--batches", str(MOST_BATCHES + 1), BLUE, "green.py"], f"not in the range 1<=x<={MOST_BATCHES}"),
     ],
 )
 def test_options_that_do_not_go_together(words: list[str], problem: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,9 @@ from runtime.cluster.rescaling import JobRescaler, changing
 from runtime.environment.claims import Claim
 from runtime.errors import ClusterError
 from runtime.ids import JobID, JobVertexID, TriggerID
-from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
+from runtime.job_file import JobFileError
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph, JobKind
+from runtime.jobgraph.working_directory import WorkingDirectory
 from runtime.protocol.archived_execution_graph import STANDS_BY
 from runtime.protocol.checkpoints import CheckpointMetadata, OperationState, OperationStatus, TaskSnapshot
 from runtime.protocol.errors import (
@@ -302,7 +305,7 @@ def at(step: Step, **changes: Any) -> Upgrade:
     [
         (None, BLUE, Order.UPGRADE, False, Action.BEGIN),
         (None, BLUE, Order.FINISH, False, "no upgrade of job"),
-        (None, BLUE, Order.UNDO, False, "no upgrade of job"),
+        (None, BLUE, Order.UNDO, False, "only the last one can be, and only once"),
         (at(Step.STOPPING), BLUE, Order.UPGRADE, True, Action.GO_ON),
         (at(Step.STOPPING), BLUE, Order.UPGRADE, False, "to other code was interrupted"),
         (at(Step.STOPPING), BLUE, Order.FINISH, False, Action.GO_ON),
@@ -336,7 +339,7 @@ def test_what_to_do_after_a_kill_at_each_step(
     with pytest.raises(ClusterError, match=expected) as caught:
         decide(known, job_id, order, is_same=is_same)
     assert "upgrade" in caught.value.remedy
-    assert ("FILE" in caught.value.remedy) == (known is None and order is Order.FINISH)
+    assert ("FILE" in caught.value.remedy) == (known is None)
 
 
 def test_a_version_that_does_not_fit_is_refused_and_one_that_loses_state_needs_a_yes() -> None:
@@ -573,6 +576,20 @@ def test_an_undo_after_batches_goes_on_from_the_present_state_and_is_undone_too(
     assert (again.batches, cluster.running) == ({BATCH: 3}, ["# commit green"])
 
 
+def test_an_undo_two_versions_back_is_refused_with_what_helps_instead(cluster: Cluster) -> None:
+    second = upgraded(cluster)
+    third = upgraded(cluster, "green waits", second.job_id)
+    last = upgrader(cluster).undo(JobID(third.job_id))
+    assert cluster.running == ["# commit green"]
+    for job_id in (BLUE, JobID(last.job_id)):
+        with pytest.raises(
+            ClusterError, match=rf"no upgrade of job {job_id} .* only the last one can be, .* once"
+        ) as no:
+            upgrader(cluster).undo(job_id)
+        assert "upgrade the job that runs now (`understudy job list`) to its file" in no.value.remedy
+    assert cluster.running == ["# commit green"]
+
+
 def test_an_undo_whose_former_version_fails_now_is_taken_back(cluster: Cluster) -> None:
     main = Artifact("blue.py", ArtifactRole.MAIN, content=b"# fail blue")
     cluster.graphs[BLUE] = cluster.graphs[BLUE].with_artifacts(main)
@@ -794,7 +811,9 @@ def test_the_check_of_a_version_has_the_jobs_settings_but_not_those_of_its_drive
     """A JVM does not start with the heap of ``2 gb`` that `-D spark.driver.memory=2g` leaves in the job."""
     given: list[dict[str, str]] = []
 
-    def look(_configuration: object, _file: Path, _args: object, _kind: object, settings: dict[str, str]) -> object:
+    def look(
+        _configuration: object, _file: Path, _args: object, _kind: object, settings: dict[str, str], *_: object
+    ) -> object:
         given.append(settings)
         return SimpleNamespace(queries=[], started=[])
 
@@ -812,6 +831,46 @@ def test_the_check_of_a_version_has_the_jobs_settings_but_not_those_of_its_drive
     )
     assert job_version_commands._look_at(Configuration(), version, tmp_path) == ([], [])
     assert given == [{"spark.sql.session.timeZone": "UTC"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (JobKind.SCRIPT, "import beside_it\nassert False, beside_it.TEXT"),
+        (JobKind.PIPELINE, "import beside_it\ndef pipeline(argv):\n    assert False, beside_it.TEXT"),
+    ],
+)
+def test_the_check_of_a_version_imports_modules_beside_its_file_and_names_the_path_that_the_user_gave(
+    kind: JobKind, code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It runs a private copy, whose path the user does not know, and beside which there are no modules."""
+    from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
+
+    for holder, method in (
+        (StreamingQuery, "awaitTermination"),
+        (StreamingQuery, "processAllAvailable"),
+        (StreamingQueryManager, "awaitAnyTermination"),
+    ):
+        monkeypatch.setattr(holder, method, getattr(holder, method))
+    monkeypatch.setattr(dry_run, "one_core_session", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(dry_run.DryRun, "_watch", lambda _: None)
+    monkeypatch.setattr("sys.argv", ["understudy"])
+    monkeypatch.setattr("sys.modules", dict(sys.modules))
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "dir" / "new.py"
+    file.parent.mkdir()
+    file.write_text(code)
+    (file.parent / "beside_it.py").write_text("TEXT = 'it was imported'")
+    named = file.relative_to(tmp_path)
+    graph = replace(JobGraph.for_script("job"), kind=kind, working_directory=WorkingDirectory.of_caller(named))
+    version = Version(graph, ((named, ArtifactRole.MAIN),)).keep(tmp_path / "green")
+    file.write_text("raise ValueError('changed since')")
+    before = list(sys.path)
+    with pytest.raises(JobFileError, match=r"^(the job file )?dir/new\.py .*it was imported") as failed:
+        job_version_commands._look_at(Configuration(), version, tmp_path)
+    assert 'File "dir/new.py", line' in failed.value.details
+    assert str(tmp_path) not in f"{failed.value}{failed.value.remedy}{failed.value.details}"
+    assert sys.path == before
 
 
 def test_a_check_whose_spark_does_not_start_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -122,6 +122,16 @@ def test_every_damage_is_found(savepoint: Savepoint) -> None:
     assert verify_savepoint(root) == []
 
 
+def test_where_there_is_no_savepoint_nothing_can_be_verified(savepoint: Savepoint) -> None:
+    parent = Path(savepoint.path).parent
+    for place, why in ((parent, f"it has no {MANIFEST}"), (parent / "missing", "there is no such directory")):
+        for use in (open_savepoint, read_savepoint):
+            with pytest.raises(SavepointError) as caught:
+                use(place)
+            assert str(caught.value) == f"{place} is no savepoint: {why}"
+            assert caught.value.remedy == "`understudy savepoint list DIR` shows the savepoints in a directory"
+
+
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "queries/../../x"])
 def test_a_manifest_cannot_name_files_outside(savepoint: Savepoint, path: str) -> None:
     root = Path(savepoint.path)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
@@ -46,6 +48,19 @@ def test_what_is_not_said_is_the_only_one_or_the_first() -> None:
         ([query("a", COUNT, JOIN)], {"operator": 7}, "the savepoint has no operator '7'", "there is: 0, 1"),
         ([query("a", JOIN)], {"store": "x"}, "the savepoint has no store 'x'", "there is: left, right"),
         ([query("a", PROCESSOR)], {}, "the savepoint has more than one state variable", "choose by --variable: a, b"),
+        ([query("a", PROCESSOR)], {"variable": "c"}, "the savepoint has no state variable 'c'", "there is: a, b"),
+        (
+            [query("a", COUNT)],
+            {"variable": "x"},
+            "operator 0 (stateStoreSave) has no state variables, so none is 'x'",
+            "leave out --variable: no operator of the query has any",
+        ),
+        (
+            [query("a", COUNT, replace(PROCESSOR, id=3))],
+            {"variable": "a"},
+            "operator 0 (stateStoreSave) has no state variables, so none is 'a'",
+            "choose by --operator: operator 3 has a, b",
+        ),
     ],
 )
 def test_what_is_in_doubt_is_said(
