@@ -27,7 +27,10 @@ from runtime.checkpoint.stored_snapshot import check_snapshot
 _PROCESSOR = "transformWithStateInPandasExec"
 _VALUE = "ValueState"
 
-OPERATORS = ("stateStoreSave", "dedupe", "dedupeWithinWatermark", "applyInPandasWithState", _PROCESSOR)
+_SESSIONS = "sessionWindowStateStoreSaveExec"
+_SESSION_MARK = "spark.sessionWindow"
+
+OPERATORS = ("stateStoreSave", "dedupe", "dedupeWithinWatermark", _SESSIONS, "applyInPandasWithState", _PROCESSOR)
 """Spark's names of the operators whose state `tests/integration/test_savepoint_edit.py` edits."""
 
 
@@ -50,6 +53,11 @@ class StatePart:
     store: str
     variable: str | None
     family: ColumnFamily
+
+    @property
+    def has_sessions(self) -> bool:
+        """Return whether the part holds session windows."""
+        return self.name == _SESSIONS
 
     def __str__(self) -> str:
         variable = f", state variable {self.variable!r}" if self.variable else ""
@@ -116,6 +124,8 @@ def parts_of(
             RowEncoder(part.family.value)
         except UnsupportedTypeError as error:
             raise _refused(part, f"{error}, which Understudy cannot write") from error
+        if part.has_sessions and session_field(part.family) is None:
+            raise _refused(part, "its values do not name the key and the session window as Spark 4.3 does")
     return tuple(found)
 
 
@@ -201,6 +211,25 @@ def _named(kind: Any) -> Any:
     return kind
 
 
+def session_field(family: ColumnFamily) -> int | None:
+    """Return the position of the session window in the values of session windows; None if it is not known.
+
+    A key has the columns of the group, then the start of the session. A value begins with the same columns, and has the
+    window in the place where the query names it.
+    """
+    keys, values = (json.loads(schema)["fields"] for schema in (family.key, family.value))
+    marked = [number for number, field in enumerate(values) if field.get("metadata", {}).get(_SESSION_MARK)]
+    if len(marked) != 1 or marked[0] >= len(keys):
+        return None
+    [position] = marked
+    grouped = [field for number, field in enumerate(values[: len(keys)]) if number != position]
+    same = [(one["name"], type_name(one["type"])) for one in grouped]
+    is_known = same == [(one["name"], type_name(one["type"])) for one in keys[:-1]]
+    window = values[position]["type"]
+    times = [field["type"] for field in window["fields"]] if isinstance(window, dict) and "fields" in window else []
+    return position if is_known and times == [keys[-1]["type"]] * 2 else None
+
+
 def is_void(field: Any) -> bool:
     """Return whether a field of a schema is always null. Parquet has no such columns."""
     return bool(field["type"] == "void")
@@ -236,8 +265,10 @@ def partition_fields(key: str, partition_key: str) -> list[int] | None:
         [(field["name"], type_name(field["type"])) for field in json.loads(one)["fields"]]
         for one in (key, partition_key)
     )
-    if [kind for _, kind in keys] == [kind for _, kind in hashed]:
+    if hashed and [kind for _, kind in keys] == [kind for _, kind in hashed]:
         return list(range(len(keys)))
+    if hashed and keys[: len(hashed)] == hashed:  # the other fields tell the sessions of a key apart
+        return list(range(len(hashed)))
     found = []
     for field in hashed:
         fitting = [number for number, one in enumerate(keys) if one == field]

@@ -41,6 +41,7 @@ from runtime.checkpoint.edit import (
     partition_fields,
     plan_edit,
     schema_problem,
+    session_field,
 )
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import EditedFrom, Savepoint, SavepointQuery
@@ -322,6 +323,8 @@ class _QueryEditor:
             raise SavepointError(f"{part}: what the function returned cannot be the state: {problem}", _SAME_TYPES)
         decoded, encoded = directory / "decoded", directory / "encoded"
         family, found = self._encode(part, result, decoded, encoded)
+        if part.has_sessions and (wrong := _wrong_sessions(self._spark.read.parquet(f"file:{decoded}"), part)):
+            raise SavepointError(f"{part}: what the function returned cannot be the state: {wrong}", _SESSIONS_APART)
         keys = self._spark.read.parquet(f"file:{encoded}").groupBy("key_bytes").count()
         if twice := keys.where("count > 1").count():
             raise SavepointError(
@@ -376,6 +379,33 @@ class _QueryEditor:
 
 
 _SAME_TYPES = "return a DataFrame with the columns key and value of the types that `understudy savepoint info` shows"
+
+_SESSIONS_APART = "change key.sessionStartTime and the window in the value together, and merge sessions that meet"
+
+
+def _wrong_sessions(rows: DataFrame, part: StatePart) -> str:
+    """Return what is wrong with the times of session windows; empty if nothing is.
+
+    Spark merges sessions of a key that overlap or meet when it gets rows, and finds none of them in its state before.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    position = session_field(part.family)
+    assert position is not None  # `parts_of` has refused it
+    *group, _ = (field["name"] for field in named_schema(part.family.key)["fields"])
+    window = sf.col("value").getField(named_schema(part.family.value)["fields"][position]["name"])
+    names = [f"group_{number}" for number in range(len(group))]
+    times = rows.select(
+        *(sf.col("key").getField(name).alias(alias) for name, alias in zip(group, names, strict=True)),
+        window.getField("start").alias("start"),
+        window.getField("end").alias("end"),
+    )
+    if empty := times.where("end IS NULL OR end <= start").count():
+        return f"{empty} sessions end before they start"
+    following = sf.lead("start").over(Window.partitionBy(*names).orderBy("start"))
+    met = times.withColumn("following", following).where("following <= end").count()
+    return f"{met} sessions overlap or meet the next one of their key" if met else ""
 
 
 def _family_of(state: FamilyState) -> tuple[int, str, str]:
@@ -467,6 +497,8 @@ def encode_files(part: StatePart, hashed: Sequence[int], sources: Sequence[Path]
 
     keys, values = RowEncoder(part.family.key, is_key=True), RowEncoder(part.family.value)
     voids = [number for number, one in enumerate(named_schema(part.family.value)["fields"]) if is_void(one)]
+    sessions, count = RowEncoder(part.family.key), len(keys.names)
+    position = session_field(part.family) if part.has_sessions else None
     names = [*(partition_column(number) for number in range(len(hashed))), *ENCODED]
     writer = None
     try:
@@ -481,13 +513,28 @@ def encode_files(part: StatePart, hashed: Sequence[int], sources: Sequence[Path]
                 if key.null_count:
                     raise InvalidRowError("a key is null")
                 encoded = [keys.encode(row) for row in column_values(key)]
-                content = [values.encode(row) for row in _value_rows(batch, voids)]
+                rows = list(_value_rows(batch, voids))
+                content = [values.encode(row) for row in rows]
+                named = [] if position is None else [session_key(row[:count], position) for row in rows]
+                if named and encoded != [sessions.encode(one) for one in named]:
+                    raise InvalidRowError("a key is not that of the columns and the session start in its value")
                 parts = [key.flatten()[number] for number in hashed]
                 arrays = [*parts, pyarrow.array(encoded, pyarrow.binary()), pyarrow.array(content, pyarrow.binary())]
                 writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
     finally:
         if writer is not None:
             writer.close()
+
+
+def session_key(row: Sequence[Any], position: int) -> list[Any]:
+    """Return the key that Spark makes from the first fields of a session's value.
+
+    Args:
+        row: as many fields as the key has.
+        position: that of the session window.
+    """
+    window = row[position]
+    return [*row[:position], *row[position + 1 :], None if window is None else window[0]]
 
 
 def _value_rows(batch: Any, voids: Sequence[int]) -> Iterator[Sequence[Any]]:

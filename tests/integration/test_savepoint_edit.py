@@ -15,8 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from runtime.checkpoint.edit import StatePart, plan_edit
 from runtime.checkpoint.errors import SavepointError
@@ -125,12 +126,56 @@ def edit(state, part):
 
 TOTALS = [row for row in FIRST if row[0] != 20] + [(21, 25, 0)] * 5 + [(98, 25, 0)] * 3
 
+
+def _sessions(read: Read) -> DataFrame:
+    """Aggregate sessions whose window stands between the other columns of the group."""
+    window = sf.session_window("at", "4 seconds").alias("session")
+    grouped = read().groupBy("k", window, (sf.col("k") % 2 == 0).alias("even"))
+    return grouped.agg(sf.count("*").alias("n"), sf.sum("v").alias("v"))
+
+
+def _at(second: int) -> Column:
+    return sf.lit(f"2024-01-01 00:00:{second}").cast("timestamp")
+
+
+def _session(state: DataFrame, model: str, k: int, first: int, last: int, n: int, v: int) -> DataFrame:
+    """Return a session with the fields of another one, but for those that are named here."""
+    key, value = (state.schema[name].dataType for name in ("key", "value"))
+    assert isinstance(key, StructType)
+    assert isinstance(value, StructType)
+    _, even, start = key.names
+    _, window, _, count, total = value.names
+    assert (start, count, total) == ("sessionStartTime", "count", "sum")
+    same = {"k": sf.lit(k), even: sf.lit(k % 2 == 0)}
+    times = sf.struct(_at(first).alias("start"), _at(last).alias("end"))
+    fields = {"key": {**same, start: _at(first)}, "value": {**same, window: times, count: sf.lit(n), total: sf.lit(v)}}
+    found = state.where(model)
+    for name, changed in fields.items():
+        for field, content in changed.items():
+            kind = "long" if field in (count, total) else "int" if field == "k" else None
+            found = found.withColumn(name, sf.col(name).withField(field, content.cast(kind) if kind else content))
+    return found.select("key", "value")
+
+
+def _edit_sessions(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop the session of key 4, move that of key 21, merge those of key 5, and add one of a new key 98."""
+    kept = state.where("key.k NOT IN (4, 5, 21)").select("key", "value")
+    merged = ("key.k = 5 AND second(key.sessionStartTime) = 21", 5, 21, 32, 3, 79)
+    for made in (("key.k = 21", 21, 24, 30, 2, 5), merged, ("key.k = 3", 98, 26, 30, 1, 26)):
+        kept = kept.unionByName(_session(state, *made))
+    return kept
+
+
+SESSIONS = [row for row in FIRST if row not in ((4, 27, 27), (21, 21, 21))]
+SESSIONS += [(21, 24, 0), (21, 26, 5), (5, 25, 0), (98, 26, 26)]
+
 CASES: dict[str, tuple[Build, Mapping[str, str], Edit | str, Sequence[Row], int | None]] = {
     "types": (_types, {}, _edit, EDITED, 0),
     "transformWithState": (*OPERATORS["transformWithState"], _FILE, TOTALS, None),
     "aggregation": (*OPERATORS["aggregation"], _edit, EDITED, None),
     "aggregation-second-format": (*OPERATORS["aggregation-second-format"], _edit, EDITED, None),
     "applyInPandasWithState": (*OPERATORS["applyInPandasWithState"], _edit_counts, COUNTS, None),
+    "sessions": (_sessions, {}, _edit_sessions, SESSIONS, None),
     "dropDuplicates": (*OPERATORS["dropDuplicates"], _edit_pairs, PAIRS, None),
     "dropDuplicatesWithinWatermark": (*OPERATORS["dropDuplicatesWithinWatermark"], _edit, EDITED, None),
 }
