@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from runtime.checkpoint.description import OperatorDescription, QueryDescription
+from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointQuery
 from runtime.checkpoint.rescale import FamilyState, is_rocksdb, unfit
@@ -25,13 +26,41 @@ from runtime.checkpoint.state_schema import ColumnFamily, type_name
 from runtime.checkpoint.stored_snapshot import check_snapshot
 
 _PROCESSOR = "transformWithStateInPandasExec"
-_VALUE = "ValueState"
-
 _SESSIONS = "sessionWindowStateStoreSaveExec"
 _SESSION_MARK = "spark.sessionWindow"
 
 OPERATORS = ("stateStoreSave", "dedupe", "dedupeWithinWatermark", _SESSIONS, "applyInPandasWithState", _PROCESSOR)
 """Spark's names of the operators whose state `tests/integration/test_savepoint_edit.py` edits."""
+
+
+class PartKind(StrEnum):
+    """How the rows that a function gets relate to those of Spark's store.
+
+    | kind | key | value |
+    |---|---|---|
+    | `ROWS` | the store's | the store's |
+    | `SESSIONS` | the store's: the columns of the group, and the start of the session | the store's, with the window |
+    | `MAP` | the store's: ``key`` for the group, and ``userKey`` | the store's |
+    | `LIST` | the store's | the array of all values that the store has of the key; another family has their number |
+    """
+
+    ROWS = "rows"
+    SESSIONS = "sessions"
+    MAP = "map"
+    LIST = "list"
+
+
+_KIND_OF_VARIABLE = {"ValueState": PartKind.ROWS, "MapState": PartKind.MAP, "ListState": PartKind.LIST}
+_TIMERS = "TimerState"
+_COUNTER = "$rowCounter_"
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Where Spark keeps how many values a key has: the store, and its column family."""
+
+    store: str
+    family: ColumnFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +74,8 @@ class StatePart:
         store: name of the operator's store.
         variable: the state variable of a transformWithState; None for all other operators.
         family: its column family, with the schemas.
+        kind: how its rows relate to those of the store.
+        counter: where the number of a key's values is; None if the key has one.
     """
 
     query: str
@@ -53,11 +84,19 @@ class StatePart:
     store: str
     variable: str | None
     family: ColumnFamily
+    kind: PartKind = PartKind.ROWS
+    counter: Counter | None = None
 
     @property
-    def has_sessions(self) -> bool:
-        """Return whether the part holds session windows."""
-        return self.name == _SESSIONS
+    def key_type(self) -> dict[str, Any]:
+        """Return the type of the keys that the function gets, in Spark's JSON; see `named_schema`."""
+        return named_schema(self.family.key)
+
+    @property
+    def value_type(self) -> dict[str, Any]:
+        """Return the type of the values that the function gets, in the same form."""
+        value = named_schema(self.family.value)
+        return value if self.counter is None else {"type": "array", "elementType": value, "containsNull": True}
 
     def __str__(self) -> str:
         variable = f", state variable {self.variable!r}" if self.variable else ""
@@ -122,9 +161,13 @@ def parts_of(
         try:
             RowEncoder(part.family.key, is_key=True)
             RowEncoder(part.family.value)
+            if part.counter is not None:
+                RowEncoder(part.counter.family.value).encode((1,))
         except UnsupportedTypeError as error:
             raise _refused(part, f"{error}, which Understudy cannot write") from error
-        if part.has_sessions and session_field(part.family) is None:
+        if part.counter is not None and any(map(is_void, json.loads(part.family.value)["fields"])):
+            raise _refused(part, "its values have a field that is always null", "--variable")
+        if part.kind is PartKind.SESSIONS and session_field(part.family) is None:
             raise _refused(part, "its values do not name the key and the session window as Spark 4.3 does")
     return tuple(found)
 
@@ -141,9 +184,28 @@ def _parts_of_operator(
             part = StatePart(query, operator.id, operator.name, store.name, name, family)
             if operator.name not in OPERATORS:
                 raise _refused(part, "no test edits state of this operator")
-            if name is not None and kinds[name] != _VALUE:
-                raise _refused(part, f"it is a {kinds[name]}, and only a {_VALUE} can be edited", "--variable")
-            yield part
+            if name is None:
+                yield replace(part, kind=PartKind.SESSIONS if operator.name == _SESSIONS else PartKind.ROWS)
+            elif kinds[name] in _KIND_OF_VARIABLE:
+                kind = _KIND_OF_VARIABLE[kinds[name]]
+                yield replace(part, kind=kind, counter=_counter(part, store) if kind is PartKind.LIST else None)
+            else:
+                raise _refused(part, _why_not(kinds[name]), "--variable")
+
+
+def _counter(part: StatePart, store: StoreDescription) -> Counter:
+    """Return where Spark counts the values of a list, and check that they can be counted there."""
+    named = f"{_COUNTER}{part.variable}"
+    found = next((family for family in store.families if family.name == named), None)
+    if found is None or found.key != part.family.key:
+        raise _refused(part, f"Spark 4.3 counts the values of a list in {named}, which is not there", "--variable")
+    return Counter(store.name, found)
+
+
+def _why_not(kind: str) -> str:
+    if kind == _TIMERS:
+        return "Spark keeps each timer twice; timers stay as they are while the state variables are edited"
+    return f"it is a {kind}, and only {', '.join(_KIND_OF_VARIABLE)} can be edited"
 
 
 def _kinds_of_variables(properties: str) -> dict[str, str]:
@@ -252,6 +314,24 @@ def schema_problem(wanted: Any, found: Any, name: str) -> str:
     if isinstance(wanted, dict) and isinstance(found, dict) and wanted["type"] == found["type"] == "array":
         return schema_problem(wanted["elementType"], found["elementType"], f"{name}.element")
     return "" if wanted == found else f"{name} is {type_name(found)}; the state has {type_name(wanted)}"
+
+
+def partition_paths(part: StatePart, partition_key: str) -> list[tuple[int, ...]] | None:
+    """Return where the fields of a part's key are by which Spark chooses the partition; None if they are not known.
+
+    Args:
+        part: the part.
+        partition_key: schema of what is hashed, in Spark's JSON.
+
+    Returns:
+        of each field the positions that lead to it; several if the key has inner structs.
+    """
+    if part.kind is PartKind.MAP:
+        group = json.dumps(json.loads(part.family.key)["fields"][0]["type"])
+        found = partition_fields(group, partition_key)
+        return None if found is None else [(0, number) for number in found]
+    found = partition_fields(part.family.key, partition_key)
+    return None if found is None else [(number,) for number in found]
 
 
 def partition_fields(key: str, partition_key: str) -> list[int] | None:

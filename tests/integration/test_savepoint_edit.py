@@ -169,9 +169,35 @@ def _edit_sessions(state: DataFrame, part: StatePart) -> DataFrame:
 SESSIONS = [row for row in FIRST if row not in ((4, 27, 27), (21, 21, 21))]
 SESSIONS += [(21, 24, 0), (21, 26, 5), (5, 25, 0), (98, 26, 26)]
 
+
+def _edit_collections(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop key 20, add and remove a value of others, and add a new key 98."""
+    if part.variable == "counts":
+        seven = sf.when(sf.expr("key.key.k = 21 AND key.userKey.d = 4"), sf.struct(sf.lit(2).cast("long").alias("n")))
+        kept = state.where("key.key.k <> 20 AND NOT (key.key.k = 5 AND key.userKey.d = 3)")
+        kept = kept.select("key", sf.coalesce(seven, "value").alias("value"))
+        new = "named_struct('key', named_struct('k', 98), 'userKey', named_struct('d', d)) AS key"
+        return kept.unionByName(
+            state.sparkSession.sql(f"SELECT {new}, struct(1L AS n) AS value FROM VALUES (3L), (4L) AS (d)")
+        )
+    more = sf.when(
+        sf.expr("key.k = 21"),
+        sf.expr("concat(array(struct(44L AS v)), filter(value, x -> x.v <> 44), array(struct(9L AS v)))"),
+    )
+    fewer = sf.when(sf.expr("key.k = 5"), sf.expr("filter(value, x -> x.v <> 28)"))
+    kept = state.where("key.k <> 20").select("key", sf.coalesce(more, fewer, "value").alias("value"))
+    return kept.unionByName(
+        state.sparkSession.sql("SELECT struct(98 AS k) AS key, array(struct(4L AS v), struct(3L AS v)) AS value")
+    )
+
+
+COLLECTIONS = [row for row in FIRST if row[0] not in (20, 21) and row != (5, 28, 28)]
+COLLECTIONS += [(21, 14, 44), (21, 21, 21), (21, 22, 9), (98, 25, 4), (98, 25, 3)]
+
 CASES: dict[str, tuple[Build, Mapping[str, str], Edit | str, Sequence[Row], int | None]] = {
     "types": (_types, {}, _edit, EDITED, 0),
     "transformWithState": (*OPERATORS["transformWithState"], _FILE, TOTALS, None),
+    "collections": (*OPERATORS["collections"], _edit_collections, COLLECTIONS, None),
     "aggregation": (*OPERATORS["aggregation"], _edit, EDITED, None),
     "aggregation-second-format": (*OPERATORS["aggregation-second-format"], _edit, EDITED, None),
     "applyInPandasWithState": (*OPERATORS["applyInPandasWithState"], _edit_counts, COUNTS, None),

@@ -81,8 +81,12 @@ def test_operators_that_fit(name: str) -> None:
         (query("stateStoreSave", key=schema()), [], "aggregation without keys"),
         (query("stateStoreSave", value=schema(m=MAP)), [], "m is map<long,long>, which Understudy cannot write"),
         (query("dedupe", key=schema(t="time(6)")), [], r"t is time\(6\), which Understudy cannot write"),
-        (query(PROCESSOR, family="n"), properties(("n", "ListState")), "it is a ListState"),
-        (query(PROCESSOR, family="n"), properties(("n", "MapState")), "it is a MapState"),
+        (
+            query(PROCESSOR, family="n"),
+            properties(("n", "ListState")),
+            r"counts the values of a list in \$rowCounter_n",
+        ),
+        (query(PROCESSOR, family="n"), properties(("n", "TimerState")), "timers stay as they are"),
         (query(PROCESSOR, family="n"), properties(("n", "ValueState"), ttl=True), "time to live"),
     ],
 )
@@ -106,7 +110,7 @@ def test_one_operator_or_variable_of_several() -> None:
     several = replace(
         several, operators=(replace(several.operators[0], stores=(StoreDescription("default", 2, families),)),)
     )
-    kinds = properties(("a", "ValueState"), ("b", "ListState"))
+    kinds = properties(("a", "ValueState"), ("b", "TimerState"))
     assert [part.variable for part in parts_of(several, kinds, variable="a")] == ["a"]
     with pytest.raises(SavepointError, match="state variable 'b' cannot be edited"):
         parts_of(several, kinds)
@@ -213,15 +217,20 @@ def test_files_are_encoded_with_the_fields_of_the_partition(tmp_path: Path) -> N
     values = pyarrow.array([{"s": 5}, {"s": 6}])
     source, target = tmp_path / "in.parquet", tmp_path / "out.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"key": keys, "value": values}), source)
-    encode_files(part(key, value), [1], [source], target)
+    encode_files(part(key, value), [(1,)], [source], target)
     found = pyarrow.parquet.read_table(target).to_pylist()
     encode_key, encode_value = RowEncoder(key, is_key=True).encode, RowEncoder(value).encode
     assert found == [
-        {"partition_0": 1, "key_bytes": encode_key(("a", 1)), "value_bytes": encode_value((None, 5, None))},
-        {"partition_0": None, "key_bytes": encode_key(("b", None)), "value_bytes": encode_value((None, 6, None))},
+        {
+            "partition_0": number,
+            "key_bytes": encode_key((name, number)),
+            "value_bytes": encode_value((None, content, None)),
+            "position": position,
+        }
+        for position, (name, number, content) in enumerate([("a", 1, 5), ("b", None, 6)])
     ]
     pyarrow.parquet.write_table(pyarrow.table({"key": keys}), source)
-    encode_files(part(key, schema(dummy="void")), [0], [source], target)
+    encode_files(part(key, schema(dummy="void")), [(0,)], [source], target)
     assert [row["value_bytes"] for row in pyarrow.parquet.read_table(target).to_pylist()] == [b"\1" + bytes(15)] * 2
 
 
@@ -235,7 +244,7 @@ def test_null_keys_and_rows_are_refused(tmp_path: Path) -> None:
         table = pyarrow.table({"key": pyarrow.array(keys, kind), "value": pyarrow.array(values, kind)})
         pyarrow.parquet.write_table(table, source)
         with pytest.raises(InvalidRowError, match=why):
-            encode_files(part(schema(n="long"), schema(n="long")), [0], [source], tmp_path / "out.parquet")
+            encode_files(part(schema(n="long"), schema(n="long")), [(0,)], [source], tmp_path / "out.parquet")
 
 
 def test_the_function_of_a_users_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

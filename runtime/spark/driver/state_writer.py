@@ -20,6 +20,9 @@ from typing import Any
 ENCODED = ("key_bytes", "value_bytes")
 """Columns of a Parquet directory with encoded rows, after those of `partition_column`."""
 
+POSITION = "position"
+"""Column of the same directory: a number by which the rows are written. A list has its values in this order."""
+
 
 def partition_column(number: int) -> str:
     """Return the name of a column with a field of the partition key."""
@@ -34,7 +37,7 @@ class NewFamily:
         operator: id of the operator.
         store: name of the store.
         family: name of the column family.
-        directory: of Parquet files with the columns of `ENCODED` and `partition_column`.
+        directory: of Parquet files with the columns of `ENCODED`, `partition_column` and `POSITION`.
         partition_fields: number of fields of the partition key.
     """
 
@@ -135,7 +138,7 @@ class StateWriter:
             reader = reader.option(name, value)
         before = reader.load(self._uri)
         schema = before.schema()
-        rows = before
+        rows = before.withColumn(POSITION, column.monotonically_increasing_id())
         for family in families:
             rows = rows.where(column.col("column_family_name").notEqual(family.family))
         for family in families:
@@ -143,10 +146,13 @@ class StateWriter:
             fields = ", ".join(partition_column(number) for number in range(family.partition_fields))
             hashed = column.expr(f"struct({fields})").cast(schema.apply("partition_key").dataType())
             new = new.withColumn("partition_key", hashed).withColumn("column_family_name", column.lit(family.family))
-            rows = rows.unionByName(new.selectExpr(self._texts(before.columns())))
+            rows = rows.unionByName(new.selectExpr(self._texts(rows.columns())))
         keys = self._jvm.java.util.ArrayList()
         keys.add(column.col("partition_key"))
-        placed = rows.repartition(self._partitions, self._seq(keys))
+        order = self._jvm.java.util.ArrayList()
+        order.add(column.col(POSITION))
+        placed = rows.repartition(self._partitions, self._seq(keys)).sortWithinPartitions(self._seq(order))
+        placed = placed.selectExpr(self._texts(before.columns()))
         return self._session.createDataFrame(placed.toJavaRDD(), schema)  # Spark compares the schema as a whole
 
     def _texts(self, names: Sequence[str]) -> Any:
