@@ -22,19 +22,28 @@ from runtime.checkpoint.savepoint import open_savepoint
 from runtime.checkpoint.state_choice import choose_query
 from runtime.checkpoint.state_layout import OperatorInfo
 from runtime.checkpoint.state_rows import RowEncoder, UnsupportedTypeError, unique_names
-from runtime.checkpoint.state_schema import ColumnFamily, type_name
+from runtime.checkpoint.state_schema import DEFAULT_FAMILY, ColumnFamily, type_name
 from runtime.checkpoint.stored_snapshot import check_snapshot
 
 _PROCESSOR = "transformWithStateInPandasExec"
 _SESSIONS = "sessionWindowStateStoreSaveExec"
+_JOIN = "symmetricHashJoin"
 _SESSION_MARK = "spark.sessionWindow"
 
-OPERATORS = ("stateStoreSave", "dedupe", "dedupeWithinWatermark", _SESSIONS, "applyInPandasWithState", _PROCESSOR)
+OPERATORS = (
+    "stateStoreSave",
+    "dedupe",
+    "dedupeWithinWatermark",
+    _SESSIONS,
+    _JOIN,
+    "applyInPandasWithState",
+    _PROCESSOR,
+)
 """Spark's names of the operators whose state `tests/integration/test_savepoint_edit.py` edits."""
 
 
 class PartKind(StrEnum):
-    """How the rows that a function gets relate to those of Spark's store.
+    """Relation of the rows that a function gets to those of Spark's store.
 
     | kind | key | value |
     |---|---|---|
@@ -42,12 +51,14 @@ class PartKind(StrEnum):
     | `SESSIONS` | the store's: the columns of the group, and the start of the session | the store's, with the window |
     | `MAP` | the store's: ``key`` for the group, and ``userKey`` | the store's |
     | `LIST` | the store's | the array of all values that the store has of the key; another family has their number |
+    | `JOIN` | the store's without its last column, the number of the row | the same; a row ends with ``matched`` |
     """
 
     ROWS = "rows"
     SESSIONS = "sessions"
     MAP = "map"
     LIST = "list"
+    JOIN = "join"
 
 
 _KIND_OF_VARIABLE = {"ValueState": PartKind.ROWS, "MapState": PartKind.MAP, "ListState": PartKind.LIST}
@@ -57,7 +68,7 @@ _COUNTER = "$rowCounter_"
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Where Spark keeps how many values a key has: the store, and its column family."""
+    """The store and the column family in which Spark keeps how many values a key has."""
 
     store: str
     family: ColumnFamily
@@ -74,6 +85,7 @@ class StatePart:
         store: name of the operator's store.
         variable: the state variable of a transformWithState; None for all other operators.
         family: its column family, with the schemas.
+        side: ``left`` or ``right``, the side of a join; None for all other operators.
         kind: how its rows relate to those of the store.
         counter: where the number of a key's values is; None if the key has one.
     """
@@ -84,13 +96,15 @@ class StatePart:
     store: str
     variable: str | None
     family: ColumnFamily
+    side: str | None = None
     kind: PartKind = PartKind.ROWS
     counter: Counter | None = None
 
     @property
     def key_type(self) -> dict[str, Any]:
         """Return the type of the keys that the function gets, in Spark's JSON; see `named_schema`."""
-        return named_schema(self.family.key)
+        key = named_schema(self.family.key)
+        return {**key, "fields": key["fields"][:-1]} if self.kind is PartKind.JOIN else key
 
     @property
     def value_type(self) -> dict[str, Any]:
@@ -100,7 +114,8 @@ class StatePart:
 
     def __str__(self) -> str:
         variable = f", state variable {self.variable!r}" if self.variable else ""
-        return f"query {self.query!r}, operator {self.operator} ({self.name}){variable}"
+        side = f", {self.side} side" if self.side else ""
+        return f"query {self.query!r}, operator {self.operator} ({self.name}){variable}{side}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +181,7 @@ def parts_of(
         except UnsupportedTypeError as error:
             raise _refused(part, f"{error}, which Understudy cannot write") from error
         if part.counter is not None and any(map(is_void, json.loads(part.family.value)["fields"])):
-            raise _refused(part, "its values have a field that is always null", "--variable")
+            raise _refused(part, "its values have a field that is always null")
         if part.kind is PartKind.SESSIONS and session_field(part.family) is None:
             raise _refused(part, "its values do not name the key and the session window as Spark 4.3 does")
     return tuple(found)
@@ -175,6 +190,10 @@ def parts_of(
 def _parts_of_operator(
     query: str, operator: OperatorDescription, properties: str, variable: str | None
 ) -> Iterator[StatePart]:
+    if operator.name == _JOIN:
+        if variable is None:
+            yield from _sides(query, operator)
+        return
     kinds = _kinds_of_variables(properties) if operator.name == _PROCESSOR else {}
     for store in operator.stores:
         for family in store.families:
@@ -191,6 +210,43 @@ def _parts_of_operator(
                 yield replace(part, kind=kind, counter=_counter(part, store) if kind is PartKind.LIST else None)
             else:
                 raise _refused(part, _why_not(kinds[name]), "--variable")
+
+
+def _sides(query: str, operator: OperatorDescription) -> Iterator[StatePart]:
+    """Yield the sides of a join. In format 2 each of its maps is a store, in format 3 a column family."""
+    maps = {
+        store.name if family.name == DEFAULT_FAMILY else family.name: (store.name, family)
+        for store in operator.stores
+        for family in store.families
+    }
+    for side in ("left", "right"):
+        rows, counts = (maps.get(f"{side}-{name}") for name in ("keyWithIndexToValue", "keyToNumValues"))
+        if rows is None or counts is None or not _fit_together(rows[1], counts[1]):
+            raise SavepointError(
+                f"query {query!r} cannot be edited: operator {operator.id} ({operator.name}) does not keep the rows of"
+                f" its {side} side as Spark 4.3 does",
+                "edit only the others, by --operator; nothing was written",
+            )
+        part = StatePart(query, operator.id, operator.name, rows[0], None, rows[1], side)
+        yield replace(part, kind=PartKind.JOIN, counter=Counter(*counts))
+
+
+def _fit_together(rows: ColumnFamily, counts: ColumnFamily) -> bool:
+    """Return whether the keys of a join's rows are those of its counts, and an index."""
+    *key, index = list(schema_types(rows.key))
+    *_, matched = list(schema_types(rows.value))
+    is_counted = [kind for _, kind in schema_types(counts.value)] == ["long"]
+    return (
+        is_counted
+        and key == list(schema_types(counts.key))
+        and (index, matched) == (("index", "long"), ("matched", "boolean"))
+    )
+
+
+def schema_types(schema: str) -> Iterator[tuple[str, str]]:
+    """Yield name and type of each field of a struct in Spark's JSON; inner fields stay in their type."""
+    for field in json.loads(schema)["fields"]:
+        yield field["name"], type_name(field["type"])
 
 
 def _counter(part: StatePart, store: StoreDescription) -> Counter:
@@ -341,10 +397,7 @@ def partition_fields(key: str, partition_key: str) -> list[int] | None:
         key: schema of the key, in Spark's JSON.
         partition_key: schema of what is hashed, in the same form.
     """
-    keys, hashed = (
-        [(field["name"], type_name(field["type"])) for field in json.loads(one)["fields"]]
-        for one in (key, partition_key)
-    )
+    keys, hashed = list(schema_types(key)), list(schema_types(partition_key))
     if hashed and [kind for _, kind in keys] == [kind for _, kind in hashed]:
         return list(range(len(keys)))
     if hashed and keys[: len(hashed)] == hashed:  # the other fields tell the sessions of a key apart

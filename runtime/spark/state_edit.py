@@ -101,7 +101,7 @@ def edit_savepoint(
         path: of the savepoint, which is verified first, and not changed.
         function: called with each part of the state: a DataFrame with ``key``, ``value`` and ``partition_id``, and a
             `StatePart` that names it. Returns the DataFrame of the new state, with ``key`` and ``value`` of the same
-            types; the same DataFrame for no change.
+            types; the same DataFrame for no change. `PartKind` says what key and value are.
         to: directory of the result, which must not exist; it appears when it is whole and verified.
         query: name of the only query to edit. Default: all with state.
         operator: id of the only operator to edit. Default: all.
@@ -306,6 +306,8 @@ class _QueryEditor:
         from pyspark.sql import functions as sf
 
         rows = self._reader(batch_id, part)
+        if part.kind is PartKind.JOIN:
+            return self._decoded_side(location, batch_id, part)
         if part.variable is not None:
             rows = rows.option("stateVarName", part.variable)
         if part.kind is PartKind.LIST:
@@ -322,6 +324,28 @@ class _QueryEditor:
         found: DataFrame = rows.load(f"file:{location}").select(*columns, "partition_id")
         return found
 
+    def _decoded_side(self, location: Path, batch_id: int, part: StatePart) -> DataFrame:
+        """Return the keys of a join's side, each with its rows in the order of their index."""
+        from pyspark.sql import functions as sf
+
+        name = part.store if part.store != "default" else part.family.name
+        rows = self._reader(batch_id, part).option("storeName", name).load(f"file:{location}")
+        *key, index = named_schema(part.family.key)["fields"]
+        rows = rows.select(
+            sf.col("key").cast(_spark_type(named_schema(part.family.key))).alias("key"),
+            sf.col("value").cast(_spark_type(named_schema(part.family.value))).alias("value"),
+            "partition_id",
+        )
+        named = sf.struct(*(sf.col("key").getField(one["name"]).alias(one["name"]) for one in key))
+        indexed = sf.struct(sf.col("key").getField(index["name"]).alias("index"), sf.col("value"))
+        found = rows.groupBy(named.alias("key")).agg(
+            sf.sort_array(sf.collect_list(indexed)).getField("value").alias("value"),
+            sf.min("partition_id").alias("partition_id"),
+        )
+        value = sf.col("value").cast(_spark_type(part.value_type)).alias("value")
+        sides: DataFrame = found.select("key", value, "partition_id")
+        return sides
+
     def _reader(self, batch_id: int, part: StatePart) -> Any:
         reader = self._spark.read.format("statestore").option("batchId", batch_id).option("operatorId", part.operator)
         return reader if part.store == "default" else reader.option("storeName", part.store)
@@ -333,11 +357,13 @@ class _QueryEditor:
         if problem:
             raise SavepointError(f"{part}: what the function returned cannot be the state: {problem}", _SAME_TYPES)
         decoded, encoded = directory / "decoded", directory / "encoded"
-        found = self._encode(part, result, decoded, encoded)
-        if part.kind is PartKind.SESSIONS and (
-            wrong := _wrong_sessions(self._spark.read.parquet(f"file:{decoded}"), part)
-        ):
-            raise SavepointError(f"{part}: what the function returned cannot be the state: {wrong}", _SESSIONS_APART)
+        try:
+            found = self._encode(part, result, decoded, encoded)
+        except InvalidRowError as error:
+            raise SavepointError(f"{part}: what the function returned cannot be the state: {error}") from error
+        if part.kind is PartKind.SESSIONS:
+            wrong = _wrong_sessions(self._spark.read.parquet(f"file:{decoded}"), part)
+            refuse([wrong] if wrong else [], f"{part}: what the function returned cannot be the state", _SESSIONS_APART)
         keys = self._spark.read.parquet(f"file:{found[-1][0].directory}").groupBy("key_bytes").count()
         if twice := keys.where("count > 1").count():
             raise SavepointError(
@@ -347,13 +373,15 @@ class _QueryEditor:
 
     def _encode_present(self, part: StatePart, state: DataFrame, directory: Path) -> None:
         """Raise `SavepointError` unless each byte and each place of the present state is known."""
-        encoded = self._encode(part, state, directory / "before", directory / "before-encoded")
-        found = [one for _, one in encoded]
-        present = [one for one in self._before if _family_of(one) in map(_family_of, found)]
-        wrong = differences(present, found)
-        wrong += [
-            f"{one.misplaced} rows are in another partition than Spark's hash names" for one in present if one.misplaced
-        ]
+        try:
+            found = [one for _, one in self._encode(part, state, directory / "before", directory / "before-encoded")]
+        except InvalidRowError as error:
+            wrong = [str(error)]
+        else:
+            present = [one for one in self._before if _family_of(one) in map(_family_of, found)]
+            wrong = differences(present, found)
+            misplaced = [one.misplaced for one in present if one.misplaced]
+            wrong += [f"{count} rows are in another partition than Spark's hash names" for count in misplaced]
         if wrong:
             raise SavepointError(
                 f"{part} cannot be edited: Understudy does not encode its present rows as Spark has ({wrong[0]})",
@@ -361,7 +389,11 @@ class _QueryEditor:
             )
 
     def _encode(self, part: StatePart, rows: DataFrame, decoded: Path, encoded: Path) -> Encoded:
-        """Store rows as Parquet, decoded and encoded; return the encoded ones."""
+        """Store rows as Parquet, decoded and encoded; return the encoded ones.
+
+        Raises:
+            InvalidRowError: a row is not of the schemas.
+        """
         from pyspark.errors import PySparkException
 
         hashed = self._partition_paths(part)
@@ -378,10 +410,7 @@ class _QueryEditor:
         targets = [directory / "rows.parquet" for _, _, directory in places]
         for target in targets:
             target.parent.mkdir(mode=0o700)
-        try:
-            encode_files(part, hashed, sorted(decoded.glob("*.parquet")), *targets)
-        except InvalidRowError as error:
-            raise SavepointError(f"{part}: what the function returned cannot be the state: {error}") from error
+        encode_files(part, hashed, sorted(decoded.glob("*.parquet")), *targets)
         found = []
         for store, family, directory in places:
             stored = self._spark.read.parquet(f"file:{directory}")
@@ -401,7 +430,7 @@ class _QueryEditor:
 
 _SAME_TYPES = "return a DataFrame with the columns key and value of the types that `understudy savepoint info` shows"
 
-_SESSIONS_APART = "change key.sessionStartTime and the window in the value together, and merge sessions that meet"
+_SESSIONS_APART = "merge the sessions of a key that overlap or meet"
 
 
 def _wrong_sessions(rows: DataFrame, part: StatePart) -> str:
@@ -484,7 +513,7 @@ def _storable(rows: DataFrame, part: StatePart) -> DataFrame:
     return rows.select("key", *([known] if kept else []))
 
 
-def _spark_type(kind: Mapping[str, Any]) -> Any:
+def _spark_type(kind: dict[str, Any]) -> Any:
     """Return a type of PySpark, a struct or an array, of its form in JSON."""
     from pyspark.sql.types import ArrayType, StructType
 
@@ -593,6 +622,8 @@ class _PartEncoder:
         self._voids = [number for number, one in enumerate(named_schema(part.family.value)["fields"]) if is_void(one)]
         self._sessions = RowEncoder(part.family.key)
         self._window = session_field(part.family) if part.kind is PartKind.SESSIONS else None
+        self._is_join = part.kind is PartKind.JOIN
+        self._counted = RowEncoder(part.counter.family.key, is_key=True) if part.counter is not None else self._keys
         self._counts = RowEncoder(part.counter.family.value) if part.counter is not None else None
 
     def rows(self, batch: Any) -> tuple[list[bytes], list[bytes]]:
@@ -625,13 +656,19 @@ class _PartEncoder:
                 raise InvalidRowError("a list is null or has no values; leave out its key")
             if None in elements:
                 raise InvalidRowError("a value in a list is null")
-            encoded = self._keys.encode(key)
+            if self._is_join and any(one[-1] is None for one in elements):
+                raise InvalidRowError("matched is null")
+            encoded = self._counted.encode(key)
             positions += [number] * len(elements)
-            keys += [encoded] * len(elements)
+            keys += self._indexed(key, len(elements)) if self._is_join else [encoded] * len(elements)
             values += [self._values.encode(one) for one in elements]
             counted[0].append(encoded)
             counted[1].append(self._counts.encode((len(elements),)))
         return positions, keys, values, counted
+
+    def _indexed(self, key: Sequence[Any], count: int) -> list[bytes]:
+        """Return the keys of a join's rows: the index of each row follows the columns of the join."""
+        return [self._keys.encode((*key, index)) for index in range(count)]
 
 
 def _field_at(array: Any, path: Sequence[int]) -> Any:

@@ -194,10 +194,47 @@ def _edit_collections(state: DataFrame, part: StatePart) -> DataFrame:
 COLLECTIONS = [row for row in FIRST if row[0] not in (20, 21) and row != (5, 28, 28)]
 COLLECTIONS += [(21, 14, 44), (21, 21, 21), (21, 22, 9), (98, 25, 4), (98, 25, 3)]
 
+
+def _joined(read: Read) -> DataFrame:
+    """Join rows with those of an even value: rows of an odd one may have no other."""
+    other = read().where("v % 2 = 0 OR v = 1").selectExpr("k AS k2", "at AS at2", "v AS v2")
+    within = "k = k2 AND at2 >= at - INTERVAL 15 SECONDS AND at2 <= at + INTERVAL 15 SECONDS"
+    return read().join(other, sf.expr(within), "left_outer")
+
+
+def _edit_join(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop key 20, change rows of keys 5 and 21, and add keys 96 and 98, where one row has no other."""
+    two = {"left": "", "right": "2"}[str(part.side)]
+
+    def row(k: int, second: int, v: int, matched: str) -> str:
+        at = f"TIMESTAMP '2024-01-01 00:00:{second}'"
+        return f"named_struct('k{two}', {k}, 'at{two}', {at}, 'v{two}', {v}L, 'matched', {matched})"
+
+    changed = f"transform(value, x -> IF(x.v{two} = 28, {row(5, 29, 30, 'true')}, x))"
+    kept = state.where("key.field0 NOT IN (20, 21)")
+    kept = kept.select("key", sf.expr(f"IF(key.field0 = 5, {changed}, value)").alias("value"))
+    new = {98: [row(98, 25, 4, "true")]}
+    if part.side == "left":
+        new[98].append(row(98, 26, 3, "true"))
+        new |= {96: [row(96, 26, 3, "false")], 21: [row(21, 26, 7, "false")]}
+    for key, rows in new.items():
+        more = f"SELECT named_struct('field0', {key}) AS key, array({', '.join(rows)}) AS value"
+        kept = kept.unionByName(state.sparkSession.sql(more))
+    return kept
+
+
+JOINED = [row for row in FIRST if row[0] not in (20, 21) and row != (5, 28, 28)]
+JOINED += [(5, 29, 30), (21, 26, 7), (96, 26, 3), (98, 25, 4), (98, 26, 3)]
+JOIN_2, JOIN_3 = OPERATORS["join-2"][1], OPERATORS["join-3"][1]
+SECOND_FORMAT = OPERATORS["aggregation-second-format"][1]
+
 CASES: dict[str, tuple[Build, Mapping[str, str], Edit | str, Sequence[Row], int | None]] = {
     "types": (_types, {}, _edit, EDITED, 0),
     "transformWithState": (*OPERATORS["transformWithState"], _FILE, TOTALS, None),
     "collections": (*OPERATORS["collections"], _edit_collections, COLLECTIONS, None),
+    "join-2": (_joined, JOIN_2, _edit_join, JOINED, None),
+    "join-2-second-format": (_joined, {**JOIN_2, **SECOND_FORMAT}, _edit_join, JOINED, None),
+    "join-3": (_joined, JOIN_3, _edit_join, JOINED, None),
     "aggregation": (*OPERATORS["aggregation"], _edit, EDITED, None),
     "aggregation-second-format": (*OPERATORS["aggregation-second-format"], _edit, EDITED, None),
     "applyInPandasWithState": (*OPERATORS["applyInPandasWithState"], _edit_counts, COUNTS, None),
@@ -368,3 +405,37 @@ async def test_what_cannot_be_the_state_is_refused_and_nothing_is_left(
     monkeypatch.setattr(driver, "write_state", write)
     emptied = await edit_with(driver, plan, lambda state, part: state.limit(0))  # deletes an operator's state
     assert verify_savepoint(Path(emptied.path)) == []
+
+
+WRONG_SESSIONS: dict[str, tuple[Edit, str]] = {
+    "meets": (
+        lambda state, part: _session(
+            state, "key.k = 5 AND second(key.sessionStartTime) = 21", 5, 21, 28, 1, 51
+        ).unionByName(state.where("NOT (key.k = 5 AND second(key.sessionStartTime) = 21)").select("key", "value")),
+        "1 sessions overlap or meet the next one of their key",
+    ),
+    "ends at its start": (
+        lambda state, part: _session(state, "key.k = 4", 4, 27, 27, 1, 27),
+        "1 sessions end before they start",
+    ),
+    "moved in its key only": (
+        lambda state, part: state.withColumn("key", sf.col("key").withField("sessionStartTime", _at(50))).limit(1),
+        "a key is not that of the columns and the session start in its value",
+    ),
+}
+
+
+@pytest.mark.slow  # unit/test_savepoint_edit.py shows the last one
+async def test_sessions_that_spark_would_not_have_are_refused(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", _sessions, {})
+    put(stream.input, 0, FIRST)
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    there = set(tmp_path.iterdir())
+    plan = plan_edit(Path(saved.path), tmp_path / "edited")
+    for name, (function, why) in WRONG_SESSIONS.items():
+        with pytest.raises(SavepointError, match=why):
+            await edit_with(driver, plan, function)
+        assert set(tmp_path.iterdir()) == there, name
