@@ -622,7 +622,7 @@ class _PartEncoder:
         self._voids = [number for number, one in enumerate(named_schema(part.family.value)["fields"]) if is_void(one)]
         self._sessions = RowEncoder(part.family.key)
         self._window = session_field(part.family) if part.kind is PartKind.SESSIONS else None
-        self._is_join = part.kind is PartKind.JOIN
+        self._is_map, self._is_join = part.kind is PartKind.MAP, part.kind is PartKind.JOIN
         self._counted = RowEncoder(part.counter.family.key, is_key=True) if part.counter is not None else self._keys
         self._counts = RowEncoder(part.counter.family.value) if part.counter is not None else None
 
@@ -632,7 +632,10 @@ class _PartEncoder:
         Raises:
             InvalidRowError: a row is not of the schemas.
         """
-        keys = [self._keys.encode(row) for row in column_values(batch.column("key"))]
+        decoded = column_values(batch.column("key"))
+        if self._is_map and any(None in row for row in decoded):
+            raise InvalidRowError("the group or the userKey of a map is null")
+        keys = [self._keys.encode(row) for row in decoded]
         rows = list(_value_rows(batch, self._voids))
         if self._window is not None:
             for key, row in zip(keys, rows, strict=True):

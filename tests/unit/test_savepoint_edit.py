@@ -410,6 +410,10 @@ def test_the_partition_of_a_map_is_that_of_its_group(tmp_path: Path) -> None:
     encode_files(made, [(0, 0)], stored(tmp_path / "in.parquet", rows, **types), target)
     [found] = pyarrow.parquet.read_table(target).to_pylist()
     assert (found["partition_0"], found["key_bytes"]) == (7, RowEncoder(family.key, is_key=True).encode(((7,), ("x",))))
+    for half in ("key", "userKey"):
+        rows[0]["key"] = {"key": {"k": 7}, "userKey": {"d": "x"}, half: None}
+        with pytest.raises(InvalidRowError, match="the group or the userKey of a map is null"):
+            encode_files(made, [(0, 0)], stored(tmp_path / "in.parquet", rows, **types), target)
 
 
 def test_the_key_of_a_session_is_that_of_its_value(tmp_path: Path) -> None:
