@@ -18,15 +18,6 @@ _INTERRUPTED = (
 
 MUTANTS = (
     Mutant(
-        "edited-sessions-that-overlap",
-        "An edit is refused if two sessions of a key overlap or meet.",
-        "runtime/spark/state_edit.py",
-        '    return f"{met} sessions overlap or meet the next one of their key" if met else ""\n',
-        '    return ""\n',
-        ("integration/test_savepoint_edit.py::test_sessions_that_spark_would_not_have_are_refused",),
-        long=True,
-    ),
-    Mutant(
         "edited-session-under-another-key",
         "An edit is refused if the key of a session is not the one that Spark makes from its value.",
         "runtime/spark/state_edit.py",
