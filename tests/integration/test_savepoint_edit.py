@@ -196,6 +196,12 @@ def _write_counts_again(state: DataFrame, part: StatePart) -> DataFrame:
     return state.select("key", "value") if part.variable == "counts" else state
 
 
+def _edit_values(state: DataFrame, part: StatePart) -> DataFrame:
+    """Add a value to the list of key 21, which has a timer."""
+    more = sf.when(sf.expr("key.k = 21"), sf.expr("concat(value, array(struct(9L AS v)))"))
+    return state.select("key", sf.coalesce(more, "value").alias("value"))
+
+
 COLLECTIONS = [row for row in FIRST if row[0] not in (20, 21) and row != (5, 28, 28)]
 COLLECTIONS += [(21, 14, 44), (21, 21, 21), (21, 22, 9), (98, 25, 4), (98, 25, 3)]
 
@@ -241,6 +247,7 @@ CASES: dict[str, tuple[Build, Mapping[str, str], Edit | str, Sequence[Row], int 
     "join-2": (_joined, JOIN_2, _edit_join, JOINED, None),
     "join-2-second-format": (_joined, {**JOIN_2, **SECOND_FORMAT}, _edit_join, JOINED, None),
     "join-3": (_joined, JOIN_3, _edit_join, JOINED, None),
+    "timers": (*OPERATORS["timers"], _edit_values, [*FIRST, (21, 22, 9)], None),
     "aggregation": (*OPERATORS["aggregation"], _edit, EDITED, None),
     "aggregation-second-format": (*OPERATORS["aggregation-second-format"], _edit, EDITED, None),
     "applyInPandasWithState": (*OPERATORS["applyInPandasWithState"], _edit_counts, COUNTS, None),
@@ -249,6 +256,8 @@ CASES: dict[str, tuple[Build, Mapping[str, str], Edit | str, Sequence[Row], int 
     "dropDuplicatesWithinWatermark": (*OPERATORS["dropDuplicatesWithinWatermark"], _edit, EDITED, None),
 }
 """Query, settings, edit, history that leads to the same state, and id of the only edited operator."""
+VARIABLES = {"timers": "values"}
+"""The only edited state variable of a case."""
 SHORT_CASES = ("types",)
 
 
@@ -284,7 +293,10 @@ async def test_a_query_goes_on_as_with_another_history(
     sent, sent_by_other = await asyncio.to_thread(begin)
     saved = await asyncio.to_thread(stream.savepoint, tmp_path)
     before = contents(Path(saved.path))
-    plan = plan_edit(Path(saved.path), tmp_path / "edited", operator=operator)
+    if name == "timers":
+        with pytest.raises(SavepointError, match="timers stay as they are"):
+            plan_edit(Path(saved.path), tmp_path / "edited")
+    plan = plan_edit(Path(saved.path), tmp_path / "edited", operator=operator, variable=VARIABLES.get(name))
     edited = await edit_with(driver, plan, function)
     assert edited.edited == EditedFrom(saved.path, saved.created_ms, ("counts",))
     assert contents(Path(saved.path)) == before

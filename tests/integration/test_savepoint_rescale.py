@@ -81,6 +81,31 @@ class Collections(StatefulProcessor):
         pass
 
 
+class Timed(StatefulProcessor):
+    """Keeps all values of a key until a moment, 90 s after the first row of the tests."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.values = handle.getListState("values", "v LONG")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timer_values: Any) -> Iterator[Any]:  # noqa: N802
+        if not self.values.exists():
+            self.handle.registerTimer(1_704_067_290_000)
+        self.values.appendList([(int(value),) for part in rows for value in part.v])
+        yield self._row(key, "kept")
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
+        yield self._row(key, "expired")
+        self.values.clear()
+
+    def _row(self, key: Any, event: str) -> Any:
+        listed = str([value for (value,) in self.values.get()])
+        return pd.DataFrame({"k": [key[0]], "event": [event], "listed": [listed]})
+
+    def close(self) -> None:
+        pass
+
+
 def _count(key: Any, frames: Any, state: Any) -> Iterator[Any]:
     total = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
     state.update((total,))
@@ -118,6 +143,11 @@ def _collected(read: Read) -> DataFrame:
     return read().groupBy("k").transformWithStateInPandas(Collections(), columns, "append", "none")
 
 
+def _timed(read: Read) -> DataFrame:
+    columns = "k INT, event STRING, listed STRING"
+    return read().groupBy("k").transformWithStateInPandas(Timed(), columns, "append", "EventTime")
+
+
 Build = Callable[[Read], DataFrame]
 OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
     "aggregation": (_windows, {}),
@@ -130,6 +160,7 @@ OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
     "applyInPandasWithState": (_totals, {}),
     "transformWithState": (_processed, {}),
     "collections": (_collected, {}),
+    "timers": (_timed, {}),
 }
 REFUSED: dict[str, tuple[Build, Mapping[str, str], str]] = {
     "join-4": (_joined, {_JOIN: "4"}, "is a join with state format 4"),
