@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from runtime.checkpoint.description import OperatorDescription, QueryDescription
+from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointQuery
 from runtime.checkpoint.rescale import FamilyState, is_rocksdb, unfit
@@ -21,14 +22,56 @@ from runtime.checkpoint.savepoint import open_savepoint
 from runtime.checkpoint.state_choice import choose_query
 from runtime.checkpoint.state_layout import OperatorInfo
 from runtime.checkpoint.state_rows import RowEncoder, UnsupportedTypeError, unique_names
-from runtime.checkpoint.state_schema import ColumnFamily, type_name
+from runtime.checkpoint.state_schema import DEFAULT_FAMILY, ColumnFamily, type_name
 from runtime.checkpoint.stored_snapshot import check_snapshot
 
 _PROCESSOR = "transformWithStateInPandasExec"
-_VALUE = "ValueState"
+_SESSIONS = "sessionWindowStateStoreSaveExec"
+_JOIN = "symmetricHashJoin"
+_SESSION_MARK = "spark.sessionWindow"
 
-OPERATORS = ("stateStoreSave", "dedupe", "dedupeWithinWatermark", "applyInPandasWithState", _PROCESSOR)
+OPERATORS = (
+    "stateStoreSave",
+    "dedupe",
+    "dedupeWithinWatermark",
+    _SESSIONS,
+    _JOIN,
+    "applyInPandasWithState",
+    _PROCESSOR,
+)
 """Spark's names of the operators whose state `tests/integration/test_savepoint_edit.py` edits."""
+
+
+class PartKind(StrEnum):
+    """Relation of the rows that a function gets to those of Spark's store.
+
+    | kind | key | value |
+    |---|---|---|
+    | `ROWS` | the store's | the store's |
+    | `SESSIONS` | the store's: the columns of the group, and the start of the session | the store's, with the window |
+    | `MAP` | the store's: ``key`` for the group, and ``userKey`` | the store's |
+    | `LIST` | the store's | the array of all values that the store has of the key; another family has their number |
+    | `JOIN` | the store's without its last column, the number of the row | the same; a row ends with ``matched`` |
+    """
+
+    ROWS = "rows"
+    SESSIONS = "sessions"
+    MAP = "map"
+    LIST = "list"
+    JOIN = "join"
+
+
+_KIND_OF_VARIABLE = {"ValueState": PartKind.ROWS, "MapState": PartKind.MAP, "ListState": PartKind.LIST}
+_TIMERS = "TimerState"
+_COUNTER = "$rowCounter_"
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """The store and the column family in which Spark keeps how many values a key has."""
+
+    store: str
+    family: ColumnFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +85,9 @@ class StatePart:
         store: name of the operator's store.
         variable: the state variable of a transformWithState; None for all other operators.
         family: its column family, with the schemas.
+        side: ``left`` or ``right``, the side of a join; None for all other operators.
+        kind: how its rows relate to those of the store.
+        counter: where the number of a key's values is; None if the key has one.
     """
 
     query: str
@@ -50,10 +96,26 @@ class StatePart:
     store: str
     variable: str | None
     family: ColumnFamily
+    side: str | None = None
+    kind: PartKind = PartKind.ROWS
+    counter: Counter | None = None
+
+    @property
+    def key_type(self) -> dict[str, Any]:
+        """Return the type of the keys that the function gets, in Spark's JSON; see `named_schema`."""
+        key = named_schema(self.family.key)
+        return {**key, "fields": key["fields"][:-1]} if self.kind is PartKind.JOIN else key
+
+    @property
+    def value_type(self) -> dict[str, Any]:
+        """Return the type of the values that the function gets, in the same form."""
+        value = named_schema(self.family.value)
+        return value if self.counter is None else {"type": "array", "elementType": value, "containsNull": True}
 
     def __str__(self) -> str:
         variable = f", state variable {self.variable!r}" if self.variable else ""
-        return f"query {self.query!r}, operator {self.operator} ({self.name}){variable}"
+        side = f", {self.side} side" if self.side else ""
+        return f"query {self.query!r}, operator {self.operator} ({self.name}){variable}{side}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +176,24 @@ def parts_of(
         try:
             RowEncoder(part.family.key, is_key=True)
             RowEncoder(part.family.value)
+            if part.counter is not None:
+                RowEncoder(part.counter.family.value).encode((1,))
         except UnsupportedTypeError as error:
             raise _refused(part, f"{error}, which Understudy cannot write") from error
+        if part.counter is not None and any(map(is_void, json.loads(part.family.value)["fields"])):
+            raise _refused(part, "its values have a field that is always null")
+        if part.kind is PartKind.SESSIONS and session_field(part.family) is None:
+            raise _refused(part, "its values do not name the key and the session window as Spark 4.3 does")
     return tuple(found)
 
 
 def _parts_of_operator(
     query: str, operator: OperatorDescription, properties: str, variable: str | None
 ) -> Iterator[StatePart]:
+    if operator.name == _JOIN:
+        if variable is None:
+            yield from _sides(query, operator)
+        return
     kinds = _kinds_of_variables(properties) if operator.name == _PROCESSOR else {}
     for store in operator.stores:
         for family in store.families:
@@ -131,9 +203,65 @@ def _parts_of_operator(
             part = StatePart(query, operator.id, operator.name, store.name, name, family)
             if operator.name not in OPERATORS:
                 raise _refused(part, "no test edits state of this operator")
-            if name is not None and kinds[name] != _VALUE:
-                raise _refused(part, f"it is a {kinds[name]}, and only a {_VALUE} can be edited", "--variable")
-            yield part
+            if name is None:
+                yield replace(part, kind=PartKind.SESSIONS if operator.name == _SESSIONS else PartKind.ROWS)
+            elif kinds[name] in _KIND_OF_VARIABLE:
+                kind = _KIND_OF_VARIABLE[kinds[name]]
+                yield replace(part, kind=kind, counter=_counter(part, store) if kind is PartKind.LIST else None)
+            else:
+                raise _refused(part, _why_not(kinds[name]), "--variable")
+
+
+def _sides(query: str, operator: OperatorDescription) -> Iterator[StatePart]:
+    """Yield the sides of a join. In format 2 each of its maps is a store, in format 3 a column family."""
+    maps = {
+        store.name if family.name == DEFAULT_FAMILY else family.name: (store.name, family)
+        for store in operator.stores
+        for family in store.families
+    }
+    for side in ("left", "right"):
+        rows, counts = (maps.get(f"{side}-{name}") for name in ("keyWithIndexToValue", "keyToNumValues"))
+        if rows is None or counts is None or not _fit_together(rows[1], counts[1]):
+            raise SavepointError(
+                f"query {query!r} cannot be edited: operator {operator.id} ({operator.name}) does not keep the rows of"
+                f" its {side} side as Spark 4.3 does",
+                "edit only the others, by --operator; nothing was written",
+            )
+        part = StatePart(query, operator.id, operator.name, rows[0], None, rows[1], side)
+        yield replace(part, kind=PartKind.JOIN, counter=Counter(*counts))
+
+
+def _fit_together(rows: ColumnFamily, counts: ColumnFamily) -> bool:
+    """Return whether the keys of a join's rows are those of its counts, and an index."""
+    *key, index = list(schema_types(rows.key))
+    *_, matched = list(schema_types(rows.value))
+    is_counted = [kind for _, kind in schema_types(counts.value)] == ["long"]
+    return (
+        is_counted
+        and key == list(schema_types(counts.key))
+        and (index, matched) == (("index", "long"), ("matched", "boolean"))
+    )
+
+
+def schema_types(schema: str) -> Iterator[tuple[str, str]]:
+    """Yield name and type of each field of a struct in Spark's JSON; inner fields stay in their type."""
+    for field in json.loads(schema)["fields"]:
+        yield field["name"], type_name(field["type"])
+
+
+def _counter(part: StatePart, store: StoreDescription) -> Counter:
+    """Return where Spark counts the values of a list, and check that they can be counted there."""
+    named = f"{_COUNTER}{part.variable}"
+    found = next((family for family in store.families if family.name == named), None)
+    if found is None or found.key != part.family.key:
+        raise _refused(part, f"Spark 4.3 counts the values of a list in {named}, which is not there", "--variable")
+    return Counter(store.name, found)
+
+
+def _why_not(kind: str) -> str:
+    if kind == _TIMERS:
+        return "Spark keeps each timer twice; timers stay as they are while the state variables are edited"
+    return f"it is a {kind}, and only {', '.join(_KIND_OF_VARIABLE)} can be edited"
 
 
 def _kinds_of_variables(properties: str) -> dict[str, str]:
@@ -201,6 +329,25 @@ def _named(kind: Any) -> Any:
     return kind
 
 
+def session_field(family: ColumnFamily) -> int | None:
+    """Return the position of the session window in the values of session windows; None if it is not known.
+
+    A key has the columns of the group, then the start of the session. A value begins with the same columns, and has the
+    window in the place where the query names it.
+    """
+    keys, values = (json.loads(schema)["fields"] for schema in (family.key, family.value))
+    marked = [number for number, field in enumerate(values) if field.get("metadata", {}).get(_SESSION_MARK)]
+    if len(marked) != 1 or marked[0] >= len(keys):
+        return None
+    [position] = marked
+    grouped = [field for number, field in enumerate(values[: len(keys)]) if number != position]
+    same = [(one["name"], type_name(one["type"])) for one in grouped]
+    is_known = same == [(one["name"], type_name(one["type"])) for one in keys[:-1]]
+    window = values[position]["type"]
+    times = [field["type"] for field in window["fields"]] if isinstance(window, dict) and "fields" in window else []
+    return position if is_known and times == [keys[-1]["type"]] * 2 else None
+
+
 def is_void(field: Any) -> bool:
     """Return whether a field of a schema is always null. Parquet has no such columns."""
     return bool(field["type"] == "void")
@@ -225,6 +372,24 @@ def schema_problem(wanted: Any, found: Any, name: str) -> str:
     return "" if wanted == found else f"{name} is {type_name(found)}; the state has {type_name(wanted)}"
 
 
+def partition_paths(part: StatePart, partition_key: str) -> list[tuple[int, ...]] | None:
+    """Return where the fields of a part's key are by which Spark chooses the partition; None if they are not known.
+
+    Args:
+        part: the part.
+        partition_key: schema of what is hashed, in Spark's JSON.
+
+    Returns:
+        of each field the positions that lead to it; several if the key has inner structs.
+    """
+    if part.kind is PartKind.MAP:
+        group = json.dumps(json.loads(part.family.key)["fields"][0]["type"])
+        found = partition_fields(group, partition_key)
+        return None if found is None else [(0, number) for number in found]
+    found = partition_fields(part.family.key, partition_key)
+    return None if found is None else [(number,) for number in found]
+
+
 def partition_fields(key: str, partition_key: str) -> list[int] | None:
     """Return the positions of the fields of a key by which Spark chooses the partition; None if they are not known.
 
@@ -232,12 +397,11 @@ def partition_fields(key: str, partition_key: str) -> list[int] | None:
         key: schema of the key, in Spark's JSON.
         partition_key: schema of what is hashed, in the same form.
     """
-    keys, hashed = (
-        [(field["name"], type_name(field["type"])) for field in json.loads(one)["fields"]]
-        for one in (key, partition_key)
-    )
-    if [kind for _, kind in keys] == [kind for _, kind in hashed]:
+    keys, hashed = list(schema_types(key)), list(schema_types(partition_key))
+    if hashed and [kind for _, kind in keys] == [kind for _, kind in hashed]:
         return list(range(len(keys)))
+    if hashed and keys[: len(hashed)] == hashed:  # the other fields tell the sessions of a key apart
+        return list(range(len(hashed)))
     found = []
     for field in hashed:
         fitting = [number for number, one in enumerate(keys) if one == field]

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from runtime.checkpoint.description import OperatorDescription
+from runtime.checkpoint.description import OperatorDescription, StoreDescription
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointQuery
+from runtime.checkpoint.state_schema import DEFAULT_FAMILY
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ class StateChoice:
     Args:
         query: the query that it belongs to.
         operator: the operator's id.
-        store: the store's name.
+        store: the name by which Spark's reader finds the store.
         variable: the state variable of a transformWithState; None for all other operators.
     """
 
@@ -63,15 +64,17 @@ def choose_state(
     chosen = _one("query with state", queries, query, "--query")
     operators = {str(one.id): one for one in chosen.description.operators}
     found = _one("operator", operators, _text(operator) or next(iter(operators)), "--operator")
-    stores = {one.name: one for one in found.stores}
-    inside = _one("store", stores, store or next(iter(stores), None), "--store")
-    if not _has_variables(found):
+    has_variables = _has_variables(found)
+    stores = {name: one for one in found.stores for name in ([one.name] if has_variables else _names(one))}
+    name = store or next(iter(stores), None)
+    inside = _one("store", stores, name, "--store")
+    if not has_variables:
         if variable is not None:
             raise SavepointError(
                 f"operator {found.id} ({found.name}) has no state variables, so none is {variable!r}",
                 _remedy_of_variable(chosen.description.operators),
             )
-        return StateChoice(chosen, found.id, inside.name, None)
+        return StateChoice(chosen, found.id, str(name), None)
     variables = {one.name: one for one in inside.families}
     return StateChoice(chosen, found.id, inside.name, _one("state variable", variables, variable, "--variable").name)
 
@@ -92,6 +95,14 @@ def _remedy_of_variable(operators: Iterable[OperatorDescription]) -> str:
         if known
         else "leave out --variable: no operator of the query has any"
     )
+
+
+def _names(store: StoreDescription) -> list[str]:
+    """Return the names by which Spark's reader finds the maps of a store.
+
+    A join with state format 3 has one store, and its reader takes the names of the column families for those of stores.
+    """
+    return [store.name if one.name == DEFAULT_FAMILY else one.name for one in store.families] or [store.name]
 
 
 def _text(number: int | None) -> str | None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from runtime.checkpoint.edit import StatePart, plan_edit
 from runtime.checkpoint.errors import SavepointError
@@ -125,16 +126,138 @@ def edit(state, part):
 
 TOTALS = [row for row in FIRST if row[0] != 20] + [(21, 25, 0)] * 5 + [(98, 25, 0)] * 3
 
+
+def _sessions(read: Read) -> DataFrame:
+    """Aggregate sessions whose window stands between the other columns of the group."""
+    window = sf.session_window("at", "4 seconds").alias("session")
+    grouped = read().groupBy("k", window, (sf.col("k") % 2 == 0).alias("even"))
+    return grouped.agg(sf.count("*").alias("n"), sf.sum("v").alias("v"))
+
+
+def _at(second: int) -> Column:
+    return sf.lit(f"2024-01-01 00:00:{second}").cast("timestamp")
+
+
+def _session(state: DataFrame, model: str, k: int, first: int, last: int, n: int, v: int) -> DataFrame:
+    """Return a session with the fields of another one, but for those that are named here."""
+    key, value = (state.schema[name].dataType for name in ("key", "value"))
+    assert isinstance(key, StructType)
+    assert isinstance(value, StructType)
+    _, even, start = key.names
+    _, window, _, count, total = value.names
+    assert (start, count, total) == ("sessionStartTime", "count", "sum")
+    same = {"k": sf.lit(k), even: sf.lit(k % 2 == 0)}
+    times = sf.struct(_at(first).alias("start"), _at(last).alias("end"))
+    fields = {"key": {**same, start: _at(first)}, "value": {**same, window: times, count: sf.lit(n), total: sf.lit(v)}}
+    found = state.where(model)
+    for name, changed in fields.items():
+        for field, content in changed.items():
+            kind = "long" if field in (count, total) else "int" if field == "k" else None
+            found = found.withColumn(name, sf.col(name).withField(field, content.cast(kind) if kind else content))
+    return found.select("key", "value")
+
+
+def _edit_sessions(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop the session of key 4, move that of key 21, merge those of key 5, and add one of a new key 98."""
+    kept = state.where("key.k NOT IN (4, 5, 21)").select("key", "value")
+    merged = ("key.k = 5 AND second(key.sessionStartTime) = 21", 5, 21, 32, 3, 79)
+    for made in (("key.k = 21", 21, 24, 30, 2, 5), merged, ("key.k = 3", 98, 26, 30, 1, 26)):
+        kept = kept.unionByName(_session(state, *made))
+    return kept
+
+
+SESSIONS = [row for row in FIRST if row not in ((4, 27, 27), (21, 21, 21))]
+SESSIONS += [(21, 24, 0), (21, 26, 5), (5, 25, 0), (98, 26, 26)]
+
+
+def _edit_collections(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop key 20, add and remove a value of others, and add a new key 98."""
+    if part.variable == "counts":
+        seven = sf.when(sf.expr("key.key.k = 21 AND key.userKey.d = 4"), sf.struct(sf.lit(2).cast("long").alias("n")))
+        kept = state.where("key.key.k <> 20 AND NOT (key.key.k = 5 AND key.userKey.d = 3)")
+        kept = kept.select("key", sf.coalesce(seven, "value").alias("value"))
+        new = "named_struct('key', named_struct('k', 98), 'userKey', named_struct('d', d)) AS key"
+        return kept.unionByName(
+            state.sparkSession.sql(f"SELECT {new}, struct(1L AS n) AS value FROM VALUES (3L), (4L) AS (d)")
+        )
+    more = sf.when(
+        sf.expr("key.k = 21"),
+        sf.expr("concat(array(struct(44L AS v)), filter(value, x -> x.v <> 44), array(struct(9L AS v)))"),
+    )
+    fewer = sf.when(sf.expr("key.k = 5"), sf.expr("filter(value, x -> x.v <> 28)"))
+    kept = state.where("key.k <> 20").select("key", sf.coalesce(more, fewer, "value").alias("value"))
+    return kept.unionByName(
+        state.sparkSession.sql("SELECT struct(98 AS k) AS key, array(struct(4L AS v), struct(3L AS v)) AS value")
+    )
+
+
+def _write_counts_again(state: DataFrame, part: StatePart) -> DataFrame:
+    """Write the map as it is: Spark writes the list beside it again too, in its order."""
+    return state.select("key", "value") if part.variable == "counts" else state
+
+
+def _edit_values(state: DataFrame, part: StatePart) -> DataFrame:
+    """Add a value to the list of key 21, which has a timer."""
+    more = sf.when(sf.expr("key.k = 21"), sf.expr("concat(value, array(struct(9L AS v)))"))
+    return state.select("key", sf.coalesce(more, "value").alias("value"))
+
+
+COLLECTIONS = [row for row in FIRST if row[0] not in (20, 21) and row != (5, 28, 28)]
+COLLECTIONS += [(21, 14, 44), (21, 21, 21), (21, 22, 9), (98, 25, 4), (98, 25, 3)]
+
+
+def _joined(read: Read) -> DataFrame:
+    """Join rows with those of an even value: rows of an odd one may have no other."""
+    other = read().where("v % 2 = 0 OR v = 1").selectExpr("k AS k2", "at AS at2", "v AS v2")
+    within = "k = k2 AND at2 >= at - INTERVAL 15 SECONDS AND at2 <= at + INTERVAL 15 SECONDS"
+    return read().join(other, sf.expr(within), "left_outer")
+
+
+def _edit_join(state: DataFrame, part: StatePart) -> DataFrame:
+    """Drop key 20, change rows of keys 5 and 21, and add keys 96 and 98, where one row has no other."""
+    two = {"left": "", "right": "2"}[str(part.side)]
+
+    def row(k: int, second: int, v: int, matched: str) -> str:
+        at = f"TIMESTAMP '2024-01-01 00:00:{second}'"
+        return f"named_struct('k{two}', {k}, 'at{two}', {at}, 'v{two}', {v}L, 'matched', {matched})"
+
+    changed = f"transform(value, x -> IF(x.v{two} = 28, {row(5, 29, 30, 'true')}, x))"
+    kept = state.where("key.field0 NOT IN (20, 21)")
+    kept = kept.select("key", sf.expr(f"IF(key.field0 = 5, {changed}, value)").alias("value"))
+    new = {98: [row(98, 25, 4, "true")]}
+    if part.side == "left":
+        new[98].append(row(98, 26, 3, "true"))
+        new |= {96: [row(96, 26, 3, "false")], 21: [row(21, 26, 7, "false")]}
+    for key, rows in new.items():
+        more = f"SELECT named_struct('field0', {key}) AS key, array({', '.join(rows)}) AS value"
+        kept = kept.unionByName(state.sparkSession.sql(more))
+    return kept
+
+
+JOINED = [row for row in FIRST if row[0] not in (20, 21) and row != (5, 28, 28)]
+JOINED += [(5, 29, 30), (21, 26, 7), (96, 26, 3), (98, 25, 4), (98, 26, 3)]
+JOIN_2, JOIN_3 = OPERATORS["join-2"][1], OPERATORS["join-3"][1]
+SECOND_FORMAT = OPERATORS["aggregation-second-format"][1]
+
 CASES: dict[str, tuple[Build, Mapping[str, str], Edit | str, Sequence[Row], int | None]] = {
     "types": (_types, {}, _edit, EDITED, 0),
     "transformWithState": (*OPERATORS["transformWithState"], _FILE, TOTALS, None),
+    "collections": (*OPERATORS["collections"], _edit_collections, COLLECTIONS, None),
+    "collections-as-they-were": (*OPERATORS["collections"], _write_counts_again, FIRST, None),
+    "join-2": (_joined, JOIN_2, _edit_join, JOINED, None),
+    "join-2-second-format": (_joined, {**JOIN_2, **SECOND_FORMAT}, _edit_join, JOINED, None),
+    "join-3": (_joined, JOIN_3, _edit_join, JOINED, None),
+    "timers": (*OPERATORS["timers"], _edit_values, [*FIRST, (21, 22, 9)], None),
     "aggregation": (*OPERATORS["aggregation"], _edit, EDITED, None),
     "aggregation-second-format": (*OPERATORS["aggregation-second-format"], _edit, EDITED, None),
     "applyInPandasWithState": (*OPERATORS["applyInPandasWithState"], _edit_counts, COUNTS, None),
+    "sessions": (_sessions, {}, _edit_sessions, SESSIONS, None),
     "dropDuplicates": (*OPERATORS["dropDuplicates"], _edit_pairs, PAIRS, None),
     "dropDuplicatesWithinWatermark": (*OPERATORS["dropDuplicatesWithinWatermark"], _edit, EDITED, None),
 }
 """Query, settings, edit, history that leads to the same state, and id of the only edited operator."""
+VARIABLES = {"timers": "values"}
+"""The only edited state variable of a case."""
 SHORT_CASES = ("types",)
 
 
@@ -170,7 +293,10 @@ async def test_a_query_goes_on_as_with_another_history(
     sent, sent_by_other = await asyncio.to_thread(begin)
     saved = await asyncio.to_thread(stream.savepoint, tmp_path)
     before = contents(Path(saved.path))
-    plan = plan_edit(Path(saved.path), tmp_path / "edited", operator=operator)
+    if name == "timers":
+        with pytest.raises(SavepointError, match="timers stay as they are"):
+            plan_edit(Path(saved.path), tmp_path / "edited")
+    plan = plan_edit(Path(saved.path), tmp_path / "edited", operator=operator, variable=VARIABLES.get(name))
     edited = await edit_with(driver, plan, function)
     assert edited.edited == EditedFrom(saved.path, saved.created_ms, ("counts",))
     assert contents(Path(saved.path)) == before
@@ -214,6 +340,23 @@ async def test_tasks_that_read_the_same_partition_at_once_get_its_rows(
         await edit_with(driver, plan_edit(Path(saved.path), tmp_path / "edited"), edit)
     await asyncio.to_thread(lambda: look(read_state(spark, saved.path, tmp_path / "read")))
     assert seen == [(4, 5000)] * 2
+
+
+@pytest.mark.slow  # unit/test_state_choice.py shows the names
+async def test_the_maps_of_a_join_in_one_store_are_read(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", _joined, JOIN_3)
+    put(stream.input, 0, FIRST)
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+
+    def count(directory: str, store: str | None, number: str) -> int:
+        state = read_state(spark, saved.path, tmp_path / directory, store=store)
+        return int(state.selectExpr(number).collect()[0][0])
+
+    counted = await asyncio.to_thread(count, "first", None, "sum(value.value)")
+    assert 0 < counted == await asyncio.to_thread(count, "second", "left-keyWithIndexToValue", "count(value.matched)")
 
 
 async def test_an_edit_ends_when_its_spark_is_killed(driver: LocalDriver, spark: SparkSession, tmp_path: Path) -> None:
@@ -297,3 +440,37 @@ async def test_what_cannot_be_the_state_is_refused_and_nothing_is_left(
     monkeypatch.setattr(driver, "write_state", write)
     emptied = await edit_with(driver, plan, lambda state, part: state.limit(0))  # deletes an operator's state
     assert verify_savepoint(Path(emptied.path)) == []
+
+
+WRONG_SESSIONS: dict[str, tuple[Edit, str]] = {
+    "meets": (
+        lambda state, part: _session(
+            state, "key.k = 5 AND second(key.sessionStartTime) = 21", 5, 21, 28, 1, 51
+        ).unionByName(state.where("NOT (key.k = 5 AND second(key.sessionStartTime) = 21)").select("key", "value")),
+        "1 sessions overlap or meet the next one of their key",
+    ),
+    "ends at its start": (
+        lambda state, part: _session(state, "key.k = 4", 4, 27, 27, 1, 27),
+        "1 sessions end before they start",
+    ),
+    "moved in its key only": (
+        lambda state, part: state.withColumn("key", sf.col("key").withField("sessionStartTime", _at(50))).limit(1),
+        "a key is not that of the columns and the session start in its value",
+    ),
+}
+
+
+@pytest.mark.slow  # unit/test_savepoint_edit.py shows the last one
+async def test_sessions_that_spark_would_not_have_are_refused(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", _sessions, {})
+    put(stream.input, 0, FIRST)
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    there = set(tmp_path.iterdir())
+    plan = plan_edit(Path(saved.path), tmp_path / "edited")
+    for name, (function, why) in WRONG_SESSIONS.items():
+        with pytest.raises(SavepointError, match=why):
+            await edit_with(driver, plan, function)
+        assert set(tmp_path.iterdir()) == there, name

@@ -60,6 +60,52 @@ class Total(StatefulProcessor):
         pass
 
 
+class Collections(StatefulProcessor):
+    """Keeps all values of a key in their order, and how many of them have each remainder by 5."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.values = handle.getListState("values", "v LONG")
+        self.counts = handle.getMapState("counts", "d LONG", "n LONG")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timer_values: Any) -> Iterator[Any]:  # noqa: N802
+        values = [int(value) for part in rows for value in part.v]
+        self.values.appendList([(value,) for value in values])
+        for digit in (value % 5 for value in values):
+            count = self.counts.getValue((digit,))[0] if self.counts.containsKey((digit,)) else 0
+            self.counts.updateValue((digit,), (count + 1,))
+        listed = str([value for (value,) in self.values.get()])
+        counted = str(sorted((digit, count) for (digit,), (count,) in self.counts.iterator()))
+        yield pd.DataFrame({"k": [key[0]], "listed": [listed], "counted": [counted]})
+
+    def close(self) -> None:
+        pass
+
+
+class Timed(StatefulProcessor):
+    """Keeps all values of a key until a moment, 90 s after the first row of the tests."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.values = handle.getListState("values", "v LONG")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timer_values: Any) -> Iterator[Any]:  # noqa: N802
+        if not self.values.exists():
+            self.handle.registerTimer(1_704_067_290_000)
+        self.values.appendList([(int(value),) for part in rows for value in part.v])
+        yield self._row(key, "kept")
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
+        yield self._row(key, "expired")
+        self.values.clear()
+
+    def _row(self, key: Any, event: str) -> Any:
+        listed = str([value for (value,) in self.values.get()])
+        return pd.DataFrame({"k": [key[0]], "event": [event], "listed": [listed]})
+
+    def close(self) -> None:
+        pass
+
+
 def _count(key: Any, frames: Any, state: Any) -> Iterator[Any]:
     total = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
     state.update((total,))
@@ -92,6 +138,16 @@ def _processed(read: Read) -> DataFrame:
     return read().groupBy("k").transformWithStateInPandas(Total(), "k INT, n LONG", "append", "none")
 
 
+def _collected(read: Read) -> DataFrame:
+    columns = "k INT, listed STRING, counted STRING"
+    return read().groupBy("k").transformWithStateInPandas(Collections(), columns, "append", "none")
+
+
+def _timed(read: Read) -> DataFrame:
+    columns = "k INT, event STRING, listed STRING"
+    return read().groupBy("k").transformWithStateInPandas(Timed(), columns, "append", "EventTime")
+
+
 Build = Callable[[Read], DataFrame]
 OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
     "aggregation": (_windows, {}),
@@ -103,6 +159,8 @@ OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
     "join-3": (_joined, {_JOIN: "3"}),
     "applyInPandasWithState": (_totals, {}),
     "transformWithState": (_processed, {}),
+    "collections": (_collected, {}),
+    "timers": (_timed, {}),
 }
 REFUSED: dict[str, tuple[Build, Mapping[str, str], str]] = {
     "join-4": (_joined, {_JOIN: "4"}, "is a join with state format 4"),

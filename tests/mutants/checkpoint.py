@@ -18,6 +18,30 @@ _INTERRUPTED = (
 
 MUTANTS = (
     Mutant(
+        "edited-session-under-another-key",
+        "An edit is refused if the key of a session is not the one that Spark makes from its value.",
+        "runtime/spark/state_edit.py",
+        "                if key != self._sessions.encode(named):\n",
+        "                if False:\n",
+        ("unit/test_savepoint_edit.py::test_the_key_of_a_session_is_that_of_its_value",),
+    ),
+    Mutant(
+        "edited-join-with-unknown-maps",
+        "A join is not edited if its maps of rows and counts do not fit together.",
+        "runtime/checkpoint/edit.py",
+        "        if rows is None or counts is None or not _fit_together(rows[1], counts[1]):\n",
+        "        if rows is None or counts is None:\n",
+        ("unit/test_savepoint_edit.py::test_a_join_whose_maps_do_not_fit_together_is_refused",),
+    ),
+    Mutant(
+        "edited-lists-counted-wrong",
+        "An edit writes the number of values that a list has.",
+        "runtime/spark/state_edit.py",
+        "            counted[1].append(self._counts.encode((len(elements),)))\n",
+        "            counted[1].append(self._counts.encode((1,)))\n",
+        ("unit/test_savepoint_edit.py::test_lists_are_encoded_in_their_order_and_counted",),
+    ),
+    Mutant(
         "state-work-outlives-its-spark",
         "Work on the state of a savepoint ends when its Spark is killed.",
         "runtime/spark/connect_session.py",

@@ -34,6 +34,15 @@ def test_what_is_not_said_is_the_only_one_or_the_first() -> None:
     assert choose_state(savepoint(query("x", PROCESSOR)), variable="b").variable == "b"
 
 
+def test_the_maps_of_a_join_in_one_store_are_chosen_as_stores() -> None:
+    maps = tuple(ColumnFamily(name, "{}", "{}") for name in ("left-keyToNumValues", "left-keyWithIndexToValue"))
+    joined = OperatorDescription(0, "symmetricHashJoin", (StoreDescription("default", 2, maps),))
+    assert choose_state(savepoint(query("x", joined))).store == "left-keyToNumValues"
+    assert choose_state(savepoint(query("x", joined)), store="left-keyWithIndexToValue").store == maps[1].name
+    with pytest.raises(SavepointError, match="no store 'default'"):
+        choose_state(savepoint(query("x", joined)), store="default")
+
+
 @pytest.mark.parametrize(
     ("queries", "asked", "message", "remedy"),
     [

@@ -5,8 +5,8 @@ the result as the state of another batch. Partition i of the result becomes part
 
 - It applies the same function to all operators. So `StateWriter` runs it once for each operator, while the state of the
   others is out of its sight.
-- The function returns rows that were prepared before, whatever it gets. A Scala map with a default value is such a
-  function, so the JVM needs no connection back to Python.
+- The function returns rows that were prepared before, whatever it gets: at each call those of the next store.
+  It is a queue behind Java's ``EventHandler``, so the JVM needs no connection back to Python.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Any
 
 ENCODED = ("key_bytes", "value_bytes")
 """Columns of a Parquet directory with encoded rows, after those of `partition_column`."""
+
+POSITION = "position"
+"""Column of the same directory: a number by which the rows are written. A list has its values in this order."""
 
 
 def partition_column(number: int) -> str:
@@ -34,7 +37,7 @@ class NewFamily:
         operator: id of the operator.
         store: name of the store.
         family: name of the column family.
-        directory: of Parquet files with the columns of `ENCODED` and `partition_column`.
+        directory: of Parquet files with the columns of `ENCODED`, `partition_column` and `POSITION`.
         partition_fields: number of fields of the partition key.
     """
 
@@ -70,7 +73,7 @@ class StateWriter:
         """Write the batch: new rows where there are some, and all other state as it was.
 
         Args:
-            families: the new rows; each of their operators has one store.
+            families: the new rows.
 
         Raises:
             Py4JError: Spark refuses or fails.
@@ -105,10 +108,12 @@ class StateWriter:
         """Write the only operator in sight; return Spark's optional ids of its files."""
         option = self._jvm.scala.Option
         function = option.empty()
-        if families:
-            nothing = getattr(getattr(self._jvm, "scala.collection.immutable.Map$"), "MODULE$").empty()
-            function = option.apply(nothing.withDefaultValue(self._rows(families)))
         hadoop = self._session.sessionState().newHadoopConf()
+        if families:
+            results = self._jvm.java.util.ArrayDeque()
+            for store in self._stores(hadoop):
+                results.add(self._rows(families[0].operator, store, [one for one in families if one.store == store]))
+            function = option.apply(self._next_of(results))
         rewriter = self._jvm.org.apache.spark.sql.execution.streaming.state.StateRewriter(
             self._session,
             self._batch_id,
@@ -121,21 +126,37 @@ class StateWriter:
         )
         return rewriter.run()
 
-    def _rows(self, families: Sequence[NewFamily]) -> Any:
+    def _stores(self, hadoop: Any) -> list[str]:
+        """Return the stores of the only operator in sight, in the order in which ``StateRewriter`` writes them."""
+        conf = self._jvm.org.apache.spark.util.SerializableConfiguration(hadoop)
+        metadata = self._jvm.org.apache.spark.sql.execution.datasources.v2.state.metadata
+        [operator] = metadata.StateMetadataPartitionReader(self._uri, conf, self._batch_id).allOperatorStateMetadata()
+        stores = operator.stateStoresMetadata()  # a sequence of Scala
+        return [stores.apply(number).storeName() for number in range(stores.size())]
+
+    def _next_of(self, results: Any) -> Any:
+        """Return a function of Scala that returns the next result of a queue at each call."""
+        loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        function = loader.loadClass("scala.Function1")
+        return self._jvm.java.beans.EventHandler.create(function, results, "poll")
+
+    def _rows(self, operator: int, store: str, families: Sequence[NewFamily]) -> Any:
         """Return all rows of a store: the new ones, and those of its other column families."""
         column = self._jvm.org.apache.spark.sql.functions
         options: Mapping[str, str] = {
             "batchId": str(self._batch_id),
-            "operatorId": str(families[0].operator),
-            "storeName": families[0].store,
+            "operatorId": str(operator),
+            "storeName": store,
             "_readAllColumnFamilies": "true",
         }
         reader = self._session.read().format("statestore")
         for name, value in options.items():
             reader = reader.option(name, value)
         before = reader.load(self._uri)
+        if not families:
+            return before
         schema = before.schema()
-        rows = before
+        rows = before.withColumn(POSITION, column.monotonically_increasing_id())
         for family in families:
             rows = rows.where(column.col("column_family_name").notEqual(family.family))
         for family in families:
@@ -143,10 +164,13 @@ class StateWriter:
             fields = ", ".join(partition_column(number) for number in range(family.partition_fields))
             hashed = column.expr(f"struct({fields})").cast(schema.apply("partition_key").dataType())
             new = new.withColumn("partition_key", hashed).withColumn("column_family_name", column.lit(family.family))
-            rows = rows.unionByName(new.selectExpr(self._texts(before.columns())))
+            rows = rows.unionByName(new.selectExpr(self._texts(rows.columns())))
         keys = self._jvm.java.util.ArrayList()
         keys.add(column.col("partition_key"))
-        placed = rows.repartition(self._partitions, self._seq(keys))
+        order = self._jvm.java.util.ArrayList()
+        order.add(column.col(POSITION))
+        placed = rows.repartition(self._partitions, self._seq(keys)).sortWithinPartitions(self._seq(order))
+        placed = placed.selectExpr(self._texts(before.columns()))
         return self._session.createDataFrame(placed.toJavaRDD(), schema)  # Spark compares the schema as a whole
 
     def _texts(self, names: Sequence[str]) -> Any:
