@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from runtime.checkpoint.metadata_log import (
     BatchOffsets,
     IncompleteError,
-    chain,
     compacted,
     entries,
     last_entry,
@@ -30,6 +29,7 @@ from runtime.checkpoint.metadata_log import (
     read_offsets,
     read_query_id,
     read_unique_ids,
+    restart_chain,
     source_chain,
 )
 from runtime.checkpoint.state_layout import (
@@ -180,7 +180,7 @@ def sink_files(names: Collection[str], batch_id: int) -> tuple[str, ...]:
     Raises:
         IncompleteError: one is missing.
     """
-    return _Tree(dict.fromkeys(names, 0), lambda name: b"").with_checksums(chain(names, batch_id))
+    return _Tree(dict.fromkeys(names, 0), lambda name: b"").with_checksums(restart_chain(names, batch_id))
 
 
 def abandoned_sink_files(names: Collection[str], batch_id: int) -> list[str]:

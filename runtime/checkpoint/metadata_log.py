@@ -4,20 +4,25 @@ Spark's ``HDFSMetadataLog`` is a directory with a file for each batch, named by 
 first line is the version of its format.
 
 ``CompactibleFileStreamLog`` is the log of a file source or a file sink. Every tenth time (by default) it writes
-``<n>.compact``, which holds all entries up to n. It deletes the files of these entries later.
+``<n>.compact``, which holds all entries up to n. It deletes the files of these entries later. When Spark opens such a
+log, it computes the interval from the two newest compacted files, or from the only one and a setting. So a log that is
+copied needs both. From one of them Spark may compute another interval, and look for a compacted file that never was.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
+
+DEFAULT_COMPACT_INTERVAL = 10
+"""Spark's default for the distance of two compacted files of a log."""
 
 
 class IncompleteError(Exception):
@@ -72,6 +77,66 @@ def chain(names: Iterable[str], last: int) -> list[str]:
     return whole + [single[number] for number in range(first + 1, last + 1)]
 
 
+def restart_chain(names: Iterable[str], last: int) -> list[str]:
+    """Return the files of a compacted log for a restart after *last*: those of `chain`, and the compacted file before.
+
+    Raises:
+        IncompleteError: some of them are missing.
+    """
+    names = list(names)
+    needed, compact = chain(names, last), compacted(names)
+    newest = max(compacted(needed), default=-1)
+    before = max((number for number in compact if number < newest), default=None)
+    return needed if before is None else [compact[before], *needed]
+
+
+def merged(names: Iterable[str], last: int, read: Callable[[str], bytes]) -> bytes:
+    """Return the content of a compacted file with all entries of a log up to and including *last*.
+
+    Args:
+        names: of the log's files.
+        last: number of the last entry.
+        read: reads one of the files.
+
+    Raises:
+        IncompleteError: entries are missing.
+    """
+    return b"\n".join([b"v1", *(line for name in chain(names, last) for line in read(name).split(b"\n")[1:] if line)])
+
+
+def interval_of(names: Iterable[str], default: int = DEFAULT_COMPACT_INTERVAL) -> int:
+    """Return the distance of compacted files that Spark computes when it opens a log.
+
+    As ``CompactibleFileStreamLog.compactInterval``.
+
+    Args:
+        names: of the log's files.
+        default: the setting of the session.
+    """
+    compact = sorted(compacted(names))
+    if len(compact) > 1:
+        return compact[-1] - compact[-2]
+    return derived_interval(default, compact[0]) if compact else default
+
+
+def derived_interval(default: int, last: int) -> int:
+    """Return the interval that Spark derives from the number of the only compacted file of a log.
+
+    As ``CompactibleFileStreamLog.deriveCompactInterval``.
+    """
+    size = last + 1
+    if default < size / 2:
+        return next((number for number in range(default, size // 2 + 1) if size % number == 0), size)
+    return size
+
+
+def opens(names: Iterable[str]) -> bool:
+    """Return whether Spark finds the compacted file that it looks for when it opens a log; a log without any opens."""
+    names = list(names)
+    newest, interval = max(compacted(names), default=None), interval_of(names)
+    return newest is None or (last_entry(names) + 1) // interval * interval == newest + 1
+
+
 def source_chain(names: Iterable[str], previous: int, last: int) -> list[str]:
     """Return the files of a file source's log for a query whose last batch ends at *last* and began after *previous*.
 
@@ -85,7 +150,7 @@ def source_chain(names: Iterable[str], previous: int, last: int) -> list[str]:
     names = list(names)
     single, compact = entries(names), compacted(names)
     try:
-        needed = chain(names, last)
+        needed = restart_chain(names, last)
     except IncompleteError:
         later = min((number for number in compact if number > last), default=None)
         if later is None:

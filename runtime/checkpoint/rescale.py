@@ -28,7 +28,13 @@ from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, list_names, take_files
 from runtime.checkpoint.layout import SINK_LOG, sink_files
 from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointQuery
-from runtime.checkpoint.metadata_log import chain, compacted, read_unique_ids
+from runtime.checkpoint.metadata_log import (
+    DEFAULT_COMPACT_INTERVAL,
+    compacted,
+    interval_of,
+    merged,
+    read_unique_ids,
+)
 from runtime.checkpoint.remote_files import is_remote
 from runtime.checkpoint.restore import batch_to_start_from, restore_snapshot, rewrite
 from runtime.checkpoint.retained import is_checkpoint
@@ -40,7 +46,6 @@ from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 
 COMPACT_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
-DEFAULT_COMPACT_INTERVAL = 10
 
 _STORE = "spark.sql.streaming.stateStore."
 _PROVIDER = f"{_STORE}providerClass"
@@ -231,7 +236,7 @@ def stand_in(
 
     Spark decides by the number of a batch whether its entry is a compacted one, and fails if it is not. The interval is
     a setting of the query's session, which a savepoint does not have. Where the log contradicts it, or was never
-    compacted, the entry is a compacted one. Spark derives the interval from the only compacted file, so that fits.
+    compacted, the entry is a compacted one.
 
     Args:
         names: of the log's files, which hold all entries up to the batch before.
@@ -242,25 +247,13 @@ def stand_in(
     Raises:
         IncompleteError: entries are missing.
     """
-    needed = chain(names, batch_id - 1)
-    last = max((number for number in compacted(needed)), default=None)
-    if last is not None:
-        derived = derived_interval(interval, last)
-        if (batch_id + 1) % derived and batch_id < last + derived:
+    newest = max((number for number in compacted(names) if number < batch_id), default=None)
+    content = merged(names, batch_id - 1, read)
+    if newest is not None:
+        distance = interval_of(names, interval)
+        if (batch_id + 1) % distance and batch_id < newest + distance:
             return str(batch_id), b"v1"
-    lines = [line for name in needed for line in read(name).split(b"\n")[1:] if line]
-    return f"{batch_id}.compact", b"\n".join([b"v1", *lines])
-
-
-def derived_interval(default: int, last: int) -> int:
-    """Return the interval that Spark derives from the number of the only compacted file of a log.
-
-    As ``CompactibleFileStreamLog.deriveCompactInterval``.
-    """
-    size = last + 1
-    if default < size / 2:
-        return next((number for number in range(default, size // 2 + 1) if size % number == 0), size)
-    return size
+    return f"{batch_id}.compact", content
 
 
 def differences(before: Iterable[FamilyState], after: Iterable[FamilyState]) -> list[str]:

@@ -33,8 +33,9 @@ from pathlib import Path
 
 from conf.files import make_private, remove_tree, rename_durably, sync_directories, write_private
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
-from runtime.checkpoint.files import list_names, path_of, take_files, uri_of
+from runtime.checkpoint.files import list_files, list_names, path_of, take_files, uri_of
 from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, foreign_names, last_commit, sink_files
+from runtime.checkpoint.metadata_log import compacted, last_entry, merged, opens
 from runtime.checkpoint.remote_location import RemoteLocation, foreign_error
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
@@ -200,7 +201,7 @@ def restore_to_url(
         make_private(work)
         take_files(Path(snapshot.path) / CHECKPOINT, files, work)
         _adapt(work, files, location.url, new_query_id=new_query_id)
-        location.replace(snapshot.name, work, files)
+        location.replace(snapshot.name, work, list_files(work))
         if sink is not None and old_sink is not None:
             _prepare_sink(snapshot, sink, copy=copy)
             _replace(sink / SINK_LOG, sink / _SINK_WORKSPACE / "log")
@@ -318,6 +319,26 @@ def _adapt(stage: Path, files: Iterable[str], root: str, *, new_query_id: bool) 
             rewrite(stage / path, json.dumps({"id": str(uuid.uuid4())}).encode())
         if "/_metadata/v2/" in path and not path.endswith(".crc"):
             rewrite(stage / path, _with_schemas_at(root, (stage / path).read_bytes()))
+    for log in sorted({path.rpartition("/")[0] for path in files if path.startswith("sources/")}):
+        _make_readable(stage / log)
+
+
+def _make_readable(log: Path) -> None:
+    """Compact a prepared log that Spark would not open, because a snapshot of an earlier release lacks a file.
+
+    One compacted file with all entries is left. Spark derives the interval from its number, so that fits.
+    """
+    names = [name for name in list_names(log) if not name.startswith(".")]
+    if opens(names):
+        return
+    last, former = last_entry(names), compacted(names)
+    content = merged(names, last, lambda name: (log / name).read_bytes())
+    mode = (log / former[max(former)]).stat().st_mode & 0o777
+    for name in (*former.values(), str(last)):
+        (log / name).unlink(missing_ok=True)
+        (log / f".{name}.crc").unlink(missing_ok=True)
+    write_private(log / f"{last}.compact", content)
+    (log / f"{last}.compact").chmod(mode)
 
 
 def _with_schemas_at(root: str, content: bytes) -> bytes:
@@ -373,12 +394,12 @@ def _prepare_log(snapshot: QuerySnapshot, stage: Path, sink: Path, *, copy: bool
     source = Path(snapshot.path) / SINK
     sink.mkdir(parents=True, exist_ok=True)
     make_private(stage, durable=True)
-    names = _log_of(snapshot)
-    take_files(source, names, stage, copy=copy)
+    take_files(source, _log_of(snapshot), stage, copy=copy)
+    _make_readable(stage)
     mode = sink.stat().st_mode & 0o777
-    for name in names:
+    for name in list_names(stage):
         if snapshot.sink is not None and sink != Path(snapshot.sink) and not name.endswith(".crc"):
-            content = (source / name).read_bytes()
+            content = (stage / name).read_bytes()
             rewrite(stage / name, relocated(content, Path(snapshot.sink), sink, Path.exists))
         if copy:
             (stage / name).chmod(mode & 0o666)

@@ -18,7 +18,7 @@ from actors.errors import ActorError
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import ClusterOptions
-from runtime.checkpoint.rescale import DEFAULT_COMPACT_INTERVAL
+from runtime.checkpoint.metadata_log import DEFAULT_COMPACT_INTERVAL
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_locally
 from runtime.cluster.documents import RescaledJob

@@ -16,10 +16,10 @@ from conf.files import make_private
 from conf.options import CheckpointingOptions, EnvironmentOptions
 from runtime.checkpoint.errors import CheckpointError, SavepointError
 from runtime.checkpoint.manifest import Savepoint
+from runtime.checkpoint.metadata_log import DEFAULT_COMPACT_INTERVAL
 from runtime.checkpoint.names import change_lock
 from runtime.checkpoint.rescale import (
     COMPACT_INTERVAL,
-    DEFAULT_COMPACT_INTERVAL,
     RescalePlan,
     find_undo,
     plan_rescale,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 from runtime.checkpoint import errors as _errors  # noqa: F401  # so that errors of the cluster have these types
-from runtime.checkpoint.rescale import DEFAULT_COMPACT_INTERVAL
+from runtime.checkpoint.metadata_log import DEFAULT_COMPACT_INTERVAL
 from runtime.client import ClusterClient
 from runtime.cluster.views import JobView, job_progress, view_of_job
 from runtime.errors import ClusterError, JobCancelledError, JobFailedError, SavepointFailedError

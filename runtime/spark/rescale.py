@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.checkpoint.description import OperatorDescription
 from runtime.checkpoint.manifest import Savepoint
+from runtime.checkpoint.metadata_log import DEFAULT_COMPACT_INTERVAL
 from runtime.checkpoint.rescale import (
     COMPACT_INTERVAL,
-    DEFAULT_COMPACT_INTERVAL,
     FamilyState,
     RescalePlan,
     plan_rescale,

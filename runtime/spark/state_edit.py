@@ -47,8 +47,8 @@ from runtime.checkpoint.edit import (
 )
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import EditedFrom, Savepoint, SavepointQuery
+from runtime.checkpoint.metadata_log import DEFAULT_COMPACT_INTERVAL
 from runtime.checkpoint.rescale import (
-    DEFAULT_COMPACT_INTERVAL,
     FamilyState,
     differences,
     finish_batch,

@@ -18,6 +18,22 @@ _INTERRUPTED = (
 
 MUTANTS = (
     Mutant(
+        "interval-of-a-log-not-kept",
+        "A snapshot keeps the two compacted files by which Spark knows the interval of a log.",
+        "runtime/checkpoint/metadata_log.py",
+        "return needed if before is None else [compact[before], *needed]",
+        "return needed",
+        ("unit/test_checkpoint_layout.py::test_a_restart_needs_the_two_newest_compacted_files",),
+    ),
+    Mutant(
+        "log-that-spark-does-not-open",
+        "Spark opens the logs of a query that is restored from a snapshot of an earlier release.",
+        "runtime/checkpoint/restore.py",
+        "    if opens(names):\n        return\n",
+        "    return\n",
+        ("unit/test_checkpoint_snapshot.py::test_spark_opens_the_logs_of_a_restored_query",),
+    ),
+    Mutant(
         "edited-session-under-another-key",
         "An edit is refused if the key of a session is not the one that Spark makes from its value.",
         "runtime/spark/state_edit.py",

@@ -17,7 +17,16 @@ from runtime.checkpoint.layout import (
     last_commit,
     sink_files,
 )
-from runtime.checkpoint.metadata_log import IncompleteError, chain, read_offsets, source_chain
+from runtime.checkpoint.metadata_log import (
+    IncompleteError,
+    chain,
+    derived_interval,
+    interval_of,
+    opens,
+    read_offsets,
+    restart_chain,
+    source_chain,
+)
 from runtime.checkpoint.state_layout import files_of_version
 from tests.streaming_files import PROVIDERS, StreamingFiles, start, write
 
@@ -200,6 +209,41 @@ def test_chains_of_a_compacted_log() -> None:
     assert source_chain(names, 7, 11) == ["9.compact", "10", "11", "8"]
     with pytest.raises(IncompleteError):
         source_chain(["11"], 10, 11)
+
+
+def test_a_restart_needs_the_two_newest_compacted_files() -> None:
+    names = ["9.compact", "19.compact", "29.compact", "30", "31", "39.compact"]
+    assert restart_chain(names, 31) == ["19.compact", "29.compact", "30", "31"]
+    assert source_chain(names, 30, 31) == ["19.compact", "29.compact", "30", "31"]
+    assert restart_chain(["9.compact", "10"], 10) == ["9.compact", "10"]
+    assert sink_files([*names, ".19.compact.crc"], 30) == (".19.compact.crc", "19.compact", "29.compact", "30")
+
+
+def test_the_interval_is_sparks() -> None:
+    assert [derived_interval(10, last) for last in (2, 9, 19, 29, 39, 41)] == [3, 10, 20, 10, 10, 14]
+    for last in range(1, 200):
+        assert (last + 1) % derived_interval(10, last) == 0
+    assert interval_of(["0", "1"]) == 10
+    assert interval_of(["19.compact", "20"]) == 20
+    assert interval_of(["9.compact", "19.compact", "20"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["0", "1"], True),
+        (["notes"], True),
+        (["9.compact", *map(str, range(10, 19))], True),
+        (["19.compact", *map(str, range(20, 39))], True),
+        (["19.compact", *map(str, range(20, 40))], False),
+        (["39.compact", *map(str, range(40, 49))], True),
+        (["39.compact", *map(str, range(40, 51))], False),  # it was written with an interval of 20 or 40
+        (["19.compact", "39.compact", *map(str, range(40, 51))], True),
+        (["19.compact", "26.compact"], False),
+    ],
+)
+def test_a_log_that_lacks_a_compacted_file_does_not_open(names: list[str], expected: bool) -> None:
+    assert opens(names) == expected
 
 
 def test_the_log_of_a_file_sink() -> None:

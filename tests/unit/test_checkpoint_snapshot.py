@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from runtime.checkpoint import restore
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
-from runtime.checkpoint.files import list_files
+from runtime.checkpoint.files import list_files, list_names
 from runtime.checkpoint.lease import lease_file
+from runtime.checkpoint.metadata_log import opens
 from runtime.checkpoint.snapshot import (
     committed_batch,
     describe_query,
@@ -30,7 +31,8 @@ from runtime.checkpoint.snapshot import (
     take_snapshot,
 )
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
-from tests.streaming_files import PROVIDERS, StreamingFiles, rows, start, write
+from tests import streaming_files
+from tests.streaming_files import PROVIDERS, StreamingFiles, read_log, rows, start, write
 
 JOIN = ("left-keyToNumValues", "right-keyToNumValues")
 
@@ -70,6 +72,30 @@ def test_a_snapshot_is_links_to_what_its_batch_needs(files: StreamingFiles) -> N
     assert start(Path(snapshot.path) / "checkpoint") == 4
     with pytest.raises(SnapshotError, match="holds a snapshot of query 'counts', not of 'other'"):
         take_snapshot(replace(files.query, name="other"), Path(snapshot.path))
+
+
+@pytest.mark.parametrize("is_of_an_earlier_release", [False, True])
+@pytest.mark.parametrize("interval", [10, 20])
+def test_spark_opens_the_logs_of_a_restored_query(
+    files: StreamingFiles, monkeypatch: pytest.MonkeyPatch, interval: int, is_of_an_earlier_release: bool
+) -> None:
+    """Spark takes 39.compact alone for a sign of an interval of 10, and then looks for 49.compact."""
+    monkeypatch.setattr(streaming_files, "COMPACT", interval)
+    files.run(52)
+    logs = (files.location / "sources" / "0", files.sink / "_spark_metadata")
+    if is_of_an_earlier_release:  # whose restores left the newest compacted file alone
+        for log in logs:
+            for path in sorted(log.glob("*.compact"), key=lambda path: int(path.stem))[:-1]:
+                files.delete(path)
+    entries = [read_log(log, 51) for log in logs]
+    snapshot = take(files, "1")
+    files.run(1)
+    restore_snapshot(snapshot, files.location, files.sink)
+    assert [read_log(log, 51) for log in logs] == entries
+    assert [opens(list_names(log)) for log in logs] == [True, True]
+    assert start(files.location) == 51
+    is_as_it_was = interval == 10 or not is_of_an_earlier_release
+    assert [(log / "51.compact").exists() for log in logs] == [not is_as_it_was] * 2
 
 
 @contextlib.contextmanager

@@ -19,7 +19,6 @@ from runtime.checkpoint.rescale import (
     RescalePlan,
     Undo,
     check,
-    derived_interval,
     differences,
     is_result,
     obstacles,
@@ -234,17 +233,19 @@ def test_the_entry_of_a_compacted_log(first: int, last: int, interval: int, name
     assert content.count(b"path") == (len(files) if "compact" in name else 0)
 
 
+def test_two_compacted_files_tell_the_interval() -> None:
+    files = log("9.compact", "19.compact", *map(str, range(20, 29)))
+    name, content = stand_in(files, 29, files.__getitem__)
+    assert (name, content.count(b"path")) == ("29.compact", 10)  # 19.compact alone would stand for an interval of 20
+    files = log("19.compact", "39.compact", *map(str, range(40, 49)))
+    assert stand_in(files, 49, files.__getitem__) == ("49", b"v1")
+
+
 def test_the_entry_at_a_compaction() -> None:
     files = log("29.compact", *map(str, range(30, 39)))
     assert stand_in(files, 39, files.__getitem__)[0] == "39.compact"
     with pytest.raises(IncompleteError):
         stand_in(files, 41, files.__getitem__)
-
-
-def test_the_interval_is_sparks() -> None:
-    assert [derived_interval(10, last) for last in (2, 9, 19, 29, 39, 41)] == [3, 10, 20, 10, 10, 14]
-    for last in range(1, 200):
-        assert (last + 1) % derived_interval(10, last) == 0
 
 
 def test_differences_name_operator_store_and_family() -> None:

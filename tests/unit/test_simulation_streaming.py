@@ -11,7 +11,7 @@ from tests.simulation.planted import catalogue
 from tests.waiting import PATIENCE_S
 
 FOUND = {
-    "log-of-the-sink-not-restored": "no query goes back too far",
+    "log-of-the-sink-not-restored": "rows exactly once",
     "query-without-its-lease": "a driver writes with a lease",
     "checkpoint-complete-before-it-is-stored": "a completed checkpoint stays",
 }
