@@ -39,9 +39,9 @@ KEPT: tuple[Kept, ...] = (
         "streaming",
         765835,
         (
-            Fault(8.884, "freeze", ("worker1", 8.932)),
-            Fault(21.332, "freeze", ("worker2", 7.513)),
-            Fault(27.97, "freeze", ("worker1", 7.095)),
+            Fault(8.75, "freeze", ("worker1", 8.932)),
+            Fault(21.22, "freeze", ("worker2", 7.513)),
+            Fault(27.82, "freeze", ("worker1", 7.095)),
         ),
         36.0,
         "rows exactly once",
