@@ -23,7 +23,9 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.files import list_names
 from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointJob
+from runtime.checkpoint.metadata_log import opens
 from runtime.checkpoint.rescale import plan_rescale
 from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import restore_snapshot, take_snapshot
@@ -352,3 +354,41 @@ async def test_what_does_not_fit_is_refused_before_spark(spark: SparkSession, tm
     with pytest.raises(SavepointError, match=why):
         plan_rescale(Path(saved.path), 5, tmp_path / "of-5")
     assert set(tmp_path.iterdir()) == there
+
+
+@pytest.mark.parametrize("is_of_an_earlier_release", [True, pytest.param(False, marks=pytest.mark.slow)])
+async def test_spark_opens_the_logs_of_a_query_that_was_restored_twice(
+    spark: SparkSession, tmp_path: Path, is_of_an_earlier_release: bool
+) -> None:
+    """Spark computes the interval of a log from its compacted files; earlier releases left it one of them."""
+
+    def one_by_one(read: Read) -> DataFrame:
+        files = spark.readStream.schema("k INT, at TIMESTAMP, v LONG").option("maxFilesPerTrigger", 1)
+        return files.json(str(tmp_path / "in"))
+
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", one_by_one, {})
+    logs = (stream.location / "sources" / "0", stream.sink / "_spark_metadata")
+
+    def run(files: range) -> None:
+        for number in files:
+            feed(stream.input, number)
+        stream.run()
+
+    def restore(name: str) -> None:
+        if is_of_an_earlier_release:
+            for path in (path for log in logs for path in [*sorted(log.glob("?9.compact"))[:-1], log / "9.compact"]):
+                path.unlink(missing_ok=True)
+        snapshot = take_snapshot(QueryLocation("rows", str(stream.location), str(stream.sink)), tmp_path / name)
+        restore_snapshot(snapshot, stream.location, stream.sink)
+
+    def work() -> Rows:
+        run(range(25))
+        restore("first")
+        run(range(25, 52))
+        restore("second")
+        run(range(52, 53))
+        return stream.rows()
+
+    rows = await asyncio.to_thread(work)
+    assert (rows.total(), len(rows)) == (53 * 60, 53 * 60)
+    assert [opens(list_names(log)) for log in logs] == [True, True]
