@@ -397,11 +397,12 @@ def _prepare_log(snapshot: QuerySnapshot, stage: Path, sink: Path, *, copy: bool
     take_files(source, _log_of(snapshot), stage, copy=copy)
     _make_readable(stage)
     mode = sink.stat().st_mode & 0o777
-    for name in list_names(stage):
-        if snapshot.sink is not None and sink != Path(snapshot.sink) and not name.endswith(".crc"):
+    if snapshot.sink is not None and sink != Path(snapshot.sink):
+        for name in [name for name in list_names(stage) if not name.endswith(".crc")]:
             content = (stage / name).read_bytes()
             rewrite(stage / name, relocated(content, Path(snapshot.sink), sink, Path.exists))
-        if copy:
+    if copy:
+        for name in list_names(stage):
             (stage / name).chmod(mode & 0o666)
     stage.chmod(mode)  # users who may read the sink may read its log
 

@@ -392,3 +392,32 @@ async def test_spark_opens_the_logs_of_a_query_that_was_restored_twice(
     rows = await asyncio.to_thread(work)
     assert (rows.total(), len(rows)) == (53 * 60, 53 * 60)
     assert [opens(list_names(log)) for log in logs] == [True, True]
+
+
+async def test_the_state_stores_of_ended_queries_are_closed_with_their_task(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Else Spark uploads their last snapshots up to a minute later, perhaps into a location that was restored."""
+    endpoint = await driver.open_session(isolated=False)
+    build, settings = OPERATORS["aggregation"]
+    of_all = driver._gateway._handles
+
+    def runs() -> set[str]:
+        return {str(key.queryRunId()) for key in of_all.as_java(of_all.loaded_states.keysIterator().toSeq())}
+
+    def work() -> str:
+        feed(tmp_path / "in", 0)
+        Stream(spark.builder.remote(endpoint.url).create(), tmp_path / "ended", tmp_path / "in", build, settings).run()
+        stream = Stream(spark, tmp_path / "runs", tmp_path / "in", build, settings)
+        writer = stream.build(stream.read).writeStream.format("parquet").option("path", str(stream.sink))
+        query = writer.option("checkpointLocation", str(stream.location)).start()
+        query.processAllAvailable()
+        return str(query.runId)
+
+    running = await asyncio.to_thread(work)
+    try:
+        assert runs() > {running}
+        await driver.release(endpoint)
+        assert runs() == {running}
+    finally:
+        await asyncio.to_thread(lambda: [query.stop() for query in spark.streams.active])

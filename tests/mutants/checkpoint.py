@@ -18,6 +18,15 @@ _INTERRUPTED = (
 
 MUTANTS = (
     Mutant(
+        "state-stores-outlive-their-query",
+        "Spark writes no state of an ended query into a location that was restored since.",
+        "runtime/spark/driver/local.py",
+        "        await self._jvm.call(self._gateway.close_ended_states)\n",
+        "",
+        ("integration/test_savepoint_rescale.py::test_the_state_stores_of_ended_queries_are_closed_with_their_task",),
+        long=True,
+    ),
+    Mutant(
         "interval-of-a-log-not-kept",
         "A snapshot keeps the two compacted files by which Spark knows the interval of a log.",
         "runtime/checkpoint/metadata_log.py",

@@ -493,6 +493,25 @@ class DriverGateway:
             active = self._session.sharedState().activeStreamingQueries()
             _stop(list(active.values()))
 
+    def close_ended_states(self) -> int:
+        """Close the state stores of streaming queries that have ended; return how many these were.
+
+        Spark keeps them until its next maintenance, for up to a minute, and then uploads their last snapshots. A query
+        may have been restored to an earlier batch of the same location by then. Later it would read such a snapshot,
+        whose number is right and whose state is that of the abandoned batches.
+        """
+        with _calls():
+            loaded = self._handles.loaded_states
+            if loaded.isEmpty():
+                return 0
+            active = self._session.sharedState().activeStreamingQueries().values()
+            runs = {str(query.runId().toString()) for query in list(active)}
+            keys = self._handles.as_java(loaded.keysIterator().toSeq())
+            ended = [key for key in keys if str(key.queryRunId().toString()) not in runs]
+            for key in ended:
+                self._handles.state_store.removeFromLoadedProvidersAndClose(key)
+            return len(ended)
+
     @property
     def _jvm(self) -> Any:
         return self._handles.jvm

@@ -78,6 +78,13 @@ def _buffers(of: JvmHandles) -> dict[str, Any]:
     return {name: found[name] for name in ("direct", "mapped")}
 
 
+def _loaded_states(of: JvmHandles) -> Any:
+    """Return Spark's own map of the state stores that are open in this JVM."""
+    field = of.state_store.getClass().getDeclaredField("loadedProviders")
+    field.setAccessible(True)
+    return field.get(None)
+
+
 _LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
     # the JVM: its system properties, the stacks of its threads, its time zone and locale, its management beans
     "properties": lambda of: of.jvm.java.lang.System.getProperties(),
@@ -102,6 +109,8 @@ _LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
     # Spark
     "set_default_session": lambda of: getattr(of.jvm, SPARK_SESSION).setDefaultSession,
     "files_directory": lambda of: str(of.jvm.org.apache.spark.SparkFiles.getRootDirectory()),
+    "state_store": lambda of: _singleton(of, "org.apache.spark.sql.execution.streaming.state.StateStore$"),
+    "loaded_states": _loaded_states,
     "active_streaming_context": lambda of: of.jvm.org.apache.spark.streaming.StreamingContext.getActive,
     # states of Spark jobs that run or did not succeed
     "unsuccessful": lambda of: [getattr(of.jvm.org.apache.spark.JobExecutionStatus, s) for s in ("RUNNING", "FAILED")],

@@ -216,6 +216,7 @@ class LocalDriver(JvmDriver):
             return
         await call(gateway.stop_queries)
         await call(gateway.cancel_all)
+        await call(gateway.close_ended_states)
         await call(gateway.unlock_files)
 
     async def warm_up(self) -> None:
@@ -305,6 +306,7 @@ class LocalDriver(JvmDriver):
             if now > deadline:
                 raise StillRunningError(f"{left} does not end")
             await asyncio.sleep(_LEFTOVER_PAUSE)
+        await self._jvm.call(self._gateway.close_ended_states)
         await asyncio.to_thread(kill_workers, self.info.pid, workers)
 
     def _look(self, leftover: LeftoverSparkWork) -> str:
