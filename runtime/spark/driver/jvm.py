@@ -340,7 +340,7 @@ def ended_job(store: Any, job_id: int) -> EndedSparkJob | None:
     return EndedSparkJob(job_id, str(data.name())[:MOST_OF_A_NAME], start_ms, end_ms, str(data.status()) == "FAILED")
 
 
-_MOST_EARLIER = 16
+_MOST_EARLIER = 8
 """Number of batches between two looks whose reports are read; each costs a round trip."""
 
 
