@@ -30,6 +30,7 @@ from runtime.checkpoint.layout import SINK_LOG, sink_files
 from runtime.checkpoint.manifest import RescaledFrom, Savepoint, SavepointQuery
 from runtime.checkpoint.metadata_log import (
     DEFAULT_COMPACT_INTERVAL,
+    chain,
     compacted,
     interval_of,
     merged,
@@ -236,7 +237,7 @@ def stand_in(
 
     Spark decides by the number of a batch whether its entry is a compacted one, and fails if it is not. The interval is
     a setting of the query's session, which a savepoint does not have. Where the log contradicts it, or was never
-    compacted, the entry is a compacted one.
+    compacted, the entry is a compacted one. If Spark would not open the log then, the restore makes it the only one.
 
     Args:
         names: of the log's files, which hold all entries up to the batch before.
@@ -247,13 +248,12 @@ def stand_in(
     Raises:
         IncompleteError: entries are missing.
     """
-    newest = max((number for number in compacted(names) if number < batch_id), default=None)
-    content = merged(names, batch_id - 1, read)
+    newest = max(compacted(chain(names, batch_id - 1)), default=None)
     if newest is not None:
         distance = interval_of(names, interval)
         if (batch_id + 1) % distance and batch_id < newest + distance:
             return str(batch_id), b"v1"
-    return f"{batch_id}.compact", content
+    return f"{batch_id}.compact", merged(names, batch_id - 1, read)
 
 
 def differences(before: Iterable[FamilyState], after: Iterable[FamilyState]) -> list[str]:

@@ -142,7 +142,7 @@ def test_every_exception_is_among_these() -> None:
 async def test_a_method_without_a_fence_refuses_a_former_leader_too(
     gateway: type[RpcGateway], name: str, service: RpcService
 ) -> None:
-    """What others may call as well, a leader calls in the name of its leadership."""
+    """Others may call such a method without a leadership; a leader calls it in the name of its own."""
     handled: list[str] = []
     endpoint = recorder(gateway, service, handled)
     await service.start_server(endpoint)

@@ -48,7 +48,7 @@ class Driver:
 
 
 class Unavailable(grpc.RpcError):
-    """What a call gets that nothing answers."""
+    """The error of a call that nothing answers."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE

@@ -843,7 +843,7 @@ def test_the_check_of_a_version_has_the_jobs_settings_but_not_those_of_its_drive
 def test_the_check_of_a_version_imports_modules_beside_its_file_and_names_the_path_that_the_user_gave(
     kind: JobKind, code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It runs a private copy, whose path the user does not know, and beside which there are no modules."""
+    """The check runs a private copy: the user does not know its path, and no modules are beside it."""
     from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
     for holder, method in (

@@ -493,8 +493,8 @@ class DriverGateway:
             active = self._session.sharedState().activeStreamingQueries()
             _stop(list(active.values()))
 
-    def close_ended_states(self) -> int:
-        """Close the state stores of streaming queries that have ended; return how many these were.
+    def close_ended_states(self) -> None:
+        """Close the state stores of streaming queries that have ended.
 
         Spark keeps them until its next maintenance, for up to a minute, and then uploads their last snapshots. A query
         may have been restored to an earlier batch of the same location by then. Later it would read such a snapshot,
@@ -503,14 +503,12 @@ class DriverGateway:
         with _calls():
             loaded = self._handles.loaded_states
             if loaded.isEmpty():
-                return 0
+                return
             active = self._session.sharedState().activeStreamingQueries().values()
             runs = {str(query.runId().toString()) for query in list(active)}
-            keys = self._handles.as_java(loaded.keysIterator().toSeq())
-            ended = [key for key in keys if str(key.queryRunId().toString()) not in runs]
-            for key in ended:
-                self._handles.state_store.removeFromLoadedProvidersAndClose(key)
-            return len(ended)
+            for key in list(self._handles.as_java(loaded.keysIterator().toSeq())):
+                if str(key.queryRunId().toString()) not in runs:
+                    self._handles.state_store.removeFromLoadedProvidersAndClose(key)
 
     @property
     def _jvm(self) -> Any:
