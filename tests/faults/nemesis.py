@@ -276,7 +276,7 @@ async def leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
 
 
 async def _entries(configuration: Configuration, jobs: set[str]) -> list[str]:
-    """Keys and fields of Redis that name one of the jobs, in words; without the registry and the handles of all jobs."""
+    """Keys and fields of Redis that name one of the jobs, in words; without the registry and all handles of jobs."""
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
     assert url is not None
     keys = ClusterKeys(configuration.get(ClusterOptions.ID))
