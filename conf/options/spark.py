@@ -127,7 +127,7 @@ class SparkOptions:
     EVENT_LOG_ENABLED = option(
         "taskmanager.spark.event-log.enabled",
         Boolean(),
-        "false",
+        "true",
         "Whether the cluster's drivers write Spark's event logs, into `spark-events` of the runtime directory. "
         "`understudy history-server` shows them ([spark-history.md](spark-history.md)). They cost up to 6 % of a "
         "driver's CPU time. `spark.eventLog.*` settings override the cluster's.",

@@ -99,8 +99,8 @@ def event_log_url(given: Mapping[str, str], runtime_dir: Path) -> str:
         if directory != runtime_dir / EVENT_LOGS or not find_uis(runtime_dir):
             raise ClusterError(
                 f"there are no event logs of Spark: {directory} does not exist; and no running driver serves its UI",
-                f"run a job with {SparkOptions.EVENT_LOG_ENABLED.key}=true, or start the cluster with "
-                "spark.ui.enabled=true; or name another cluster with -D cluster.runtime-dir=DIR",
+                f"run a job first, in a cluster without {SparkOptions.EVENT_LOG_ENABLED.key}=false; or name another "
+                "cluster with -D cluster.runtime-dir=DIR",
             )
         make_private(directory)
     return url

@@ -463,7 +463,7 @@ def _no_ui(application: str) -> Response:
     """Return the answer for an application whose driver serves no UI."""
     message = (
         f"no running driver on this machine serves the UI of {application[:200] or 'no application'}: it has ended, or "
-        f"spark.ui.enabled is not set; /history/{application[:200]}/jobs/ shows its event log, if there is one"
+        f"its UI is off (spark.ui.enabled); /history/{application[:200]}/jobs/ shows its event log, if there is one"
     )
     return _refusal(Refusal(404, message))
 

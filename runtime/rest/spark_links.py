@@ -66,8 +66,8 @@ def link_of(work: SparkWork | None, state: HistoryState) -> SparkLink:
     if not is_shown:
         return SparkLink(
             note=f"no event log of {work.application} is in {state.logs}: its driver wrote none "
-            f"({SparkOptions.EVENT_LOG_ENABLED.key}), or wrote it elsewhere, or it was deleted; and its driver serves "
-            "no UI (spark.ui.enabled)"
+            f"({SparkOptions.EVENT_LOG_ENABLED.key}=false), or wrote it elsewhere, or it was deleted; and its driver "
+            "serves no UI, or has ended"
         )
     if not state.url:
         return SparkLink(note=f"run `{state.command}` on the cluster's machine to see it in Spark's own pages")

@@ -21,6 +21,7 @@ from runtime.spark.driver.launch import WORKER_PYTHON, DriverOptions, is_local, 
 from runtime.spark.driver.packages import IVY_DIR, PACKAGES, PackageRequest
 from runtime.spark.driver.remote import RemoteOptions, shown_url
 from runtime.spark.driver.table_formats import TABLE_FORMAT, with_table_format
+from runtime.spark.driver.ui import UI_ENABLED
 from runtime.spark.spec import ResourceLimits
 
 CATALOG, _IN_MEMORY = "spark.sql.catalogImplementation", "in-memory"
@@ -64,16 +65,17 @@ def driver_options(
     java_home = get(EnvironmentOptions.JAVA_HOME)
     options: tuple[str, ...] | None = get(EnvironmentOptions.JAVA_OPTS)
     properties = spark_settings(configuration)
-    runtime_dir = get(ClusterOptions.RUNTIME_DIR)
+    runtime_dir, master = get(ClusterOptions.RUNTIME_DIR), get(SparkOptions.MASTER)
     return DriverOptions(
         work_dir=work_dir,
         log_file=log_file,
         java_home=None if java_home is None else str(java_home),
-        master=get(SparkOptions.MASTER),
+        master=master,
         memory=f"{get(SparkOptions.DRIVER_MEMORY) >> 20}m",
         conf={
             **state_backend_properties(get(CheckpointingOptions.STATE_BACKEND)),
             WAREHOUSE: str(_warehouse(runtime_dir)),
+            **({UI_ENABLED: "true"} if is_local(master) else {}),  # another master's driver listens beyond loopback
             **properties,
         },
         event_logs=runtime_dir / EVENT_LOGS if get(SparkOptions.EVENT_LOG_ENABLED) else None,

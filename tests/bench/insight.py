@@ -92,12 +92,9 @@ def run(rounds: int) -> tuple[Figures, list[tuple[str, str]]]:
         files = {"script": SCRIPT, "pipeline": PIPELINE, "stream": STREAM, "fails": FAILS, "waits": WAITS}
         for name, text in files.items():
             (directory / f"{name}.py").write_text(text)
-        logs = "taskmanager.spark.event-log.enabled=true"
         with contextlib.ExitStack() as stack:
-            plain = stack.enter_context(_cluster(directory / "p", WARM_UP, logs))
-            traced = stack.enter_context(
-                _cluster(directory / "t", WARM_UP, logs, f"traces.directory={directory / 'traces'}")
-            )
+            plain = stack.enter_context(_cluster(directory / "p", WARM_UP))
+            traced = stack.enter_context(_cluster(directory / "t", WARM_UP, f"traces.directory={directory / 'traces'}"))
             figures = _overhead(plain, traced, directory, rounds)
             figures["trace_coverage"] = _coverage(traced, directory)
             figures |= _spark_pages(traced, directory)

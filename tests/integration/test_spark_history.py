@@ -67,13 +67,11 @@ sink.option("checkpointLocation", f"{sys.argv[1]}/live").start().awaitTerminatio
 """
 BEGAN_MS = 1_700_000_000_000
 """When applications began whose logs are made up: Spark lists none from before 2010."""
-WITH_LOGS = "taskmanager.spark.event-log.enabled=true"
-WITH_UI = "spark.ui.enabled=true"
 
 
 @dataclass
 class History:
-    """A cluster whose first driver was killed, and `understudy history-server`; its drivers serve their UI.
+    """A cluster whose first driver was killed, and `understudy history-server`.
 
     Args:
         cluster: it has run one job on each driver.
@@ -167,7 +165,7 @@ def await_new_driver(cluster: Cluster, killed: int) -> None:
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     directory = tmp_path_factory.mktemp("history")
     # as text, to look for secrets in it
-    for cluster in started(directory / "c", WITH_LOGS, WITH_UI, "spark.eventLog.compress=false"):
+    for cluster in started(directory / "c", "spark.eventLog.compress=false"):
         lost, first = run_job(cluster, directory)
         await_logged(cluster, lost, first)
         killed = driver_of(cluster)

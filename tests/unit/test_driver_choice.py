@@ -105,6 +105,8 @@ def test_the_settings_that_a_scripts_text_makes(text: str, found: dict[str, str]
         ("spark.jars", "/a/x.jar", "", False),
         ("spark.plugins", "org.A", "org.apache.spark.sql.connect.SparkConnectPlugin,org.A", True),
         ("spark.ui.enabled", "False", "false", True),
+        ("spark.ui.enabled", "False", "true", True),
+        ("spark.ui.enabled", "true", "false", False),
         ("spark.sql.warehouse.dir", "/A", "/a", False),
         ("spark.sql.warehouse.dir", "/a/", "file:/a", True),
     ],

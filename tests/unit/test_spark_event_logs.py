@@ -29,7 +29,7 @@ from runtime.spark.driver.launch import spark_conf
 from runtime.spark.process import start_time
 from runtime.taskexecutor.spark_options import driver_options
 
-ON = {"taskmanager.spark.event-log.enabled": "true"}
+OFF = {"taskmanager.spark.event-log.enabled": "false"}
 NOW = 1_000_000.0
 DAY = 86400.0
 
@@ -211,11 +211,11 @@ def test_links_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, (None, None)),
-        (ON, ("true", "cluster's")),
-        ({**ON, "spark.eventLog.enabled": "false"}, ("false", "cluster's")),
-        ({**ON, "spark.eventLog.dir": "file:///mine"}, ("true", "file:///mine")),
-        ({"spark.eventLog.enabled": "true"}, ("true", None)),
+        ({}, ("true", "cluster's")),
+        (OFF, (None, None)),
+        ({"spark.eventLog.enabled": "false"}, ("false", "cluster's")),
+        ({"spark.eventLog.dir": "file:///mine"}, ("true", "file:///mine")),
+        ({**OFF, "spark.eventLog.enabled": "true"}, ("true", None)),
     ],
 )
 def test_a_users_own_settings_win(tmp_path: Path, given: dict[str, str], expected: tuple[str | None, str]) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from conf.configuration import Configuration
 from runtime.cluster.history_commands import event_log_url
 from runtime.errors import ClusterError
 from runtime.spark.driver.api import DriverInfo
 from runtime.spark.driver.ui import filter_settings, find_uis, is_served, ui_settings
 from runtime.spark.process import start_time
+from runtime.taskexecutor.spark_options import driver_options
 
 KEY = b"k" * 32
 KEY_NAME = "spark.org.apache.spark.ui.JWSFilter.param.secretKey"
@@ -25,6 +27,22 @@ KEY_NAME = "spark.org.apache.spark.ui.JWSFilter.param.secretKey"
 def test_a_driver_serves_its_ui_if_spark_would(value: str, is_on: bool) -> None:
     assert is_served({"spark.ui.enabled": value}) is is_on
     assert not is_served({})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "true"),
+        ({"spark.ui.enabled": "false"}, "false"),
+        ({"spark.master": "spark://host:7077"}, "false"),
+        ({"spark.master": "spark://host:7077", "spark.ui.enabled": "true"}, "true"),
+    ],
+)
+def test_drivers_of_this_machine_serve_their_ui_unless_it_is_turned_off(
+    tmp_path: Path, given: dict[str, str], expected: str
+) -> None:
+    options = driver_options(Configuration.from_dict(given), tmp_path / "work", tmp_path / "spark.log")
+    assert {"spark.ui.enabled": "false", **options.conf}["spark.ui.enabled"] == expected
 
 
 def test_the_ui_of_a_driver_is_for_those_with_a_token_and_kills_nothing() -> None:

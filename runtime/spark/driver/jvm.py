@@ -21,6 +21,7 @@ from runtime.causes import cause_of
 from runtime.protocol.descriptor import EndedSparkJob
 from runtime.spark.driver.api import QueryFailure, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.packages import PACKAGES
+from runtime.spark.driver.ui import UI_ENABLED
 from runtime.spark.task.progress import MOST_OF_A_NAME
 
 SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
@@ -155,7 +156,9 @@ def is_taken_at_start(handles: JvmHandles, session_conf: Any, key: str) -> bool:
 
 
 def holds(key: str, asked: str, actual: str) -> bool:
-    """Return whether a setting has the requested value, or an equivalent one; memory may be more."""
+    """Return whether a setting has the requested value, or an equivalent one; there may be more memory, or a UI."""
+    if key == UI_ENABLED and _plain(asked) == "false":
+        return True
     if key == "spark.driver.memory":
         wanted, has = _megabytes(asked), _megabytes(actual)
         return wanted is not None and has is not None and wanted <= has

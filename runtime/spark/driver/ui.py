@@ -22,7 +22,7 @@ KEY_SIZE = 32
 LIFETIME_S = 60
 """Seconds for which a token is valid."""
 
-_ENABLED = "spark.ui.enabled"
+UI_ENABLED = "spark.ui.enabled"
 _FILTERS = "spark.ui.filters"
 _FILTER = "org.apache.spark.ui.JWSFilter"
 _DRIVER_FILES = ("tm-*/spark/driver.json", "tm-*/tasks/*/*/spark/driver.json")
@@ -42,7 +42,7 @@ def filter_settings(given: Mapping[str, str], key: bytes) -> dict[str, str]:
 
 def is_served(settings: Mapping[str, str]) -> bool:
     """Return whether a driver with these settings serves its UI."""
-    return settings.get(_ENABLED, "").strip().lower() == "true"
+    return settings.get(UI_ENABLED, "").strip().lower() == "true"
 
 
 def ui_settings(given: Mapping[str, str], key: bytes) -> dict[str, str]:
