@@ -1175,7 +1175,7 @@ def test_what_only_the_lost_driver_had_is_named_with_the_remedy(tmp_path: Path, 
         world.spark.answer = refusing(grpc.StatusCode.INTERNAL, text)
         error = await world.refusal("ExecutePlan", request(), metadata=NAMED)
         assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert "named session etl has moved to another driver, because its former one was lost" in error.details()
+        assert "named session etl has moved to another driver since its former one was lost" in error.details()
         assert f"make them again ({text})" in error.details()
         world.spark.answer = refusing(grpc.StatusCode.INTERNAL, "[TABLE_OR_VIEW_NOT_FOUND] The table `x`")
         error = await world.refusal("ExecutePlan", request(), metadata=NAMED)

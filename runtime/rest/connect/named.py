@@ -90,9 +90,9 @@ def gone(call: Call, details: str) -> CallRefusedError:
     """Return the refusal of a call for what only a former driver of its named session had; *details* are Spark's."""
     return CallRefusedError(
         409,
-        f"the named session {call.name} has moved to another driver, because its former one was lost: its settings, "
-        "temporary views, artifacts and functions are there, but no cached or checkpointed DataFrames, models, "
-        f"streaming queries or global temporary views: make them again ({_line(details)})",
+        f"the named session {call.name} has moved to another driver since its former one was lost; checkpointed "
+        "DataFrames, models, streaming queries and global temporary views are gone: make them again "
+        f"({_line(details)})",
     )
 
 
