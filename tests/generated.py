@@ -225,7 +225,7 @@ the role "none" work on files, log in, or act as a user of the machine.
 
 def roles_page() -> str:
     """Return the text of `docs/roles.md`."""
-    rules = roles.ROUTES | roles.CALLS
+    rules = {**roles.ROUTES, **roles.CALLS}
     named = [(f"`understudy {name}`", roles.COMMANDS[name]) for name in sorted(roles.COMMANDS)]
     parts = {
         "Commands": [("command", "decided by"), *named],
