@@ -2,6 +2,7 @@
 
 - `runtime/notebook/gateways.py`: the methods of gateways as they are for who waits for the replies, for type checkers.
 - `docs/api.md`: the public API, from the docstrings of `understudy.__all__`.
+- `docs/roles.md`: which role each command, page action, path and call needs, from the table that decides it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from actors.rpc.gateway import gateway_methods
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.users import roles
 
 ROOT = Path(__file__).resolve().parents[1]
 GATEWAYS = (DispatcherGateway, MasterGateway, ResourceManagerGateway)
@@ -205,6 +207,58 @@ def _escaped(line: str) -> str:
     return "`".join(part if index % 2 else part.replace("<", "&lt;") for index, part in enumerate(parts))
 
 
+# ----------------------------------------------------------------------- docs/roles.md
+
+_ROLES_HEAD = """\
+# Which role each action needs
+
+A [user](security.md#users-and-roles) has one of the roles `metrics`, `viewer`, `user`, `operator` and `admin`. Each of
+the last four may do all that the one before it may. "Own" are the jobs that the user has submitted, and the user's own
+tokens. This page is made from `runtime.users.roles` by `python -m tests.generated --write`. The web endpoint decides by
+that table (`unit/test_rest_roles.py::test_each_route_allows_each_role_what_the_table_says`,
+`unit/test_rest_roles.py::test_each_call_allows_each_role_what_the_table_says`).
+
+On the cluster's machine, the cluster's own user may give all commands: they use the cluster's secret. Commands with
+the role "none" work on files, log in, or act as a user of the machine.
+"""
+
+
+def roles_page() -> str:
+    """Return the text of `docs/roles.md`."""
+    rules = {**roles.ROUTES, **roles.CALLS}
+    named = [(f"`understudy {name}`", roles.COMMANDS[name]) for name in sorted(roles.COMMANDS)]
+    parts = {
+        "Commands": [("command", "decided by"), *named],
+        "The web page": [("action", "decided by"), *roles.PAGE.items()],
+    }
+    lines = [_ROLES_HEAD]
+    for title, ((what, by), *rows) in parts.items():
+        lines += [f"## {title}\n", f"| {what} | role | {by} |", "|---|---|---|"]
+        lines += [f"| {name} | {_needed(rules.get(row))} | {f'`{row}`' if row else ''} |" for name, row in rows]
+        lines.append("")
+    tables = {"Paths of the REST API": roles.ROUTES, "Methods of components": roles.CALLS}
+    for title, table in tables.items():
+        lines += [f"## {title}\n", "| action | role |", "|---|---|"]
+        lines += [f"| `{name}` | {_needed(table[name], name)} |" for name in sorted(table)]
+        lines.append("")
+    lines += [
+        "A blob that was made for one reader needs the role `user`, and its key. A method of a component that is not",
+        "here cannot be called by HTTP. A [Spark Connect session](connect.md) needs the role "
+        f"{_needed(roles.SPARK_CONNECT)},",
+        f"and [Spark's own pages](spark-history.md) need {_needed(roles.SPARK_HISTORY)}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _needed(rule: roles.Rule | None, name: str = "") -> str:
+    if rule is None:
+        return "none"
+    if name == "POST /gateways/{gateway}/{method}":
+        return "that of the method, see below"
+    own = f"; `{rule.own.value}` for one's own" if rule.own is not None else ""
+    return f"`{rule.lowest.value}`{own}"
+
+
 def _formatted(text: str) -> str:
     """Python text as ``ruff`` has it: its imports sorted, its lines broken."""
     for options in (["check", "--fix-only", "--select", "I"], ["format"]):
@@ -222,7 +276,11 @@ def _formatted(text: str) -> str:
     return text
 
 
-FILES = {ROOT / "runtime/notebook/gateways.py": gateways_module, ROOT / "docs/api.md": api_page}
+FILES = {
+    ROOT / "runtime/notebook/gateways.py": gateways_module,
+    ROOT / "docs/api.md": api_page,
+    ROOT / "docs/roles.md": roles_page,
+}
 
 
 def main() -> int:

@@ -46,6 +46,10 @@ _HINTS = (
         "configures a file system, and the tasks of a driver share its open file systems",
     ),
     (r"\bADD\s+JARS?\b|\baddJar\b", "adds jars while it runs, which every task of a driver would get"),
+    (
+        r"(?:\b_jsc|\bspark\.SparkContext\.getOrCreate\(\))[\w.()]*\.(?:cancel(?:All)?(?:Job|Stage)s?|addFile|addArchive)\b",
+        "cancels jobs or adds files through the JVM, which are those of all tasks of a driver",
+    ),
     (r"\baddSparkListener\b", "adds a listener to Spark, which would hear of the other tasks too"),
     (r"\b(?:TimeZone|Locale)\.setDefault\b", "changes the time zone or locale of its JVM, which other tasks use"),
     (r"\bSystem\.exit\b|\bgetRuntime\(\)|\bRuntime\.halt\b", "ends its JVM, which would be the other tasks' too"),

@@ -1,7 +1,8 @@
 """The table of roles: which role each action needs. Pure; the only place that decides it.
 
 `ROUTES` has a rule for every route of the REST API, and `CALLS` one for every method of a component that clients call
-by HTTP. `may` applies a rule. The web endpoint (`runtime.rest.authorization`) only looks up rule and owner.
+by HTTP. `may` applies a rule. The web endpoint (`runtime.rest.authorization`) only looks up rule and owner. `COMMANDS`
+and `PAGE` name the row that decides each command and each action of the web page, for docs/roles.md.
 
 A rule names the lowest role that may do it with everything, and optionally a lower one that may do it with its own.
 """
@@ -247,6 +248,63 @@ the session of another user."""
 SPARK_HISTORY = OPERATE
 """Rule of Spark's own pages (`runtime.rest.spark_history`). They show plans, SQL and settings of the jobs of all users,
 so they need the role that logs of all users need."""
+
+COMMANDS: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            *("start", "start-master", "doctor", "demo", "completion", "history", "history-server"),
+            *("login", "logout", "cluster upgrade", "queue check", "job check", "job explain"),
+            *(f"savepoint {each}" for each in ("list", "info", "verify", "dispose", "rescale", "check", "copy")),
+            *(f"savepoint {each}" for each in ("edit", "state")),
+        ),
+        "",
+    ),
+    "status": "dispatcher/request_cluster_overview",
+    "stop": "dispatcher/shut_down_cluster",
+    "log-level": "diagnostics/request_log_levels",
+    "log-level LEVEL": "diagnostics/set_log_level",
+    "whoami": "GET /whoami",
+    "cluster finalize": "dispatcher/finalize_feature_level",
+    "job run": "dispatcher/submit_job",
+    "job list": "dispatcher/list_jobs",
+    "job info": "dispatcher/request_job",
+    "job exceptions": "dispatcher/request_job",
+    "job logs": "dispatcher/request_job_logs",
+    "job cancel": "dispatcher/cancel_job",
+    "job checkpoint": "dispatcher/trigger_checkpoint",
+    "job savepoint": "dispatcher/trigger_savepoint",
+    "job stop": "dispatcher/stop_with_savepoint",
+    "job rollback": "dispatcher/roll_back",
+    "job rescale": "dispatcher/trigger_rescale",
+    "job autoscale": "dispatcher/trigger_rescale",
+    "job upgrade": "dispatcher/stop_with_savepoint",
+    "queue list": "resourcemanager/request_queues",
+    "user add": "dispatcher/add_user",
+    "user list": "dispatcher/list_users",
+    "user remove": "dispatcher/remove_user",
+    "token add": "dispatcher/add_token",
+    "token list": "dispatcher/list_tokens",
+    "token revoke": "dispatcher/revoke_token",
+}
+"""The row that decides a command with a user's token, by its words; empty if it needs no role, because it only works
+on files, or as a user of the cluster's machine. On that machine the other commands use the cluster's secret, and so
+are an admin's."""
+
+PAGE: Mapping[str, str] = {
+    "Cancel": f"PATCH {_JOB}",
+    "Checkpoint": f"POST {_JOB}/checkpoints",
+    "Savepoint": f"POST {_JOB}/savepoints",
+    "Stop with a savepoint": f"POST {_JOB}/stop",
+    "Rescale": f"POST {_JOB}/rescales",
+    "Roll back": f"POST {_JOB}/rollback",
+    "Submit a script": "POST /scripts",
+    "Set log levels": "PATCH /log-levels",
+    "Logs of a job": f"GET {_JOB}/logs/{{attemptid}}/{{log}}",
+    "Logs, stacks and profiles of processes": f"GET {_WORKER}/logs/{{filename}}",
+    "Audit log": "GET /audit",
+    "All other pages": "GET /overview",
+}
+"""The row that decides an action of the web page, which shows the same buttons to all roles."""
 
 
 def may(principal: Principal, rule: Rule, owner: str | None = None) -> bool:

@@ -1152,6 +1152,40 @@ def test_an_operation_that_was_lost_says_so_and_is_not_begun_again(tmp_path: Pat
     in_a_world(tmp_path, test)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND] The Spark Connect plan is invalid. No DataFrame with id 1 is found",
+        "[CONNECT_INVALID_PLAN.STREAMING_QUERY_NOT_FOUND] The Spark Connect plan is invalid. Streaming query 2 is gone",
+        "[CONNECT_ML.CACHE_INVALID] Generic Spark Connect ML error. Cannot retrieve Summary object 3",
+        "[TABLE_OR_VIEW_NOT_FOUND] The table or view `global_temp`.`x` cannot be found",
+    ],
+)
+def test_what_only_the_lost_driver_had_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
+    """Whoever calls after the loss learns of it, though the session works."""
+
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", a_view(), metadata=NAMED)
+        world.spark.answer = refusing(grpc.StatusCode.INTERNAL, text)
+        error = await world.refusal("ExecutePlan", request(), metadata=NAMED)
+        assert (error.code(), error.details()) == (grpc.StatusCode.INTERNAL, text), "this driver never had it"
+        world.spark.answer = None
+        lose_driver(world)
+        await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+        world.spark.answer = refusing(grpc.StatusCode.INTERNAL, text)
+        error = await world.refusal("ExecutePlan", request(), metadata=NAMED)
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "named session etl has moved to another driver since its former one was lost" in error.details()
+        assert f"make them again ({text})" in error.details()
+        world.spark.answer = refusing(grpc.StatusCode.INTERNAL, "[TABLE_OR_VIEW_NOT_FOUND] The table `x`")
+        error = await world.refusal("ExecutePlan", request(), metadata=NAMED)
+        assert error.details() == "[TABLE_OR_VIEW_NOT_FOUND] The table `x`"
+        world.spark.answer = None
+        await world.answers("ExecutePlan", a_query(), metadata=NAMED)
+
+    in_a_world(tmp_path, test)
+
+
 def test_a_query_without_an_answer_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World) -> None:
         await world.answers("ExecutePlan", a_view(), metadata=NAMED)

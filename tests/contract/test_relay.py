@@ -392,7 +392,7 @@ def _delete(key: TransientBlobKey) -> bytes:
 
 
 @pytest.mark.parametrize("guard", ["guarded", "unguarded"])
-@pytest.mark.parametrize("attack", ["injection", "replay", "truncation"])
+@pytest.mark.parametrize("attack", ["injection", "replay", "reflection", "truncation"])
 def test_requests_cannot_be_added_repeated_or_cut(
     tmp_path: Path, attack: str, guard: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -405,11 +405,18 @@ def test_requests_cannot_be_added_repeated_or_cut(
     ):
         victim = served.client().put_bytes(OTHER, TransientBlobKey)
         seen: list[bytes] = []
+        said: list[bytes] = []
+
+        def keep(data: bytes) -> bytes:
+            said.append(data)
+            return data
 
         def tamper(data: bytes) -> bytes:
             seen.append(data)
             if attack == "injection":
                 return data + _delete(victim)
+            if attack == "reflection":  # a request of his own, with the tag of what the server has said
+                return data if not said else _delete(victim)[:-TAG_SIZE] + said[-1][-TAG_SIZE:]
             if attack == "replay":
                 return data * 2
             # The content is made shorter in the request, and what is left over is a request of his own.
@@ -417,11 +424,13 @@ def test_requests_cannot_be_added_repeated_or_cut(
             shorter = Request(head.operation, BlobType.TRANSIENT, None, head.random, length=0).encode()
             return shorter + bytes(TAG_SIZE) + hashlib.sha256(b"").digest() + bytes(TAG_SIZE)
 
-        relay = until_the_end.enter_context(Relay(served.server.address[1], tamper))
+        relay = until_the_end.enter_context(Relay(served.server.address[1], tamper, keep))
 
         def put() -> None:
             with BlobClient(("127.0.0.1", relay.port), blob_harness.SECRET, retries=0) as client:
                 client.put_bytes(CONTENT, TransientBlobKey)
+                if attack == "reflection":
+                    client.put_bytes(CONTENT, TransientBlobKey)
 
         pool.submit(put)  # what the client makes of it is not what is looked at here
 
@@ -429,8 +438,8 @@ def test_requests_cannot_be_added_repeated_or_cut(
             stats = served.server.stats()
             return stats.puts, stats.deletes
 
-        guarded = {"injection": (2, 0), "replay": (2, 0), "truncation": (1, 0)}
-        unguarded = {"injection": (2, 1), "replay": (3, 0), "truncation": (2, 0)}
+        guarded = {"injection": (2, 0), "replay": (2, 0), "reflection": (2, 0), "truncation": (1, 0)}
+        unguarded = {"injection": (2, 1), "replay": (3, 0), "reflection": (2, 1), "truncation": (2, 0)}
         expected = (guarded if guard == "guarded" else unguarded)[attack]
         if guard == "guarded":
             blob_harness.wait_until(lambda: "has not sent there" in caplog.text)

@@ -221,6 +221,8 @@ def test_a_named_session_outlives_its_driver(door: Door, tmp_path: Path) -> None
     spark.udf.register("twice", twice, IntegerType())
     spark.range(3).createOrReplaceTempView("numbers")
     spark.sql("CREATE TEMP VIEW doubled AS SELECT twice(CAST(id AS INT)) AS n FROM numbers")
+    query = spark.readStream.format("rate").load().writeStream.format("noop").start()
+    checkpointed = spark.range(3).localCheckpoint()
     lost = door.job("ada")
     jvm = int(spark.sql("SELECT reflect('java.lang.ProcessHandle', 'current')").collect()[0][0])
 
@@ -243,6 +245,9 @@ def test_a_named_session_outlives_its_driver(door: Door, tmp_path: Path) -> None
         assert [row.n for row in client.table("doubled").orderBy("n").collect()] == [0, 2, 4]
         assert client.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
         assert client.sql("SELECT date_format(timestamp_seconds(0), 'HH')").collect()[0][0] == "09"
+    for gone in (lambda: query.status, checkpointed.count):
+        with pytest.raises(PySparkException, match=r"has moved to another driver.*make them again"):
+            gone()
     working.join()
     assert "driver of the named session etl was lost during this operation" in said[0]
     assert "run it again" in said[0]

@@ -1,4 +1,7 @@
-"""A driver that can run no jobs is found out and replaced; a script that would end its driver gets one of its own."""
+"""What scripts of a driver do to each other, as docs/isolation.md says: one ends it, one leaves traces in its workers.
+
+A driver that can run no jobs is found out and replaced. A script that would end its driver gets one of its own.
+"""
 
 from __future__ import annotations
 
@@ -68,3 +71,65 @@ def test_a_driver_that_runs_no_jobs_is_replaced_and_its_tasks_restarted(
     found = json.loads(cluster.run("doctor", "--json", check=False).stdout)
     checks = {check["name"]: check["detail"] for check in found["checks"]}
     assert why in checks["cluster"]
+
+
+def test_a_script_that_ends_the_jvm_costs_others_a_restart(cluster: Cluster, tmp_path: Path) -> None:
+    """A job beside it is restarted with the next driver, and a third job runs there."""
+    began, once, gate = (tmp_path / name for name in ("began", "once", "gate"))
+    wait = "Path(sys.argv[1]).touch()\nwhile not Path(sys.argv[2]).exists():\n    time.sleep(0.05)\n"
+    work = "print(spark.range(1000).count())\n"
+    file = write_job(tmp_path, BEGIN + wait + work, "victim.py")
+    victim = cluster.submit(file, str(began), str(gate), options=SHARED)
+    await_value(began.exists)
+    shared = driver_of(cluster)
+    text = "getattr(jvm.java.lang.System, 'exit')(3)\n"
+    bully = cluster.submit(write_job(tmp_path, BEGIN + ONCE + text, "bully.py"), str(once), options=SHARED)
+    cluster.await_status(bully, "FINISHED")
+    gate.touch()
+    ended = cluster.await_status(victim, "FINISHED")
+    for job in (ended, cluster.job(bully)):
+        failures = [item["error"]["kind"] for item in job["tasks"][0]["attempts"] if item["error"]]
+        assert failures, "it was restarted"
+        assert set(failures) <= {"spark-lost", "task-executor-lost"}
+    after = write_job(tmp_path, BEGIN + work, "after.py")
+    assert cluster.run("job", "run", *SHARED, str(after)).stdout == "1000\n"
+    assert driver_of(cluster) != shared
+
+
+LEAVES = """
+def leave(_):
+    import json
+    os.environ["BULLY"], json.bully = "hunter2", True
+while not Path(sys.argv[1]).exists():
+    sc.parallelize(range(8), 8).foreach(leave)
+    time.sleep(0.05)
+"""
+FINDS = """
+def find(_):
+    import json
+    return os.environ.get("BULLY"), hasattr(json, "bully")
+def found():
+    return ("hunter2", True) in sc.parallelize(range(8), 8).map(find).collect()
+"""
+
+
+def test_what_a_function_leaves_in_a_python_worker_is_found_by_others(cluster: Cluster, tmp_path: Path) -> None:
+    """As docs/isolation.md says: by a job beside it, and by one after it; but not by one with its own workers."""
+    gate, last, seen = (tmp_path / name for name in ("gate", "last", "seen"))
+    bully = cluster.submit(write_job(tmp_path, BEGIN + LEAVES, "bully.py"), str(gate), options=SHARED)
+    finds = (
+        "while not found():\n    time.sleep(0.05)\nPath(sys.argv[2]).touch()\n"
+        # Workers end that nobody has used for a minute.
+        "while not Path(sys.argv[1]).exists():\n    found()\n    time.sleep(0.05)\n"
+    )
+    victim = cluster.submit(
+        write_job(tmp_path, BEGIN + FINDS + finds, "victim.py"), str(last), str(seen), options=SHARED
+    )
+    await_value(seen.exists)
+    gate.touch()
+    cluster.await_status(bully, "FINISHED")
+    after = str(write_job(tmp_path, BEGIN + FINDS + "print(found())", "after.py"))
+    assert cluster.run("job", "run", *SHARED, after).stdout == "True\n"
+    assert cluster.run("job", "run", *SHARED, "--env", "OWN=workers", after).stdout == "False\n"
+    last.touch()
+    cluster.await_status(victim, "FINISHED")

@@ -289,6 +289,13 @@ print("left")
 """,
         "left\n",
     ),
+    "static-fields": (
+        """
+jvm.org.apache.spark.deploy.SparkHadoopUtil.get().conf().set("bullys.password", "hunter2")
+print("left")
+""",
+        "left\n",
+    ),
 }
 
 # What stays shared, as the page says: how a job beside it or after it finds it, and what that prints.
@@ -322,6 +329,12 @@ print("StatsReportListener" in [listener.getClass().getSimpleName() for listener
 """,
         "True\nTrue\n",
     ),
+    "static-fields": (
+        """
+print(jvm.org.apache.spark.deploy.SparkHadoopUtil.get().conf().get("bullys.password"))
+""",
+        "hunter2\n",
+    ),
 }
 
 
@@ -330,7 +343,8 @@ TOGETHER = (
     # Its own jobs are counted, so it is first; after the last ones nothing else works any more.
     ("jobs", "settings", "hadoop-configuration", "checkpoint-directory", "files-by-the-jvm", "global-views", "caches",
      "dstream", "stop"),
-    ("files", "files-of-other-kinds", "the-jvm", "time-zone", "tables", "file-systems", "threads-and-listeners"),
+    ("files", "files-of-other-kinds", "the-jvm", "time-zone", "tables", "file-systems", "threads-and-listeners",
+     "static-fields"),
     ("dstream-left",),
 )  # fmt: skip
 

@@ -741,6 +741,14 @@ MUTANTS = (
         (f"{_PASSED_ON}::test_an_operation_that_was_lost_says_so_and_is_not_begun_again",),
     ),
     Mutant(
+        "connect-what-is-gone-unsaid",
+        "A call for what only a lost driver had says that the session has moved.",
+        "runtime/rest/connect/named.py",
+        "if record.rebuilt and _GONE.search(details):",
+        "if False:",
+        (f"{_PASSED_ON}::test_what_only_the_lost_driver_had_is_named_with_the_remedy",),
+    ),
+    Mutant(
         "connect-dead-driver-called",
         "A call is not passed on to a driver that is dead already.",
         "runtime/rest/connect/named.py",

@@ -1,4 +1,4 @@
-"""What keeps docs/isolation.md true: the tests that it names, and a case for every row of its table."""
+"""What keeps docs/isolation.md true: the tests that it names, and a case or a test for every row of its table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def test_the_page_names_tests_that_there_are() -> None:
     assert [name for name in named if not is_test(name)] == []
 
 
-def test_every_row_names_a_case_and_every_case_has_a_row() -> None:
+def test_every_row_names_a_case_or_a_test_and_every_case_has_a_row() -> None:
     table = PAGE.partition("## One user at a time")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     named = [set(re.findall(r"`([^`]+)`", line.rstrip(" |").rpartition("|")[2])) for line in rows]
     assert all(named)
-    assert set().union(*named) == set(BULLIES)
+    assert {name for name in set().union(*named) if not is_test(name)} == set(BULLIES)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
+import click
 import pytest
 
+import runtime.rest
+from runtime.cluster.cli import cli
 from runtime.protocol.http_gateways import HTTP_GATEWAYS
 from runtime.rest.handlers import ROUTES as SERVED
 from runtime.rest.handlers import events
 from runtime.users.identities import CLUSTER, Principal, Role
-from runtime.users.roles import ANYONE, CALLS, OWN, ROUTES, Rule, depends_on_owner, may, refusal
+from runtime.users.roles import ANYONE, CALLS, COMMANDS, OWN, PAGE, ROUTES, Rule, depends_on_owner, may, refusal
 
 RULES = [Rule(lowest, own) for lowest, own in product(Role, (None, *Role))]
 RANK = {role: number for number, role in enumerate(("metrics", "viewer", "user", "operator", "admin"))}
@@ -26,6 +32,43 @@ def test_each_call_has_a_rule_and_each_rule_a_call() -> None:
     calls = {f"{name}/{method}" for name, gateway in HTTP_GATEWAYS.items() for method in gateway.methods}
     assert len(calls) > 30
     assert calls == set(CALLS)
+
+
+def commands(command: click.Command = cli, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """The words of all commands that a help shows."""
+    if isinstance(command, click.Group):
+        for name, each in command.commands.items():
+            yield from commands(each, (*words, name))
+    elif not command.hidden:
+        yield " ".join(words)
+
+
+def test_each_command_names_the_row_that_decides_it() -> None:
+    given = [re.sub(r" [A-Z]+$", "", name) for name in COMMANDS]
+    assert set(given) == set(commands())
+    assert {row for row in COMMANDS.values() if row} <= set(ROUTES | CALLS)
+    # A call that needs more than to look is some command's, or only a program's.
+    of_programs = {"dispatcher/report_job_client_heartbeat", "dispatcher/detach_job", "dispatcher/dispose_savepoint"}
+    of_programs |= {"master/shut_down_cluster"}  # with those of the Dispatcher
+    of_programs |= {name for name in CALLS if name.startswith("taskexecutor/")}
+    assert {name for name, rule in CALLS.items() if rule != ANYONE} - of_programs <= set(COMMANDS.values())
+
+
+def test_each_action_of_the_page_names_the_row_that_decides_it() -> None:
+    """All requests of the page but its log-in and the reading of JSON go through `request`."""
+    files = (Path(runtime.rest.__file__).parent / "static" / "ui").rglob("*.js")
+    found = set()
+    for text in (file.read_text() for file in files):
+        for path, options in re.findall(r"\brequest\(\s*[`\"]([^`\"]*)[`\"],\s*\{\s*(.{0,40})", text, re.DOTALL):
+            if method := re.match(r'method: "(\w+)"', options):
+                found.add(f"{method[1]} /{path.partition('?')[0].replace('${at(job.jid)}', '{jobid}')}")
+        assert len(re.findall(r'method: "(?!GET)', text)) <= 2
+    triggered = "POST /jobs/{jobid}/${path}"  # of checkpoints, savepoints, stops and rescales
+    assert triggered in found
+    changing = {row for row in PAGE.values() if not row.startswith("GET ")}
+    assert found - {triggered} <= changing
+    assert {row for row in changing - found if not row.startswith("POST /jobs/{jobid}/")} == set()
+    assert set(PAGE.values()) <= set(ROUTES)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -41,6 +42,12 @@ _REPEATED = BEGINNING - {_BEGIN}
 _UNKNOWN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
 _UNKNOWN |= {grpc.StatusCode.UNKNOWN}
 """Statuses after which a call may have taken effect."""
+_GONE = re.compile(
+    r"\[CONNECT_INVALID_PLAN\.(?:DATAFRAME|STREAMING_QUERY)_NOT_FOUND\]|\[CONNECT_ML\.CACHE_INVALID\]"
+    r"|\[TABLE_OR_VIEW_NOT_FOUND\].*\bglobal_temp\b",
+    re.DOTALL,
+)
+"""Errors of Spark for what a driver holds and no record has."""
 _CAUSE = 300
 _DYING_S = 1.0
 
@@ -76,6 +83,16 @@ def lost_each_time(call: Call, drivers: int) -> CallRefusedError:
         f"{drivers} Spark drivers of the named session {call.name} were lost in turn during this query: it "
         f"may take more memory than a driver has; `understudy job info {call.job_id}` says how the last one ended",
         is_lost=True,
+    )
+
+
+def gone(call: Call, details: str) -> CallRefusedError:
+    """Return the refusal of a call for what only a former driver of its named session had; *details* are Spark's."""
+    return CallRefusedError(
+        409,
+        f"the named session {call.name} has moved to another driver since its former one was lost; checkpointed "
+        "DataFrames, models, streaming queries and global temporary views are gone: make them again "
+        f"({_line(details)})",
     )
 
 
@@ -338,7 +355,7 @@ class NamedSessions:
             port: of the driver.
 
         Raises:
-            CallRefusedError: the operation of the call was lost with its driver.
+            CallRefusedError: the operation of the call, or what it names, was lost with a driver.
         """
         if error.code() is grpc.StatusCode.UNAVAILABLE and await _stops_listening(port):
             raise lost_during(call)
@@ -347,6 +364,8 @@ class NamedSessions:
         details = error.details() or ""
         if call.method == "ReattachExecute" and record.rebuilt and "OPERATION_NOT_FOUND" in details:
             raise lost_during(call)
+        if record.rebuilt and _GONE.search(details):
+            raise gone(call, details)
 
     async def touch(self, call: Call) -> None:
         """Note that a session is in use."""
