@@ -471,7 +471,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             if self._term != term:
                 raise FencingError(f"whether {what} is not known: the Dispatcher does not lead any more")
             job = self._jobs.get(job_id)
-            user = owner if job is None else job.owner  # what is added to an accepted job counts for its owner
+            user = owner if job is None else job.owner  # files added to an accepted job count for its owner
             if self._admission.uploader(job_id) not in (None, user):
                 raise JobIDRejectedError(f"{what}: another user uploads files under this id; submit with another id")
             live, now = self._members(queues), time.monotonic()
