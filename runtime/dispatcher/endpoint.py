@@ -378,7 +378,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         except JobAlreadyDoneError:
             return job_id
         except JobSubmissionError:
-            if graph.owner and self._queues.is_set:
+            if graph.owner and self._queues.is_set and self._admission.uploader(job_id) in (None, graph.owner):
                 # Before the answer: the user may submit again at once, with another upload.
                 await self._delete_upload(job_id, term)
             raise
@@ -469,7 +469,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             while job_id in self._submitting:
                 await self._submitting[job_id].wait()
             if self._term != term:
-                raise FencingError(f"whether {what} is not known: the Dispatcher does not lead any more")
+                raise FencingError(f"an upload for job {job_id} is not checked: the Dispatcher does not lead any more")
             job = self._jobs.get(job_id)
             user = owner if job is None else job.owner  # files added to an accepted job count for its owner
             if self._admission.uploader(job_id) not in (None, user):
@@ -491,28 +491,34 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     async def _delete_expired_uploads(self, term: LeaderTerm) -> None:
         """Delete uploads that were neither submitted nor continued for `blob.service.cleanup.ttl`."""
-        kept = {*self._jobs, *self._submitting}
-        for job_id in self._admission.expired_uploads(kept, time.monotonic(), self._upload_lifetime_s):
-            if job_id not in self._jobs and job_id not in self._submitting:
-                await self._delete_unsubmitted(job_id, term)
 
-    async def _delete_unsubmitted(self, job_id: JobID, term: LeaderTerm) -> None:
-        """Delete an upload while no submission and no further upload of the job begins."""
+        def expired() -> list[JobID]:
+            kept = {*self._jobs, *self._submitting}
+            return self._admission.expired_uploads(kept, time.monotonic(), self._upload_lifetime_s)
+
+        for job_id in expired():
+            # Another upload may have had it deleted meanwhile, and its user may have begun again.
+            if job_id in expired() and not await self._delete_unsubmitted(job_id, term):
+                return  # the BlobServer does not answer: the next upload tries again
+
+    async def _delete_unsubmitted(self, job_id: JobID, term: LeaderTerm) -> bool:
+        """Delete an upload while no submission and no further upload of the job begins; return whether it succeeded."""
         done = self._submitting[job_id] = asyncio.Event()
         try:
-            await self._delete_upload(job_id, term)
+            return await self._delete_upload(job_id, term)
         finally:
             del self._submitting[job_id]
             done.set()
 
-    async def _delete_upload(self, job_id: JobID, term: LeaderTerm) -> None:
-        """Delete the files of a job that is not accepted; they count for their user until they are deleted."""
+    async def _delete_upload(self, job_id: JobID, term: LeaderTerm) -> bool:
+        """Delete the files of a job that is not accepted; return whether it succeeded. They count until it does."""
         try:
             await self._job_blobs.clean_up(job_id, term)
         except ActorError as error:
             self.log.warning("the files of job %s, which is not accepted, are not deleted yet: %s", job_id, error)
-        else:
-            self._admission.end_upload(job_id)
+            return False
+        self._admission.end_upload(job_id)
+        return True
 
     def _held_bytes(self) -> dict[JobID, int]:
         return {job_id: job.blob_bytes for job_id, job in self._jobs.items()}

@@ -109,8 +109,8 @@ MUTANTS = (
         "uploads-forgotten-before-they-are-deleted",
         "An upload counts until its files are deleted.",
         _DISPATCHER,
-        "        else:\n            self._admission.end_upload(job_id)\n",
-        "        self._admission.end_upload(job_id)\n",
+        "            return False\n        self._admission.end_upload(job_id)\n",
+        "            self._admission.end_upload(job_id)\n            return False\n",
         ("unit/test_dispatcher_queues.py::test_files_that_are_not_deleted_yet_count_until_they_expire",),
     ),
     Mutant(

@@ -343,6 +343,16 @@ async def test_the_files_of_a_refused_job_are_deleted_before_the_answer(dispatch
         assert dispatcher.deleted[-1] == graph(number).job_id
 
 
+async def test_a_refusal_does_not_delete_the_files_of_another_user_under_the_same_id(
+    dispatcher: Storing, file: Path
+) -> None:
+    file.write_text("each-user: {blob-mb: 10}\nusers: {bob: {waiting-jobs: 0}}")
+    await admit(dispatcher, 1, 9)
+    with pytest.raises(SubmissionLimitError, match="waiting jobs"):
+        await submit(dispatcher, graph(1, "bob"))
+    assert dispatcher.deleted == []
+
+
 async def test_files_that_are_not_deleted_yet_count_until_they_expire(
     dispatcher: Storing, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ from runtime.checkpoint.remote_savepoint import read_at
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.protocol.errors import GatewayError
+from runtime.protocol.errors import GatewayError, JobSubmissionError
 from runtime.protocol.http_gateways import (
     DIAGNOSTICS,
     HTTP_GATEWAYS,
@@ -359,8 +359,10 @@ async def put_blob(rest: Rest, request: Request) -> Response:
     try:
         # Once more: the user may have ended the upload meanwhile, so that this file was not counted any more.
         await _admit_upload(rest, request, owner, upload_id, size)
-    except Exception as error:
+    except JobSubmissionError as error:
         await rest.backend.end_upload(owner, principal_of(request).name)
+        return _refused(error)
+    except Exception as error:
         return _refused(error)
     return answer({"key": str(key)}, 201)
 
