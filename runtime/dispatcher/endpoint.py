@@ -497,7 +497,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             return self._admission.expired_uploads(kept, time.monotonic(), self._upload_lifetime_s)
 
         for job_id in expired():
-            # Another upload may have had it deleted meanwhile, and its user may have begun again.
+            # Another upload may have had it deleted meanwhile, and its user may upload anew.
             if job_id in expired() and not await self._delete_unsubmitted(job_id, term):
                 return  # the BlobServer does not answer: the next upload tries again
 
