@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,6 +87,14 @@ UPLOAD_S = 60.0
 CARRIED_SIZE = 16 * 1024
 """Largest total size, in bytes, of a job's files that travel in its graph, and are stored with it (in Redis, say)."""
 CARRIED_ROLES = {ArtifactRole.MAIN, ArtifactRole.FILE}  # libraries are shared by their blobs' keys
+
+
+_MISSING = ("has no method", "clients call no such method")
+"""What the Dispatcher and the web endpoint of an earlier release answer to a call of a method that they do not have."""
+
+
+def _is_missing(error: ActorError) -> bool:
+    return any(text in str(error) for text in _MISSING)
 
 
 class NoAnswerError(ActorError):
@@ -327,6 +336,7 @@ class AsyncClusterClient:
         data = encode(graph)
         if len(data) <= self._inline_limit:
             return await self._submit(graph, Inline(data))
+        await self.admit_upload(graph.job_id, uuid.uuid4().hex, len(data), graph.owner, graph.name)
         return await self._submit(graph, await self.with_blobs(lambda blobs: self._offloaded(graph, blobs)))
 
     async def _submit(self, graph: JobGraph, message: MaybeOffloaded) -> JobID:
@@ -348,7 +358,42 @@ class AsyncClusterClient:
         carried = await self.link.blocking(lambda: self._carried(graph, files))
         if carried is not None:
             return carried
-        return await self.with_blobs(lambda blobs: self._upload(blobs, graph, files))
+        size = await self.link.blocking(lambda: sum(file.path.stat().st_size for file in files))
+        await self.admit_upload(graph.job_id, uuid.uuid4().hex, size, graph.owner, graph.name)
+        try:
+            return await self.with_blobs(lambda blobs: self._upload(blobs, graph, files))
+        except (BlobConnectionError, BlobServerError):
+            raise  # nothing answers that could delete the files; they expire
+        except BaseException:
+            await self._try_to_end_upload(graph.job_id, graph.owner)
+            raise
+
+    async def admit_upload(self, job_id: JobID, upload_id: str, size: int, owner: str, name: str = "") -> None:
+        """Have the Dispatcher check an upload by the limits of its user; see `DispatcherGateway.admit_upload`.
+
+        A cluster of an earlier release does not check it before the submission.
+        """
+
+        async def admit(dispatcher: DispatcherGateway) -> None:
+            try:
+                await self.link.reply(dispatcher.admit_upload(job_id, upload_id, size, owner, name))
+            except ActorError as error:
+                if not _is_missing(error):
+                    raise
+
+        await self.call(DISPATCHER, DispatcherGateway, admit)
+
+    async def end_upload(self, job_id: JobID, owner: str) -> None:
+        """Delete the files of a job that is not submitted after all; see `DispatcherGateway.end_upload`."""
+        await self.ask(lambda dispatcher: dispatcher.end_upload(job_id, owner))
+
+    async def _try_to_end_upload(self, job_id: JobID, owner: str) -> None:
+        """Do as `end_upload` with one attempt. If it fails, the files expire."""
+        try:
+            dispatcher = await self.link.leader(DISPATCHER, DispatcherGateway, time.monotonic() + SILENCE_S)
+            await self.link.reply(dispatcher.end_upload(job_id, owner), SILENCE_S)
+        except (ActorError, GatewayError) as error:
+            logger.debug("the files of job %s are not deleted yet: %s", job_id, error)
 
     async def with_blobs(self, work: Callable[[Blobs], T]) -> T:
         """Run blocking work with the leading master's BlobServer, and repeat it while that is being replaced."""

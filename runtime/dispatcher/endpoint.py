@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -253,6 +254,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._attached = AttachedJobs()
         self._queues = QueuesFile(queues)
         self._admission = Admission()
+        self._upload_lifetime_s = (configuration or Configuration()).get(BlobOptions.CLEANUP_TTL)
         self._level = lowest_level()
         self._finalizing = asyncio.Lock()
         self._watching_clients: asyncio.Task[None] | None = None
@@ -375,6 +377,11 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             await self._run(graph, JobStatus.INITIALIZING)
         except JobAlreadyDoneError:
             return job_id
+        except JobSubmissionError:
+            if graph.owner and self._queues.is_set and self._admission.uploader(job_id) in (None, graph.owner):
+                # Before the answer: the user may submit again at once, with another upload.
+                await self._delete_upload(job_id, term)
+            raise
         finally:
             self._admission.settle(job_id)
             del self._submitting[job_id]
@@ -412,12 +419,12 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             JobSubmissionError: the file of queues is missing or wrong.
             JobNotReachableError: the ResourceManager does not answer which jobs run.
         """
-        try:
-            queues = await self.run_blocking(self._queues.read) if self._queues.is_set else self._queues.read()
+        with self._refusals(f"job {graph.name!r} was not accepted"):
+            queues = await self._read_queues()
             member = Member(graph.owner, queues.queue_of(graph.owner, _queue_of(graph)).name)
             if not queues.is_set:
                 return
-            queues.check_blobs(member, graph.blob_bytes)
+            queues.check_blobs(queues.scopes_of(member.user, member.queue), graph.blob_bytes)
             queues.check_demand(member, queues.demand(Asked.of(graph.configuration, graph.largest_memory)))
             live, running = self._members(queues), list[JobID]()
             if self._admission.needs_running(queues, member, live):
@@ -431,15 +438,90 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
                 running,
                 time.monotonic(),
                 blob_bytes=graph.blob_bytes,
-                held_bytes={job_id: job.blob_bytes for job_id, job in self._jobs.items()},
+                held_bytes=self._held_bytes(),
             )
+
+    async def _read_queues(self) -> Queues:
+        return await self.run_blocking(self._queues.read) if self._queues.is_set else self._queues.read()
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _refusals(problem: str) -> Iterator[None]:
+        """Translate refusals by queues and limits into those that a client receives; *problem* begins their text."""
+        try:
+            yield
         except OverLimitError as error:
-            problem = f"job {graph.name!r} was not accepted: {error}"
-            raise SubmissionLimitError.of(problem, error.retry_after_s) from None
+            raise SubmissionLimitError.of(f"{problem}: {error}", error.retry_after_s) from None
         except QueueRefusedError as error:
-            raise QueueRejectedError(f"job {graph.name!r} was not accepted: {error}") from None
+            raise QueueRejectedError(f"{problem}: {error}") from None
         except QueuesError as error:
             raise JobSubmissionError(f"no job is accepted before the file of queues is right: {error}") from None
+
+    @rpc
+    async def admit_upload(self, job_id: JobID, upload_id: str, size: int, owner: str, name: str = "") -> None:
+        term = self.term
+        if not owner or not self._queues.is_set:
+            return
+        what = f"job {name!r} was not accepted" if name else f"a file of job {job_id} was not accepted"
+        with self._refusals(what):
+            queues = await self._read_queues()
+            await self._delete_expired_uploads(term)
+            while job_id in self._submitting:
+                await self._submitting[job_id].wait()
+            if self._term != term:
+                raise FencingError(f"an upload for job {job_id} is not checked: the Dispatcher does not lead any more")
+            job = self._jobs.get(job_id)
+            user = owner if job is None else job.owner  # files added to an accepted job count for its owner
+            if self._admission.uploader(job_id) not in (None, user):
+                raise JobIDRejectedError(f"{what}: another user uploads files under this id; submit with another id")
+            live, now = self._members(queues), time.monotonic()
+            self._admission.admit_upload(
+                queues, job_id, upload_id, size, user, live, now, held_bytes=self._held_bytes()
+            )
+
+    @rpc
+    async def end_upload(self, job_id: JobID, owner: str) -> None:
+        term = self.term
+        while job_id in self._submitting:
+            await self._submitting[job_id].wait()
+        if not owner or not self._queues.is_set or job_id in self._jobs:
+            return
+        if self._admission.uploader(job_id) in (None, owner):
+            await self._delete_unsubmitted(job_id, term)
+
+    async def _delete_expired_uploads(self, term: LeaderTerm) -> None:
+        """Delete uploads that were neither submitted nor continued for `blob.service.cleanup.ttl`."""
+
+        def expired() -> list[JobID]:
+            kept = {*self._jobs, *self._submitting}
+            return self._admission.expired_uploads(kept, time.monotonic(), self._upload_lifetime_s)
+
+        for job_id in expired():
+            # Another upload may have had it deleted meanwhile, and its user may upload anew.
+            if job_id in expired() and not await self._delete_unsubmitted(job_id, term):
+                return  # the BlobServer does not answer: the next upload tries again
+
+    async def _delete_unsubmitted(self, job_id: JobID, term: LeaderTerm) -> bool:
+        """Delete an upload while no submission and no further upload of the job begins; return whether it succeeded."""
+        done = self._submitting[job_id] = asyncio.Event()
+        try:
+            return await self._delete_upload(job_id, term)
+        finally:
+            del self._submitting[job_id]
+            done.set()
+
+    async def _delete_upload(self, job_id: JobID, term: LeaderTerm) -> bool:
+        """Delete the files of a job that is not accepted; return whether it succeeded. They count until it does."""
+        try:
+            await self._job_blobs.clean_up(job_id, term)
+        except ActorError as error:
+            self.log.warning("the files of job %s, which is not accepted, are not deleted yet: %s", job_id, error)
+            return False
+        self._admission.end_upload(job_id)
+        return True
+
+    def _held_bytes(self) -> dict[JobID, int]:
+        return {job_id: job.blob_bytes for job_id, job in self._jobs.items()}
 
     async def _with_sizes(self, graph: JobGraph) -> JobGraph:
         """Return a job with the sizes of its blobs. Without a file of queues none are needed, and none are believed.
@@ -635,6 +717,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._starts.forget(job_id)
         self._attached.detach(job_id)
         known = self._jobs.pop(job_id, None)
+        self._admission.end_upload(job_id)
         if known is not None:
             known.over.set()
             await known.leader.stop()

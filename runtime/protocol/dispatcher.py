@@ -39,6 +39,38 @@ class DispatcherGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(RECIPIENT)
+    def admit_upload(self, job_id: JobID, upload_id: str, size: int, owner: str, name: str = "") -> Ask[None]:
+        """Check an upload of files for a job by the limits of its user before the first byte, and count it.
+
+        Idempotent by *upload_id*; the last size counts. By HTTP it announces all files together, whatever id and owner
+        the caller names.
+
+        Args:
+            job_id: the job, which will be submitted.
+            upload_id: of one file; `runtime.queues.admission.ALL_FILES` announces all of them.
+            size: bytes; 0 if nothing is uploaded after all.
+            owner: the user. Without one nothing is checked.
+            name: of the job, for the refusal; empty if it is not known.
+
+        Raises:
+            JobSubmissionError: it is over a limit (`SubmissionLimitError`, `QueueRejectedError`), another user uploads
+                under this id (`JobIDRejectedError`), or the file of queues is missing or wrong.
+        """
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
+    def end_upload(self, job_id: JobID, owner: str) -> Ask[None]:
+        """Delete what a user has uploaded for a job that is not submitted after all, and count it no more. Idempotent.
+
+        It has no effect for a job that was accepted, for the upload of another user, or without a file of queues.
+
+        Args:
+            job_id: the job.
+            owner: the user.
+        """
+        raise NotImplementedError
+
     @reads
     def list_jobs(self) -> Ask[list[JobID]]:
         """List running and finished jobs in no order, without asking any other component."""

@@ -51,6 +51,8 @@ HTTP_GATEWAYS: Mapping[str, HttpGateway] = {
         frozenset(
             {
                 "submit_job",
+                "admit_upload",
+                "end_upload",
                 "list_jobs",
                 "request_multiple_job_details",
                 "request_job",

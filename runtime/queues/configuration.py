@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
@@ -294,13 +294,13 @@ class Queues:
                     f"{cpus_text(limits.cpus)} in total; set {JobOptions.TASK_CPUS.key} to less"
                 )
 
-    def check_blobs(self, member: Member, blob_bytes: int) -> None:
+    def check_blobs(self, scopes: Iterable[Scope], blob_bytes: int) -> None:
         """Check that the limits of a job's user, groups and queue can ever give what its blobs take.
 
         Raises:
             QueueRefusedError: one of them cannot.
         """
-        for scope in self.scopes_of(member.user, member.queue):
+        for scope in scopes:
             most = self.limits_of(scope).blob_mb
             if most is not None and blob_bytes > most * MB:
                 raise QueueRefusedError(
@@ -310,8 +310,12 @@ class Queues:
 
     def scopes_of(self, user: str, queue: str) -> tuple[Scope, ...]:
         """Return all whose limits a job counts for: its user, their groups, its queue. No user is the empty name."""
+        return (*self.scopes_of_user(user), Scope("queue", queue))
+
+    def scopes_of_user(self, user: str) -> tuple[Scope, ...]:
+        """Return those of `scopes_of` that do not depend on the queue: a user and their groups."""
         own = [Scope("user", user)] if user else []
-        return (*own, *(Scope("group", group.name) for group in self.groups_of(user)), Scope("queue", queue))
+        return (*own, *(Scope("group", group.name) for group in self.groups_of(user)))
 
 
 def _decimal(number: float) -> Decimal:

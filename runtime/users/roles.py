@@ -211,6 +211,8 @@ CALLS: Mapping[str, Rule] = {
         )
     },
     "dispatcher/submit_job": SUBMIT,
+    "dispatcher/admit_upload": SUBMIT,
+    "dispatcher/end_upload": SUBMIT,
     "dispatcher/dispose_savepoint": OPERATE,
     "dispatcher/finalize_feature_level": ADMINISTER,
     "dispatcher/shut_down_cluster": ADMINISTER,

@@ -6,8 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -22,6 +25,7 @@ from blob.gateway import BlobAddress
 from blob.offload import Inline
 from blob.server import BlobServer
 from blob.settings import BlobServerOptions
+from runtime.client import AsyncClusterClient, JobFile
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.dispatcher.mini_dispatcher import end_of_cluster
@@ -32,10 +36,10 @@ from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import MEMORY_THRESHOLD, RedisHaServices
 from runtime.ids import JobID
 from runtime.jobgraph.codec import encode
-from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobgraph.job_graph import ArtifactRole, JobGraph
 from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.dispatcher import DispatcherGateway
-from runtime.protocol.errors import JobSubmissionError
+from runtime.protocol.errors import JobSubmissionError, QueueRejectedError, SubmissionLimitError
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from tests.contract.test_dispatcher_recovery import SECRET, Guardian, service  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
@@ -79,6 +83,7 @@ async def leading(
     *,
     kind: Callable[..., Dispatcher] = Dispatcher,
     guardian: Guardian | None = None,
+    queues: Path | None = None,
 ) -> AsyncIterator[World]:
     receptionist = Receptionist(service)
     await service.start_server(receptionist)
@@ -103,6 +108,7 @@ async def leading(
         savepoint_dir=directory,
         sweep_interval_s=3600.0,
         starts_at_once=2,
+        queues=queues,
     )
     await service.start_server(dispatcher)
     await until(lambda: dispatcher.fencing_token is not None)
@@ -210,3 +216,131 @@ async def test_only_a_pending_entry_is_withdrawn(redis_server: RedisServer, regi
         await jobs.withdraw(job_id, term)
     assert list(await jobs.entries()) == [OTHER]
     await connection.close()
+
+
+# ------------------------------------------------------------------ uploads
+
+
+class WorldLink:
+    """The `runtime.client.Link` of a web endpoint, which uploads and submits for users."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def leader(self, name: str, gateway_type: Any, deadline: float) -> Any:
+        return self._world.gateway
+
+    async def lost(self, name: str, error: Exception) -> None:
+        raise error
+
+    def answered(self) -> None:
+        pass
+
+    def described(self, name: str) -> str:
+        return name
+
+    def blobs(self, address: BlobAddress) -> BlobClient:
+        return BlobClient((address.host, address.port), SECRET)
+
+    async def reply(self, ask: Any, timeout_s: float | None = None) -> Any:
+        return await ask
+
+    async def pause(self, seconds: float) -> None:
+        raise AssertionError("nothing is to be waited for")
+
+    async def blocking(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(work)
+
+
+class Users:
+    """Users who submit to a cluster with a file of queues, and what is in its blob directory."""
+
+    def __init__(self, world: World, directory: Path) -> None:
+        self.client = AsyncClusterClient(WorldLink(world), PATIENCE_S, 1 << 20)  # type: ignore[arg-type]
+        self._directory = directory
+
+    async def submit(self, number: int, *sizes: int, owner: str = "ada", queue: str = "default") -> JobID:
+        """Submit a job with files of these sizes."""
+        files = []
+        for place, size in enumerate(sizes):
+            path = self._directory / f"file-{place}"
+            path.write_bytes(bytes(size))
+            files.append(JobFile(path.name, ArtifactRole.FILE if place else ArtifactRole.MAIN, path))
+        job = JobGraph.for_script(f"job {number}", job_id=JobID(f"{number:032x}"), created_ms=1)
+        return await self.client.submit(replace(job, owner=owner, configuration={"job.queue": queue}), files)
+
+    def blobs(self) -> list[int]:
+        """Sizes of all files on the BlobServer, also of incomplete ones."""
+        directory = self._directory / "blob"
+        kept = [*directory.glob("job_*/*"), *directory.glob("no_job/*"), *directory.glob("incoming/*")]
+        return sorted(path.stat().st_size for path in kept)
+
+
+@pytest.fixture
+async def users(service: RpcService, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Users]:
+    queues = tmp_path / "queues.yaml"
+    queues.write_text("each-user: {blob-mb: 1}")
+    async with leading(service, redis_server.url, tmp_path, queues=queues) as world:
+        yield Users(world, tmp_path)
+
+
+async def test_an_upload_over_the_limit_is_refused_and_the_blob_directory_stays_empty(users: Users) -> None:
+    with pytest.raises(
+        QueueRejectedError, match="'job 1' was not accepted: its files have 2 MB, and user ada may hold"
+    ):
+        await users.submit(1, 700_000, 700_000)
+    assert users.blobs() == []
+    await users.submit(2, 700_000)
+    with pytest.raises(SubmissionLimitError, match="'job 3' was not accepted: blobs of user ada: 1 of 1 MB held by"):
+        await users.submit(3, 400_000)
+    assert users.blobs() == [700_000]
+    await users.submit(4, 700_000, owner="bob")
+    assert users.blobs() == [700_000, 700_000]
+
+
+async def test_a_refused_job_leaves_no_files_that_count_for_its_user(users: Users) -> None:
+    for number in (1, 2):
+        with pytest.raises(QueueRejectedError, match="'none' does not exist"):
+            await users.submit(number, 700_000, queue="none")
+        assert users.blobs() == []
+
+
+async def test_an_upload_that_fails_leaves_no_files_that_count_for_its_user(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, failures = BlobClient.put_file, [False, True]
+
+    def put_file(blobs: BlobClient, path: Path, *arguments: Any) -> Any:
+        if failures.pop(0):
+            raise FileNotFoundError(path)
+        return put(blobs, path, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BlobClient, "put_file", put_file)
+        with pytest.raises(FileNotFoundError):
+            await users.submit(1, 400_000, 400_000)
+    assert users.blobs() == []
+    await users.submit(2, 400_000, 400_000)
+
+
+async def test_a_dispatcher_of_an_earlier_release_checks_the_submission_alone(
+    service: RpcService, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    queues = tmp_path / "queues.yaml"
+    queues.write_text("each-user: {blob-mb: 1}")
+    async with leading(service, redis_server.url, tmp_path, queues=queues) as world:
+        table = service._dispatcher.served[world.dispatcher.path].table
+        del table["admit_upload"], table["end_upload"]
+        users = Users(world, tmp_path)
+        await users.submit(1, 700_000)
+        with pytest.raises(SubmissionLimitError, match="1 of 1 MB held"):
+            await users.submit(2, 700_000)
+
+
+async def test_a_client_of_an_earlier_release_is_checked_at_its_submission(users: Users) -> None:
+    """Its uploads are not announced."""
+    users.client.admit_upload = AsyncMock()  # type: ignore[method-assign]
+    await users.submit(1, 700_000)
+    with pytest.raises(SubmissionLimitError, match="1 of 1 MB held"):
+        await users.submit(2, 700_000)
+    assert users.blobs() == [700_000], "what was refused is deleted"

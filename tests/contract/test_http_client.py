@@ -32,17 +32,21 @@ from runtime.ids import JobID, ResourceID
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph
 from runtime.notebook import connect as connect_a_notebook
 from runtime.protocol.dispatcher import DispatcherGateway
-from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError
+from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError, SubmissionLimitError
 from runtime.protocol.execution_state import JobStatus
-from runtime.protocol.http_gateways import MSGPACK
+from runtime.protocol.http_gateways import HTTP_GATEWAYS, MSGPACK
+from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.queues.admission import ALL_FILES
 from runtime.rest.listening import listen
 from runtime.rest.server import RestServer, tls_context
+from runtime.users.identities import Role
 from tests.fakes.certificates import CertificateAuthority
 from tests.unit.test_rest_app import BLOB, MAX_CONTENT, TOKEN, UNKNOWN, MadeUpCluster, Site
 from tests.unit.test_rest_messages import ID
+from tests.unit.test_rest_roles import NEW, OwnedSite
 from tests.waiting import PATIENCE_S
 
 ENDED = JobID("2" * 32)
@@ -235,6 +239,66 @@ def test_what_the_server_alone_finds_too_large_is_said_too(client: ClusterClient
     with client.blobs() as blobs, pytest.raises(BlobTooLarge, match=str(MAX_CONTENT)):
         blobs.put_bytes(b"x" * (MAX_CONTENT + 1), PermanentBlobKey, ID)
     assert client.overview().task_managers == 1
+
+
+def job_of(client: ClusterClient, *sizes: int, directory: Path) -> JobID:
+    """Submit a job with files of these sizes, the first of which is its script."""
+    paths = [directory / f"file-{number}.zip" for number in range(len(sizes))]
+    for path, size in zip(paths, sizes, strict=True):
+        path.write_bytes(b"#" * size)
+    libraries = [(path, ArtifactRole.PY_FILE) for path in paths[1:]]
+    return client.submit(JobGraph.for_script("job", job_id=NEW, created_ms=1), paths[0], libraries=libraries)
+
+
+def test_an_upload_is_announced_and_nothing_is_sent_if_it_is_refused(tmp_path: Path) -> None:
+    site = OwnedSite(tmp_path)
+    cluster, token = site.cluster, site.users.tokens[Role.USER].decode()
+    with served(tmp_path, site=site) as found, client_of(found.url, token) as client:
+        cluster.most_uploaded = 40_000
+        with pytest.raises(
+            SubmissionLimitError, match=r"^job 'job' was not accepted: 50000 bytes; submit again in 10 s$"
+        ):
+            job_of(client, 20_000, 30_000, directory=tmp_path)
+        assert (list(cluster.blobs.kept), cluster.uploads, cluster.submitted) == ([BLOB], [], [])
+        cluster.most_uploaded = 50_000
+        assert job_of(client, 20_000, 30_000, directory=tmp_path) == NEW
+        announced, *files = cluster.uploads
+        assert announced == (NEW, ALL_FILES, 50_000, "a-user", "job")
+        assert [(size, owner) for _, _, size, owner, _ in files] == [(20_000, "a-user")] * 2 + [(30_000, "a-user")] * 2
+        assert cluster.uploads_ended == []
+
+
+def test_a_file_that_is_refused_by_itself_ends_the_upload(tmp_path: Path) -> None:
+    """As one that has grown since its announcement: the endpoint answers before it has read the file."""
+    site = OwnedSite(tmp_path)
+    cluster, token = site.cluster, site.users.tokens[Role.USER].decode()
+    with served(tmp_path, site=site) as found, client_of(found.url, token) as client:
+        admit = cluster.admit_upload
+
+        async def admit_upload(job_id: JobID, upload_id: str, *rest: Any) -> None:
+            await admit(job_id, upload_id, *rest)
+            if upload_id == ALL_FILES:
+                cluster.most_uploaded = 25_000
+
+        cluster.admit_upload = admit_upload  # type: ignore[method-assign]
+        with pytest.raises(SubmissionLimitError, match="30000 bytes"):
+            job_of(client, 20_000, 30_000, directory=tmp_path)
+        assert len(cluster.blobs.kept) == 2
+        assert (cluster.uploads_ended, cluster.submitted) == ([(NEW, "a-user")], [])
+        assert client.overview().task_managers == 1
+
+
+def test_an_endpoint_of_an_earlier_release_gets_the_files_without_an_announcement(
+    endpoint: Served, client: ClusterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = HTTP_GATEWAYS[DISPATCHER]
+    old = {**HTTP_GATEWAYS, DISPATCHER: replace(known, methods=known.methods - {"admit_upload", "end_upload"})}
+    monkeypatch.setattr("runtime.rest.handlers.gateways.HTTP_GATEWAYS", old)
+    assert job_of(client, 20_000, 30_000, directory=tmp_path) == NEW
+    assert (endpoint.cluster.uploads, len(endpoint.cluster.blobs.kept)) == ([], 3)
+    endpoint.cluster.blobs.failure = QuotaExceeded("the job holds as much as it may")
+    with pytest.raises(QuotaExceeded):
+        job_of(client, 20_000, 30_000, directory=tmp_path)
 
 
 def test_blobs_are_fetched_verified_and_deleted(endpoint: Served, client: ClusterClient) -> None:

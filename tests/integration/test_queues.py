@@ -198,3 +198,26 @@ def test_limits_hold_refusals_say_what_to_do_and_urgent_jobs_come_first(people: 
     checked = people.understudy("bob", "queue", "check", str(people.file), check=False)
     assert checked.returncode == 1
     assert "must be a whole number from 1" in checked.stderr
+
+
+def test_an_upload_over_the_limit_of_its_user_stores_nothing(people: People) -> None:
+    people.write("each-user: {blob-mb: 1}")
+    blobs = people.cluster.directory / "blob"
+    large = people.directory / "large.zip"
+    large.write_bytes(bytes(2 << 20))
+
+    def kept() -> list[Path]:
+        return [path for path in blobs.rglob("*") if path.is_file() and path.name not in ("lock", "fence")]
+
+    def refusal() -> str:
+        command = ("job", "run", "--detach", "--name", "large", "--py-files", str(large), str(people.script), "--", "x")
+        return people.understudy("ada", *command, check=False).stderr
+
+    # The Dispatcher reads the file of limits again within a second.
+    await_value(lambda: "may hold 1 MB of blobs" in refusal())
+    before = kept()
+    assert "error: job 'large' was not accepted: its files have 3 MB, and user ada may hold 1 MB of blobs;" in refusal()
+    ada = replace(people.rest, token=people.tokens["ada"])
+    reply = ada.post_form("/v1/scripts", ("script", "job.py", GATED.encode()), ("py-file", "l.zip", large.read_bytes()))
+    assert reply.status == 400
+    assert kept() == before

@@ -62,6 +62,8 @@ class Storing(Dispatcher):
         self.sizes: dict[JobID, int] = {}
         self._job_blobs = MagicMock()
         self._job_blobs.size_of = AsyncMock(side_effect=lambda job_id, key: self.sizes.get(job_id, 1))
+        self._job_blobs.clean_up = AsyncMock(side_effect=lambda job_id, term: self.deleted.append(job_id))
+        self.deleted: list[JobID] = []
 
     async def _keep_blobs(self, job_id: JobID) -> None:
         await asyncio.sleep(0)
@@ -290,6 +292,130 @@ async def test_a_blob_that_another_server_has_received_is_fetched_before_it_is_c
     dispatcher._job_blobs.size_of = AsyncMock(side_effect=RecipientUnreachable("gone"))  # type: ignore[method-assign]
     with pytest.raises(JobNotReachableError, match="without the sizes of its files: gone"):
         await submit(dispatcher, graph(2))
+
+
+async def admit(dispatcher: Storing, number: int, size_mb: float, owner: str = "ada", upload_id: str = "") -> None:
+    await dispatcher.admit_upload(graph(number).job_id, upload_id, int(size_mb * (1 << 20)), owner, f"job {number}")
+
+
+async def test_an_upload_over_the_limit_is_refused_in_the_words_of_the_submission(
+    dispatcher: Storing, file: Path
+) -> None:
+    file.write_text("each-user: {blob-mb: 10}")
+    dispatcher.sizes = {graph(number).job_id: 6 << 20 for number in (1, 2)}
+    await admit(dispatcher, 1, 6)
+    await submit(dispatcher, graph(1))
+    with pytest.raises(SubmissionLimitError) as before_it:
+        await admit(dispatcher, 2, 6)
+    with pytest.raises(SubmissionLimitError) as after_it:
+        await submit(dispatcher, graph(2))
+    assert (
+        str(before_it.value)
+        == str(after_it.value)
+        == (
+            "job 'job 2' was not accepted: blobs of user ada: 6 of 10 MB held by jobs that are not over, 6 MB more "
+            "asked for; cancel one of these jobs or wait for its end; submit again in 10 s"
+        )
+    )
+    with pytest.raises(QueueRejectedError, match="job 'job 2' was not accepted: its files have 11 MB"):
+        await admit(dispatcher, 2, 11)
+    await admit(dispatcher, 2, 6, "bob")
+    await dispatcher.admit_upload(graph(9).job_id, "", 99 << 20, "", "")
+
+
+async def test_without_a_file_of_queues_every_upload_is_admitted(tmp_path: Path) -> None:
+    given = dispatcher_arguments(tmp_path)
+    made = Storing(**given)
+    made._term = TERM
+    await admit(made, 1, 99)
+    await made.end_upload(graph(1).job_id, "ada")
+    assert made.deleted == []
+    await given["service"].close()
+
+
+async def test_the_files_of_a_refused_job_are_deleted_before_the_answer(dispatcher: Storing, file: Path) -> None:
+    """Else the user could not submit again until they expire, because they would count."""
+    file.write_text("each-user: {blob-mb: 10, waiting-jobs: 0}")
+    for number in (1, 2):
+        await admit(dispatcher, number, 9)
+        with pytest.raises(SubmissionLimitError, match="waiting jobs"):
+            await submit(dispatcher, graph(number))
+        assert dispatcher.deleted[-1] == graph(number).job_id
+
+
+async def test_a_refusal_does_not_delete_the_files_of_another_user_under_the_same_id(
+    dispatcher: Storing, file: Path
+) -> None:
+    file.write_text("each-user: {blob-mb: 10}\nusers: {bob: {waiting-jobs: 0}}")
+    await admit(dispatcher, 1, 9)
+    with pytest.raises(SubmissionLimitError, match="waiting jobs"):
+        await submit(dispatcher, graph(1, "bob"))
+    assert dispatcher.deleted == []
+
+
+async def test_files_that_are_not_deleted_yet_count_until_they_expire(
+    dispatcher: Storing, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("each-user: {blob-mb: 10}")
+    clock = [100.0]
+    monkeypatch.setattr("runtime.dispatcher.endpoint.time.monotonic", lambda: clock[0])
+    dispatcher._job_blobs.clean_up.side_effect = RecipientUnreachable("gone")  # type: ignore[attr-defined]
+    await admit(dispatcher, 1, 9)
+    await dispatcher.end_upload(graph(1).job_id, "ada")
+    with pytest.raises(SubmissionLimitError, match="9 MB by uploads, 9 MB more asked for"):
+        await admit(dispatcher, 2, 9)
+    clock[0] += dispatcher._upload_lifetime_s
+    with pytest.raises(SubmissionLimitError):
+        await admit(dispatcher, 2, 9)
+    dispatcher._job_blobs.clean_up.side_effect = lambda job_id, term: dispatcher.deleted.append(job_id)  # type: ignore[attr-defined]
+    await admit(dispatcher, 2, 9)
+    assert dispatcher.deleted == [graph(1).job_id]
+    await submit(dispatcher, graph(2))
+    clock[0] += 2 * dispatcher._upload_lifetime_s
+    with pytest.raises(SubmissionLimitError):
+        await admit(dispatcher, 3, 9)
+    assert dispatcher.deleted == [graph(1).job_id], "the files of a job that runs do not expire"
+
+
+async def test_only_ones_own_upload_is_ended_and_not_that_of_an_accepted_job(dispatcher: Storing, file: Path) -> None:
+    file.write_text("each-user: {blob-mb: 10}")
+    job_id = graph(1).job_id
+    await admit(dispatcher, 1, 9, upload_id="file")
+    await dispatcher.end_upload(job_id, "bob")
+    await dispatcher.end_upload(job_id, "")
+    with pytest.raises(JobIDRejectedError, match="another user uploads files under this id"):
+        await admit(dispatcher, 1, 1, "bob")
+    await submit(dispatcher, graph(1))
+    await dispatcher.end_upload(job_id, "ada")
+    assert dispatcher.deleted == []
+    with pytest.raises(SubmissionLimitError, match="9 of 10 MB held"):
+        await admit(dispatcher, 2, 9)
+    await admit(dispatcher, 1, 1, "an-operator", "another file")
+    with pytest.raises(SubmissionLimitError, match="10 of 10 MB held"):
+        await admit(dispatcher, 2, 1)
+
+
+async def test_no_file_is_admitted_while_the_upload_is_being_deleted(dispatcher: Storing, file: Path) -> None:
+    """It would be forgotten with the others, though it came after the deletion."""
+    file.write_text("each-user: {blob-mb: 10}")
+    await admit(dispatcher, 1, 9)
+    deleting, deleted = asyncio.Event(), asyncio.Event()
+
+    async def clean_up(job_id: JobID, term: LeaderTerm) -> None:
+        deleting.set()
+        await deleted.wait()
+
+    dispatcher._job_blobs.clean_up = clean_up  # type: ignore[method-assign]
+    ending = asyncio.create_task(dispatcher.end_upload(graph(1).job_id, "ada"))
+    await deleting.wait()
+    further = asyncio.create_task(admit(dispatcher, 1, 8, upload_id="further"))
+    submission = asyncio.create_task(submit(dispatcher, graph(1)))
+    await asyncio.sleep(0)
+    assert dispatcher._admission.uploader(graph(1).job_id) == "ada"
+    deleted.set()
+    await asyncio.gather(ending, further, submission)
+    with pytest.raises(SubmissionLimitError, match="8 of 10 MB held"):
+        await admit(dispatcher, 2, 3)
 
 
 async def test_without_a_file_of_queues_no_size_is_asked_for_or_believed(tmp_path: Path) -> None:

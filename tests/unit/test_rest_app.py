@@ -44,6 +44,7 @@ from runtime.protocol.errors import (
     JobNotFoundError,
     NoSuchLogError,
     NoSuchTaskError,
+    SubmissionLimitError,
     UnknownOperationError,
     UnknownTaskExecutorError,
 )
@@ -178,6 +179,17 @@ class MadeUpCluster:
         self.link = MadeUpLink(self)
         self.blobs = MadeUpBlobs()
         self.blobs.kept[BLOB] = b"a blob"
+        self.uploads: list[tuple[JobID, str, int, str, str]] = []
+        self.uploads_ended: list[tuple[JobID, str]] = []
+        self.most_uploaded: int | None = None
+
+    async def admit_upload(self, job_id: JobID, upload_id: str, size: int, owner: str, name: str = "") -> None:
+        if self.most_uploaded is not None and size > self.most_uploaded:
+            raise SubmissionLimitError.of(f"job {name!r} was not accepted: {size} bytes", 10)
+        self.uploads.append((job_id, upload_id, size, owner, name))
+
+    async def end_upload(self, job_id: JobID, owner: str) -> None:
+        self.uploads_ended.append((job_id, owner))
 
     async def call(self, name: str, gateway_type: type[Any], question: Callable[[Any], Any]) -> Any:
         return await question(MadeUpGateway(self, name))

@@ -113,6 +113,8 @@ class OwnedSite(Site):
             cluster.called
             or cluster.cancelled
             or cluster.submitted
+            or cluster.uploads
+            or cluster.uploads_ended
             or cluster.triggered
             or cluster.rolled_back
             or cluster.stopped
@@ -204,7 +206,10 @@ def arguments_of(site: OwnedSite, name: str, method: str, role: Role, job_id: Jo
     for parameter, hint in hints.items():
         if parameter == "return":
             continue
-        values.append(job_id if hint is JobID else graph_of() if method == "submit_job" else example(hint))
+        if hint is JobID:
+            values.append(NEW if method in ("admit_upload", "end_upload") else job_id)
+        else:
+            values.append(graph_of() if method == "submit_job" else example(hint))
     return [to_plain(value) for value in values]
 
 

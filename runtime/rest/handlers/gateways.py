@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import tempfile
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgpack
 from starlette.requests import Request
@@ -23,7 +25,7 @@ from starlette.responses import Response
 
 import runtime
 from actors.address import ActorAddress
-from actors.errors import AddressError, UnknownActor, WireError
+from actors.errors import ActorError, AddressError, UnknownActor, WireError
 from actors.process.diagnostics import diagnostics_at
 from actors.rpc.codec import MethodSpec, method_specs
 from actors.rpc.gateway import FENCING_MARK, READS
@@ -35,6 +37,7 @@ from runtime.checkpoint.remote_savepoint import read_at
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph
 from runtime.jobgraph.job_graph import JobGraph
+from runtime.protocol.errors import GatewayError, JobSubmissionError
 from runtime.protocol.http_gateways import (
     DIAGNOSTICS,
     HTTP_GATEWAYS,
@@ -48,8 +51,16 @@ from runtime.protocol.http_gateways import (
 )
 from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER
 from runtime.protocol.processes import process_addresses
+from runtime.queues.admission import ALL_FILES
 from runtime.rest.auditing import audited_of
-from runtime.rest.authorization import check_call, check_job_id, check_role, check_savepoint, owned
+from runtime.rest.authorization import (
+    check_call,
+    check_job_id,
+    check_role,
+    check_savepoint,
+    owned,
+    principal_of,
+)
 from runtime.rest.backend import SLOW_ASK_S
 from runtime.rest.context import BODY_TIMEOUT_S, Rest, read_body
 from runtime.rest.errors import RestError, error_body, retry_after, status_of
@@ -130,8 +141,9 @@ async def call(rest: Rest, request: Request) -> Response:
     if changes:
         rest.snapshots.forget()
     try:
-        if (name, spec.name) == (DISPATCHER, "submit_job"):
-            result: Any = await _submit(rest, request, *arguments)
+        own = _OWN_CALLS.get(spec.name) if name == DISPATCHER else None
+        if own is not None:
+            result: Any = await own(rest, request, *arguments)
         else:
             result = await _call(rest, name, request.query_params.get("address"), spec, arguments)
     except RestError:
@@ -224,6 +236,18 @@ async def _submit(rest: Rest, request: Request, message: Any) -> JobID:
     return await rest.backend.submit_graph(await owned(rest, request, graph))
 
 
+async def _announce_upload(
+    rest: Rest, request: Request, job_id: JobID, upload_id: str, size: int, owner: str, name: str = ""
+) -> None:
+    await check_job_id(rest, request, job_id)
+    await _admit_upload(rest, request, job_id, ALL_FILES, size, name)
+
+
+async def _end_upload(rest: Rest, request: Request, job_id: JobID, owner: str) -> None:
+    await check_job_id(rest, request, job_id)
+    await rest.backend.end_upload(job_id, principal_of(request).name)
+
+
 def _decoded_graph(data: bytes) -> JobGraph:
     try:
         return decode_job_graph(data)
@@ -269,6 +293,13 @@ async def _dispose_savepoint(rest: Rest, path: str) -> bool:
     return await rest.backend.dispose_savepoint(await _place(rest, path))
 
 
+_OWN_CALLS: Mapping[str, Callable[..., Awaitable[Any]]] = {
+    "submit_job": _submit,
+    "admit_upload": _announce_upload,
+    "end_upload": _end_upload,
+}
+"""Methods of the Dispatcher, by their names, with which a user becomes the owner of something."""
+
 _CALLS: Mapping[str, Callable[..., Awaitable[Any]]] = {
     "trigger_savepoint": _trigger_savepoint,
     "stop_with_savepoint": _stop_with_savepoint,
@@ -293,7 +324,10 @@ _CALLS: Mapping[str, Callable[..., Awaitable[Any]]] = {
     result={"key": str},
 ).on(ROUTES)
 async def put_blob(rest: Rest, request: Request) -> Response:
-    """Keep the content in a file until it is complete, since an upload to the BlobServer begins with its length."""
+    """Keep the content in a file until it is complete, since an upload to the BlobServer begins with its length.
+
+    The limits of the user are checked before that, with the length in the head of the request, if it is there.
+    """
     owner = _owner_of(request)
     if owner is None:
         raise RestError(400, "name the job of the file in the parameter job")
@@ -301,19 +335,71 @@ async def put_blob(rest: Rest, request: Request) -> Response:
         raise RestError(415, f"send the file as it is, with Content-Type: {OCTETS}")
     audited_of(request).target = owner
     await check_job_id(rest, request, owner)
+    upload_id, size = uuid.uuid4().hex, int(request.headers.get("content-length", "0"))
+    try:
+        if size:
+            await _admit_upload(rest, request, owner, upload_id, size)
+    except Exception as error:
+        return _closing(_refused(error))
     with tempfile.NamedTemporaryFile(prefix="us-upload-", buffering=0) as file:
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                async for piece in request.stream():
-                    await asyncio.to_thread(file.write, piece)
-        except TimeoutError:
-            raise RestError(408, f"the file did not come within {BODY_TIMEOUT_S:g} s") from None
+            await _receive(request, file)
+        except BaseException:
+            if size:
+                await _forget_file(rest, request, owner, upload_id)
+            raise
+        path, received = Path(file.name), os.fstat(file.fileno()).st_size
         try:
-            path = Path(file.name)
+            if received != size:  # a body in chunks declares no length
+                size = received
+                await _admit_upload(rest, request, owner, upload_id, size)
             key = await rest.backend.with_blobs(lambda blobs: blobs.put_file(path, PermanentBlobKey, owner))
         except Exception as error:
             return _refused(error)
+    try:
+        # Once more: the user may have ended the upload meanwhile, so that this file was not counted any more.
+        await _admit_upload(rest, request, owner, upload_id, size)
+    except JobSubmissionError as error:
+        await rest.backend.end_upload(owner, principal_of(request).name)
+        return _refused(error)
+    except Exception as error:
+        return _refused(error)
     return answer({"key": str(key)}, 201)
+
+
+async def _receive(request: Request, file: IO[bytes]) -> None:
+    """Write the body of a request into a file; raises RestError of status 408 if it takes too long."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for piece in request.stream():
+                await asyncio.to_thread(file.write, piece)
+    except TimeoutError:
+        raise RestError(408, f"the file did not come within {BODY_TIMEOUT_S:g} s") from None
+
+
+async def _forget_file(rest: Rest, request: Request, job_id: JobID, upload_id: str) -> None:
+    """Count a file no more whose content did not come. If the cluster does not answer, it counts until it expires."""
+    try:
+        await _admit_upload(rest, request, job_id, upload_id, 0)
+    except (ActorError, GatewayError) as error:
+        logger.warning("a file of job %s that did not come counts until it expires: %s", job_id, error)
+
+
+async def _admit_upload(rest: Rest, request: Request, job_id: JobID, upload_id: str, size: int, name: str = "") -> None:
+    """Have an upload of the principal of a request checked by its limits, and counted.
+
+    Raises:
+        JobSubmissionError: it is over a limit.
+    """
+    user = principal_of(request).name
+    if user:
+        await rest.backend.admit_upload(job_id, upload_id, size, user, name)
+
+
+def _closing(response: Response) -> Response:
+    """Return an answer after which the connection is closed: the rest of the body was not read."""
+    response.headers["connection"] = "close"
+    return response
 
 
 @RestRoute("GET", "/blobs/{key}", "A blob", media=OCTETS, query=(_OWNER,)).on(ROUTES)
