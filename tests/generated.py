@@ -78,6 +78,7 @@ _PARTS = {
         "runtime.protocol",
         "runtime.client",
         "runtime.job_file",
+        "runtime.checkpoint",
         "runtime.spark",
     ),
     "Pipelines": ("runtime.api",),
