@@ -80,6 +80,7 @@ _PARTS = {
         "runtime.protocol",
         "runtime.client",
         "runtime.job_file",
+        "runtime.checkpoint",
         "runtime.spark",
     ),
     "Pipelines": ("runtime.api",),

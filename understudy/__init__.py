@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from runtime.api import Stream as Stream
     from runtime.api import VertexFunction as VertexFunction
     from runtime.api import parse_parameters as parse_parameters
+    from runtime.checkpoint.source_edit import name_sources as name_sources
+    from runtime.checkpoint.source_edit import set_offsets as set_offsets
     from runtime.client import ClusterClient as ClusterClient
     from runtime.embedded import ClusterAccess as ClusterAccess
     from runtime.embedded import EmbeddedCluster as EmbeddedCluster
@@ -164,6 +166,7 @@ _HOMES = {
         "VertexFunction",
         "parse_parameters",
     ),
+    "runtime.checkpoint.source_edit": ("name_sources", "set_offsets"),
     "runtime.client": ("ClusterClient",),
     "runtime.embedded": ("ClusterAccess", "EmbeddedCluster", "EmbeddedClusterError"),
     "runtime.job_file": ("read_job_file",),

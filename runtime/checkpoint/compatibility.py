@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
+from runtime.checkpoint.metadata_log import SOURCE_EVOLUTION
 from runtime.checkpoint.state_schema import ColumnFamily, type_name
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -25,6 +26,19 @@ _KEPT = (
     "spark.sql.streaming.stateStore.compression.codec",
 )
 """Settings that a query keeps from its first batch on; those of the session have no effect on it."""
+
+_NAME_SOURCES = (
+    "`understudy savepoint name-sources` gives the sources of a savepoint names, by which Spark finds their offsets; "
+    "name them in the job, too"
+)
+_NAMES_BACK = "give the sources the names {} in the job, by `readStream.name()`, and set {}=true"
+_OTHER_SOURCE = "give the new source another name: it is read from its start, and the former one no more"
+_NEW_QUERY = (
+    "keep the operators, or start the query without state: under another queryName and checkpointLocation, with "
+    "`understudy job run --from ... --allow-non-restored-state`"
+)
+_SAME_TYPE = "cast it to its former type"
+_NEVER_NULL = "make it a column that is never null: `coalesce(column, lit(...))`"
 
 
 class Fit(StrEnum):
@@ -45,6 +59,7 @@ class Verdict:
         reasons: differences because of which the query does not fit.
         losses: state and positions that the query loses.
         notes: harmless differences that users should know.
+        remedies: commands and changes of the code that make the query fit, or how it starts without its state.
     """
 
     query: str
@@ -52,6 +67,7 @@ class Verdict:
     reasons: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
 
 
 class _Findings:
@@ -59,10 +75,16 @@ class _Findings:
         self.reasons: list[str] = []
         self.losses: list[str] = []
         self.notes: list[str] = []
+        self._remedies: dict[str, None] = {}
+
+    def refuse(self, reason: str, remedy: str) -> None:
+        """Add a reason why the query does not fit, and what can be done about it."""
+        self.reasons.append(reason)
+        self._remedies[remedy] = None
 
     def verdict(self, query: str) -> Verdict:
         fit = Fit.DOES_NOT_FIT if self.reasons else Fit.FITS_WITH_LOSS if self.losses else Fit.FITS
-        return Verdict(query, fit, tuple(self.reasons), tuple(self.losses), tuple(self.notes))
+        return Verdict(query, fit, tuple(self.reasons), tuple(self.losses), tuple(self.notes), tuple(self._remedies))
 
 
 def check_job(kept: Iterable[QueryDescription], job: Iterable[QueryDescription]) -> list[Verdict]:
@@ -93,7 +115,7 @@ def check_query(kept: QueryDescription, query: QueryDescription) -> Verdict:
     """Compare a query of a savepoint with the query as it is now."""
     found = _Findings()
     if kept.sources:  # without them the query never began a batch, and has no state to continue from
-        _check_sources(kept.sources, query.sources, found)
+        _check_sources(kept, query, found)
         _check_operators(kept, query, found)
         for key in _KEPT:
             old, new = kept.conf.get(key), query.conf.get(key)
@@ -102,24 +124,52 @@ def check_query(kept: QueryDescription, query: QueryDescription) -> Verdict:
     return found.verdict(query.name)
 
 
-def _check_sources(kept: tuple[str, ...], now: tuple[str, ...], found: _Findings) -> None:
-    if len(kept) != len(now):
-        found.reasons.append(f"it had {len(kept)} sources and has {len(now)}; offsets belong to sources by their order")
-        return
-    for number, (old, new) in enumerate(zip(kept, now, strict=True)):
-        if "unknown" in (old, new):
-            continue
-        old_kind, _, old_topics = old.partition(":")
-        new_kind, _, new_topics = new.partition(":")
-        if old_kind != new_kind:
-            found.reasons.append(f"source {number} was {old_kind} and is {new_kind}")
+def _check_sources(kept: QueryDescription, now: QueryDescription, found: _Findings) -> None:
+    if kept.source_names and now.source_names:
+        _check_named_sources(kept, now, found)
+    elif kept.source_names:
+        names = ", ".join(kept.source_names)
+        found.refuse(f"its sources had the names {names}, and have none", _NAMES_BACK.format(names, SOURCE_EVOLUTION))
+    elif now.source_names:
+        found.refuse(
+            f"its sources have the names {', '.join(now.source_names)}, and had none when the state was written",
+            _NAME_SOURCES,
+        )
+    elif len(kept.sources) != len(now.sources):
+        found.refuse(
+            f"it had {len(kept.sources)} sources and has {len(now.sources)}; offsets belong to sources by their order",
+            _NAME_SOURCES,
+        )
+    else:
+        for number, (old, new) in enumerate(zip(kept.sources, now.sources, strict=True)):
+            _check_source(f"source {number}", old, new, found, _NAME_SOURCES)
+
+
+def _check_named_sources(kept: QueryDescription, now: QueryDescription, found: _Findings) -> None:
+    old = dict(zip(kept.source_names, kept.sources, strict=True))
+    new = dict(zip(now.source_names, now.sources, strict=True))
+    for name, kind in old.items():
+        if name in new:
+            _check_source(f"source {name}", kind, new[name], found, _OTHER_SOURCE)
         else:
-            gone = sorted(set(old_topics.split(",")) - set(new_topics.split(",")))
-            more = sorted(set(new_topics.split(",")) - set(old_topics.split(",")))
-            if gone:
-                found.losses.append(f"source {number} forgets where it was in {', '.join(gone)}")
-            if more:
-                found.notes.append(f"source {number} begins to read {', '.join(more)}")
+            found.losses.append(f"source {name} is not there any more; if it comes back, it may be read again")
+    found.notes.extend(f"source {name} is new, and is read from its start" for name in new if name not in old)
+
+
+def _check_source(which: str, old: str, new: str, found: _Findings, remedy: str) -> None:
+    if "unknown" in (old, new):
+        return
+    old_kind, _, old_topics = old.partition(":")
+    new_kind, _, new_topics = new.partition(":")
+    if old_kind != new_kind:
+        found.refuse(f"{which} was {old_kind} and is {new_kind}", remedy)
+        return
+    gone = sorted(set(old_topics.split(",")) - set(new_topics.split(",")))
+    more = sorted(set(new_topics.split(",")) - set(old_topics.split(",")))
+    if gone:
+        found.losses.append(f"{which} forgets where it was in {', '.join(gone)}")
+    if more:
+        found.notes.append(f"{which} begins to read {', '.join(more)}")
 
 
 def _check_operators(kept: QueryDescription, query: QueryDescription, found: _Findings) -> None:
@@ -128,13 +178,13 @@ def _check_operators(kept: QueryDescription, query: QueryDescription, found: _Fi
     is_evolving = kept.conf.get(_ENCODING) == "avro"
     for number in sorted(old.keys() | new.keys()):
         if number not in new:
-            found.reasons.append(f"stateful operator {number} ({old[number].name}) is not there any more")
+            found.refuse(f"stateful operator {number} ({old[number].name}) is not there any more", _NEW_QUERY)
         elif number not in old:
-            found.reasons.append(
-                f"stateful operator {number} ({new[number].name}) is new; a query cannot get one later"
+            found.refuse(
+                f"stateful operator {number} ({new[number].name}) is new; a query cannot get one later", _NEW_QUERY
             )
         elif old[number].name != new[number].name:
-            found.reasons.append(f"stateful operator {number} was {old[number].name} and is {new[number].name}")
+            found.refuse(f"stateful operator {number} was {old[number].name} and is {new[number].name}", _NEW_QUERY)
         else:
             _check_stores(old[number], new[number], found, is_evolving=is_evolving)
 
@@ -143,7 +193,9 @@ def _check_stores(kept: OperatorDescription, now: OperatorDescription, found: _F
     old = {store.name: store for store in kept.stores}
     new = {store.name: store for store in now.stores}
     if old.keys() != new.keys():
-        found.reasons.append(f"{_named(kept)} had the stores {', '.join(sorted(old))} and has {', '.join(sorted(new))}")
+        found.refuse(
+            f"{_named(kept)} had the stores {', '.join(sorted(old))} and has {', '.join(sorted(new))}", _NEW_QUERY
+        )
         return
     for name, store in old.items():
         if store.partitions != new[name].partitions:
@@ -177,12 +229,14 @@ def _check_family(where: str, kept: ColumnFamily, now: ColumnFamily, found: _Fin
             _check_evolution(what, old, new, found)
             continue
         if len(old) != len(new):
-            found.reasons.append(f"{what} had {len(old)} columns ({_shown(old)}) and has {len(new)} ({_shown(new)})")
+            found.refuse(
+                f"{what} had {len(old)} columns ({_shown(old)}) and has {len(new)} ({_shown(new)})", _NEW_QUERY
+            )
             continue
         for before, after in zip(old, new, strict=True):
             difference = _difference(before, after)
             if difference:
-                found.reasons.append(f"{what}: column {before['name']} {difference}")
+                found.refuse(f"{what}: column {before['name']} {difference}", _remedy_for(before, after))
             elif before["name"] != after["name"]:
                 found.notes.append(f"{what}: column {before['name']} is called {after['name']} now")
 
@@ -194,7 +248,7 @@ def _check_evolution(what: str, old: list[Any], new: list[Any], found: _Findings
         if field["name"] not in after:
             found.losses.append(f"{what}: column {field['name']} is not there any more")
         elif difference := _difference(field, after[field["name"]]):
-            found.reasons.append(f"{what}: column {field['name']} {difference}")
+            found.refuse(f"{what}: column {field['name']} {difference}", _remedy_for(field, after[field["name"]]))
     more = [name for name in after if name not in {field["name"] for field in old}]
     found.notes.extend(f"{what}: column {name} is new, and null at first" for name in more)
 
@@ -206,6 +260,10 @@ def _difference(old: Any, new: Any) -> str:
     if new["nullable"] and not old["nullable"]:
         return "could not be null and can be now"
     return ""
+
+
+def _remedy_for(old: Any, new: Any) -> str:
+    return _SAME_TYPE if _bare(old["type"]) != _bare(new["type"]) else _NEVER_NULL
 
 
 def _bare(kind: Any) -> Any:

@@ -39,12 +39,14 @@ class QueryDescription:
         sources: the kind of each source, as `source_kind` returns it; empty if the query never began a batch.
         operators: the stateful ones.
         conf: the settings of Spark that the query keeps from its first batch on.
+        source_names: names of the sources, in the order of *sources*; empty if Spark knows them by their position.
     """
 
     name: str
     sources: tuple[str, ...] = ()
     operators: tuple[OperatorDescription, ...] = ()
     conf: dict[str, str] = field(default_factory=dict)
+    source_names: tuple[str, ...] = ()
 
 
 def source_kind(offset: str | None) -> str:
@@ -81,6 +83,7 @@ def describe(name: str, batch: BatchFiles, read: Callable[[str], bytes]) -> Quer
         tuple(source_kind(offset) for offset in batch.offsets.sources),
         tuple(_operator(operator, batch.files, read) for operator in batch.operators),
         dict(batch.offsets.conf),
+        batch.offsets.names,
     )
 
 

@@ -260,12 +260,13 @@ def _grouped(paths: Iterable[str], depth: int) -> Mapping[str, list[str]]:
 
 def _sources(tree: _Tree, offsets: BatchOffsets, previous: BatchOffsets) -> list[str]:
     by_directory = dict(_grouped(tree.below("sources"), 2))
-    lasts = [log_offset(offset) if offsets.is_positional else None for offset in offsets.sources]
+    before = dict(zip(previous.places, previous.sources, strict=False))
     found: list[str] = []
-    for place, last in enumerate(lasts):
+    for place, offset in zip(offsets.places, offsets.sources, strict=False):
+        last = log_offset(offset)
         if last is not None:
             directory = f"sources/{place}"
-            first = log_offset(previous.sources[place]) if place < len(previous.sources) else None
+            first = log_offset(before.get(place))
             names = source_chain(by_directory.pop(directory, ()), -1 if first is None else first, last)
             found += [f"{directory}/{name}" for name in names]
     return found + [f"{directory}/{name}" for directory, names in by_directory.items() for name in names]

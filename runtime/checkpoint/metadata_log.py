@@ -20,9 +20,13 @@ from typing import Any
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
+_NAMED = re.compile(r"(\w+):(.*)", re.ASCII)
 
 DEFAULT_COMPACT_INTERVAL = 10
 """Spark's default for the distance of two compacted files of a log."""
+
+SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""Setting of Spark under which it identifies sources by their names; a query keeps it from its first batch on."""
 
 
 class IncompleteError(Exception):
@@ -38,12 +42,19 @@ class BatchOffsets:
         conf: the settings of Spark that the query keeps from its first batch on.
         watermark_ms: the event-time watermark of the batch, in milliseconds since the epoch; 0 if it has none.
         is_positional: whether sources are identified by their position; Spark's later format uses names.
+        names: of the sources, in the order of *sources*; empty if they are identified by their position.
     """
 
     sources: tuple[str | None, ...]
     conf: Mapping[str, str] = field(default_factory=dict)
     watermark_ms: int = 0
     is_positional: bool = True
+    names: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Names of the sources' directories below ``sources``, in their order; empty in an unknown form of the log."""
+        return tuple(map(str, range(len(self.sources)))) if self.is_positional else self.names
 
 
 def entries(names: Iterable[str]) -> dict[int, str]:
@@ -169,11 +180,16 @@ def read_offsets(content: bytes) -> BatchOffsets:
     try:
         version, metadata, *sources = content.decode().splitlines()
         values = json.loads(metadata)
+        is_positional = version == "v1"
+        named = [] if is_positional else [match for text in sources if (match := _NAMED.fullmatch(text))]
+        if len(named) != len(sources):
+            named = []
         return BatchOffsets(
-            tuple(None if text == "-" else text for text in sources),
+            tuple(None if text == "-" else text for text in ([match[2] for match in named] or sources)),
             {str(key): str(value) for key, value in values.get("conf", {}).items()},
             int(values.get("batchWatermarkMs", 0)),
-            version == "v1",
+            is_positional,
+            tuple(match[1] for match in named),
         )
     except (ValueError, AttributeError, TypeError) as error:
         raise IncompleteError(f"not a file of the offset log: {error}") from error

@@ -52,7 +52,6 @@ _STORE = "spark.sql.streaming.stateStore."
 _PROVIDER = f"{_STORE}providerClass"
 _ROCKSDB = "RocksDBStateStoreProvider"
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _JOIN_VERSION = "spark.sql.streaming.join.stateFormatVersion"
 _JOIN_VERSIONS = ("2", "3")
 _AGGREGATION, _JOIN, _LIMIT, _PROCESSOR = "stateStoreSave", "symmetricHashJoin", "globalLimit", "transformWithState"
@@ -127,8 +126,6 @@ def obstacles(query: QueryDescription, operators: Iterable[OperatorInfo], partit
                 "start the query without state under state.backend.type=rocksdb; a query keeps its first state store",
             )
         )
-    if query.conf.get(_SOURCE_EVOLUTION, "false") != "false":
-        found.append(("its sources have names (source evolution), which is not tested", _START_OVER))
     if has_partitions(query, partitions):
         found.append((f"its state has {partitions} partitions already", "choose another number"))
     properties = {operator.id: operator.properties for operator in operators}

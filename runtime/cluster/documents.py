@@ -1344,6 +1344,8 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "savepoint info": (SavepointContent,),
     "savepoint rescale": (SavepointContent,),
     "savepoint edit": (SavepointContent,),
+    "savepoint name-sources": (SavepointContent,),
+    "savepoint set-offsets": (SavepointContent,),
     "savepoint verify": (Verification,),
     "savepoint copy": (SavepointContent,),
     "savepoint dispose": (DisposedSavepoint,),

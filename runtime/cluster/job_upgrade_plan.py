@@ -172,7 +172,7 @@ def check_fit(verdicts: Sequence[Verdict], *, accepts_loss: bool) -> None:
         if verdict.fit is Fit.DOES_NOT_FIT:
             raise ClusterError(
                 f"query {verdict.query!r} of the new version does not fit the state: {'; '.join(verdict.reasons)}",
-                "change the new version so that it fits (docs/checkpoints.md, What fits); the job runs on",
+                "; ".join((*verdict.remedies, "see docs/checkpoints.md, What fits; the job runs on")),
             )
     for verdict in verdicts:
         if verdict.fit is Fit.FITS_WITH_LOSS and not accepts_loss:

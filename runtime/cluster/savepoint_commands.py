@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ _URL = "s3://bucket/savepoints"
 
 @click.group()
 def savepoint() -> None:
-    """List, show, verify, copy, rescale and dispose savepoints; no cluster is needed."""
+    """List, show, verify, copy, change and dispose savepoints; no cluster is needed."""
 
 
 @savepoint.command(name="list", epilog=examples("understudy savepoint list /savepoints"))
@@ -265,6 +266,53 @@ def savepoint_edit(
     _print_made(lambda: edit(plan, function, java_home_of(configuration), interval), as_json)
 
 
+@savepoint.command(
+    name="name-sources", epilog=examples(f"understudy savepoint name-sources --to /savepoints/named {_SAVEPOINT} us eu")
+)
+@json_option
+@click.option("--to", "target", type=local_directory, required=True, help="Directory of the result; it must not exist.")
+@click.option("--query", help="Name of the query; needed if there are several.")
+@click.argument("path", type=local_directory)
+@click.argument("names", nargs=-1, required=True)
+def savepoint_name_sources(path: Path, names: tuple[str, ...], target: Path, query: str | None, as_json: bool) -> None:
+    """Write a savepoint in which the sources of a query of the savepoint in PATH have the NAMES.
+
+    Give a name for each source, in the order of the code that wrote the state. Spark then finds the offsets of sources
+    by their names. So the job may add, remove and move sources. PATH is not changed, and no Spark is started.
+    """
+    from runtime.checkpoint.source_edit import change_sources, plan_names
+
+    plan = plan_names(path, target, names, query)
+    _print_made(lambda: change_sources(plan), as_json)
+
+
+@savepoint.command(
+    name="set-offsets",
+    epilog=examples(
+        f"""understudy savepoint set-offsets --to /savepoints/moved {_SAVEPOINT} '0={{"clicks":{{"0":17}}}}'"""
+    ),
+)
+@json_option
+@click.option("--to", "target", type=local_directory, required=True, help="Directory of the result; it must not exist.")
+@click.option("--query", help="Name of the query; needed if there are several.")
+@click.argument("path", type=local_directory)
+@click.argument("offsets", nargs=-1, required=True, metavar="SOURCE=OFFSET...")
+def savepoint_set_offsets(path: Path, offsets: tuple[str, ...], target: Path, query: str | None, as_json: bool) -> None:
+    """Write a savepoint from which a query of the savepoint in PATH reads on at other offsets.
+
+    SOURCE is the name of a source, or its number if the sources have no names. OFFSET is JSON in the form that
+    `savepoint info` shows. Rows between the former and the new offset are read again, or never. PATH is not changed,
+    and no Spark is started.
+    """
+    from runtime.checkpoint.source_edit import change_sources, plan_offsets
+
+    given = dict(word.partition("=")[::2] for word in offsets)
+    if len(given) < len(offsets) or not all("=" in word for word in offsets):
+        raise click.UsageError("give each source once, as SOURCE=OFFSET")
+    plan = plan_offsets(path, target, given, query)
+    _print_made(lambda: change_sources(plan), as_json)
+
+
 @savepoint.command(name="state", epilog=examples(f"understudy savepoint state --limit 5 {_SAVEPOINT}"))
 @configured
 @json_option
@@ -379,8 +427,10 @@ def _facts(query: SavepointQuery) -> dict[str, str]:
         "Batch": "none was committed" if snapshot.batch_id == NOTHING_COMMITTED else str(snapshot.batch_id),
         "Watermark": format_moment(query.watermark_ms) if query.watermark_ms else "",
         "Sources": "; ".join(
-            f"{_KINDS.get(kind, kind)} at {offset}"
-            for kind, offset in zip(query.description.sources, snapshot.offsets, strict=True)
+            f"{_KINDS.get(kind, kind)}{f' {name}' if name else ''} at {offset}"
+            for kind, name, offset in zip_longest(
+                query.description.sources, query.description.source_names, snapshot.offsets
+            )
         ),
         "File sink": snapshot.sink or "",
         "Taken of": snapshot.location,
@@ -403,7 +453,8 @@ def print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
     else:
         for verdict in verdicts:
             print_line(clean(f"{verdict.query}: {verdict.fit.value}"))
-            for line in (*verdict.reasons, *verdict.losses, *verdict.notes):
+            remedies = (f"to start it: {remedy}" for remedy in verdict.remedies)
+            for line in (*verdict.reasons, *remedies, *verdict.losses, *verdict.notes):
                 print_line(clean(f"  {line}"))
     if any(verdict.fit is Fit.DOES_NOT_FIT for verdict in verdicts):
         sys.exit(ExitStatus.FAILED)

@@ -31,6 +31,7 @@ from runtime.spark.driver.java import find_java, launcher_home
 from runtime.spark.errors import DriverStartError
 from runtime.spark.task.streaming import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of, take_given
 
+_SOURCE_NAME = "name of the source"
 _READS = ("load", "json", "orc", "parquet", "text", "csv", "xml", "table")
 
 
@@ -131,6 +132,8 @@ class DryRun:
         self._await: Any = StreamingQuery.awaitTermination
         for method in ("format", "option", "options"):
             record_calls(DataStreamReader, method, RECORDED[method])
+        if hasattr(DataStreamReader, "name"):  # since Spark 4.2
+            record_calls(DataStreamReader, "name", lambda source_name: {_SOURCE_NAME: source_name})
         for method, arguments in RECORDED.items():
             record_calls(DataStreamWriter, method, arguments)
         self._read_parquet: Any = DataStreamReader.parquet
@@ -157,7 +160,8 @@ class DryRun:
         directory = self._scratch / f"source-{len(self._kinds)}"
         self._kinds.append(kind)
         reader._spark.createDataFrame([], schema).write.parquet(str(directory))
-        return self._read_parquet(reader._spark.readStream.schema(schema), str(directory))
+        empty, name = reader._spark.readStream.schema(schema), settings_of(reader).get(_SOURCE_NAME)
+        return self._read_parquet(empty if name is None else empty.name(name), str(directory))
 
     def _replace_start(self, writer: Any, method: str) -> None:
         signature, run = inspect.signature(getattr(writer, method)), self
@@ -194,7 +198,8 @@ class DryRun:
     def _described(self, name: str, location: Path) -> tuple[QueryDescription, list[int]]:
         """Return the description of a query, and the numbers of its sources among all that the code has made."""
         found = describe_query(QueryLocation(name, str(location)))
-        entries = [location / "sources" / str(place) / "0" for place in range(len(found.sources))]
+        places = found.source_names or tuple(map(str, range(len(found.sources))))
+        entries = [location / "sources" / place / "0" for place in places]
         numbers = [self._number_of(entry) for entry in entries]
         return replace(found, sources=tuple(self._kinds[number] for number in numbers)), numbers
 

@@ -78,6 +78,37 @@ def test_what_does_not_fit(kept: QueryDescription, now: QueryDescription, reason
     verdict = check_query(kept, now)
     assert verdict.fit is Fit.DOES_NOT_FIT
     assert verdict.reasons == (reason,)
+    assert len(verdict.remedies) == 1
+
+
+def test_what_makes_a_query_fit() -> None:
+    named = replace(query(sources=("file", "rate")), source_names=("us", "clock"))
+    positional = query(sources=("file", "rate"))
+
+    def remedy(kept: QueryDescription, now: QueryDescription) -> str:
+        [found] = check_query(kept, now).remedies
+        return found
+
+    assert "savepoint name-sources" in remedy(KEPT, positional)
+    assert "savepoint name-sources" in remedy(positional, named)
+    assert "the names us, clock" in remedy(named, positional)
+    assert "another name" in remedy(named, replace(named, sources=("kafka:a", "rate")))
+    assert "--allow-non-restored-state" in remedy(KEPT, query(operator="dedupe"))
+    key = schema(window=WINDOW, carrier="integer")
+    assert remedy(KEPT, query(replace(COUNTS, key=key))) == "cast it to its former type"
+    assert "coalesce" in remedy(query(replace(COUNTS, value=schema(False, count="long"))), KEPT)
+    assert check_query(KEPT, KEPT).remedies == ()
+
+
+def test_sources_with_names_are_moved_added_and_removed() -> None:
+    kept = replace(query(sources=("file", "kafka:a,b")), source_names=("us", "clicks"))
+    now = replace(query(sources=("kafka:b", "file", "rate")), source_names=("clicks", "us", "clock"))
+    verdict = check_query(kept, now)
+    assert verdict.fit is Fit.FITS_WITH_LOSS
+    assert verdict.losses == ("source clicks forgets where it was in a",)
+    assert verdict.notes == ("source clock is new, and is read from its start",)
+    verdict = check_query(kept, replace(query(), source_names=("us",)))
+    assert verdict.losses == ("source clicks is not there any more; if it comes back, it may be read again",)
 
 
 def test_what_fits_and_is_good_to_know() -> None:

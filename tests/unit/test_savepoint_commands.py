@@ -170,6 +170,23 @@ def test_edit(savepoint: Savepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert run(*words).stdout == f"{target}\n"
 
 
+def test_sources_get_names_and_other_offsets(savepoint: Savepoint, tmp_path: Path) -> None:
+    named, moved = str(tmp_path / "named"), str(tmp_path / "moved")
+    document = parsed(
+        ("savepoint", "name-sources"),
+        run("name-sources", "--json", "--to", named, savepoint.path, "us", "eu").stdout,
+    )
+    assert document["queries"][0]["description"]["source_names"] == ["us", "eu"]
+    assert "file us at" in run("info", named).stdout
+    assert run("set-offsets", "--to", moved, named, 'eu={"x":77}').stdout == f"{moved}\n"
+    assert 'eu at {"x":77}' in run("info", moved).stdout
+    for words in (["eu"], ["eu=1", "eu=2"]):
+        assert "SOURCE=OFFSET" in run("set-offsets", "--to", str(tmp_path / "to"), named, *words).stderr
+    done = run("check", savepoint.path, named)
+    assert done.exit_code == 1
+    assert "  to start it: `understudy savepoint name-sources` gives" in done.stdout
+
+
 def test_an_error_is_a_line_with_its_remedy(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     rescale = ["rescale", "--partitions", "3", "--to", str(tmp_path / "to"), missing]

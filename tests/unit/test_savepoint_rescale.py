@@ -73,7 +73,6 @@ def test_operators_that_fit(name: str) -> None:
         (query("symmetricHashJoin", **{f"{_PREFIX}join.stateFormatVersion": "4"}), {}, "state format 4"),
         (query("symmetricHashJoin", **{f"{_PREFIX}join.stateFormatVersion": "1"}), {}, "state format 1"),
         (query("flatMapGroupsWithState"), {}, "not tested"),
-        (query(**{f"{_PREFIX}queryEvolution.enableSourceEvolution": "true"}), {}, "sources have names"),
         (query(PROCESSOR), {**PROPERTIES, "stateVariables": [{"ttlEnabled": True}]}, "time to live"),
         (query(PROCESSOR), {**PROPERTIES, "timeMode": "ProcessingTime"}, "time mode ProcessingTime"),
         (query(PROCESSOR), {}, "unknown properties"),
