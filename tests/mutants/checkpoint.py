@@ -300,6 +300,14 @@ MUTANTS = (
         ("unit/test_task_restore.py::test_a_batch_after_the_savepoint_is_not_committed_by_both_versions",),
     ),
     Mutant(
+        "lost-location-taken-for-one-without-a-batch",
+        "A query without a commit starts from its checkpoint if its location has lost files of that.",
+        "runtime/checkpoint/layout.py",
+        "    lost = sorted(set(begun) - listing.keys()) if batch_id == NOTHING_COMMITTED else []\n",
+        "    lost: list[str] = []\n",
+        ("unit/test_task_restore.py::test_a_lost_location_is_not_taken_for_one_without_a_batch",),
+    ),
+    Mutant(
         "taken-over-with-a-planned-batch",
         "A query continues from the files of the former version only if no batch was planned after the savepoint.",
         "runtime/checkpoint/task_restore.py",
