@@ -332,6 +332,14 @@ MUTANTS = (
         ("unit/test_job_checkpoints.py::test_a_task_executor_that_knows_no_standby_starts_no_query_of_such_a_job",),
     ),
     Mutant(
+        "file-of-an-upgrade-sought-in-the-jobs-directory",
+        "A version from another directory than its job's names its file by an absolute path.",
+        "runtime/cluster/job_upgrade.py",
+        "            if place.caller not in (None, here.caller):",
+        "            if False:",
+        ("unit/test_job_upgrade.py::test_a_version_from_another_directory_names_its_file_by_an_absolute_path",),
+    ),
+    Mutant(
         "former-version-stopped-for-one-that-fails",
         "A new version that fails before its first query stops nothing.",
         "runtime/cluster/job_upgrade.py",
