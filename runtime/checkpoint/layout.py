@@ -119,7 +119,9 @@ def files_of_batch(listing: Mapping[str, int], batch_id: int, read: Read, *, new
     return BatchFiles(batch_id, query_id, tree.with_checksums(chosen), offsets, operators)
 
 
-def files_of_restart(listing: Mapping[str, int], sink_log: Collection[str] | None, read: Read) -> BatchFiles:
+def files_of_restart(
+    listing: Mapping[str, int], sink_log: Collection[str] | None, read: Read, *, begun: Iterable[str] = ()
+) -> BatchFiles:
     """Choose the files that Spark reads when it starts a query on a live checkpointLocation.
 
     These are the files of the last committed batch and of a batch that was planned after it. Spark runs a planned batch
@@ -129,12 +131,17 @@ def files_of_restart(listing: Mapping[str, int], sink_log: Collection[str] | Non
         listing: all files of the checkpointLocation by their relative paths, with sizes in bytes.
         sink_log: the names in the file sink's log; None where the query has no file sink.
         read: reads a file of the location.
+        begun: files of a snapshot that was taken before the first commit: the query's id, and where sources begin. A
+            query without a commit that has lost them would begin elsewhere, with another division into batches.
 
     Raises:
         IncompleteError: a file is missing, empty or truncated.
         FileNotFoundError: a listed file has disappeared.
     """
     batch_id = last_commit(listing)
+    lost = sorted(set(begun) - listing.keys()) if batch_id == NOTHING_COMMITTED else []
+    if lost:
+        raise IncompleteError(f"{lost[0]} is missing, which an earlier checkpoint has")
     batch = files_of_batch(listing, batch_id, read, newest=True)
     tree = _Tree(listing, read)
     planned = max(entries(path.removeprefix("offsets/") for path in tree.below("offsets")), default=NOTHING_COMMITTED)

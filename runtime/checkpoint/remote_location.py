@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -56,7 +56,7 @@ class RemoteLocation:
         """Return the last batch that the query has committed; `NOTHING_COMMITTED` if there is none."""
         return last_commit(f"commits/{name}" for name in RemoteDirectory(f"{self.url}/commits").files())
 
-    def restart_batch(self, sink_log: list[str] | None) -> int:
+    def restart_batch(self, sink_log: list[str] | None, begun: Iterable[str] = ()) -> int:
         """Check that Spark can start a query there; return the last committed batch.
 
         Names and sizes are checked, and the files that name others are read. The states are not: remote file systems
@@ -64,6 +64,7 @@ class RemoteLocation:
 
         Args:
             sink_log: names in the log of the query's file sink; None if it has none.
+            begun: as in `files_of_restart`.
 
         Raises:
             SnapshotError: a file is missing or empty, or a restore is not complete.
@@ -71,7 +72,8 @@ class RemoteLocation:
         if self.is_half_restored():
             raise SnapshotError(f"a restore into {self.url} was interrupted")
         try:
-            return files_of_restart(_sizes(self._directory.listing()), sink_log, self.read).batch_id
+            listing = _sizes(self._directory.listing())
+            return files_of_restart(listing, sink_log, self.read, begun=begun).batch_id
         except (IncompleteError, FileNotFoundError) as error:
             raise SnapshotError(f"the query cannot continue from {self.url}: {error}") from error
 

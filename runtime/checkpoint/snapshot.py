@@ -141,7 +141,8 @@ def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None
 
     Args:
         query: the query, which does not run.
-        previous: a snapshot of it; files that both have are compared.
+        previous: a snapshot of it; files that both have are compared. If it was taken before the first commit, and
+            there is still none, its files must be there: a lost location is not the same as no batch.
 
     Raises:
         SnapshotError: a file is damaged or missing.
@@ -149,12 +150,12 @@ def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None
     """
     if is_remote(query.location):
         log = None if query.sink is None else list_names(Path(query.sink) / SINK_LOG)
-        return RemoteLocation(query.location).restart_batch(log)
+        return RemoteLocation(query.location).restart_batch(log, _begun(previous))
     location = Path(query.location)
     try:
         listing = list_sizes(location) if location.exists() else {}
         names = None if query.sink is None else list_names(Path(query.sink) / SINK_LOG)
-        batch = files_of_restart(listing, names, partial(read_checked, location))
+        batch = files_of_restart(listing, names, partial(read_checked, location), begun=_begun(previous))
         before = _records_of(previous, query)
         _compare(CHECKPOINT, record_files(location, batch.files), before)
         if query.sink is not None and names is not None:
@@ -273,6 +274,21 @@ def _records_of(snapshot: QuerySnapshot | None, query: QueryLocation) -> dict[st
         return read_records(snapshot)
     except (IncompleteError, OSError):
         return {}  # then all files are read again, and compared with their checksums alone
+
+
+def _begun(snapshot: QuerySnapshot | None) -> list[str]:
+    """Return the files of a snapshot's checkpointLocation, if it was taken before the first commit; otherwise none.
+
+    Their checksums are left out: remote locations have none.
+    """
+    if snapshot is None or snapshot.batch_id != NOTHING_COMMITTED:
+        return []
+    try:
+        names = read_records(snapshot)
+    except (IncompleteError, OSError):
+        return []  # nothing could be restored from it either
+    place = f"{CHECKPOINT}/"
+    return [name.removeprefix(place) for name in names if name.startswith(place) and not name.endswith(".crc")]
 
 
 def _recorded(place: str, part: Path, names: Iterable[str], known: Mapping[str, FileRecord]) -> dict[str, FileRecord]:

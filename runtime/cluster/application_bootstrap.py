@@ -96,7 +96,7 @@ class MainProcess:
         beside: tuple[str, ...] = ()
         if place is not None and place.caller is not None and place.caller.is_here():
             directory, argv0 = Path(place.caller.path), place.file
-            shown = os.path.normpath(directory / place.file)
+            shown = str(directory / place.file)
         elif files.packed.exists():
             remove_tree(files.work)  # of an earlier run
             unpack_directory(files.packed, files.work)

@@ -145,6 +145,8 @@ def new_version(
         place = old.working_directory
         if place is not None:
             here = WorkingDirectory.of_caller(file)
+            if place.caller not in (None, here.caller):  # the job runs there, where a relative name means another file
+                here = replace(here, file=str(file.absolute()))
             place = replace(here, caller=place.caller)
         graph = replace(
             new,

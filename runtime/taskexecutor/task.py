@@ -247,7 +247,7 @@ def _place_of_caller(wanted: WorkingDirectory, directory: str, main: Path, resol
     if wanted.script is None or not wanted.script.is_here():
         return JobPlace(directory, str(main), str(main), (str(main.parent),), (), resolves_paths)
     beside = (wanted.script.path,)
-    file = os.path.normpath(Path(directory, wanted.file))
+    file = str(Path(directory, wanted.file))  # not normalized, as in Python: `..` after a link is not its own parent
     return JobPlace(directory, file, wanted.file, beside, beside if wanted.imports_beside else (), resolves_paths)
 
 

@@ -162,6 +162,16 @@ def test_a_batch_that_is_purged_meanwhile_is_given_up_for_a_newer_one(
     assert query.take(1).batch_id == 4
 
 
+def test_a_lost_location_is_not_taken_for_one_without_a_batch(query: Query) -> None:
+    query.files.plan()
+    query.files.delete(query.files.location / "offsets" / "0")
+    taken = query.take(1)
+    assert taken.batch_id == inspect_location(query.location, taken) == NOTHING_COMMITTED
+    query.files.delete(query.files.location / "sources" / "1" / "0")
+    with pytest.raises(SnapshotError, match="sources/1/0 is missing, which an earlier checkpoint has"):
+        inspect_location(query.location, taken)
+
+
 def test_what_a_restart_needs_is_checked(query: Query, ftp: FtpServer) -> None:
     assert committed_batch(query.location) == NOTHING_COMMITTED
     query.files.run(3)

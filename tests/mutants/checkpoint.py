@@ -300,6 +300,14 @@ MUTANTS = (
         ("unit/test_task_restore.py::test_a_batch_after_the_savepoint_is_not_committed_by_both_versions",),
     ),
     Mutant(
+        "lost-location-taken-for-one-without-a-batch",
+        "A query without a commit starts from its checkpoint if its location has lost files of that.",
+        "runtime/checkpoint/layout.py",
+        "    lost = sorted(set(begun) - listing.keys()) if batch_id == NOTHING_COMMITTED else []\n",
+        "    lost: list[str] = []\n",
+        ("unit/test_task_restore.py::test_a_lost_location_is_not_taken_for_one_without_a_batch",),
+    ),
+    Mutant(
         "taken-over-with-a-planned-batch",
         "A query continues from the files of the former version only if no batch was planned after the savepoint.",
         "runtime/checkpoint/task_restore.py",
@@ -322,6 +330,14 @@ MUTANTS = (
         "    return JobManagerTaskRestore(0, (nothing,), savepoint, pending=str(file))\n",
         "    return JobManagerTaskRestore(0, (), savepoint, pending=str(file))\n",
         ("unit/test_job_checkpoints.py::test_a_task_executor_that_knows_no_standby_starts_no_query_of_such_a_job",),
+    ),
+    Mutant(
+        "file-of-an-upgrade-sought-in-the-jobs-directory",
+        "A version from another directory than its job's names its file by an absolute path.",
+        "runtime/cluster/job_upgrade.py",
+        "            if place.caller not in (None, here.caller):",
+        "            if False:",
+        ("unit/test_job_upgrade.py::test_a_version_from_another_directory_names_its_file_by_an_absolute_path",),
     ),
     Mutant(
         "former-version-stopped-for-one-that-fails",

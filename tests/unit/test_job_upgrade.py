@@ -873,6 +873,25 @@ def test_the_check_of_a_version_imports_modules_beside_its_file_and_names_the_pa
     assert sys.path == before
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_version_from_another_directory_names_its_file_by_an_absolute_path(
+    is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("submitted", "upgraded"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "job.py").write_text("")
+    monkeypatch.chdir(tmp_path / "submitted")
+    graph = replace(JobGraph.for_script("job"), working_directory=WorkingDirectory.of_caller(Path("job.py")))
+    if is_elsewhere:
+        monkeypatch.chdir(tmp_path / "upgraded")
+    new = new_version(Path("job.py"), (), None, (), lambda line: None)(Version(graph, ())).graph.working_directory
+    assert new is not None
+    assert new.caller is not None
+    assert new.caller.path == str(tmp_path / "submitted"), "the job keeps its directory"
+    assert new.file == (str(tmp_path / "upgraded" / "job.py") if is_elsewhere else "job.py")
+    assert Path(new.caller.path, new.file) == Path.cwd() / "job.py"
+
+
 def test_a_check_whose_spark_does_not_start_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,24 @@ def test_a_checkpoint_is_put_back_where_the_live_files_are_broken(files: Streami
     assert "continues from checkpoint 7" in note
     assert "offsets/2" in note, "what was broken is told"
     assert inspect_location(files.query) == 2
+
+
+@pytest.mark.parametrize("lost", ["sources/1/0", "sources/0/0", "metadata", "."])
+def test_a_lost_location_is_not_taken_for_one_without_a_batch(lost: str, tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path / "live")
+    files.plan()
+    files.delete(files.location / "offsets" / "0")
+    begin = {path: (files.location / path).read_bytes() for path in ("sources/0/0", "sources/1/0", "metadata")}
+    restore = checkpoint(snapshot(files))
+    assert TaskRestore(tmp_path / "task", restore).prepare(files.query) == "", "its files are as they were"
+    if lost == ".":
+        shutil.rmtree(files.location)
+    else:
+        files.delete(files.location / lost)
+    note = TaskRestore(tmp_path / "task", restore).prepare(files.query)
+    assert "continues from checkpoint 7, batch -1" in note
+    assert "is missing, which an earlier checkpoint has" in note
+    assert {path: (files.location / path).read_bytes() for path in begin} == begin, "it begins where it began"
 
 
 def test_a_savepoint_is_put_back_once_even_over_newer_files(files: StreamingFiles, tmp_path: Path) -> None:

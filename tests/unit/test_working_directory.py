@@ -16,6 +16,7 @@ from runtime.jobgraph.working_directory import CallerDirectory, WorkingDirectory
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.spark.spec import JobPlace, TaskSpec, has_own_workers
 from runtime.spark.task.working_directory import _Resolver
+from runtime.taskexecutor.task import _place_of_caller
 
 # ------------------------------------------------------- the caller's directory
 
@@ -113,6 +114,20 @@ def test_what_a_task_with_a_place_sees() -> None:
     assert (spec.directory, spec.shown_file, spec.argv) == ("/home/me", "/home/me/p/job.py", ["p/job.py", "a"])
     assert spec.import_path == ["/home/me/p", "/e"]
     assert replace(spec, py_files=()).has_own_workers
+
+
+def test_the_file_of_a_job_is_the_one_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "job.py").write_text("")
+    (here := tmp_path / "here").mkdir()
+    (here / "link").symlink_to(tmp_path / "elsewhere" / "deep")
+    monkeypatch.chdir(here)
+    named = Path("link/../job.py")
+    assert named.is_file(), "for the file system it is beside the directory that the link leads to"
+    place = _place_of_caller(WorkingDirectory.of_caller(named), str(here), Path("/w/files/job.py"), True)
+    assert Path(place.file).is_absolute()
+    assert Path(place.file).samefile(tmp_path / "elsewhere" / "job.py")
+    assert place.argv0 == str(named)
 
 
 def test_a_job_with_variables_has_workers_of_its_own() -> None:

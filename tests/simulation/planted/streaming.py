@@ -10,6 +10,7 @@ FROM_CATALOGUE: tuple[str, ...] = (
     "directory-of-a-removed-checkpoint-made-again",
     "attempt-that-was-replaced-goes-back",
     "request-after-the-end-of-a-job-waits-for-ever",
+    "lost-location-taken-for-one-without-a-batch",
 )
 
 OWN: tuple[Mutant, ...] = (
