@@ -50,6 +50,7 @@ def test_each_command_names_the_row_that_decides_it() -> None:
     # A call that needs more than to look is some command's, or only a program's.
     of_programs = {"dispatcher/report_job_client_heartbeat", "dispatcher/detach_job", "dispatcher/dispose_savepoint"}
     of_programs |= {"master/shut_down_cluster"}  # with those of the Dispatcher
+    of_programs |= {"dispatcher/admit_upload", "dispatcher/end_upload"}  # part of a submission
     of_programs |= {name for name in CALLS if name.startswith("taskexecutor/")}
     assert {name for name, rule in CALLS.items() if rule != ANYONE} - of_programs <= set(COMMANDS.values())
 
