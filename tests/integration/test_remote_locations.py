@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from runtime.checkpoint.files import list_names
+from runtime.checkpoint.layout import SINK_LOG
 from runtime.checkpoint.lease import lease_file
+from runtime.checkpoint.metadata_log import last_entry
+from runtime.checkpoint.savepoint import read_savepoint
 from runtime.checkpoint.stored_snapshot import load_snapshot
 from tests.cluster_harness import Cluster, await_value
 from tests.ftp_server import HADOOP_FTP, FtpServer
@@ -86,9 +90,9 @@ def test_a_remote_file_sink_goes_back_with_its_query_also_if_that_is_killed_mean
     (snapshot,) = (load_snapshot(path.parent) for path in taken.rglob("snapshot.json"))
     assert snapshot.sink == url
     kept = cluster.run("job", "savepoint", job_id, str(tmp_path / "savepoints")).stdout.strip()
-    seen = rows_so_far(sink, served).total()
+    (saved,) = (query.snapshot for query in read_savepoint(Path(kept)).queries)
     source.write(4)
-    await_value(lambda: rows_so_far(sink, served).total() > seen)
+    await_value(lambda: last_entry(list_names(sink / SINK_LOG)) > saved.batch_id + 2)
 
     removed, killed = [], []
 
@@ -114,6 +118,8 @@ def test_a_remote_file_sink_goes_back_with_its_query_also_if_that_is_killed_mean
     cluster.run("job", "cancel", job_id)
     options = ("--from", kept, *settings)
     second = cluster.submit(script, str(source.directory), url, str(tmp_path / "other"), options=options)
-    await_value(lambda: (tmp_path / "other" / "commits").exists() and cluster.job(second)["checkpoints"])
-    cluster.run("job", "stop", "--drain", "--savepoint", str(tmp_path / "others"), second)
+    other = tmp_path / "other" / "commits"
+    await_value(lambda: last_entry(list_names(other)) > saved.batch_id + 2)
+    await_value(lambda: rows_so_far(sink, served).total() >= source.expected.total())
     assert rows_of(sink, served) == source.expected
+    cluster.run("job", "cancel", second)
