@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pyftpdlib.authorizers import DummyAuthorizer
 from pyftpdlib.handlers import FTPHandler
@@ -44,7 +46,15 @@ class FtpServer:
                 authorizer.add_user("anonymous", "", str(directory), perm="elradfmw")
         else:
             authorizer.add_user(USER, PASSWORD, str(directory), perm="elradfmw")
-        self._handler = type("Handler", (FTPHandler,), {"authorizer": authorizer, "auth_failed_timeout": 0})
+        self.before_removal: Callable[[Path], object] = lambda path: None
+        """Called in the server's thread before a file is removed."""
+
+        def remove(handler: Any, path: str) -> Any:
+            self.before_removal(Path(path))
+            return FTPHandler.ftp_DELE(handler, path)
+
+        settings = {"authorizer": authorizer, "auth_failed_timeout": 0, "ftp_DELE": remove}
+        self._handler = type("Handler", (FTPHandler,), settings)
         self.port = port
         self.open()
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.checkpoint.files import path_of, uri_of
+from runtime.checkpoint.sink_log import place_of, uri_at
 from runtime.protocol.query_snapshot import QueryLocation
 
 PROVIDERS = ("hdfs", "rocksdb", "changelog", "unique")
@@ -49,7 +49,10 @@ def truth(version: int, partition: int) -> int:
 
 @dataclass
 class StreamingFiles:
-    """One query. `provider` is one of `PROVIDERS`; its operators have these stores in each of their partitions."""
+    """One query. `provider` is one of `PROVIDERS`; its operators have these stores in each of their partitions.
+
+    If `url` is given, the sink's log names its files below it, as if `root` were served there.
+    """
 
     root: Path
     provider: str = "hdfs"
@@ -57,6 +60,7 @@ class StreamingFiles:
     partitions: int = 2
     query_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     next_batch: int = 0
+    url: str = ""
 
     def __post_init__(self) -> None:
         write(self.location / "metadata", json.dumps({"id": self.query_id}))
@@ -94,7 +98,11 @@ class StreamingFiles:
         ids = [self._states(operator, stores, batch + 1, whole) for operator, stores in enumerate(self.operators)]
         part = self.sink / f"part-{batch:05}-{uuid.uuid4()}.parquet"
         write(part, f"rows of {batch}")
-        self._log(self.sink / "_spark_metadata", batch, {"path": uri_of(part), "action": "add"})
+        self._log(
+            self.sink / "_spark_metadata",
+            batch,
+            {"path": uri_at(f"{self.url or self.root}/{self.sink.name}/{part.name}"), "action": "add"},
+        )
         named = {"stateUniqueIds": {str(n): value for n, value in enumerate(ids)}} if self.provider == "unique" else {}
         write(self.location / "commits" / str(batch), "v1\n" + json.dumps({"nextBatchWatermarkMs": batch, **named}))
         self.next_batch += 1
@@ -243,4 +251,5 @@ def rows(sink: Path) -> list[str]:
     """What a reader of the sink sees, in the order of the batches."""
     log = sink / "_spark_metadata"
     last = max((int(path.name.split(".")[0]) for path in log.glob("[0-9]*")), default=-1)
-    return [path_of(entry["path"]).read_text() for entry in read_log(log, last)]
+    places = [place_of(entry["path"]) for entry in read_log(log, last)]
+    return [(sink / Path(place).name if "://" in place else Path(place)).read_text() for place in places]

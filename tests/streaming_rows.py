@@ -85,10 +85,11 @@ def _moment(minute: int) -> str:
     return f"2026-01-{1 + minute // 1440:02}T{minute // 60 % 24:02}:{minute % 60:02}:00"
 
 
-def files_of(sink: Path) -> list[str]:
+def files_of(sink: Path, served: Path | None = None) -> list[str]:
     """What the sink holds by its log, which is what counts for Spark's readers; one that is there twice counts twice.
 
-    The log is read here, and not by Spark: what Spark wrote is not checked by Spark.
+    The log is read here, and not by Spark: what Spark wrote is not checked by Spark. *served* is the directory of the
+    server that the log names, of a remote sink.
     """
     log = sink / "_spark_metadata"
     names = [path.name for path in log.iterdir() if not path.name.startswith(".")] if log.exists() else []
@@ -97,21 +98,21 @@ def files_of(sink: Path) -> list[str]:
     paths: list[str] = []
     for name in [*([f"{compact}.compact"] if compact >= 0 else []), *later]:
         paths += [json.loads(line)["path"] for line in (log / name).read_text().splitlines()[1:]]
-    return [unquote(urlsplit(path).path) for path in paths]
+    return [f"{served or ''}{unquote(urlsplit(path).path)}" for path in paths]
 
 
-def rows_of(sink: Path) -> Counter[tuple[str, str]]:
+def rows_of(sink: Path, served: Path | None = None) -> Counter[tuple[str, str]]:
     """The rows of the sink's files; one that is there twice counts twice."""
     found: Counter[tuple[str, str]] = Counter()
-    for path in files_of(sink):
+    for path in files_of(sink, served):
         for row in pyarrow.parquet.read_table(path).to_pylist():
             found[row["start"].strftime("%Y-%m-%dT%H:%M:%S"), row["key"]] += row["count"]
     return found
 
 
-def rows_so_far(sink: Path) -> Counter[tuple[str, str]]:
+def rows_so_far(sink: Path, served: Path | None = None) -> Counter[tuple[str, str]]:
     """The rows while the query goes on; none where its log was compacted, or put back, while it was read."""
-    return unless_it_changes(rows_of, sink) or Counter()
+    return unless_it_changes(lambda place: rows_of(place, served), sink) or Counter()
 
 
 def files_so_far(sink: Path) -> list[str]:

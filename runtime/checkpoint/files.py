@@ -18,7 +18,7 @@ from runtime.checkpoint.metadata_log import IncompleteError
 
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 _CHUNK = 1024 * 1024
-_UNQUOTED = "/~!$&'()*+,;=:@"
+UNQUOTED = "/~!$&'()*+,;=:@"
 _LOCAL = re.compile(r"file:(?://[^/]*)?")
 """Scheme and authority of a local path."""
 
@@ -139,7 +139,7 @@ def named_path(text: str) -> str:
 
 def uri_of(path: Path) -> str:
     """Return a local path as Spark writes it in a file sink's log."""
-    return "file://" + quote(str(path), safe=_UNQUOTED)
+    return "file://" + quote(str(path), safe=UNQUOTED)
 
 
 @dataclass(slots=True)

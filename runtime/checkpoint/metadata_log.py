@@ -148,6 +148,35 @@ def opens(names: Iterable[str]) -> bool:
     return newest is None or (last_entry(names) + 1) // interval * interval == newest + 1
 
 
+def exchange_steps(
+    live: Iterable[str], wanted: Iterable[str], differing: Iterable[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Return which files of a compacted log to add, and which to remove then, to make it an earlier one.
+
+    The caller takes them one by one. After each step of 1 and 2 a reader finds all entries up to the last one:
+
+    1. Files that are missing are added, the oldest first.
+    2. Entries after the last wanted one are removed. The first are those after the newest compacted file, the newest
+       first. The next are those that a compacted file holds, and the last are the compacted files, the newest first.
+    3. All others that are not wanted are removed, and those with another content, which the caller adds again.
+
+    Args:
+        live: names of the log's files.
+        wanted: names that it shall have.
+        differing: those of both whose content differs.
+    """
+    live, wanted = set(live), set(wanted)
+    last = last_entry(wanted)
+    later = {name for name in live - wanted if last_entry([name]) > last}
+    single, compact = entries(later), compacted(later)
+    newest = max(compact, default=NOTHING_COMMITTED)
+    removals = [single[number] for number in sorted(single, reverse=True) if number > newest]
+    removals += [single[number] for number in sorted(single) if number < newest]
+    removals += [compact[number] for number in sorted(compact, reverse=True)]
+    removals += [*sorted(live - wanted - later), *sorted(differing)]
+    return sorted(wanted - live, key=lambda name: last_entry([name])), removals
+
+
 def source_chain(names: Iterable[str], previous: int, last: int) -> list[str]:
     """Return the files of a file source's log for a query whose last batch ends at *last* and began after *previous*.
 

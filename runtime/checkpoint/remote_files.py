@@ -8,15 +8,18 @@ job graphs show the URL, so it has no credentials. These come from fsspec's own 
 from __future__ import annotations
 
 import hashlib
+import os
 import posixpath
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from conf.files import make_private, write_private
 from runtime.checkpoint.errors import RemoteStorageError, SavepointError
 
 T = TypeVar("T")
@@ -200,6 +203,47 @@ class RemoteDirectory:
         """Copy a file out, to a local file that exists, and keeps its mode."""
         self._do("read", name, lambda fs: fs.get_file(self._path(name), str(local)))
 
+    def fetch(
+        self, names: Collection[str], listing: Mapping[str, RemoteFile], target: Path, previous: Path | None
+    ) -> None:
+        """Fetch files that do not change any more into a new local directory.
+
+        Each gets its stamp as its time of change (`RemoteFile`); without one, the time of this call.
+
+        Args:
+            names: their paths below this directory.
+            listing: of this directory.
+            target: the local directory, which is made.
+            previous: a local directory with files of an earlier call, from which unchanged ones are linked; None if
+                there is none.
+
+        Raises:
+            FileNotFoundError: a file has disappeared, or was replaced.
+        """
+        make_private(target)
+        for parent in sorted({str(PurePosixPath(name).parent) for name in names} - {"."}):
+            make_private(target / parent, below=target)
+
+        def fetch(name: str) -> None:
+            if name not in listing:
+                raise FileNotFoundError(f"{self.url}/{name} has disappeared")
+            if previous is not None and _is_same(previous / name, listing[name]):
+                os.link(previous / name, target / name)
+                return
+            write_private(target / name, b"", durable=False)
+            try:
+                self.get(name, target / name)
+            except SavepointError as error:
+                if self.exists(name):
+                    raise
+                raise FileNotFoundError(f"{self.url}/{name} has disappeared") from error
+            if (size := (target / name).stat().st_size) != listing[name].size:
+                raise FileNotFoundError(f"{self.url}/{name} was replaced: it has {size} bytes now")
+            stamp = listing[name].stamp or time.time_ns()  # the kernel's own times may be the same for two fetches
+            os.utime(target / name, ns=(stamp, stamp))
+
+        self.each(names, fetch)
+
     def put_whole(self, name: str, content: bytes) -> None:
         """Write a small file that appears whole, or not at all; none of that name may exist."""
 
@@ -273,6 +317,15 @@ class RemoteDirectory:
                 self._shared = found
             self._own.file_system = found
         return found
+
+
+def _is_same(older: Path, file: RemoteFile) -> bool:
+    """Return whether a file of an earlier snapshot has the content that the file system shows now."""
+    try:
+        before = older.stat()
+    except FileNotFoundError:
+        return False
+    return file.stamp is not None and (before.st_size, before.st_mtime_ns) == (file.size, file.stamp)
 
 
 def _stamp(entry: dict[str, Any]) -> int | None:

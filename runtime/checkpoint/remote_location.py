@@ -11,14 +11,11 @@ there until a restore has completed: the snapshot is needed until then. All func
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from conf.files import make_private, write_private
-from runtime.checkpoint.errors import SavepointError, SnapshotError
+from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.layout import BatchFiles, files_of_batch, files_of_restart, foreign_names, last_commit
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.remote_files import RemoteDirectory, RemoteFile
@@ -91,8 +88,6 @@ class RemoteLocation:
     def fetch(self, target: Path, previous: Path | None) -> None:
         """Fetch the files of the last committed batch into a new directory.
 
-        Each gets its stamp as its time of change (`RemoteFile`); without one, the time of this call.
-
         Args:
             target: the directory, which is made.
             previous: an earlier snapshot's directory of such files, from which unchanged ones are linked; None if there
@@ -106,28 +101,7 @@ class RemoteLocation:
         if self.is_half_restored():
             raise SnapshotError(f"a restore into {self.url} is not complete")
         batch, listing = self.last_batch()
-        names = batch.files
-        make_private(target)
-        for parent in sorted({str(PurePosixPath(name).parent) for name in names} - {"."}):
-            make_private(target / parent, below=target)
-
-        def fetch(name: str) -> None:
-            if previous is not None and _is_same(previous / name, listing[name]):
-                os.link(previous / name, target / name)
-                return
-            write_private(target / name, b"", durable=False)
-            try:
-                self._directory.get(name, target / name)
-            except SavepointError as error:
-                if self._directory.exists(name):
-                    raise
-                raise FileNotFoundError(f"{self.url}/{name} has disappeared") from error
-            if (size := (target / name).stat().st_size) != listing[name].size:
-                raise FileNotFoundError(f"{self.url}/{name} was replaced: it has {size} bytes now")
-            stamp = listing[name].stamp or time.time_ns()  # the kernel's own times may be the same for two fetches
-            os.utime(target / name, ns=(stamp, stamp))
-
-        self._directory.each(names, fetch)
+        self._directory.fetch(batch.files, listing, target, previous)
 
     def replace(self, query: str, prepared: Path, names: Sequence[str]) -> None:
         """Replace all files of the location by prepared ones; `MARK` is left there, see `complete`.
@@ -181,12 +155,3 @@ def foreign_error(query: str, location: str, found: Sequence[str]) -> SnapshotEr
 
 def _sizes(listing: Mapping[str, RemoteFile]) -> dict[str, int]:
     return {name: file.size for name, file in listing.items()}
-
-
-def _is_same(older: Path, file: RemoteFile) -> bool:
-    """Return whether a file of an earlier snapshot has the content that the location shows now."""
-    try:
-        before = older.stat()
-    except FileNotFoundError:
-        return False
-    return file.stamp is not None and (before.st_size, before.st_mtime_ns) == (file.size, file.stamp)

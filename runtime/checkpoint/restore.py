@@ -14,6 +14,10 @@ Files:
     <parent>/.<location>.restore/      journal.json, location/ (prepared), old-<n>/ (former)
     <sink>/_understudy_restore/        log/ (prepared), old-<n>/ (former)
 
+The log of a sink in a remote file system is prepared in ``.<location>.restore/log/``. Such a file system has no rename
+of whole directories. So the exchange changes the log file by file (`runtime.checkpoint.sink_log`), and is repeated
+after an interruption.
+
 If the location is a symbolic link, its target is replaced, and these files are beside the target, as the lease is.
 
 No query may run on the location during a restore. All functions block. A remote location has no such journal; see
@@ -24,86 +28,36 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from conf.files import make_private, remove_tree, rename_durably, sync_directories, write_private
-from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
-from runtime.checkpoint.files import list_files, list_names, path_of, take_files, uri_of
-from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, foreign_names, last_commit, sink_files
+from runtime.checkpoint.errors import SnapshotError
+from runtime.checkpoint.files import list_files, list_names, path_of, take_files
+from runtime.checkpoint.layout import SINK_LOG, foreign_names, last_commit, sink_files
 from runtime.checkpoint.metadata_log import compacted, last_entry, merged, opens
+from runtime.checkpoint.remote_files import is_remote
 from runtime.checkpoint.remote_location import RemoteLocation, foreign_error
+from runtime.checkpoint.sink_log import (
+    SINK_WORKSPACE,
+    RemoteSink,
+    SinkFiles,
+    abandoned_files,
+    check_named_files,
+    relocated,
+    sink_of,
+)
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
 
-
-def files_in_log(contents: Iterable[bytes]) -> set[Path]:
-    """Return the files that entries of a file sink's log (``_spark_metadata``) name: those that its readers see.
-
-    When a query goes back to batch N, the log has to go back with it. Otherwise the sink skips every batch that its log
-    has, and the state changes of that batch are lost. The files that only later batches named become orphans.
-
-    Raises:
-        ValueError: an entry is damaged.
-    """
-    found = set()
-    for content in contents:
-        for line in content.decode().splitlines()[1:]:
-            entry = json.loads(line)
-            if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-                raise ValueError(f"not an entry of a file sink's log: {line[:100]!r}")
-            found.add(path_of(entry["path"]))
-    return found
-
-
-def moved(path: Path, old: Path, new: Path) -> Path:
-    """Return the new path of a file below *old*, a directory that was moved to *new*; *path* itself for other files."""
-    return new / path.relative_to(old) if old != new and path.is_relative_to(old) else path
-
-
-def relocated(content: bytes, old: Path, new: Path, exists: Callable[[Path], bool]) -> bytes:
-    """Return an entry of the log, adapted to a sink that was moved from *old* to *new*.
-
-    Files keep their path if *exists* does not find them below *new*, so that readers find them in the old place.
-
-    Raises:
-        ValueError: the entry is damaged.
-    """
-    version, *lines = content.decode().splitlines()
-    result = [version]
-    for line in lines:
-        entry = json.loads(line)
-        path = path_of(entry["path"])
-        place = moved(path, old, new)
-        if place != path and exists(place):
-            entry["path"] = uri_of(place)
-            line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
-        result.append(line)
-    return "\n".join(result).encode()
-
-
-def orphans(abandoned: Iterable[bytes], kept: Iterable[bytes], sink: Path) -> set[Path]:
-    """Return the files of the sink that only abandoned batches named; never one outside of the sink's directory.
-
-    Raises:
-        ValueError: an entry is damaged.
-    """
-    named = files_in_log(abandoned) - files_in_log(kept)
-    return {path for path in named if path.is_relative_to(sink) and ".." not in path.parts}
-
-
 _JOURNAL = "journal.json"
-_SINK_WORKSPACE = "_understudy_restore"  # Spark does not read names that begin with an underscore
 
 _PREPARING = "preparing"  # nothing has changed
 _EXCHANGING = "exchanging"  # all is prepared, and one or both directories may be exchanged
 _REMOVING = "removing"  # both are exchanged, and the former directories remain to be removed
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +66,7 @@ class _Journal:
 
     Args:
         batch_id: the batch that is restored.
-        sink: the sink's directory, if its log is exchanged.
+        sink: the sink's directory or URL, if its log is exchanged.
         phase: how far the restore is.
     """
 
@@ -122,7 +76,7 @@ class _Journal:
 
 
 def restore_snapshot(
-    snapshot: QuerySnapshot, location: Path, sink: Path | None, *, new_query_id: bool = False, copy: bool = False
+    snapshot: QuerySnapshot, location: Path, sink: Path | str | None, *, new_query_id: bool = False, copy: bool = False
 ) -> None:
     """Restore a snapshot into a checkpointLocation, and set the file sink's log back to the same batch.
 
@@ -132,8 +86,8 @@ def restore_snapshot(
     Args:
         snapshot: the snapshot to restore.
         location: the checkpointLocation from now on.
-        sink: directory of the file sink from now on; None if there is none, and then no sink is changed. If it differs
-            from the one of the snapshot, the log names files that were moved along by their new path.
+        sink: directory or URL of the file sink from now on; None if there is none, and then no sink is changed. If it
+            differs from the one of the snapshot, the log names files that were moved along by their new path.
         new_query_id: whether the query gets a new id. With the old one, sinks that remember batches by query and batch
             skip those that they have; with a new one they write them again.
         copy: whether all files are copied, so that the location shares no file with the snapshot.
@@ -143,22 +97,23 @@ def restore_snapshot(
             an earlier batch removes such files, for example. Nothing was changed.
         SnapshotError: a file cannot be read or written; or the location is a mount point, or holds the file sink or
             files that are not Spark's. Nothing was changed.
+        SavepointError: the file system of a remote sink cannot be reached. `finish_restore` may complete the restore.
     """
     finish_restore(location)
     files = check_snapshot(snapshot).files
-    keeps_log = sink is not None and snapshot.sink is not None
+    place = None if sink is None or snapshot.sink is None else sink_of(str(sink))
     workspace = _workspace_of(location.resolve())
     try:
         _check_place(snapshot, location.resolve(), sink, files)
-        if sink is not None and snapshot.sink is not None:
-            check_sink(snapshot, Path(snapshot.sink), sink)
-        journal = _Journal(snapshot.batch_id, str(sink) if keeps_log else None)
+        if place is not None:
+            check_sink(snapshot, place)
+        journal = _Journal(snapshot.batch_id, place)
         make_private(workspace / "location", durable=True)
         _write(workspace, journal)
         take_files(Path(snapshot.path) / CHECKPOINT, files, workspace / "location", copy=copy)
         _adapt(workspace / "location", files, f"file:{location}", new_query_id=new_query_id)
-        if sink is not None and keeps_log:
-            _prepare_sink(snapshot, sink, copy=copy)
+        if place is not None:
+            _prepare_sink(snapshot, place, workspace, copy=copy)
         sync_directories(workspace)
         _write(workspace, replace(journal, phase=_EXCHANGING))  # all prepared files are on the disk
     except OSError as error:
@@ -169,7 +124,7 @@ def restore_snapshot(
 def restore_to_url(
     snapshot: QuerySnapshot,
     url: str,
-    sink: Path | None,
+    sink: Path | str | None,
     work: Path,
     *,
     new_query_id: bool = False,
@@ -182,7 +137,7 @@ def restore_to_url(
     Args:
         snapshot: the snapshot to restore.
         url: the checkpointLocation from now on.
-        sink: directory of the file sink from now on, which is local; None if there is none.
+        sink: directory or URL of the file sink from now on; None if there is none.
         work: a directory that is made for the prepared files, and removed.
         new_query_id: as in `restore_snapshot`.
         copy: whether the sink's log shares no file with the snapshot.
@@ -193,20 +148,20 @@ def restore_to_url(
         SavepointError: the remote file system cannot be reached.
     """
     files = [name for name in check_snapshot(snapshot).files if not name.endswith(".crc")]  # only local ones have these
-    location, old_sink = RemoteLocation(url), None if snapshot.sink is None else Path(snapshot.sink)
+    location, place = RemoteLocation(url), None if sink is None or snapshot.sink is None else sink_of(str(sink))
+    stage = work / "location"
     try:
-        if sink is not None and old_sink is not None:
-            check_sink(snapshot, old_sink, sink)
+        if place is not None:
+            check_sink(snapshot, place)
         remove_tree(work)
-        make_private(work)
-        take_files(Path(snapshot.path) / CHECKPOINT, files, work)
-        _adapt(work, files, location.url, new_query_id=new_query_id)
-        location.replace(snapshot.name, work, list_files(work))
-        if sink is not None and old_sink is not None:
-            _prepare_sink(snapshot, sink, copy=copy)
-            _replace(sink / SINK_LOG, sink / _SINK_WORKSPACE / "log")
-            _sweep(sink, snapshot.batch_id)
-            remove_tree(sink / _SINK_WORKSPACE)
+        make_private(stage)
+        take_files(Path(snapshot.path) / CHECKPOINT, files, stage)
+        _adapt(stage, files, location.url, new_query_id=new_query_id)
+        location.replace(snapshot.name, stage, list_files(stage))
+        if place is not None:
+            _prepare_sink(snapshot, place, work, copy=copy)
+            _exchange_log(place, work)
+            _sweep(place, snapshot.batch_id)
         location.complete()
     except OSError as error:
         raise SnapshotError(f"query {snapshot.name!r} cannot be restored to {location.url}: {error}") from error
@@ -222,6 +177,7 @@ def finish_restore(location: Path) -> bool:
 
     Raises:
         SnapshotError: a file cannot be read or written.
+        SavepointError: the file system of a remote sink cannot be reached.
     """
     location = location.resolve()
     workspace = _workspace_of(location)
@@ -236,7 +192,8 @@ def finish_restore(location: Path) -> bool:
                 except OSError as error:
                     if error.errno != errno.EBUSY or not _is_unchanged(workspace, journal, location):
                         raise
-                    _write(workspace, replace(journal, phase=_PREPARING))
+                    journal = replace(journal, phase=_PREPARING)
+                    _write(workspace, journal)
                     _remove(workspace, journal)
                     remove_tree(workspace)
                     raise _mounted(location) from error
@@ -273,9 +230,9 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _check_place(snapshot: QuerySnapshot, location: Path, sink: Path | None, files: Iterable[str]) -> None:
+def _check_place(snapshot: QuerySnapshot, location: Path, sink: Path | str | None, files: Iterable[str]) -> None:
     """Check that a location may be replaced as a whole; raises SnapshotError, OSError."""
-    if sink is not None and sink.resolve().is_relative_to(location):
+    if sink is not None and not is_remote(str(sink)) and Path(sink).resolve().is_relative_to(location):
         raise SnapshotError(
             f"query {snapshot.name!r} cannot be restored to {location}: its file sink {sink} is in that directory",
             "give the query a checkpointLocation that does not contain its sink",
@@ -358,53 +315,57 @@ def _log_of(snapshot: QuerySnapshot) -> tuple[str, ...]:
     return sink_files(list_names(Path(snapshot.path) / SINK), snapshot.batch_id)
 
 
-def check_sink(snapshot: QuerySnapshot, old: Path, new: Path) -> None:
+def check_sink(snapshot: QuerySnapshot, sink: str) -> None:
     """Check that the sink still has the files that the log of a snapshot names: Spark ignores missing ones silently.
 
     Args:
-        snapshot: the snapshot to restore.
-        old: directory of its file sink.
-        new: directory of the file sink after the restore.
+        snapshot: the snapshot to restore, of a query with a file sink.
+        sink: place of the file sink after the restore.
 
     Raises:
         SnapshotLostError: files are missing.
+        SavepointError: the file system of a remote sink cannot be reached.
     """
-    log = Path(snapshot.path) / SINK
-    try:
-        named = files_in_log((log / name).read_bytes() for name in _log_of(snapshot) if not name.endswith(".crc"))
-    except ValueError as error:
-        raise SnapshotLostError(f"the log of the file sink in {log} is damaged: {error}") from error
-    gone = [path for path in sorted(named) if not moved(path, old, new).exists() and not path.exists()]
-    if gone:
-        raise SnapshotLostError(
-            f"query {snapshot.name!r} cannot go back to batch {snapshot.batch_id}: its file sink has lost {len(gone)} "
-            f"of {len(named)} files of that time, {gone[0]} among them; they were removed, or abandoned by a rollback",
-            "take an earlier snapshot, or put the files back",
-        )
+    names = [name for name in _log_of(snapshot) if not name.endswith(".crc")]
+    old = sink if snapshot.sink is None else sink_of(snapshot.sink)
+    goal = f"query {snapshot.name!r} cannot go back to batch {snapshot.batch_id}"
+    check_named_files(Path(snapshot.path) / SINK, names, old, sink_of(sink), goal)
 
 
-def _prepare_sink(snapshot: QuerySnapshot, sink: Path, *, copy: bool) -> None:
-    """Prepare the sink's log of a snapshot beside the live one, on the disk."""
-    remove_tree(sink / _SINK_WORKSPACE)  # left by a restore whose location a user has removed
-    _prepare_log(snapshot, sink / _SINK_WORKSPACE / "log", sink, copy=copy)
-    sync_directories(sink / _SINK_WORKSPACE)
-
-
-def _prepare_log(snapshot: QuerySnapshot, stage: Path, sink: Path, *, copy: bool) -> None:
-    source = Path(snapshot.path) / SINK
-    sink.mkdir(parents=True, exist_ok=True)
+def _prepare_sink(snapshot: QuerySnapshot, sink: str, workspace: Path, *, copy: bool) -> None:
+    """Prepare the sink's log of a snapshot on the disk: beside the live one, or in *workspace* for a remote one."""
+    stage = _stage_of(sink, workspace)
+    if is_remote(sink):
+        RemoteSink(sink).names()  # while nothing has changed, it must be in reach
+        make_private(stage, durable=True)
+        names = [name for name in _log_of(snapshot) if not name.endswith(".crc")]  # only local ones have these
+        _fill_log(snapshot, stage, names, sink, copy=copy)
+        return
+    remove_tree(stage.parent)  # left by a restore whose location a user has removed
+    Path(sink).mkdir(parents=True, exist_ok=True)
     make_private(stage, durable=True)
-    take_files(source, _log_of(snapshot), stage, copy=copy)
-    _make_readable(stage)
-    mode = sink.stat().st_mode & 0o777
-    if snapshot.sink is not None and sink != Path(snapshot.sink):
-        for name in [name for name in list_names(stage) if not name.endswith(".crc")]:
-            content = (stage / name).read_bytes()
-            rewrite(stage / name, relocated(content, Path(snapshot.sink), sink, Path.exists))
+    _fill_log(snapshot, stage, _log_of(snapshot), sink, copy=copy)
+    mode = Path(sink).stat().st_mode & 0o777
     if copy:
         for name in list_names(stage):
             (stage / name).chmod(mode & 0o666)
     stage.chmod(mode)  # users who may read the sink may read its log
+    sync_directories(stage.parent)
+
+
+def _fill_log(snapshot: QuerySnapshot, stage: Path, names: Iterable[str], sink: str, *, copy: bool) -> None:
+    take_files(Path(snapshot.path) / SINK, names, stage, copy=copy)
+    _make_readable(stage)
+    old = sink if snapshot.sink is None else sink_of(snapshot.sink)
+    if sink != old:
+        files = SinkFiles(sink)
+        for name in [name for name in list_names(stage) if not name.endswith(".crc")]:
+            rewrite(stage / name, relocated((stage / name).read_bytes(), old, sink, files.exist))
+
+
+def _stage_of(sink: str, workspace: Path) -> Path:
+    """Return the directory in which the log of a sink is prepared."""
+    return (workspace if is_remote(sink) else Path(sink) / SINK_WORKSPACE) / "log"
 
 
 def rewrite(path: Path, content: bytes) -> None:
@@ -421,23 +382,29 @@ def _exchange(workspace: Path, journal: _Journal, location: Path) -> None:
     """Exchange the prepared directories that are not exchanged yet; the location first, see `_is_unchanged`."""
     _replace(location, workspace / "location")
     if journal.sink is not None:
-        _replace(Path(journal.sink) / SINK_LOG, Path(journal.sink) / _SINK_WORKSPACE / "log")
+        _exchange_log(journal.sink, workspace)
     _write(workspace, replace(journal, phase=_REMOVING))
+
+
+def _exchange_log(sink: str, workspace: Path) -> None:
+    if is_remote(sink):
+        RemoteSink(sink).put_back(_stage_of(sink, workspace))
+    else:
+        _replace(Path(sink) / SINK_LOG, _stage_of(sink, workspace))
 
 
 def _is_unchanged(workspace: Path, journal: _Journal, location: Path) -> bool:
     """Return whether an exchange has changed nothing. Earlier releases exchanged the sink's log first."""
     prepared = [workspace / "location"]
     if journal.sink is not None:
-        prepared.append(Path(journal.sink) / _SINK_WORKSPACE / "log")
+        prepared.append(_stage_of(journal.sink, workspace))
     return location.exists() and all(path.exists() for path in prepared)
 
 
 def _remove(workspace: Path, journal: _Journal) -> None:
     """Remove the former directories, or those prepared in vain. The caller removes the journal last, to repeat this."""
-    if journal.sink is not None:
-        _sweep(Path(journal.sink), journal.batch_id)
-        remove_tree(Path(journal.sink) / _SINK_WORKSPACE)
+    if journal.sink is not None and not (is_remote(journal.sink) and journal.phase == _PREPARING):
+        _sweep(journal.sink, journal.batch_id)
     for name in list_names(workspace):
         if name != _JOURNAL:
             remove_tree(workspace / name)
@@ -454,21 +421,16 @@ def _replace(place: Path, prepared: Path) -> None:
     rename_durably(prepared, place)  # durable before the journal records it
 
 
-def _sweep(sink: Path, batch_id: int) -> None:
-    """Remove the files of the sink that only abandoned batches named."""
-    log = sink / SINK_LOG
+def _sweep(sink: str, batch_id: int) -> None:
+    """Remove the files of the sink that only abandoned batches named, and what a restore has left beside its log."""
+    if is_remote(sink):
+        RemoteSink(sink).sweep(batch_id)
+        return
+    log, workspace = Path(sink) / SINK_LOG, Path(sink) / SINK_WORKSPACE
     kept = [(log / name).read_bytes() for name in list_names(log) if not name.endswith(".crc")]
-    # Entry batch_id itself differs if the snapshot was rescaled: there it is a batch without rows.
-    for name in list_names(sink / _SINK_WORKSPACE):
-        old = sink / _SINK_WORKSPACE / name
-        if name.startswith("old-"):
-            try:
-                abandoned = [
-                    (old / entry).read_bytes() for entry in abandoned_sink_files(list_names(old), batch_id - 1)
-                ]
-                for path in sorted(orphans(abandoned, kept, sink)):
-                    path.unlink(missing_ok=True)
-                    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-            except ValueError as error:
-                # Readers of the sink follow its log, so files of abandoned batches only waste space.
-                logger.warning("files of abandoned batches stay in %s: %s", sink, error)
+    for old in [workspace / name for name in list_names(workspace) if name.startswith("old-")]:
+        former = {name: (old / name).read_bytes for name in list_names(old)}
+        for path in map(Path, abandoned_files(former, kept, sink, batch_id)):
+            path.unlink(missing_ok=True)
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    remove_tree(workspace)

@@ -11,7 +11,7 @@ batches. So a snapshot needs neither a request to the query nor a pause:
 The file system counts hard links. So a file of several snapshots is stored once, and is removed with the last of them
 (Flink's ``SharedStateRegistry``, without a registry).
 
-The files of a remote location are fetched first (`runtime.checkpoint.remote_location`).
+The files of a remote location, and of a remote sink's log, are fetched first (`runtime.checkpoint.remote_location`).
 
 All functions block.
 """
@@ -49,7 +49,8 @@ from runtime.checkpoint.layout import (
 from runtime.checkpoint.metadata_log import IncompleteError, compacted, last_entry
 from runtime.checkpoint.remote_files import is_remote
 from runtime.checkpoint.remote_location import RemoteLocation
-from runtime.checkpoint.restore import files_in_log, finish_restore, restore_snapshot
+from runtime.checkpoint.restore import finish_restore, restore_snapshot
+from runtime.checkpoint.sink_log import RemoteSink, files_in_log, log_names
 from runtime.checkpoint.stored_snapshot import (
     CHECKPOINT,
     DESCRIPTION,
@@ -74,7 +75,7 @@ __all__ = [
 ]
 
 _FETCHED = "fetched"
-"""Directory below an incomplete snapshot with the files of a remote location."""
+"""Directory below an incomplete snapshot with files of a remote location, or of a remote sink's log."""
 
 _ATTEMPTS = 10
 """How often a snapshot is tried when files that it needs disappear; each attempt takes the newest commit."""
@@ -103,7 +104,7 @@ def take_snapshot(
     Raises:
         SnapshotError: no committed batch has all its files undamaged, or a file cannot be read or written. Nothing is
             left behind at *target*.
-        SavepointError: the file system of a remote location cannot be reached.
+        SavepointError: the file system of a remote location or sink cannot be reached.
     """
     if target.exists():
         snapshot = load_snapshot(target)
@@ -146,25 +147,26 @@ def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None
 
     Raises:
         SnapshotError: a file is damaged or missing.
-        SavepointError: the file system of a remote location cannot be reached.
+        SavepointError: the file system of a remote location or sink cannot be reached.
     """
-    if is_remote(query.location):
-        log = None if query.sink is None else list_names(Path(query.sink) / SINK_LOG)
-        return RemoteLocation(query.location).restart_batch(log, _begun(previous))
-    location = Path(query.location)
+    location, before = Path(query.location), _records_of(previous, query)
     try:
-        listing = list_sizes(location) if location.exists() else {}
-        names = None if query.sink is None else list_names(Path(query.sink) / SINK_LOG)
-        batch = files_of_restart(listing, names, partial(read_checked, location), begun=_begun(previous))
-        before = _records_of(previous, query)
-        _compare(CHECKPOINT, record_files(location, batch.files), before)
+        names = None if query.sink is None else log_names(query.sink)
+        if is_remote(query.location):
+            batch_id = RemoteLocation(query.location).restart_batch(names, _begun(previous))
+        else:
+            listing = list_sizes(location) if location.exists() else {}
+            batch = files_of_restart(listing, names, partial(read_checked, location), begun=_begun(previous))
+            _compare(CHECKPOINT, record_files(location, batch.files), before)
+            batch_id = batch.batch_id
         if query.sink is not None and names is not None:
             # The log may have an entry of a batch that was planned but not committed.
-            entries = sink_files(names, max(batch.batch_id, last_entry(names)))
-            _compare(SINK, record_files(Path(query.sink) / SINK_LOG, entries), before)
+            entries = sink_files(names, max(batch_id, last_entry(names)))
+            if not is_remote(query.sink):
+                _compare(SINK, record_files(Path(query.sink) / SINK_LOG, entries), before)
     except (IncompleteError, OSError) as error:
         raise SnapshotError(f"query {query.name!r} cannot continue from {query.location}: {error}") from error
-    return batch.batch_id
+    return batch_id
 
 
 def committed_batch(query: QueryLocation) -> int:
@@ -215,16 +217,21 @@ def _take(query: QueryLocation, part: Path, target: Path, previous: QuerySnapsho
         remove_tree(location)  # its files have their other names now
     records = _recorded(CHECKPOINT, part, batch.files, known)
     if query.sink is not None:
-        log = Path(query.sink) / SINK_LOG
-        found = list_names(log)
+        log, found = Path(query.sink) / SINK_LOG, log_names(query.sink)
         if batch.batch_id == NOTHING_COMMITTED:
             _check_not_foreign(found, query)
         names = () if batch.batch_id == NOTHING_COMMITTED else sink_files(found, batch.batch_id)
+        if is_remote(query.sink):
+            log = part / _FETCHED
+            RemoteSink(query.sink).fetch(names, log, older / SINK if older and known else None)
         make_private(part / SINK, below=part)
         more = take_files(log, names, part / SINK, older / SINK if older else None)
+        if is_remote(query.sink):
+            remove_tree(log)
         records |= _recorded(SINK, part, names, known)
         new = [name for name in names if f"{SINK}/{name}" not in known]
-        _sync_rows(part / SINK, new, Path(query.sink), None if older is None else older / SINK)
+        if not is_remote(query.sink):
+            _sync_rows(part / SINK, new, Path(query.sink), None if older is None else older / SINK)
         taken.files += more.files
         taken.bytes += more.bytes
         taken.new_bytes += more.new_bytes
@@ -321,15 +328,16 @@ def _sync_rows(log: Path, new: Iterable[str], sink: Path, older: Path | None) ->
             written -= files_in_log((older / name).read_bytes() for name in compacted(list_names(older)).values())
     except ValueError as error:
         raise IncompleteError(f"the log of the file sink is damaged: {error}") from error
-    directories = {parent for path in written for parent in path.parents if parent.is_relative_to(sink)}
-    for path in sorted(written):
+    paths = [Path(place) for place in sorted(written) if not is_remote(place)]
+    directories = {parent for path in paths for parent in path.parents if parent.is_relative_to(sink)}
+    for path in paths:
         # Users may remove rows, or own them.
         with contextlib.suppress(FileNotFoundError, PermissionError), path.open("rb") as file:
             os.fsync(file.fileno())
     for directory in sorted(directories):
         with contextlib.suppress(FileNotFoundError, PermissionError):
             sync_directory(directory)
-    if written:
+    if paths:
         sync_names(sink)
 
 

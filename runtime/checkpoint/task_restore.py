@@ -21,13 +21,13 @@ from pathlib import Path
 from conf.files import make_private, write_private
 from runtime.checkpoint.errors import CheckpointError, SavepointError, SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names
-from runtime.checkpoint.layout import SINK_LOG
 from runtime.checkpoint.lease import lease_file, may_be_written_to
 from runtime.checkpoint.metadata_log import entries, last_entry
 from runtime.checkpoint.names import directory_name
-from runtime.checkpoint.remote_files import RemoteDirectory, is_remote
+from runtime.checkpoint.remote_files import is_remote
 from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.restore import restore_to_url
+from runtime.checkpoint.sink_log import log_names
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
@@ -189,15 +189,13 @@ class TaskRestore:
     def _put_back(
         self, query: QueryLocation, state: QuerySnapshot, *, copy: bool = False, new_query_id: bool = False
     ) -> None:
-        sink = None if query.sink is None else Path(query.sink)
-        if query.sink is not None and is_remote(query.sink):
-            _check_remote_sink(query, query.sink, state)
-            sink = None
+        if query.sink is not None and state.sink is None:
+            _check_new_sink(query, query.sink, state)
         if is_remote(query.location):
             work = self._directory / "prepared" / directory_name(query.name)
-            restore_to_url(state, query.location, sink, work, new_query_id=new_query_id, copy=copy)
+            restore_to_url(state, query.location, query.sink, work, new_query_id=new_query_id, copy=copy)
         else:
-            restore_snapshot(state, Path(query.location), sink, new_query_id=new_query_id, copy=copy)
+            restore_snapshot(state, Path(query.location), query.sink, new_query_id=new_query_id, copy=copy)
 
     def _load_failures(self, name: str) -> Path:
         return self._directory / "load-failures" / f"{directory_name(name)}.json"
@@ -302,17 +300,17 @@ def _read_mark(path: Path) -> dict[str, int]:
     return known
 
 
-def _check_remote_sink(query: QueryLocation, sink: str, state: QuerySnapshot) -> None:
-    """Check that a remote file sink is not ahead of a state: it would skip the batches that its log has.
+def _check_new_sink(query: QueryLocation, sink: str, state: QuerySnapshot) -> None:
+    """Check that a file sink is not ahead of a state without one: it would skip the batches that its log has.
 
     Raises:
         SnapshotError: it is.
     """
-    written = last_entry(RemoteDirectory(f"{sink}/{SINK_LOG}").files())
+    written = last_entry(log_names(sink))
     if written > state.batch_id:
         raise SnapshotError(
             f"query {query.name!r} cannot go back to batch {state.batch_id}: its file sink {sink} has batch {written}, "
-            "and only a local one can go back, too",
+            "and the state has no log of it",
             "give the sink another directory",
         )
 

@@ -379,7 +379,7 @@ class TaskRestores:
             )
         for query in queries:
             if query.sink is not None:
-                check_sink(query, Path(query.sink), Path(query.sink))
+                check_sink(query, query.sink)
         return self._pin(path, trigger_id)
 
     def _pin(self, path: Path, trigger_id: TriggerID) -> Path:

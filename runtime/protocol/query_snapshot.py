@@ -18,8 +18,8 @@ class QueryLocation:
     Args:
         name: its identity in checkpoints (Flink's uid of an operator). This is its ``queryName``, or ``query-<n>``,
             where n counts the queries of its task from 0 in the order of their starts.
-        location: its checkpointLocation, an absolute path.
-        sink: the directory of its file sink, an absolute path; None for any other sink.
+        location: its checkpointLocation, an absolute path or a URL.
+        sink: the directory of its file sink, an absolute path or a URL; None for any other sink.
     """
 
     name: str

@@ -20,7 +20,8 @@ from conf.files import make_private
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.metadata_log import IncompleteError, read_query_id
 from runtime.checkpoint.names import directory_name
-from runtime.checkpoint.remote_files import is_remote
+from runtime.checkpoint.remote_files import is_below, is_remote
+from runtime.checkpoint.sink_log import log_names, sink_of
 from runtime.checkpoint.snapshot import committed_batch, take_snapshot
 from runtime.ids import JobID
 from runtime.protocol.checkpoints import (
@@ -363,12 +364,7 @@ class TaskCheckpoints:
 
     def _check_sinks(self) -> None:
         for query in self._queries.values():
-            if query.sink is not None and is_remote(query.sink):
-                raise CheckpointError(
-                    f"the file sink of query {query.name!r} is {query.sink}; the sink's log has to go back with the "
-                    "query, and only a local one can"
-                )
-            if query.sink is not None and Path(query.sink).is_relative_to(query.location):
+            if query.sink is not None and is_below(sink_of(query.sink), sink_of(query.location)):
                 raise CheckpointError(
                     f"the file sink of query {query.name!r} is in its checkpointLocation {query.location}, which a "
                     "restore replaces; give the query a checkpointLocation that does not contain its sink"
@@ -380,9 +376,12 @@ class TaskCheckpoints:
         await asyncio.get_running_loop().run_in_executor(None, _check_has_files, local, self._reported())
 
     async def _check_remote_locations(self) -> None:
-        """Check that remote locations can be read, before their queries are stopped for it."""
-        for query in [query for query in self._queries.values() if is_remote(query.location)]:
-            await asyncio.get_running_loop().run_in_executor(None, committed_batch, query)
+        """Check that remote locations and sinks can be read, before their queries are stopped for it."""
+        for query in self._queries.values():
+            if is_remote(query.location):
+                await asyncio.get_running_loop().run_in_executor(None, committed_batch, query)
+            if query.sink is not None and is_remote(query.sink):
+                await asyncio.get_running_loop().run_in_executor(None, log_names, query.sink)
 
     def _take(self, queries: list[QueryLocation], directory: Path) -> list[QuerySnapshot]:
         # The JobMaster has made the checkpoint's directory. If it has removed it since, the checkpoint or the job is

@@ -306,10 +306,14 @@ def test_a_task_begins_with_its_remote_files_with_a_checkpoint_or_not_at_all(que
     assert unknown > taken.batch_id, "no checkpoint counts as one that this run has loaded"
 
 
-def test_a_query_begins_with_a_remote_sink_that_is_not_ahead_of_it(query: Query, ftp: FtpServer) -> None:
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_query_gets_no_file_sink_that_is_ahead_of_its_state(query: Query, ftp: FtpServer, remote: bool) -> None:
+    """The state is of a time when the query had none, so it has no log to put back."""
     query.files.run(3)
-    begun_from = JobManagerTaskRestore(0, (query.take(1),), "/savepoints/one")
-    local = QueryLocation("counts", str(query.directory / "live"), f"ftp://127.0.0.1:{ftp.port}/out")
+    taken = take_snapshot(QueryLocation("counts", query.url), query.directory / "chk-1" / "counts")
+    begun_from = JobManagerTaskRestore(0, (taken,), "/savepoints/one")
+    sink = f"ftp://127.0.0.1:{ftp.port}/out" if remote else str(ftp.directory / "out")
+    local = QueryLocation("counts", str(query.directory / "live"), sink)
     assert "begins from batch 2" in TaskRestore(query.directory / "task", begun_from).prepare(local)
     assert start(query.directory / "live") == 2
     log = ftp.directory / "out" / "_spark_metadata"
@@ -365,6 +369,28 @@ def test_a_location_in_an_object_store(
     assert third.new_bytes == (0 if tells_changes else size)
     restore_snapshot(third, tmp_path / "back", None)
     assert start(tmp_path / "back") == 3
+
+
+def test_the_log_of_a_file_sink_in_an_object_store_goes_back(s3: S3Server, tmp_path: Path) -> None:
+    url = f"s3://{BUCKET}/q"
+    files = StreamingFiles(tmp_path / "live", "hdfs", partitions=1, url=url)
+    files.run(2)
+    query = QueryLocation("counts", str(files.location), f"{url}/{files.sink.name}")
+    sink = RemoteDirectory(f"{url}/{files.sink.name}")
+
+    def upload() -> None:
+        for name in [name for name in list_files(files.sink) if not name.endswith(".crc")]:
+            sink.put(files.sink / name, name)
+
+    upload()
+    snapshot = take_snapshot(query, tmp_path / "chk-1" / "counts")
+    files.run(2)
+    upload()
+    restore_snapshot(snapshot, files.location, query.sink)
+    names = sink.files()
+    assert sorted(name for name in names if not name.startswith("part-")) == [f"_spark_metadata/{n}" for n in (0, 1)]
+    assert len(names) == 4
+    assert start(files.location) == 1
 
 
 def test_a_remote_location_that_holds_anything_else_is_not_replaced(query: Query) -> None:

@@ -1,4 +1,4 @@
-"""A query whose checkpointLocation is on a real FTP server: Spark writes there, checkpoints are taken from there."""
+"""A query whose checkpointLocation, or file sink, is on a real FTP server: Spark writes there, by Hadoop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from runtime.checkpoint.files import list_names
+from runtime.checkpoint.layout import SINK_LOG
 from runtime.checkpoint.lease import lease_file
+from runtime.checkpoint.metadata_log import last_entry
+from runtime.checkpoint.savepoint import read_savepoint
 from runtime.checkpoint.stored_snapshot import load_snapshot
 from tests.cluster_harness import Cluster, await_value
 from tests.ftp_server import HADOOP_FTP, FtpServer
@@ -70,3 +74,52 @@ def test_a_query_with_a_remote_location_is_checkpointed_and_goes_back(
     cluster.run("job", "cancel", second)
     assert not (ftp.directory / "live" / ".understudy-restore").exists()
     lease_file(url).unlink()
+
+
+def test_a_remote_file_sink_goes_back_with_its_query_also_if_that_is_killed_meanwhile(
+    cluster: Cluster, ftp: FtpServer, tmp_path: Path
+) -> None:
+    url, served = f"ftp://127.0.0.1:{ftp.port}/out put", ftp.directory
+    source, sink = Source(tmp_path / "in"), served / "out put"
+    script = write_job(tmp_path, STREAM.replace("rows = ", HADOOP_FTP + "rows = ", 1), "stream.py")
+    settings = ("-D", "spark.sql.session.timeZone=UTC")
+    source.write(3)
+    job_id = cluster.submit(script, str(source.directory), url, str(tmp_path / "live"), options=settings)
+    await_value(lambda: rows_so_far(sink, served).total() > 0)
+    taken = Path(cluster.run("job", "checkpoint", job_id).stdout.strip())
+    (snapshot,) = (load_snapshot(path.parent) for path in taken.rglob("snapshot.json"))
+    assert snapshot.sink == url
+    kept = cluster.run("job", "savepoint", job_id, str(tmp_path / "savepoints")).stdout.strip()
+    (saved,) = (query.snapshot for query in read_savepoint(Path(kept)).queries)
+    source.write(4)
+    await_value(lambda: last_entry(list_names(sink / SINK_LOG)) > saved.batch_id + 2)
+
+    removed, killed = [], []
+
+    def kill_once(path: Path) -> None:
+        """Kill the job's task when it has changed a part of the log."""
+        if path.parent.name == "_spark_metadata" and (sink / "_understudy_restore").exists():
+            removed.append(path.name)
+            if len(removed) == 2:
+                killed.extend(cluster.tasks_of(job_id))
+                for task in killed:
+                    os.kill(task, signal.SIGKILL)
+
+    ftp.before_removal = kill_once
+    cluster.run("job", "rollback", job_id, "--to", kept)
+    source.write(2)
+    source.close()
+    await_value(lambda: rows_so_far(sink, served).total() >= source.expected.total())
+    assert killed, removed
+    assert rows_of(sink, served) == source.expected
+    assert not (sink / "_understudy_restore").exists()
+
+    # A job that begins at another place, with the same sink, takes it back once more.
+    cluster.run("job", "cancel", job_id)
+    options = ("--from", kept, *settings)
+    second = cluster.submit(script, str(source.directory), url, str(tmp_path / "other"), options=options)
+    other = tmp_path / "other" / "commits"
+    await_value(lambda: last_entry(list_names(other)) > saved.batch_id + 2)
+    await_value(lambda: rows_so_far(sink, served).total() >= source.expected.total())
+    assert rows_of(sink, served) == source.expected
+    cluster.run("job", "cancel", second)

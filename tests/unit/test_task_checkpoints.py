@@ -161,13 +161,13 @@ async def test_what_cannot_be_snapshotted_is_declined(tmp_path: Path) -> None:
     assert "nosuch://name/live cannot be used: no file system for the scheme" in decline.reason
 
 
-async def test_a_query_with_a_remote_file_sink_is_not_checkpointed(files: StreamingFiles, tmp_path: Path) -> None:
+async def test_a_query_whose_file_sink_is_in_its_remote_location_is_not_checkpointed(tmp_path: Path) -> None:
     checkpoints, responder, _ = made()
-    checkpoints.query_started(replace(files.query, sink="s3://bucket/out"))
+    checkpoints.query_started(QueryLocation("far", "s3://bucket/live/", "s3://bucket//live/out"))
     checkpoints.trigger(trigger(tmp_path))
     decline = await responder.next()
     assert isinstance(decline, DeclineCheckpoint)
-    assert "the file sink of query 'counts' is s3://bucket/out" in decline.reason
+    assert "the file sink of query 'far' is in its checkpointLocation s3://bucket/live/" in decline.reason
 
 
 @pytest.mark.parametrize("kind", [SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT_SUSPEND])
@@ -348,9 +348,12 @@ async def test_a_task_without_queries_is_not_stopped_and_ends_as_it_ends(tmp_pat
     assert await checkpoints.end() is StopOutcome.NOT_ASKED
 
 
-async def test_queries_whose_state_cannot_be_kept_are_not_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("remote", ["location", "sink"])
+async def test_queries_whose_state_cannot_be_kept_are_not_stopped(
+    files: StreamingFiles, tmp_path: Path, remote: str
+) -> None:
     checkpoints, responder, stopper = made()
-    checkpoints.query_started(QueryLocation("far", "nosuch://bucket/live"))
+    checkpoints.query_started(replace(files.query, **{remote: "nosuch://bucket/live"}))
     checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
     assert "nosuch://bucket/live" in (await responder.next()).reason
     assert stopper.drains == []

@@ -912,7 +912,7 @@ class Streaming:
         if known is not None and known[0] == key and all(now.get(name) is one for name, one in known[1].items()):
             return
         try:
-            check_sink(query, sink, sink)
+            check_sink(query, str(sink))
         except CheckpointError as error:
             self.world.fail("completed checkpoints are restorable", f"{job.graph.name}: {error}")
         self._held[job.id] = key, {name: one for name, one in now.items() if not one.is_directory}
