@@ -42,8 +42,8 @@ OWN: tuple[Mutant, ...] = (
         "log-of-the-sink-not-restored",
         "A restore puts back the log of the sink, too.",
         "runtime/checkpoint/restore.py",
-        "    keeps_log = sink is not None and snapshot.sink is not None\n",
-        "    keeps_log = False\n",
+        "    place = None if sink is None or snapshot.sink is None else sink_of(str(sink))\n    workspace",
+        "    place = None\n    workspace",
         (),
     ),
     Mutant(
