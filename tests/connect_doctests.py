@@ -60,6 +60,12 @@ LEFT_OUT = {
 WITHOUT_CONNECT_TEST = {"pyspark.sql.types", "pyspark.sql.udf", "pyspark.sql.udtf"}
 """Modules whose ``_test`` has no Connect session: this module gives them one."""
 
+ENDLESS = {
+    "pyspark.sql.connect.streaming.query.StreamingQuery.explain": "waits until a source of a row in each second has "
+    "no new row, which on a busy machine it always has",
+}
+"""Docstrings whose examples are not run, and why."""
+
 Key = tuple[str, int, str]
 """Docstring, number of the example in it, and its source."""
 
@@ -189,7 +195,8 @@ def record(module: str) -> Outcome:
     def testmod(tested: ModuleType, globs: dict[str, Any], optionflags: int = 0, **_: Any) -> doctest.TestResults:
         recorder = Recorder(optionflags)
         for test in doctest.DocTestFinder().find(tested, tested.__name__, globs=globs):
-            recorder.run(test, out=lambda _: None)
+            if test.name not in ENDLESS:
+                recorder.run(test, out=lambda _: None)
         outcomes.append(recorder.outcome)
         return doctest.TestResults(0, len(recorder.outcome.examples))
 

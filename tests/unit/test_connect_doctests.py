@@ -71,6 +71,8 @@ def test_each_example_is_recorded_by_the_runner_in_place_of_doctests_own(
     ]
     assert [*outcome.got.values()] == ["3\n", "ZeroDivisionError: division by zero"]
     assert capsys.readouterr().out == ""
+    monkeypatch.setitem(connect_doctests.ENDLESS, "planted.three", "a reason")
+    assert connect_doctests.record("planted").examples == {}
 
 
 def test_each_module_with_connect_doctests_is_run_or_left_out() -> None:
