@@ -844,6 +844,27 @@ def test_a_report_about_a_session_that_has_ended_is_acknowledged_and_goes_nowher
     in_a_world(tmp_path, test)
 
 
+@pytest.mark.parametrize(
+    ("refusal", "is_logged"),
+    [("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid", False), ("The driver has no memory", True)],
+)
+def test_a_report_that_comes_after_the_end_of_its_session_is_no_answer_that_spark_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: str, is_logged: bool
+) -> None:
+    monkeypatch.setattr(reports, "PAUSE_S", 3600.0)
+    caplog.set_level("INFO")
+
+    async def test(world: World) -> None:
+        await world.answers("ExecutePlan", request())
+        await world.answers("ReleaseExecute", report("a"))
+        world.spark.answer = refusing(grpc.StatusCode.INTERNAL, refusal)
+        await world.gateway.stop()
+        assert len(world.spark.calls) == 2
+        assert ("keeps an answer that was read" in caplog.text) == is_logged
+
+    in_a_world(tmp_path, test)
+
+
 def test_a_report_without_an_operation_is_refused(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         error = await world.refusal("ReleaseExecute", request())

@@ -24,9 +24,12 @@ from pyspark.sql.connect import functions as F  # noqa: N812  # as PySpark's use
 from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.types import IntegerType
 
+from runtime.spark.driver.api import DriverInfo, info_file
 from tests import connect_client
 from tests.cluster_harness import Cluster, await_value, started
+from tests.connect_doctests import differences, run_in_child
 from tests.fakes.sshd import unused_port
+from tests.waiting import PATIENCE_S
 
 HELPER = """\
 def doubled(number):
@@ -131,6 +134,20 @@ def test_a_session_is_a_job_from_its_first_call_until_it_is_stopped(door: Door, 
 
     spark.stop()
     assert door.cluster.await_status(job_id, "FINISHED")["restarts"] == 0
+
+
+def test_doctests_of_pyspark_pass_through_the_gateway_as_they_do_at_a_driver(door: Door, tmp_path: Path) -> None:
+    """The long form for all modules is in `test_connect_doctests.py`."""
+    file = info_file(next(door.cluster.directory.glob("tm-*")) / "spark")
+    await_value(file.exists)
+    driver = DriverInfo.read(file)
+    direct_url = f"sc://localhost:{driver.connect_port}/;token={driver.connect_token}"
+    module = "pyspark.sql.connect.conf"
+    directly = run_in_child(module, direct_url, tmp_path / "directly", PATIENCE_S)
+    through = run_in_child(module, door.url("ada"), tmp_path / "through", PATIENCE_S)
+    assert differences(directly, through) == []
+    assert through.passed == len(through.examples) > 10
+    await_value(lambda: not door.jobs("ada"))
 
 
 @pytest.mark.slow

@@ -118,6 +118,8 @@ MOST_MESSAGE = 128 << 20
 MOST_KNOWN = 4096
 _PRIVATE = frozenset({"authorization", "user-agent", "te", "content-type", NAME_KEY})
 _CLOSED = "INVALID_HANDLE.SESSION_CHANGED"
+_NOTHING_KEPT = ("[INVALID_HANDLE.SESSION_CLOSED]", "[INVALID_HANDLE.SESSION_NOT_FOUND]")
+"""Begin of Spark's answer to a report about a session that has ended: Spark keeps no answer of such a session."""
 """Spark's error class upon which PySpark's `getOrCreate` makes a new session."""
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -587,7 +589,9 @@ class ConnectGateway:
         except CallRefusedError:
             pass  # the session has ended, and all of its answers with it
         except (ActorError, GatewayError, RecordError, OSError, grpc.aio.AioRpcError) as error:  # also the time-out
-            why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+            why = str(error.details() if isinstance(error, grpc.aio.AioRpcError) else error)
+            if why.startswith(_NOTHING_KEPT):
+                return  # its client has stopped the session since it sent the report
             logger.info("session job %s: its driver keeps an answer that was read, until it expires: %s", job_id, why)
         except Exception:  # a defect of ours, in a task that no call waits for
             logger.exception("session job %s: a report of what its client has read is lost", job_id)
