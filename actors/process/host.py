@@ -56,8 +56,8 @@ class HostSpec:
         prepare: ``package.module:function``, a coroutine function ``(service, **arguments)`` that prepares a spare
             process for an endpoint like this one. It gets the *arguments* of another actor, so it must not use those
             that differ between actors.
-        recorder: ``package.module:function``, a function ``(**arguments) -> CallRecorder`` for the process's RPC
-            service; empty for none. Of a spare process it gets the arguments of another actor, like *prepare*.
+        recorder: ``package.module:function`` and a file; the function returns the `CallRecorder` of the process's RPC
+            service for this file. None for no recorder.
         nonce: correlates the answer.
         own_node: whether the factory makes the node of the process itself, like the factory of an `ActorSystem`'s host.
     """
@@ -69,7 +69,7 @@ class HostSpec:
     secret_file: Path
     log: LogConfig
     prepare: str = ""
-    recorder: str = ""
+    recorder: tuple[str, Path] | None = None
     nonce: str = ""
     own_node: bool = False
 
@@ -91,7 +91,7 @@ class HostSpare:
     rpc: RpcConfig
     secret_file: Path
     prepare: str = ""
-    recorder: str = ""
+    recorder: tuple[str, Path] | None = None
     arguments: dict[str, Any] = field(default_factory=dict, compare=False)
     nonce: str = ""
 
@@ -189,7 +189,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
             return _failure(spec, error)
 
     async def _listen(self, order: HostSpec | HostSpare, loop: asyncio.AbstractEventLoop) -> RpcService:
-        recorder = _named(order.recorder)(**order.arguments) if order.recorder else None
+        recorder = None if order.recorder is None else _named(order.recorder[0])(order.recorder[1])
         self._service = service = RpcService(loop, order.secret_file.read_bytes().strip(), order.rpc, recorder)
         await service.listen()
         return service

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from actors.errors import FencingError, WireError
 from actors.rpc.dispatch import RecordedCall
-from runtime.environment.directory import ClusterDirectory
 from runtime.environment.statuses import status_of
 from runtime.ids import JobID
 from runtime.users.audit import (
@@ -39,11 +38,6 @@ UNNAMED = "unnamed"
 """Name of clients that give none."""
 
 logger = logging.getLogger(__name__)
-
-
-def of_component(*, runtime_dir: str, **_others: object) -> CallAudit:
-    """Return the recorder of the process of a component, from the arguments of its factory."""
-    return CallAudit(ClusterDirectory(Path(runtime_dir)).audit_log)
 
 
 class CallAudit:

@@ -20,7 +20,7 @@ from actors.rpc.gateway import FENCING_MARK, READS, RpcGateway, rpc, rpc_tell
 from actors.rpc.service import RpcConfig, RpcService
 from blob.offload import Inline
 from conf.configuration import Configuration
-from runtime.environment.call_audit import CallAudit, action_of, entry_of, is_recorded, of_component, status_of_call
+from runtime.environment.call_audit import CallAudit, action_of, entry_of, is_recorded, status_of_call
 from runtime.environment.context import ComponentContext
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import JobID
@@ -128,9 +128,7 @@ def test_each_process_of_a_component_writes_lines(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(ClusterDirectory, "socket_dir", lambda _: tmp_path)
     system = ActorAddress("understudy", "127.0.0.1", 1, "/user/x")
     spec = ComponentContext(Configuration(), ClusterDirectory(tmp_path), system).host_spec("dispatcher", "a:b")
-    module, _, function = spec.recorder.partition(":")
-    assert (module, function) == (of_component.__module__, of_component.__name__)
-    assert isinstance(of_component(**spec.arguments), CallAudit)
+    assert spec.recorder == (f"{CallAudit.__module__}:CallAudit", tmp_path / "audit" / "audit.jsonl")
     assert spec.spare().recorder == spec.recorder
 
 
