@@ -19,6 +19,7 @@ from actors.rpc.gateway import FencingToken
 from actors.rpc.service import RpcService
 from runtime.environment.call_audit import CallAudit
 from runtime.users.audit import AuditEntry, AuditLog
+from runtime.users.roles import ANYONE, CALLS
 from tests.contract.rpc_harness import (
     SECRET,
     Item,
@@ -106,24 +107,25 @@ def test_each_call_of_a_client_has_one_line_with_its_outcome(server: AuditedServ
         assert source == f"unix:{os.getpid()}"
 
 
-def test_a_component_has_no_lines_for_its_calls_and_one_that_is_none_has(server: AuditedServer, tmp_path: Path) -> None:
+def test_a_component_has_no_lines_for_its_calls_and_one_that_is_none_has(
+    server: AuditedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CALLS, "probe/rename", ANYONE)  # so an unnamed caller has lines too
     other = LoopThread()
-    config = RpcConfig(socket_dir=server.config.socket_dir)
 
-    async def call(recorder: CallAudit | None) -> Item:
-        service = RpcService(other.loop, SECRET, config, recorder)
+    async def call(name: str, recorder: CallAudit | None) -> Item:
+        service = RpcService(other.loop, SECRET, RpcConfig(socket_dir=server.config.socket_dir), recorder)
         try:
-            return await service.gateway(server.address, ProbeGateway).rename(Item("a"), "b")
+            return await service.gateway(server.address, ProbeGateway).rename(Item("a"), name)
         finally:
             await service.close()
 
     try:
         with server.closing():
-            assert other.do(call(CallAudit(tmp_path / "its.jsonl"))) == Item("b", 1)
-            assert server.service.recorder is not None
-            with client_of(server) as client:
-                client.gateway(server.address, ProbeGateway).add_sync(1).result()
-            assert [line["action"] for line in server.lines()] == ["probe/add_sync"]
+            assert other.do(call("b", CallAudit(tmp_path / "its.jsonl"))) == Item("b", 1)
+            assert other.do(call("c", None)) == Item("c", 1)
+            lines = [(line["user"], line["action"]) for line in server.lines()]
+        assert lines == [("local:unnamed", "probe/rename")]
     finally:
         other.end()
 
