@@ -99,8 +99,8 @@ def action_of(call: RecordedCall) -> str:
 def is_recorded(call: RecordedCall) -> bool:
     """Return whether a call that changes something gets a line. Pure.
 
-    Components of earlier releases announce nothing. Of unnamed callers only calls that clients make get lines, so an
-    upgrade does not fill the log with the calls of components to each other.
+    Components of earlier releases announce nothing. So of unnamed callers only calls in the table of roles get lines.
+    An upgrade does not fill the log with the calls of components to each other.
     """
     action = action_of(call)
     return action not in FREQUENT and (bool(call.caller) or action in CALLS)

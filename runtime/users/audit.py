@@ -1,7 +1,7 @@
 """The audit log: one line of JSON for each request that changes something, and for each that was refused.
 
 The file has mode 0600 and is only appended to. All processes of one runtime directory write the same file; a lock
-orders their lines and its rotation. The web endpoints write lines for requests by HTTP, and each process of the cluster
+orders their lines and its rotation. The web endpoints write lines for requests by HTTP. Each process of the cluster
 writes lines for the calls that it gets from clients with the secret (`runtime.environment.call_audit`). No line holds a
 token, an argument of a job or a body.
 """
