@@ -610,7 +610,9 @@ class ThreadLink:
         self._learn_at = 0.0
         self._secret = secret
         self._tls = None if rpc is None else rpc.tls
-        self.actors = ActorClient(secret, rpc, BlobOffloader(self._blob_client, blob_location))
+        self.actors = ActorClient(
+            secret, replace(rpc or RpcConfig(), caller=user_name()), BlobOffloader(self._blob_client, blob_location)
+        )
         self._gateways: dict[str, RpcGateway] = {}
         self._highest: dict[str, FencingToken] = {}
         self._found: set[str] = set()
@@ -751,6 +753,14 @@ class ThreadLink:
     def close(self) -> None:
         """Close all connections."""
         self.actors.close()
+
+
+def user_name() -> str:
+    """Return the name of this process's user, by the environment or by the system; ``uid-N`` for one without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # KeyError: before Python 3.13
+        return f"uid-{os.getuid()}"
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -56,6 +56,8 @@ class HostSpec:
         prepare: ``package.module:function``, a coroutine function ``(service, **arguments)`` that prepares a spare
             process for an endpoint like this one. It gets the *arguments* of another actor, so it must not use those
             that differ between actors.
+        recorder: ``package.module:function`` and a file; the function returns the `CallRecorder` of the process's RPC
+            service for this file. None for no recorder.
         nonce: correlates the answer.
         own_node: whether the factory makes the node of the process itself, like the factory of an `ActorSystem`'s host.
     """
@@ -67,12 +69,13 @@ class HostSpec:
     secret_file: Path
     log: LogConfig
     prepare: str = ""
+    recorder: tuple[str, Path] | None = None
     nonce: str = ""
     own_node: bool = False
 
     def spare(self) -> HostSpare:
         """Return the order to start a spare process for an endpoint like this one."""
-        return HostSpare(self.rpc, self.secret_file, self.prepare, self.arguments)
+        return HostSpare(self.rpc, self.secret_file, self.prepare, self.recorder, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +83,22 @@ class HostSpare:
     """Order to a spare host: it listens, prepares, and waits for its `HostSpec`.
 
     Args:
-        rpc, secret_file, prepare, arguments: as in the later `HostSpec`; the arguments are those of another actor.
+        rpc, secret_file, prepare, recorder, arguments: as in the later `HostSpec`; the arguments are those of another
+            actor.
         nonce: correlates the answer.
     """
 
     rpc: RpcConfig
     secret_file: Path
     prepare: str = ""
+    recorder: tuple[str, Path] | None = None
     arguments: dict[str, Any] = field(default_factory=dict, compare=False)
     nonce: str = ""
 
     def fits(self, spec: HostSpec) -> bool:
         """Return whether this spare host can run *spec*; a spec without *prepare* fits any preparation."""
-        return (self.rpc, self.secret_file) == (spec.rpc, spec.secret_file) and spec.prepare in ("", self.prepare)
+        own, wanted = ((each.rpc, each.secret_file, each.recorder) for each in (self, spec))
+        return own == wanted and spec.prepare in ("", self.prepare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +188,14 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
             logger.critical("%s could not be started: %s", spec.name, error, exc_info=True)
             return _failure(spec, error)
 
-    async def _listen(self, rpc: RpcConfig, secret_file: Path, loop: asyncio.AbstractEventLoop) -> RpcService:
-        self._service = service = RpcService(loop, secret_file.read_bytes().strip(), rpc)
+    async def _listen(self, order: HostSpec | HostSpare, loop: asyncio.AbstractEventLoop) -> RpcService:
+        recorder = None if order.recorder is None else _named(order.recorder[0])(order.recorder[1])
+        self._service = service = RpcService(loop, order.secret_file.read_bytes().strip(), order.rpc, recorder)
         await service.listen()
         return service
 
     async def _make_ready(self, spare: HostSpare, loop: asyncio.AbstractEventLoop) -> None:
-        service = await self._listen(spare.rpc, spare.secret_file, loop)
+        service = await self._listen(spare, loop)
         await start_actor_system(service)
         if spare.prepare:
             await _named(spare.prepare)(service, **spare.arguments)
@@ -196,7 +203,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
     async def _start_endpoint(self, spec: HostSpec, loop: asyncio.AbstractEventLoop) -> HostStarted:
         service = self._service
         if service is None:
-            service = await self._listen(spec.rpc, spec.secret_file, loop)
+            service = await self._listen(spec, loop)
             if not spec.own_node:
                 await start_actor_system(service)
         factory: EndpointFactory = _named(spec.factory)
@@ -230,9 +237,9 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         logging.shutdown()
 
 
-def _named(path: str) -> Callable[..., Awaitable[Any]]:
+def _named(path: str) -> Callable[..., Any]:
     module, _, function = path.partition(":")
-    found: Callable[..., Awaitable[Any]] = getattr(import_own(module), function)
+    found: Callable[..., Any] = getattr(import_own(module), function)
     return found
 
 

@@ -310,8 +310,8 @@ class BlockingConnection:
         self.pending: dict[int, ThreadAsk[Any]] = {}
         self._callbacks: deque[ThreadAsk[Any]] = deque()
         self._offloader = offloader
-        if offloader is not None:  # say that results may be offloaded
-            self._outbox.put(self._encoder.encode([wire.OFFLOADED, 0, "", 0]))
+        if offloader is not None:  # an earlier release takes each announcement for one of a client that fetches
+            self._outbox.put(self._encoder.encode(wire.Announcement(config.caller).message()))
         self._dead: socket.socket | None = None
         self._used_at = 0.0
         self._check_at = float("inf")

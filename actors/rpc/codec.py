@@ -99,7 +99,8 @@ class MethodSpec:
     """Properties of a gateway method for the wire.
 
     `defaults` are those of its last parameters. `plain` holds its parameters' types if all travel unchanged, else None.
-    `fenced_by` is the component whose leaders alone may call it.
+    `fenced_by` is the component whose leaders alone may call it. `changes` is False for methods that only read.
+    `component` is the gateway's name in lower case, such as ``dispatcher``.
     """
 
     name: str
@@ -112,6 +113,8 @@ class MethodSpec:
     decode_result: Hook
     plain: tuple[type, ...] | None
     fenced_by: str | None = None
+    changes: bool = True
+    component: str = ""
 
     def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Bind and encode the arguments of a call; raises TypeError as a local call would.
@@ -198,6 +201,8 @@ def method_specs(gateway: type[RpcGateway]) -> dict[str, MethodSpec]:
             decode_result=_decoder(result),
             plain=kinds if all(kind in _PLAIN for kind in kinds) else None,
             fenced_by=None if (fence := getattr(function, FENCING_MARK, None)) in (READS, RECIPIENT) else fence,
+            changes=fence != READS,
+            component=gateway.__name__.removesuffix("Gateway").lower(),
         )
     _method_specs[gateway] = specs
     return specs

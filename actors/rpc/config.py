@@ -30,6 +30,7 @@ class RpcConfig:
         outbox_size: most bytes that wait to be sent to one peer; beyond it asks fail at once and tells are dropped. (A
             plain thread waits instead, at `actors.rpc.blocking.HIGH_WATER`.)
         unauthenticated: most connections in their handshake at once; a further one closes the oldest.
+        caller: name of the user in whose name a client calls; the processes that it calls may record it.
         tls: certificates for TLS on all TCP connections, before the handshake of the protocol; None for plain ones.
     """
 
@@ -45,6 +46,7 @@ class RpcConfig:
     outbox_size: int = 64 * 1024 * 1024
     unauthenticated: int = 128
     tls: TlsConfig | None = None
+    caller: str = ""
 
     def unix_socket(self, port: int) -> Path | None:
         """Return the Unix socket of this machine's process that listens on *port*; None without a socket directory."""

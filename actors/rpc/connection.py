@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actors.errors import ActorError, AuthenticationError, FrameTooLarge, RecipientUnreachable, RemoteError, WireError
 from actors.process.loops import DirectLoop
 from actors.rpc import codec, wire
-from actors.rpc.security import MAC_SIZE, ClientHandshake, ServerHandshake, far_end, near_end
+from actors.rpc.security import MAC_SIZE, ClientHandshake, ServerHandshake, far_end, near_end, peer_process
 from actors.rpc.tls import TlsStream
 from actors.rpc.wire import RecordReader, Tags, seal
 
@@ -513,11 +513,19 @@ class ServerConnection(_Connection):
         self._dispatch = service.dispatch
         self.fetches_results = False
         """Whether the peer accepts offloaded results."""
+        self.caller = ""
+        """Name that the peer has announced."""
+        self.source = peer
+        """Address of the peer, or its process if it is on this machine."""
+        self.recorder = service.recorder
+        """Records the peer's calls; None if nothing does, or if the peer is a component."""
         self._handlers = 0
         self._handlers_limit = service.config.handlers_in_flight
         self._held = 0
 
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
+        if self.recorder is not None and sock.family == socket.AF_UNIX:
+            self.source = f"unix:{peer_process(sock)}"
         self._service.connections.add(self)
         self._service.unauthenticated[self] = None
         self._handshake = ServerHandshake(self._service.secret, "rpc", near_end(sock))
@@ -528,7 +536,11 @@ class ServerConnection(_Connection):
 
     def message_received(self, message: list[Any]) -> None:
         if message[0] == wire.OFFLOADED and message[1] == 0:
-            self.fetches_results = True
+            announced = wire.Announcement.of(message)
+            self.fetches_results = announced.fetches
+            self.caller = announced.caller
+            if announced.is_component:
+                self.recorder = None
             return
         self._dispatch(message, self)
 
@@ -616,8 +628,9 @@ class ClientConnection(_Connection):
         self._closed = False
         self._pending = PendingAsks(service.loop)
         self._next_id = 0
-        if service.offload.offloader is not None:
-            self.send(service.encoder.encode([wire.OFFLOADED, 0, "", 0]))
+        is_component, fetches = service.recorder is not None, service.offload.offloader is not None
+        if is_component or fetches:
+            self.send(service.encoder.encode(wire.Announcement("", is_component, fetches).message()))
 
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
         """Take over a connected socket; raises OSError when the connection has already broken."""

@@ -10,7 +10,8 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from actors.core.cell import Call, Cell
 from actors.core.node import Node
@@ -44,6 +45,41 @@ Outcome = asyncio.Future[Any]
 Method = tuple[MethodSpec, Callable[..., Any], bool]
 """A method, its handler, and whether the handler is a coroutine function."""
 MethodTable = dict[str, Method]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call of a client that changes something, once it has ended.
+
+    Args:
+        caller: name that the client has announced; empty without one. Nothing but the secret vouches for it.
+        source: ``host:port`` of the client, or ``unix:pid``.
+        component: name of the gateway in lower case, such as ``dispatcher``.
+        path: path of the called actor.
+        method: name of the called method.
+        arguments: decoded; empty if they could not be decoded.
+        result: the result; None if the call has failed.
+        error: the error of a call that has failed.
+    """
+
+    caller: str
+    source: str
+    component: str
+    path: str
+    method: str
+    arguments: list[Any]
+    result: Any
+    error: Exception | None
+
+
+class CallRecorder(Protocol):
+    """Records calls. Its methods raise nothing."""
+
+    def record(self, call: RecordedCall) -> None:
+        """Record a call. It runs on the loop's thread, so it must not block."""
+
+    def close(self) -> None:
+        """Finish pending work; it may block."""
 
 
 def method_table(endpoint: RpcEndpoint) -> MethodTable:
@@ -249,6 +285,7 @@ class Dispatcher:
         elif message[0] != wire.ASK:
             raise WireError(f"a client sent a message of kind {message[0]}")
         _, correlation, path, name, args, token = message
+        method: Method | None = None
         try:
             if type(path) is not str or type(name) is not str:
                 raise WireError("malformed message: the actor's path and the method's name have to be texts")
@@ -279,6 +316,8 @@ class Dispatcher:
                 self._fail(connection, message, error)
             return
         except (ActorError, ValueError, TypeError, LookupError) as error:
+            if connection.recorder is not None and method is not None and not _is_misrouted(error, method[0]):
+                self._record(connection, message, method[0], [], None, error)
             self._fail(connection, message, error)
             return
         cell, is_coroutine = served.cell, method[2]
@@ -297,7 +336,23 @@ class Dispatcher:
         try:
             cell.deliver(call, None)
         except MailboxFull as error:
+            if connection.recorder is not None:
+                self._record(connection, message, method[0], values, None, error)
             self._fail(connection, message, error)
+
+    def _record(
+        self,
+        connection: ServerConnection,
+        message: list[Any],
+        spec: MethodSpec,
+        values: list[Any],
+        result: Any,
+        error: Exception | None,
+    ) -> None:
+        recorder = connection.recorder
+        if recorder is not None and spec.changes:
+            caller, source, path = connection.caller, connection.source, message[2]
+            recorder.record(RecordedCall(caller, source, spec.component, path, spec.name, values, result, error))
 
     def _begin(
         self,
@@ -349,31 +404,42 @@ class Dispatcher:
         try:
             result = method[1](*values)
         except Exception as error:  # any error of a handler goes to the asker
+            if connection.recorder is not None:
+                self._record(connection, message, method[0], values, None, error)
             self._fail(connection, message, error)
             return
         correlation = message[1]
-        if correlation is None:
-            return
-        if isinstance(result, asyncio.Future):
-            answer = functools.partial(self._promise_kept, served, method[0], message, connection)
+        if correlation is not None and isinstance(result, asyncio.Future):
+            answer = functools.partial(self._promise_kept, served, method[0], values, message, connection)
             served.promised[connection, correlation] = result, answer
             result.add_done_callback(answer)
-        else:
+            return
+        if connection.recorder is not None:
+            self._record(connection, message, method[0], values, result, None)
+        if correlation is not None:
             self._reply(connection, message, served, method[0], result)
 
     def _promise_kept(
-        self, served: Served, spec: MethodSpec, message: list[Any], connection: ServerConnection, future: Outcome
+        self,
+        served: Served,
+        spec: MethodSpec,
+        values: list[Any],
+        message: list[Any],
+        connection: ServerConnection,
+        future: Outcome,
     ) -> None:
         """Send the outcome of a plain handler's future."""
         served.promised.pop((connection, message[1]), None)
-        if future.cancelled():
-            self._fail(connection, message, _stopped(message))
-        elif (error := future.exception()) is None:
-            self._reply(connection, message, served, spec, future.result())
-        elif isinstance(error, Exception):
-            self._fail(connection, message, error)
-        else:
+        error = _stopped(message) if future.cancelled() else future.exception()
+        if error is not None and not isinstance(error, Exception):
             raise error
+        result = None if error is not None else future.result()
+        if connection.recorder is not None:
+            self._record(connection, message, spec, values, result, error)
+        if error is None:
+            self._reply(connection, message, served, spec, result)
+        else:
+            self._fail(connection, message, error)
 
     async def _run(
         self, served: Served, method: Method, values: list[Any], message: list[Any], connection: ServerConnection
@@ -382,11 +448,16 @@ class Dispatcher:
         try:
             result = await method[1](*values)
         except asyncio.CancelledError:
-            self._fail(connection, message, _stopped(message))
+            stopped = _stopped(message)
+            self._record(connection, message, method[0], values, None, stopped)
+            self._fail(connection, message, stopped)
             raise
         except Exception as error:  # as in _call
+            self._record(connection, message, method[0], values, None, error)
             self._fail(connection, message, error)
         else:
+            if connection.recorder is not None:
+                self._record(connection, message, method[0], values, result, None)
             if message[1] is not None:
                 self._reply(connection, message, served, method[0], result)
 
@@ -449,6 +520,11 @@ async def _until_free(cell: Cell) -> None:
 def _ended(served: Served, connection: ServerConnection, task: asyncio.Task[None]) -> None:
     served.tasks.discard(task)
     connection.handler_ended()
+
+
+def _is_misrouted(error: Exception, spec: MethodSpec) -> bool:
+    """Return whether a call was meant for another leadership, so that the client repeats it at the leader."""
+    return isinstance(error, FencingError) and spec.fenced_by is None
 
 
 def _stopped(message: list[Any]) -> EndpointStateError:

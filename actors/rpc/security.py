@@ -170,6 +170,16 @@ def _show(target: bytes) -> str:
     return f"{host}:{int.from_bytes(target[16:])}"
 
 
+def _credentials(sock: socket.socket) -> tuple[int, int]:
+    process, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return process, user
+
+
+def peer_process(sock: socket.socket) -> int:
+    """Return the pid of the other end of a Unix socket."""
+    return _credentials(sock)[0]
+
+
 def check_peer_is_us(sock: socket.socket) -> None:
     """Reject the other end of a Unix socket when it is another user's process.
 
@@ -177,8 +187,7 @@ def check_peer_is_us(sock: socket.socket) -> None:
         AuthenticationError: the other end is another user's process, by the credentials that the kernel recorded when
             it connected or started to listen.
     """
-    size = _CREDENTIALS.size
-    _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    _, user = _credentials(sock)
     if user != os.geteuid():
         raise AuthenticationError(
             f"the other end of the Unix socket is a process of user {user}, and this one's user is {os.geteuid()}"

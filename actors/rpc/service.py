@@ -35,7 +35,7 @@ from actors.rpc import wire
 from actors.rpc.codec import MethodSpec, proxy_type
 from actors.rpc.config import RpcConfig
 from actors.rpc.connection import ClientConnection, Poller, ServerConnection
-from actors.rpc.dispatch import Dispatcher, Served
+from actors.rpc.dispatch import CallRecorder, Dispatcher, Served
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.fencing import Fence
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
@@ -88,12 +88,21 @@ class RpcService:
         loop: the event loop on which it runs.
         secret: the cluster secret.
         config: see `RpcConfig`.
+        recorder: records the calls of clients that change something. A service with one announces itself as a component
+            of the cluster, whose calls are not recorded elsewhere. It is closed with the service.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, secret: bytes, config: RpcConfig) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        secret: bytes,
+        config: RpcConfig,
+        recorder: CallRecorder | None = None,
+    ) -> None:
         self.loop = loop
         self.secret = secret
         self.config = config
+        self.recorder = recorder
         self.frame_size = config.frame_size
         self.encoder = wire.FrameEncoder(config.frame_size)
         self.poller = Poller(loop)
@@ -361,6 +370,8 @@ class RpcService:
         for peer in list(self._peers.values()):
             peer.close()
         await self.offload.close()
+        if self.recorder is not None:
+            await asyncio.to_thread(self.recorder.close)
         path = self.config.unix_socket(self.port)
         if path is not None and self._listeners:
             path.unlink(missing_ok=True)

@@ -9,8 +9,9 @@ A frame is a four-byte big-endian length and a body of MessagePack. In the RPC p
     OFFLOADED  [4, correlation id, key, size]
 
 An ERROR with correlation id 0 (asks count from 1) concerns the connection: the server sends it before it closes the
-connection. OFFLOADED is a REPLY with an offloaded value (`actors.rpc.offload`). A client sends it with correlation id 0
-to announce that it can fetch such values. An ASK with offloaded arguments has their key (a text) instead of the list.
+connection. OFFLOADED is a REPLY with an offloaded value (`actors.rpc.offload`). An asking side sends it with
+correlation id 0 to announce itself (`Announcement`), before its first call. An ASK with offloaded arguments has their
+key (a text) instead of the list.
 A fencing token is ``[epoch, session]`` of the leadership that a call addresses. In a call of a leader it is
 ``[epoch | nil, session | nil, component, epoch, session]``: the second half is the leadership under which it acts.
 This module unpickles nothing, and rejects MessagePack extension types. MessagePack's own timestamp arrives as a float
@@ -33,6 +34,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Any
 
@@ -57,6 +59,43 @@ RECORD_SIZE = 256 * 1024
 """Largest payload in bytes, which bounds the unchecked data in memory."""
 _DIRECT = 1024
 """Largest payload in bytes that is tagged directly; larger ones are tagged by their digest."""
+
+# ---------------------------------------------------------------- announcements
+
+_COMPONENT, _FETCHES_NOTHING = 1, 2
+SHOWN_CALLER = 200
+"""Characters of a caller's name that the receiver keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Facts that an asking side says about itself. The secret is its only proof.
+
+    Earlier releases announce only that they fetch values, and take any announcement for that.
+
+    Args:
+        caller: name of a client's user; empty if it has none.
+        is_component: whether it is a process of the cluster, which calls on behalf of others.
+        fetches: whether it accepts offloaded results.
+    """
+
+    caller: str = ""
+    is_component: bool = False
+    fetches: bool = True
+
+    def message(self) -> list[Any]:
+        """Return the message."""
+        flags = (_COMPONENT if self.is_component else 0) | (0 if self.fetches else _FETCHES_NOTHING)
+        return [OFFLOADED, 0, self.caller[:SHOWN_CALLER], flags]
+
+    @classmethod
+    def of(cls, message: list[Any]) -> Announcement:
+        """Read the message; raises WireError."""
+        _, _, caller, flags = message
+        if type(caller) is not str or type(flags) is not int:
+            raise WireError("malformed frame: an announcement has a text and an integer")
+        return cls(caller[:SHOWN_CALLER], bool(flags & _COMPONENT), not flags & _FETCHES_NOTHING)
+
 
 # ---------------------------------------------------------------------- frames
 

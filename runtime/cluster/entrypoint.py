@@ -35,6 +35,7 @@ from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOpti
 from conf.secret import SecretStr
 from runtime.cluster.host_processes import JOINING, MEMBER, Report
 from runtime.cluster.master import ClusterEntrypoint, Master, entrypoint_of
+from runtime.environment.call_audit import CallAudit
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, has_redis, log_config, rpc_config, system_address
 from runtime.environment.descriptor import ProcessRecord
@@ -136,7 +137,8 @@ async def _listen(
     """Open the configured port; a further master of this machine takes another port if that is in use."""
     ports = [configuration.get(JobManagerOptions.RPC_PORT)] + ([] if is_first else [0])
     for port in ports:
-        service = RpcService(asyncio.get_running_loop(), secret, rpc_config(configuration, directory, port=port))
+        rpc, recorder = rpc_config(configuration, directory, port=port), CallAudit(directory.audit_log)
+        service = RpcService(asyncio.get_running_loop(), secret, rpc, recorder)
         try:
             await service.listen()
         except ActorSystemError:

@@ -108,6 +108,7 @@ class ComponentContext:
             rpc=rpc_config(self.configuration, self.directory),
             secret_file=self.configuration.get(SecurityOptions.SECRET_FILE),
             log=log_config(self.configuration, self.directory, name),
+            recorder=("runtime.environment.call_audit:CallAudit", self.directory.audit_log),
         )
 
 

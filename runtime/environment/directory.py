@@ -10,7 +10,7 @@ It contains:
     history/        forgotten jobs and figures over time, for `understudy history`: `runtime.history.directory`
     claims/         which master supervises what         rest-token the token of the REST API (0600)
     checkpoints/    of running jobs, with their queries' live state
-    audit/          audit log of the web endpoints
+    audit/          audit log of the processes of this machine
     users.json      users and tokens of a cluster without Redis (0600)
     savepoints/     savepoints (the user's)
     warehouse/      data of managed tables          tables/     definitions of the tables: `runtime.spark.driver.tables`

@@ -11,16 +11,21 @@ from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
 from runtime.rest.access import changes_state
-from runtime.users.audit import AuditEntry, AuditLog, Floods, changed_nothing, outcome_of
-from runtime.users.identities import ApiToken, Principal, User
+from runtime.users.audit import (
+    FREQUENT,
+    AuditEntry,
+    AuditLog,
+    Floods,
+    changed_nothing,
+    named_by,
+    outcome_of,
+)
+from runtime.users.identities import Principal
 
 logger = logging.getLogger(__name__)
 
 AUDITED = "audited"
 """The key of a request's scope under which the application puts the `Audited`."""
-
-_FREQUENT = frozenset({"dispatcher/report_job_client_heartbeat"})
-"""Calls that come all the time and only prolong what another call began. They have lines only when refused."""
 
 
 class Audited:
@@ -61,8 +66,8 @@ class Audited:
     def begin_call(self, action: str, arguments: list[Any], *, changes: bool) -> None:
         """Note the call that the request is, and the object that its first argument names."""
         self.action = action
-        self.changes = changes and action not in _FREQUENT
-        self.target = _named_by(arguments[0]) if arguments else ""
+        self.changes = changes and action not in FREQUENT
+        self.target = named_by(arguments[0]) if arguments else ""
 
     @property
     def counts(self) -> bool:
@@ -142,16 +147,3 @@ def audited_of(request: Request) -> Audited:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _named_by(argument: Any) -> str:
-    """Return what an argument names; nothing of a token's digest, and nothing of a job's content."""
-    match argument:
-        case User():
-            return f"{argument.name} {argument.role.value}"
-        case ApiToken():
-            return f"{argument.user} {argument.token_id}"
-        case str():
-            return str(argument)
-        case _:
-            return ""

@@ -1,7 +1,9 @@
 """The audit log: one line of JSON for each request that changes something, and for each that was refused.
 
-The file has mode 0600 and is only appended to. All web endpoints of one runtime directory write the same file; a lock
-orders their lines and its rotation. No line holds a token, an argument of a job or a body.
+The file has mode 0600 and is only appended to. All processes of one runtime directory write the same file; a lock
+orders their lines and its rotation. The web endpoints write lines for requests by HTTP. Each process of the cluster
+writes lines for the calls that it gets from clients with the secret (`runtime.environment.call_audit`). No line holds a
+token, an argument of a job or a body.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.files import append_line
+from runtime.users.identities import ApiToken, User
 
 MOST_BYTES = 16 * 1024 * 1024
 """Size at which the file becomes ``<name>.1``."""
@@ -26,6 +29,8 @@ MOST_READ = 8 * 1024 * 1024
 """Bytes that one page of the log is looked for in."""
 LATE_MS = 60_000
 """How much later than its time a line may be written: lines are in the order of their ends, of several processes."""
+LOCAL = "local"
+"""Role in the lines of calls with the secret, which allows everything. Nothing proves who has made them."""
 _PIECE = 64 * 1024
 _LONGEST = 1024 * 1024
 """Longer pieces without an end of a line are no line of ours."""
@@ -35,6 +40,8 @@ REFUSALS_PER_MINUTE = 60
 
 So they cannot push other lines out of the log within days.
 """
+FREQUENT = frozenset({"dispatcher/report_job_client_heartbeat"})
+"""Calls that come all the time and only prolong what another call began. They have lines only when refused."""
 MOST_CALLERS = 1024
 """How many users' refused requests are counted; the one whose last refusal is the oldest is forgotten."""
 
@@ -45,8 +52,9 @@ class AuditEntry:
 
     Args:
         at_ms: when the request ended, in milliseconds since the epoch.
-        user: name of the user; empty for one of the cluster's own tokens, and for an unauthenticated request.
-        role: of the user; empty for an unauthenticated request.
+        user: name of the user; empty for one of the cluster's own tokens, and for an unauthenticated request. For a
+            call with the secret ``local:`` and the name that the client gives itself; no user's name has a colon.
+        role: of the user; empty for an unauthenticated request, and `LOCAL` for a call with the secret.
         token: id of the user's token.
         action: method and path of the route, or component and method of the call.
         target: what it was about: the id of a job, a user, a path.
@@ -167,6 +175,19 @@ class Floods:
         if len(self._by_user) > self._most:
             self._by_user.popitem(last=False)
         return flood.admit(now_ms)
+
+
+def named_by(argument: object) -> str:
+    """Return what an argument of a call names; nothing of a token's digest, and nothing of a job's content."""
+    match argument:
+        case User():
+            return f"{argument.name} {argument.role.value}"
+        case ApiToken():
+            return f"{argument.user} {argument.token_id}"
+        case str():
+            return str(argument)
+        case _:
+            return ""
 
 
 def changed_nothing(status: int) -> bool:

@@ -47,8 +47,11 @@ def test_jobs_figures_and_audit_lines_stay_after_a_stop(own_cluster: Cluster, tm
         figures = shown.get("/figures")
         assert figures["timestamps"]
         assert 1 in figures["jobs-running"]
-        (line,) = shown.get(f"/audit?job={cancelled}")["lines"]
-        assert (line["action"], line["outcome"]) == ("PATCH /jobs/{jobid}", "done")
+        lines = shown.get(f"/audit?job={cancelled}")["lines"]
+        assert [(line["action"], line["outcome"]) for line in lines] == [
+            ("PATCH /jobs/{jobid}", "done"),
+            ("dispatcher/submit_job", "done"),
+        ]
         assert shown.get("/config")["clusters"] == [{"name": "own", "directory": str(cluster.directory), "damaged": []}]
         refused = shown.ask("PATCH", f"/jobs/{left}")
         assert refused.status == 405

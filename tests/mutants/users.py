@@ -20,6 +20,30 @@ _EACH_CALL = "unit/test_rest_roles.py::test_each_call_allows_each_role_what_the_
 
 MUTANTS = (
     Mutant(
+        "refused-local-calls-without-a-line",
+        "Calls with the secret have lines in the audit log, also those that fail before their method runs.",
+        "actors/rpc/dispatch.py",
+        "if recorder is not None and spec.changes:",
+        "if recorder is not None and spec.changes and error is None:",
+        ("contract/test_call_audit.py::test_each_call_of_a_client_has_one_line_with_its_outcome",),
+    ),
+    Mutant(
+        "lines-for-the-calls-of-components",
+        "Components announce themselves, and their calls have no lines in the audit log.",
+        "actors/rpc/connection.py",
+        "            if announced.is_component:\n",
+        "            if False:\n",
+        ("contract/test_call_audit.py::test_a_component_has_no_lines_for_its_calls_and_one_that_is_none_has",),
+    ),
+    Mutant(
+        "components-without-an-audit-log",
+        "Each process of a component writes lines for the calls of clients.",
+        "runtime/environment/context.py",
+        'recorder=("runtime.environment.call_audit:CallAudit", self.directory.audit_log)',
+        "recorder=None",
+        ("unit/test_call_audit.py::test_each_process_of_a_component_writes_lines",),
+    ),
+    Mutant(
         "command-line-login-of-other-sites",
         "A page of another site does not use the endpoint's requests to the issuer.",
         "runtime/rest/page_login.py",
