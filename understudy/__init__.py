@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from runtime.protocol.events import TaskExecutorLost as TaskExecutorLost
     from runtime.protocol.execution_state import JobStatus as JobStatus
     from runtime.spark.rescale import rescale_savepoint as rescale_savepoint
+    from runtime.spark.state_convert import convert_savepoint as convert_savepoint
     from runtime.spark.state_edit import edit_savepoint as edit_savepoint
     from runtime.spark.state_reader import read_state as read_state
 
@@ -193,6 +194,7 @@ _HOMES = {
     "runtime.protocol.events": ("JobReachedTerminalState", "TaskExecutorLost"),
     "runtime.protocol.execution_state": ("JobStatus",),
     "runtime.spark.rescale": ("rescale_savepoint",),
+    "runtime.spark.state_convert": ("convert_savepoint",),
     "runtime.spark.state_edit": ("edit_savepoint",),
     "runtime.spark.state_reader": ("read_state",),
 }

@@ -18,15 +18,18 @@ from runtime.checkpoint.metadata_log import SOURCE_EVOLUTION
 from runtime.checkpoint.state_schema import ColumnFamily, type_name
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_HDFS_BACKED = ".HDFSBackedStateStoreProvider"
 _ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 _KEPT = (
     _PARTITIONS,
     _ENCODING,
-    "spark.sql.streaming.stateStore.providerClass",
+    _PROVIDER,
     "spark.sql.streaming.stateStore.compression.codec",
 )
 """Settings that a query keeps from its first batch on; those of the session have no effect on it."""
 
+_INTO_ROCKSDB = "; `understudy savepoint convert` moves the state of a savepoint into RocksDB"
 _NAME_SOURCES = (
     "`understudy savepoint name-sources` gives the sources of a savepoint names, by which Spark finds their offsets; "
     "name them in the job, too"
@@ -120,7 +123,8 @@ def check_query(kept: QueryDescription, query: QueryDescription) -> Verdict:
         for key in _KEPT:
             old, new = kept.conf.get(key), query.conf.get(key)
             if old is not None and new is not None and old != new:
-                found.notes.append(f"{key} stays {old}, as it was when the query began, and does not become {new}")
+                note = f"{key} stays {old}, as it was when the query began, and does not become {new}"
+                found.notes.append(note + _INTO_ROCKSDB if key == _PROVIDER and old.endswith(_HDFS_BACKED) else note)
     return found.verdict(query.name)
 
 

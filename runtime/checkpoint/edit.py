@@ -17,7 +17,7 @@ from typing import Any
 from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointQuery
-from runtime.checkpoint.rescale import FamilyState, is_rocksdb, unfit
+from runtime.checkpoint.rescale import FamilyState, into_rocksdb, is_rocksdb, unfit
 from runtime.checkpoint.savepoint import open_savepoint
 from runtime.checkpoint.state_choice import choose_query
 from runtime.checkpoint.state_layout import OperatorInfo
@@ -153,7 +153,7 @@ def parts_of(
     if not is_rocksdb(query):
         raise SavepointError(
             f"query {query.name!r} cannot be edited: its state store is not RocksDB, and Spark can only write that",
-            "start the query without state under state.backend.type=rocksdb; a query keeps its first state store",
+            into_rocksdb(query),
         )
     for one in query.operators:
         if why := unfit(one, properties.get(one.id, ""), query.conf):

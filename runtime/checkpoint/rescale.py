@@ -49,8 +49,9 @@ from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 COMPACT_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 
 _STORE = "spark.sql.streaming.stateStore."
-_PROVIDER = f"{_STORE}providerClass"
-_ROCKSDB = "RocksDBStateStoreProvider"
+PROVIDER = f"{_STORE}providerClass"
+"""Setting of Spark with the class of the state store; a query keeps it from its first batch on."""
+_ROCKSDB, _HDFS_BACKED = "RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _JOIN_VERSION = "spark.sql.streaming.join.stateFormatVersion"
 _JOIN_VERSIONS = ("2", "3")
@@ -119,11 +120,11 @@ def obstacles(query: QueryDescription, operators: Iterable[OperatorInfo], partit
     """
     found = []
     if not is_rocksdb(query):
-        named = query.conf.get(_PROVIDER, "").rpartition(".")[2] or "an unknown provider"
+        named = query.conf.get(PROVIDER, "").rpartition(".")[2] or "an unknown provider"
         found.append(
             (
                 f"its state store is {named}, and Spark can only rescale RocksDB",
-                "start the query without state under state.backend.type=rocksdb; a query keeps its first state store",
+                into_rocksdb(query),
             )
         )
     if has_partitions(query, partitions):
@@ -138,7 +139,21 @@ def obstacles(query: QueryDescription, operators: Iterable[OperatorInfo], partit
 
 def is_rocksdb(query: QueryDescription) -> bool:
     """Return whether the state of a query is in RocksDB, the only store whose state Spark writes again."""
-    return query.conf.get(_PROVIDER, "").rpartition(".")[2] == _ROCKSDB
+    return query.conf.get(PROVIDER, "").rpartition(".")[2] == _ROCKSDB
+
+
+def is_hdfs_backed(query: QueryDescription) -> bool:
+    """Return whether the state of a query is in Spark's HDFS-backed store."""
+    return query.conf.get(PROVIDER, "").rpartition(".")[2] == _HDFS_BACKED
+
+
+def into_rocksdb(query: QueryDescription) -> str:
+    """Return how the state of a query comes into RocksDB."""
+    if is_hdfs_backed(query):
+        return (
+            "`understudy savepoint convert` moves the state of a savepoint into RocksDB; start the job from the result"
+        )
+    return "start the query without state under state.backend.type=rocksdb; a query keeps its first state store"
 
 
 def has_partitions(query: QueryDescription, partitions: int) -> bool:

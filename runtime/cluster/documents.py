@@ -1342,6 +1342,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "job check": (list[Verdict],),
     "savepoint list": (list[SavepointLine],),
     "savepoint info": (SavepointContent,),
+    "savepoint convert": (SavepointContent,),
     "savepoint rescale": (SavepointContent,),
     "savepoint edit": (SavepointContent,),
     "savepoint name-sources": (SavepointContent,),

@@ -198,8 +198,9 @@ def savepoint_rescale(
 ) -> None:
     """Write a savepoint with the state of the savepoint in PATH in another number of partitions.
 
-    Only RocksDB can be rescaled. PATH is not changed. The result appears when it is whole, and when counts and
-    checksums of its state are those of PATH. Start the job from it with `job run --from`.
+    Only RocksDB can be rescaled; `savepoint convert` moves other state into it. PATH is not changed. The result
+    appears when it is whole, and when counts and checksums of its state are those of PATH. Start the job from it with
+    `job run --from`.
     """
     from runtime.checkpoint.rescale import plan_rescale
     from runtime.cluster.rescaling import compact_interval_of, java_home_of, run_plan
@@ -224,6 +225,30 @@ def _print_made(make: Callable[[], Savepoint], as_json: bool) -> None:
         print_document(SavepointContent.of(made))
     else:
         print_line(made.path)
+
+
+@savepoint.command(
+    name="convert", epilog=examples(f"understudy savepoint convert --to /savepoints/rocksdb {_SAVEPOINT}")
+)
+@configured
+@json_option
+@click.option("--to", "target", type=local_directory, required=True, help="Directory of the result; it must not exist.")
+@click.option("--query", help="Name of the only query to convert.  [default: all with state in the HDFS-backed store]")
+@click.argument("path", type=local_directory)
+def savepoint_convert(configuration: Configuration, path: Path, target: Path, query: str | None, as_json: bool) -> None:
+    """Write a savepoint that has the state of the savepoint in PATH in RocksDB.
+
+    Spark's HDFS-backed store (state.backend.type=hashmap) can neither be rescaled nor edited; RocksDB can. PATH is not
+    changed. The result appears when it is whole, and when Spark reads the same keys and values from it. Start the job
+    from it with `job run --from`, and with `-D state.backend.type=rocksdb` for changelogs.
+    """
+    from runtime.checkpoint.convert import plan_conversion
+    from runtime.cluster.rescaling import compact_interval_of, java_home_of
+    from runtime.spark.state_convert import convert
+
+    interval = compact_interval_of(configuration)
+    plan = plan_conversion(path, target, query)
+    _print_made(lambda: convert(plan, java_home_of(configuration), interval), as_json)
 
 
 @savepoint.command(
@@ -253,8 +278,9 @@ def savepoint_edit(
     the columns key, value and partition_id. It returns the DataFrame of the new state: rows may be dropped, changed
     or added. To change nothing, it returns the same DataFrame.
 
-    Only RocksDB can be edited. PATH is not changed. The result appears when it is whole, and when Spark reads from it
-    what the function returned. Start the job from it with `job run --from`.
+    Only RocksDB can be edited; `savepoint convert` moves other state into it. PATH is not changed. The result appears
+    when it is whole, and when Spark reads from it what the function returned. Start the job from it with
+    `job run --from`.
     """
     from runtime.checkpoint.edit import plan_edit
     from runtime.cluster.rescaling import compact_interval_of, java_home_of

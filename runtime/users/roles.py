@@ -257,7 +257,7 @@ COMMANDS: Mapping[str, str] = {
             *("start", "start-master", "doctor", "demo", "completion", "history", "history-server"),
             *("login", "logout", "cluster upgrade", "queue check", "job check", "job explain"),
             *(f"savepoint {each}" for each in ("list", "info", "verify", "dispose", "rescale", "check", "copy")),
-            *(f"savepoint {each}" for each in ("edit", "state", "name-sources", "set-offsets")),
+            *(f"savepoint {each}" for each in ("convert", "edit", "name-sources", "set-offsets", "state")),
         ),
         "",
     ),

@@ -59,6 +59,23 @@ MUTANTS = (
         ("unit/test_savepoint_edit.py::test_a_join_whose_maps_do_not_fit_together_is_refused",),
     ),
     Mutant(
+        "converted-state-with-removed-keys",
+        "A conversion into RocksDB leaves out the keys that a query has removed.",
+        "runtime/checkpoint/convert.py",
+        "                rows.pop(key, None)\n",
+        "                pass\n",
+        ("unit/test_savepoint_convert.py::test_changes_set_and_remove_keys",),
+    ),
+    Mutant(
+        "converted-rows-in-any-partition",
+        "A conversion into RocksDB is refused if a key is not in its partition.",
+        "runtime/spark/state_convert.py",
+        "        wrong = differences((state for _, state in taken_rows), after)\n",
+        "        wrong = []\n",
+        ("integration/test_savepoint_convert.py::test_wrong_state_is_found_and_nothing_is_left",),
+        long=True,
+    ),
+    Mutant(
         "edited-lists-counted-wrong",
         "An edit writes the number of values that a list has.",
         "runtime/spark/state_edit.py",

@@ -122,6 +122,13 @@ def test_what_fits_and_is_good_to_know() -> None:
         "the key of operator 0 (stateStoreSave): column carrier is called airline now",
         "spark.sql.shuffle.partitions stays 2, as it was when the query began, and does not become 5",
     )
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    hashmap, rocksdb = (f"a.{name}StateStoreProvider" for name in ("HDFSBacked", "RocksDB"))
+    for old, new, command in ((hashmap, rocksdb, "savepoint convert"), (rocksdb, hashmap, "")):
+        [note] = check_query(replace(KEPT, conf={provider: old}), replace(KEPT, conf={provider: new})).notes
+        assert note.startswith(f"{provider} stays {old}")
+        assert command in note
+        assert ("savepoint convert" in note) == bool(command)
     # a column that was nullable may be so no longer, and names within a struct do not count
     window = json.loads(schema(begin="timestamp", end="timestamp"))
     assert check_query(KEPT, query(replace(COUNTS, key=schema(False, window=window, carrier="string")))).fit is Fit.FITS

@@ -267,6 +267,25 @@ class DriverGateway:
                 session.conf().set(key, value)
             StateWriter(self._jvm, session, location, batch_id, partitions).run(families)
 
+    def unpack_files(self, files: Mapping[Path, Path], codec: str) -> None:
+        """Decompress files that Spark has written.
+
+        Args:
+            files: where each goes, by its path.
+            codec: Spark's name of the codec.
+        """
+        with _calls():
+            spark = self._jvm.org.apache.spark
+            unpacking = spark.io.CompressionCodec.createCodec(self._session.sparkContext().conf(), codec)
+            for source, target in files.items():
+                packed = self._jvm.java.io.FileInputStream(str(source))
+                unpacked = self._jvm.java.io.FileOutputStream(str(target))
+                try:
+                    unpacking.compressedInputStream(packed).transferTo(unpacked)
+                finally:
+                    unpacked.close()
+                    packed.close()
+
     # --- tables
 
     def keep_tables(self, directory: Path) -> None:

@@ -238,6 +238,10 @@ class LocalDriver(JvmDriver):
         """Write the state of a stopped streaming query again; see `DriverGateway.write_state`."""
         await asyncio.to_thread(self._gateway.write_state, location, batch_id, partitions, settings, families)
 
+    async def unpack_files(self, files: Mapping[Path, Path], codec: str) -> None:
+        """Decompress files that Spark has written; see `DriverGateway.unpack_files`."""
+        await asyncio.to_thread(self._gateway.unpack_files, files, codec)
+
     # --- tasks
 
     async def open(

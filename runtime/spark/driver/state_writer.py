@@ -24,6 +24,10 @@ POSITION = "position"
 """Column of the same directory: a number by which the rows are written. A list has its values in this order."""
 
 
+PLACE = "place"
+"""Column of the directory of a family that `is_placed`: a number whose hash names the partition of the row."""
+
+
 def partition_column(number: int) -> str:
     """Return the name of a column with a field of the partition key."""
     return f"partition_{number}"
@@ -39,6 +43,8 @@ class NewFamily:
         family: name of the column family.
         directory: of Parquet files with the columns of `ENCODED`, `partition_column` and `POSITION`.
         partition_fields: number of fields of the partition key.
+        is_placed: whether the directory has the column `PLACE` in place of `partition_column` and `POSITION`. The
+            family is then the only one of its store. What the store had before is not read.
     """
 
     operator: int
@@ -46,6 +52,7 @@ class NewFamily:
     family: str
     directory: Path
     partition_fields: int
+    is_placed: bool = False
 
 
 class StateWriter:
@@ -152,10 +159,12 @@ class StateWriter:
         reader = self._session.read().format("statestore")
         for name, value in options.items():
             reader = reader.option(name, value)
-        before = reader.load(self._uri)
+        before = reader.load(self._uri)  # nothing is read yet but schemas
         if not families:
             return before
         schema = before.schema()
+        if families[0].is_placed:
+            return self._placed(families[0], schema, before.columns())
         rows = before.withColumn(POSITION, column.monotonically_increasing_id())
         for family in families:
             rows = rows.where(column.col("column_family_name").notEqual(family.family))
@@ -172,6 +181,17 @@ class StateWriter:
         placed = rows.repartition(self._partitions, self._seq(keys)).sortWithinPartitions(self._seq(order))
         placed = placed.selectExpr(self._texts(before.columns()))
         return self._session.createDataFrame(placed.toJavaRDD(), schema)  # Spark compares the schema as a whole
+
+    def _placed(self, family: NewFamily, schema: Any, columns: Sequence[str]) -> Any:
+        """Return all rows of a store that has one family, whose rows name their partition themselves."""
+        column = self._jvm.org.apache.spark.sql.functions
+        unknown = column.lit(None).cast(schema.apply("partition_key").dataType())  # Spark writes the other columns only
+        rows = self._session.read().format("parquet").load(f"file:{family.directory}")
+        rows = rows.withColumn("partition_key", unknown).withColumn("column_family_name", column.lit(family.family))
+        keys = self._jvm.java.util.ArrayList()
+        keys.add(column.col(PLACE))
+        placed = rows.repartition(self._partitions, self._seq(keys)).selectExpr(self._texts(columns))
+        return self._session.createDataFrame(placed.toJavaRDD(), schema)
 
     def _texts(self, names: Sequence[str]) -> Any:
         texts = self._jvm.java.util.ArrayList()
