@@ -104,8 +104,7 @@ def files_ahead(consumed: Times, written: Times, sink: Path) -> list[Path]:
 def downstream_first(names: Sequence[str], reads: Collection[tuple[str, str]]) -> list[str]:
     """Return queries in the order in which to take their snapshots: each before those whose output it reads. Pure.
 
-    In a cycle no order is right, so its queries keep theirs; `find_misaligned` says whether they fit. The reverse is
-    the order in which to drain the queries.
+    In a cycle no order is right, so its queries keep theirs; `find_misaligned` says whether they fit.
 
     Args:
         names: of the queries. Among queries that do not read each other, the last one comes first: programs usually
@@ -122,6 +121,24 @@ def downstream_first(names: Sequence[str], reads: Collection[tuple[str, str]]) -
         order.append(following)
         waiting.remove(following)
     return order
+
+
+def upstream_waves(names: Sequence[str], reads: Collection[tuple[str, str]]) -> list[list[str]]:
+    """Return queries in the groups in which to drain them: each after those whose output it reads. Pure.
+
+    Args:
+        names: of the queries; those of a cycle are in one group with all that follow.
+        reads: pairs of a reader and a writer.
+    """
+    waves: list[list[str]] = []
+    waiting = list(names)
+    while waiting:
+        wave = [
+            name for name in waiting if not any((name, other) in reads for other in waiting if other != name)
+        ] or waiting
+        waves.append(wave)
+        waiting = [name for name in waiting if name not in wave]
+    return waves
 
 
 def cycle_in(reads: Collection[tuple[str, str]]) -> list[str]:

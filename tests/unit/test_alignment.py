@@ -173,6 +173,16 @@ def test_readers_come_before_their_writers() -> None:
     assert downstream_first(["a"], {("a", "a"), ("b", "a")}) == ["a"]
 
 
+def test_a_query_is_drained_after_those_whose_output_it_reads() -> None:
+    assert alignment.upstream_waves(["c", "x", "b", "a"], {("b", "a"), ("c", "b"), ("a", "a")}) == [
+        ["x", "a"],
+        ["b"],
+        ["c"],
+    ]
+    assert alignment.upstream_waves(["a", "b", "c"], {("a", "b"), ("b", "a")}) == [["c"], ["a", "b"]]
+    assert alignment.upstream_waves([], set()) == []
+
+
 def test_a_cycle_is_found_and_its_queries_are_all_ordered() -> None:
     cycle = {("a", "b"), ("b", "c"), ("c", "a"), ("d", "a"), ("b", "e"), ("f", "f")}
     assert cycle_in(cycle) == ["a", "b", "c"]
