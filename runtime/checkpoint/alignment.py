@@ -5,11 +5,11 @@ A has written after its own snapshot, a restore doubles their rows. It takes A b
 files, and B reads these too. The reverse does no harm: B then reads what A had written before its snapshot. So the cut
 is consistent if each file that B has consumed is in the log of A's snapshot.
 
-Spark writes both facts into files: a file source's log names each file that it has planned to read, a file sink's log
-each file that it has committed. So nothing has to be known of the queries' plans.
+Spark writes both facts into files. A file source's log names each file that it has planned to read. A file sink's log
+names each file that it has committed. So nothing has to be known of the queries' plans.
 
 - `downstream_first` gives the order in which snapshots of running queries are consistent most often.
-- `find_misaligned` checks snapshots. The order alone is not enough: Spark adds a batch to the sink's log before it
+- `find_misaligned` checks snapshots. The order alone is not enough. Spark adds a batch to the sink's log before it
   commits the batch, and a reader may be faster than that commit.
 
 Sinks that are no file sinks have no such log, and neither have sources that are no file sources.
@@ -157,7 +157,7 @@ class Alignment:
     """Result of `find_misaligned`.
 
     Args:
-        misaligned: what does not fit.
+        misaligned: the pairs of snapshots that do not fit together.
         reads: pairs of a reader and a writer of which the reader has consumed a file.
     """
 

@@ -207,8 +207,8 @@ class TaskRestore:
                 raise SnapshotError(f"the files of query {query.name!r} cannot be read: {error}") from error
             if abandoned:
                 raise SnapshotError(
-                    f"query {query.name!r} has read {abandoned[0]}, but query {writer.name!r} has gone back to batch "
-                    f"{writer.batch_id}, and {query.name!r} is not in that state: its rows would be read twice",
+                    f"query {query.name!r} has read {abandoned[0]}. Query {writer.name!r} has gone back to batch "
+                    f"{writer.batch_id} without it, so rows would be read twice",
                     f"give {query.name!r} a new checkpointLocation, or start the job from a state that has both",
                 )
 

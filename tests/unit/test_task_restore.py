@@ -449,5 +449,5 @@ def test_a_reader_that_is_not_in_the_state_is_refused_if_its_writer_has_gone_bac
     run_on_and_break(pair)
     restore = TaskRestore(tmp_path / "task", rolled_back)
     restore.prepare(writer.query)
-    with pytest.raises(SnapshotError, match="'reader' is not in that state: its rows would be read twice"):
+    with pytest.raises(SnapshotError, match="has gone back to batch 2 without it, so rows would be read twice"):
         restore.prepare(reader.query)
