@@ -18,6 +18,7 @@ Sinks that are no file sinks have no such log, and neither have sources that are
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ Times = Mapping[Path, int]
 """Files with their times of change, in milliseconds since the epoch."""
 
 _LATEST = 2**63 - 1
+_PLAIN = re.compile(r"[A-Za-z0-9]+")  # no URI and no JSON writes these otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +62,33 @@ class Misalignment:
         )
 
 
-def read_source_log(contents: Iterable[bytes]) -> dict[Path, int]:
-    """Return the files that entries of a file source's log name; none for the log of another source. Pure."""
-    return _read(contents, "timestamp", _LATEST)
+def read_source_log(contents: Iterable[bytes], sinks: Collection[Path]) -> dict[Path, int]:
+    """Return the files that entries of a file source's log name; none for the log of another source. Pure.
+
+    Args:
+        contents: of the log's files.
+        sinks: directories. Entries that cannot be of files below one of them may be left out: a log may have millions.
+    """
+    marks = [max(_PLAIN.findall(sink.name), key=len, default="").encode() for sink in sinks]
+    lines = (line for content in contents for line in content.split(b"\n")[1:])
+    return _read((line for line in lines if any(mark in line for mark in marks)), "timestamp", _LATEST)
 
 
 def read_sink_log(contents: Iterable[bytes]) -> dict[Path, int]:
     """Return the files that entries of a file sink's log name. Pure."""
-    return _read(contents, "modificationTime", 0)
+    return _read((line for content in contents for line in content.split(b"\n")[1:]), "modificationTime", 0)
 
 
-def _read(contents: Iterable[bytes], time: str, default: int) -> dict[Path, int]:
+def _read(lines: Iterable[bytes], time: str, default: int) -> dict[Path, int]:
     found = {}
-    for content in contents:
-        for line in content.split(b"\n")[1:]:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue  # a source that is no file source writes what it likes
-            if isinstance(entry, dict) and isinstance(entry.get("path"), str):
-                at = entry.get(time)
-                found[path_of(entry["path"])] = at if isinstance(at, int) else default
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # a source that is no file source writes what it likes
+        if isinstance(entry, dict) and isinstance(entry.get("path"), str):
+            at = entry.get(time)
+            found[path_of(entry["path"])] = at if isinstance(at, int) else default
     return found
 
 
@@ -180,7 +188,8 @@ def find_misaligned(snapshots: Collection[QuerySnapshot], *, are_running: bool =
         return Alignment()
     misaligned, reads = [], set()
     try:
-        consumed = {snapshot.name: consumed_files(Path(snapshot.path) / CHECKPOINT) for snapshot in snapshots}
+        sinks = [Path(writer.sink) for writer in writers if writer.sink is not None]
+        consumed = {snapshot.name: consumed_files(Path(snapshot.path) / CHECKPOINT, sinks) for snapshot in snapshots}
         for writer in writers:
             assert writer.sink is not None
             sink = Path(writer.sink)
@@ -250,17 +259,18 @@ def has_read_on(query: QueryLocation, writer: QuerySnapshot) -> list[Path]:
 
 def _ahead_of(location: Path, writer: QuerySnapshot) -> list[Path]:
     assert writer.sink is not None
-    consumed = consumed_files(location)
+    consumed = consumed_files(location, [Path(writer.sink)])
     if not any(path.is_relative_to(writer.sink) for path in consumed):
         return []
     return files_ahead(consumed, read_sink_log(_contents(Path(writer.path) / SINK)), Path(writer.sink))
 
 
-def consumed_files(location: Path) -> dict[Path, int]:
+def consumed_files(location: Path, sinks: Collection[Path]) -> dict[Path, int]:
     """Return the files that the file sources of a query have planned to read, by their logs.
 
     Args:
         location: its checkpointLocation, or the one in a snapshot.
+        sinks: as in `read_source_log`.
 
     Raises:
         OSError: a log cannot be read.
@@ -269,7 +279,7 @@ def consumed_files(location: Path) -> dict[Path, int]:
     for name in list_names(location / "sources"):
         directory = location / "sources" / name
         if directory.is_dir():
-            found.update(read_source_log(_contents(directory)))
+            found.update(read_source_log(_contents(directory), sinks))
     return found
 
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from runtime.checkpoint import alignment
-from runtime.checkpoint.alignment import cycle_in, downstream_first, files_ahead, find_misaligned, read_sink_log
+from runtime.checkpoint.alignment import (
+    cycle_in,
+    downstream_first,
+    files_ahead,
+    find_misaligned,
+    read_sink_log,
+    read_source_log,
+)
 from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.protocol.query_snapshot import QuerySnapshot
@@ -157,6 +165,15 @@ def test_queries_without_a_reader_are_not_compared(
     assert find_misaligned([taken(writer), taken(other)]) == alignment.Alignment()
     monkeypatch.setattr(alignment, "consumed_files", None)
     assert find_misaligned([taken(writer)]) == alignment.Alignment(), "nothing was read for it"
+
+
+def test_entries_of_other_directories_are_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    monkeypatch.setattr(alignment, "json", SimpleNamespace(loads=lambda line: parsed.append(line) or json.loads(line)))
+    log = [b'v1\n{"path":"file:///in/1","timestamp":1}\n{"path":"file:///d/caf%C3%A9%20out/2","timestamp":2}']
+    assert read_source_log(log, [Path("/d/café out")]) == {Path("/d/café out/2"): 2}
+    assert len(parsed) == 1
+    assert len(read_source_log(log, [Path("/d/é")])) == 2, "a name without plain letters says nothing"
 
 
 def test_the_log_of_another_source_is_none_of_files() -> None:
