@@ -70,8 +70,10 @@ def test_a_query_and_the_reader_of_its_output_are_restored_together(cluster: Clu
     # Stopped in the middle, and started again from there.
     stopped = cluster.run("job", "stop", "--savepoint", str(savepoints), job_id).stdout.strip()
     second = cluster.submit(script, str(source.directory), str(work), options=("--from", stopped))
-    await_value(lambda: cluster.job(second)["checkpoints"]["latest_restored"])
+    before = counted(work).total()
     source.write(2)
+    await_value(lambda: counted(work).total() > before)  # both have started
+    source.write(4)
 
     # To the end of both: the reader also gets what the writer writes while it is drained.
     last = cluster.run("job", "stop", "--savepoint", str(savepoints), "--drain", second).stdout.strip()
