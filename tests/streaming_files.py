@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from runtime.checkpoint.sink_log import place_of, uri_at
 from runtime.protocol.query_snapshot import QueryLocation
@@ -61,6 +62,8 @@ class StreamingFiles:
     query_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     next_batch: int = 0
     url: str = ""
+    name: str = "counts"
+    upstream: StreamingFiles | None = None
 
     def __post_init__(self) -> None:
         write(self.location / "metadata", json.dumps({"id": self.query_id}))
@@ -75,7 +78,7 @@ class StreamingFiles:
 
     @property
     def query(self) -> QueryLocation:
-        return QueryLocation("counts", str(self.location), str(self.sink))
+        return QueryLocation(self.name, str(self.location), str(self.sink))
 
     def run(self, batches: int = 1, whole: Iterable[int] = ()) -> None:
         """Run some batches; of the versions in *whole*, counted from now, whole state is written too."""
@@ -86,7 +89,7 @@ class StreamingFiles:
     def plan(self) -> None:
         """The first half of a batch: offsets, state and output, without the commit."""
         batch = self.next_batch
-        self._log(self.location / "sources" / "0", batch, {"path": f"file:///in/{batch}", "batchId": batch})
+        self._log(self.location / "sources" / "0", batch, *self._input(batch))
         head = json.dumps({"batchWatermarkMs": batch, "conf": {"spark.sql.shuffle.partitions": str(self.partitions)}})
         write(self.location / "offsets" / str(batch), f'v1\n{head}\n{{"logOffset":{batch}}}\n{{"x":{batch}}}')
         if batch == 0:
@@ -98,11 +101,10 @@ class StreamingFiles:
         ids = [self._states(operator, stores, batch + 1, whole) for operator, stores in enumerate(self.operators)]
         part = self.sink / f"part-{batch:05}-{uuid.uuid4()}.parquet"
         write(part, f"rows of {batch}")
-        self._log(
-            self.sink / "_spark_metadata",
-            batch,
-            {"path": uri_at(f"{self.url or self.root}/{self.sink.name}/{part.name}"), "action": "add"},
-        )
+        changed = part.stat().st_mtime_ns // 1_000_000
+        uri = uri_at(f"{self.url or self.root}/{self.sink.name}/{part.name}")
+        entry = {"path": uri, "modificationTime": changed, "action": "add"}
+        self._log(self.sink / "_spark_metadata", batch, entry)
         named = {"stateUniqueIds": {str(n): value for n, value in enumerate(ids)}} if self.provider == "unique" else {}
         write(self.location / "commits" / str(batch), "v1\n" + json.dumps({"nextBatchWatermarkMs": batch, **named}))
         self.next_batch += 1
@@ -135,8 +137,18 @@ class StreamingFiles:
         path.unlink(missing_ok=True)
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
-    def _log(self, directory: Path, batch: int, entry: dict[str, object]) -> None:
-        lines = [json.dumps(entry)]
+    def _input(self, batch: int) -> list[dict[str, object]]:
+        """What the file source has for a batch: a file of its own, or all that is new in the log of another sink."""
+        if self.upstream is None:
+            return [{"path": f"file:///in/{batch}", "batchId": batch}]
+        log, sources = self.upstream.sink / "_spark_metadata", self.location / "sources" / "0"
+        last = max((int(path.name.split(".")[0]) for path in log.glob("[0-9]*")), default=-1)
+        known = {entry["path"] for entry in read_log(sources, batch - 1)}
+        new = [entry for entry in read_log(log, last) if entry["path"] not in known]
+        return [{"path": one["path"], "timestamp": one["modificationTime"], "batchId": batch} for one in new]
+
+    def _log(self, directory: Path, batch: int, *logged: dict[str, object]) -> None:
+        lines = [json.dumps(entry) for entry in logged]
         if batch % COMPACT == COMPACT - 1:
             lines = [json.dumps(old) for old in read_log(directory, batch - 1)] + lines
             write(directory / f"{batch}.compact", "\n".join(["v1", *lines]))
@@ -188,7 +200,7 @@ def _ssts(content: bytes) -> list[str]:
     return [file["dfsSstFileName"] for file in metadata["sstFiles"]]
 
 
-def read_log(directory: Path, last: int) -> list[dict[str, str]]:
+def read_log(directory: Path, last: int) -> list[dict[str, Any]]:
     """All entries of a compacted log, as Spark reads them. Raises AssertionError if some are missing."""
     compact = [int(path.name.split(".")[0]) for path in directory.glob("*.compact")]
     first = max((number for number in compact if number <= last), default=-1)

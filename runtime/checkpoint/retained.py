@@ -14,6 +14,7 @@ from pathlib import Path
 from actors.errors import WireError
 from actors.rpc.codec import from_plain, to_plain
 from conf.files import make_private, write_private
+from runtime.checkpoint.alignment import alignment_problems
 from runtime.checkpoint.description import QueryDescription, describe
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names
@@ -89,11 +90,14 @@ def open_checkpoint(path: Path) -> CheckpointMetadata:
     """Return a checkpoint to restore, after checking that its snapshots are whole.
 
     Raises:
-        SnapshotLostError: as `read_checkpoint`, or one of its files is missing or damaged.
+        SnapshotLostError: as `read_checkpoint`, or one of its files is missing or damaged, or the snapshots do not fit
+            together.
     """
     metadata = read_checkpoint(path)
     for query in metadata.queries:
         check_snapshot(query)
+    for problem in alignment_problems(metadata.queries):
+        raise SnapshotLostError(f"the checkpoint {path} cannot be restored: {problem}", "take another one")
     return metadata
 
 
@@ -111,7 +115,7 @@ def verify_state(path: Path) -> list[str]:
             check_snapshot(query)
         except SnapshotLostError as error:
             problems.append(str(error))
-    return problems
+    return problems or alignment_problems(queries)
 
 
 def read_state(path: Path) -> CheckpointMetadata | Savepoint:

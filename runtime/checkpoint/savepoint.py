@@ -24,6 +24,7 @@ from pathlib import Path
 
 import runtime
 from conf.files import make_private, remove_tree, rename_durably, write_private
+from runtime.checkpoint.alignment import alignment_problems
 from runtime.checkpoint.description import describe
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, list_names
@@ -177,6 +178,8 @@ def verify_savepoint(path: Path) -> list[str]:
                 check_snapshot(query.snapshot)
             except SnapshotError as error:  # it was already damaged when the savepoint was written
                 problems.append(str(error))
+    if not problems:
+        problems += alignment_problems([query.snapshot for query in savepoint.queries])
     return problems
 
 

@@ -8,6 +8,7 @@ This runs before the query starts.
 - If the job was started from a savepoint, that is restored once, and replaces what is in the live location. A mark in
   the job's own directory records it.
 - A checkpoint of that job may lack a query that was still being restored. Such a query starts from the savepoint, too.
+- A query that has read the output of another one goes back with that one (`runtime.checkpoint.alignment`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conf.files import make_private, write_private
+from runtime.checkpoint.alignment import abandoned_files, has_read_on
 from runtime.checkpoint.errors import CheckpointError, SavepointError, SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.lease import lease_file, may_be_written_to
@@ -29,6 +31,7 @@ from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.restore import restore_to_url
 from runtime.checkpoint.sink_log import log_names
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
+from runtime.checkpoint.stored_snapshot import CHECKPOINT
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 
@@ -62,6 +65,8 @@ class TaskRestore:
         self._begun_from = begun_from
         self._begun = {} if begun_from is None else {query.name: query for query in begun_from.queries}
         self._claimed: set[str] = set()
+        self._started: dict[str, QueryLocation] = {}
+        self._gone_back: dict[str, QuerySnapshot] = {}
 
     @property
     def unclaimed(self) -> list[str]:
@@ -78,8 +83,14 @@ class TaskRestore:
         Raises:
             SavepointError: the savepoint has no state of this query, but of others that have not started; or a remote
                 location or sink cannot be reached.
-            SnapshotError: the state cannot be restored, or an interrupted restore cannot be completed.
+            SnapshotError: the state cannot be restored, an interrupted restore cannot be completed, or another query
+                has read what the restore would remove.
         """
+        note = self._prepare(query)
+        self._started[query.name] = query
+        return note
+
+    def _prepare(self, query: QueryLocation) -> str:
         restore, state = self._restore, self._states.get(query.name)
         note = ""
         if restore is not None and state is not None and _is_in_place(restore) and not _is_of(query, state):
@@ -98,6 +109,7 @@ class TaskRestore:
             return ""
         if state is None:
             self._check_unclaimed(query, restore)
+            self._check_nothing_abandoned(query)
             return ""
         self._claimed.add(query.name)
         if restore.savepoint:
@@ -141,8 +153,14 @@ class TaskRestore:
             "its next start goes back to the last checkpoint that can be restored, if there is one"
         )
 
-    def _why_not_live(self, query: QueryLocation, state: QuerySnapshot) -> str:
-        """Return why the query must not start from its live location; empty if it may."""
+    def _why_not_live(self, query: QueryLocation, state: QuerySnapshot, on_the_way: tuple[str, ...] = ()) -> str:
+        """Return why the query must not start from its live location; empty if it may.
+
+        Args:
+            query: the query.
+            state: its snapshot in the latest checkpoint.
+            on_the_way: queries that go back if this one does.
+        """
         mark = self._load_failures(query.name)
         try:
             live = inspect_location(query, state)
@@ -153,7 +171,65 @@ class TaskRestore:
         known = _read_mark(mark)
         if known.get("batch_id") == live and known["count"] >= LOAD_FAILURES:
             return f"Spark could not load its state as of batch {live}, {known['count']} times in a row"
+        return self._why_not_beside_others(query, (*on_the_way, query.name))
+
+    def _why_not_beside_others(self, query: QueryLocation, on_the_way: tuple[str, ...]) -> str:
+        """Return why a query must not start from its live location because of queries whose output it has read.
+
+        Such a query may have gone back before, in this attempt or an earlier one, or goes back when it starts.
+        """
+        for writer in self._states.values():
+            if writer.name in on_the_way:
+                continue
+            try:
+                ahead = has_read_on(query, writer)
+                abandoned = abandoned_files(query, Path(query.location), self._gone_back.get(writer.name, writer))
+            except OSError as error:
+                return f"the logs of its sources cannot be compared with the sink of query {writer.name}: {error}"
+            if abandoned:
+                return f"it has read {abandoned[0]}, which a restore of query {writer.name} has removed"
+            if ahead and writer.name not in self._started:
+                location = QueryLocation(writer.name, writer.location, writer.sink)
+                if self._why_not_live(location, writer, on_the_way):
+                    return f"it has read {ahead[0]}, which the restore of query {writer.name} removes"
         return ""
+
+    def _check_nothing_abandoned(self, query: QueryLocation) -> None:
+        """Check that a query without state has not read what the restore of another one has removed.
+
+        Raises:
+            SnapshotError: it has.
+        """
+        for writer in self._gone_back.values():
+            try:
+                abandoned = abandoned_files(query, Path(query.location), writer)
+            except OSError as error:
+                raise SnapshotError(f"the files of query {query.name!r} cannot be read: {error}") from error
+            if abandoned:
+                raise SnapshotError(
+                    f"query {query.name!r} has read {abandoned[0]}. Query {writer.name!r} has gone back to batch "
+                    f"{writer.batch_id} without it, so rows would be read twice",
+                    f"give {query.name!r} a new checkpointLocation, or start the job from a state that has both",
+                )
+
+    def _check_not_read(self, query: QueryLocation, state: QuerySnapshot) -> None:
+        """Check that no query of the task that has started has read what a restore would remove.
+
+        Raises:
+            SnapshotError: one has.
+        """
+        target = replace(state, sink=query.sink)
+        for reader in self._started.values():
+            try:
+                ahead = has_read_on(reader, target) if query.sink == state.sink else []
+            except OSError as error:
+                raise SnapshotError(f"the files of query {reader.name!r} cannot be read: {error}") from error
+            if ahead:
+                raise SnapshotError(
+                    f"query {query.name!r} cannot go back to batch {state.batch_id}: query {reader.name!r}, which has "
+                    f"started, has read what it wrote later: {ahead[0]}",
+                    "let the job's code start the writer before its reader",
+                )
 
     def _put_back_any(
         self, query: QueryLocation, restore: JobManagerTaskRestore, state: QuerySnapshot, why: str
@@ -172,6 +248,7 @@ class TaskRestore:
         problems = []
         for checkpoint_id, kept in found:
             try:
+                self._check_beside_others(query, kept)
                 self._put_back(query, kept)
             except SnapshotLostError as error:
                 problems.append(f"checkpoint {checkpoint_id} cannot be restored: {error}")
@@ -186,9 +263,26 @@ class TaskRestore:
             "its state",
         )
 
+    def _check_beside_others(self, query: QueryLocation, state: QuerySnapshot) -> None:
+        """Check that a state of a query has not read what another one has gone back behind.
+
+        Raises:
+            SnapshotLostError: it has.
+        """
+        for writer in self._gone_back.values():
+            try:
+                abandoned = abandoned_files(query, Path(state.path) / CHECKPOINT, writer)
+            except OSError as error:
+                raise SnapshotLostError(f"the snapshot in {state.path} cannot be read: {error}") from error
+            if abandoned:
+                raise SnapshotLostError(
+                    f"it has read {abandoned[0]}, but query {writer.name!r} has gone back to batch {writer.batch_id}"
+                )
+
     def _put_back(
         self, query: QueryLocation, state: QuerySnapshot, *, copy: bool = False, new_query_id: bool = False
     ) -> None:
+        self._check_not_read(query, state)
         if query.sink is not None and state.sink is None:
             _check_new_sink(query, query.sink, state)
         if is_remote(query.location):
@@ -196,6 +290,7 @@ class TaskRestore:
             restore_to_url(state, query.location, query.sink, work, new_query_id=new_query_id, copy=copy)
         else:
             restore_snapshot(state, Path(query.location), query.sink, new_query_id=new_query_id, copy=copy)
+        self._gone_back[query.name] = state
 
     def _load_failures(self, name: str) -> Path:
         return self._directory / "load-failures" / f"{directory_name(name)}.json"

@@ -20,6 +20,7 @@ from actors.errors import ActorError, FencingError, WireError
 from conf.configuration import Configuration
 from conf.files import make_private, sync_directory, write_private
 from conf.options import CheckpointingOptions
+from runtime.checkpoint.alignment import alignment_problems
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.coordinator import (
     AllocateCheckpointID,
@@ -632,6 +633,7 @@ class JobCheckpoints:
         path = instruction.metadata.path
         async with self._storing:
             try:
+                await self._check_aligned(instruction.metadata)
                 self._check_wanted(number)
                 if instruction.trigger.type.is_savepoint:
                     path = await self._write_savepoint(instruction)
@@ -653,6 +655,16 @@ class JobCheckpoints:
                 if instruction.trigger.type is SnapshotType.SAVEPOINT_CANCEL:
                     self._cancel_job()
         self._do(instructions)
+
+    async def _check_aligned(self, metadata: CheckpointMetadata) -> None:
+        """Check that the snapshots of several tasks fit together; each task has checked its own.
+
+        Raises:
+            CheckpointError: they do not.
+        """
+        if sum(bool(task.queries) for task in metadata.tasks) > 1:
+            for problem in await self._endpoint.run_blocking(alignment_problems, metadata.queries):
+                raise CheckpointError(f"the snapshots of the job's tasks do not fit together: {problem}", "try again")
 
     def _check_wanted(self, number: int) -> None:
         """Raise `CheckpointError` if a checkpoint is to be given up."""

@@ -17,12 +17,13 @@ from pathlib import Path
 
 from actors.errors import ActorError
 from conf.files import make_private
+from runtime.checkpoint.alignment import Alignment, cycle_in, downstream_first, find_misaligned
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.metadata_log import IncompleteError, read_query_id
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.remote_files import is_below, is_remote
 from runtime.checkpoint.sink_log import log_names, sink_of
-from runtime.checkpoint.snapshot import committed_batch, take_snapshot
+from runtime.checkpoint.snapshot import committed_batch, discard_snapshot, take_snapshot
 from runtime.ids import JobID
 from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
@@ -40,6 +41,9 @@ from runtime.taskexecutor.connections import JobConnections
 from runtime.taskexecutor.hand_over import HeldCheckpoints
 
 logger = logging.getLogger(__name__)
+
+_ALIGNMENT_S = 30.0
+"""Seconds to wait until a query has committed what another one has read."""
 
 
 class CheckpointResponder:
@@ -169,6 +173,7 @@ class TaskCheckpoints:
         expected = restore.queries if restore is not None and (is_rollback or not is_savepoint) else ()
         self._expected = frozenset(query.name for query in expected)
         self._taken: dict[int, tuple[QuerySnapshot, ...]] = {}
+        self._reads: frozenset[tuple[str, str]] = frozenset()
         self._runs: dict[int, asyncio.Task[None]] = {}
         self._unfinished: set[int] = set()
         self._stop: asyncio.Task[None] | None = None
@@ -288,7 +293,7 @@ class TaskCheckpoints:
                 await self._check_remote_locations()
                 self._stop_outcome = StopOutcome.FAILED  # until the savepoint is known to be complete
                 report = await self._stop_queries(_drains(trigger))
-            queries, duration_ms = await self._snapshot(trigger)
+            queries, duration_ms = await self._snapshot(trigger, are_running=not is_stop)
         except (CheckpointError, SparkError, OSError) as error:
             self._snapshot_ended(trigger.checkpoint_id)
             if isinstance(error, NotStoppedError):
@@ -324,13 +329,27 @@ class TaskCheckpoints:
         self._runs.pop(number, None)
         self._snapshot_ended(number)  # also after an error that is a defect
 
-    async def _snapshot(self, trigger: TriggerCheckpoint) -> tuple[tuple[QuerySnapshot, ...], int]:
-        """Return the snapshots, and the milliseconds that they took."""
+    async def _snapshot(
+        self, trigger: TriggerCheckpoint, *, are_running: bool
+    ) -> tuple[tuple[QuerySnapshot, ...], int]:
+        """Return the snapshots, which are a consistent cut, and the milliseconds that they took."""
         await self._all_started(trigger)
         directory = Path(trigger.directory, self._attempt.task_key)
         found, began = list(self._queries.values()), time.monotonic()
-        taken = await asyncio.get_running_loop().run_in_executor(None, self._take, found, directory)
-        return tuple(taken), round((time.monotonic() - began) * 1000)
+        run = asyncio.get_running_loop().run_in_executor
+        taken: dict[str, QuerySnapshot] = {}
+        waits = pauses()
+        while True:
+            alignment = await run(None, self._take, found, directory, taken, are_running)
+            if not alignment.misaligned:
+                break
+            if self._ended or not are_running or time.monotonic() - began > min(trigger.timeout_s, _ALIGNMENT_S):
+                raise CheckpointError(_why_misaligned(alignment))
+            await asyncio.sleep(next(waits))  # until the writer has committed the batch
+            for name in {misalignment.writer for misalignment in alignment.misaligned}:
+                await run(None, discard_snapshot, taken.pop(name))
+        in_order = tuple(taken[query.name] for query in found)
+        return in_order, round((time.monotonic() - began) * 1000)
 
     async def _all_started(self, trigger: TriggerCheckpoint) -> None:
         """Wait until all restored queries have started again: a checkpoint without one of them is not complete.
@@ -383,16 +402,22 @@ class TaskCheckpoints:
             if query.sink is not None and is_remote(query.sink):
                 await asyncio.get_running_loop().run_in_executor(None, log_names, query.sink)
 
-    def _take(self, queries: list[QueryLocation], directory: Path) -> list[QuerySnapshot]:
+    def _take(
+        self, queries: list[QueryLocation], directory: Path, taken: dict[str, QuerySnapshot], are_running: bool
+    ) -> Alignment:
+        """Add the snapshots that *taken* does not have, and check whether all fit together."""
         # The JobMaster has made the checkpoint's directory. If it has removed it since, the checkpoint or the job is
         # over, and files of a TaskExecutor that comes late would stay.
         make_private(directory, durable=True, below=directory.parent)
-        taken = []
-        for query in queries:
-            target = directory / directory_name(query.name)
-            previous, began_at = self._previous.get(query.name), self._began_at[query.name]
-            taken.append(take_snapshot(query, target, previous, loaded=began_at, below=directory))
-        return taken
+        by_name = {query.name: query for query in queries}
+        for name in downstream_first(list(by_name), self._reads):
+            if name not in taken:
+                target = directory / directory_name(name)
+                previous, began_at = self._previous.get(name), self._began_at[name]
+                taken[name] = take_snapshot(by_name[name], target, previous, loaded=began_at, below=directory)
+        alignment = find_misaligned(list(taken.values()), are_running=are_running)
+        self._reads = alignment.reads
+        return alignment
 
 
 def _check_has_files(queries: Collection[QueryLocation], reported: Mapping[str, str]) -> None:
@@ -413,6 +438,12 @@ def _query_id(query: QueryLocation) -> str:
         return read_query_id(Path(query.location, "metadata").read_bytes())
     except (IncompleteError, OSError):
         return ""
+
+
+def _why_misaligned(alignment: Alignment) -> str:
+    cycle = cycle_in(alignment.reads)
+    in_cycle = f"; queries {', '.join(map(repr, cycle))} read each other's output in a cycle" if cycle else ""
+    return f"the snapshots do not fit together: {alignment.misaligned[0]}{in_cycle}"
 
 
 def _drains(trigger: TriggerCheckpoint) -> bool:

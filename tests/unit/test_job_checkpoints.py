@@ -246,11 +246,13 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path, files)
 
 
-async def until(checkpoints: JobCheckpoints, trigger: CheckpointTrigger) -> OperationStatus:
+async def until(
+    checkpoints: JobCheckpoints, trigger: CheckpointTrigger, running: RunningTasks | None = None
+) -> OperationStatus:
     """Ask until it is done, as a client does."""
     async with asyncio.timeout(PATIENCE_S):
         while (status := await checkpoints.trigger(trigger)).state is OperationState.IN_PROGRESS:
-            checkpoints.advance(READY)
+            checkpoints.advance(running or READY)
             await asyncio.sleep(0.01)
     while checkpoints._work:
         await asyncio.wait(checkpoints._work)
@@ -1478,3 +1480,37 @@ async def test_the_savepoint_is_kept_beside_a_checkpoint_that_lacks_one_of_its_q
     restore = await checkpoints.restore(TASK.key)
     assert restore is not None
     assert (restore.rollback, restore.begun_from) == ("c" * 32, begun.initial)
+
+
+@pytest.mark.parametrize("kind", [SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT])
+async def test_snapshots_of_two_tasks_of_which_one_reads_the_others_output_have_to_fit(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SnapshotType
+) -> None:
+    writer, reader = job.files, StreamingFiles(tmp_path / "reader", name="reader", upstream=job.files)
+    reader.run()
+    other = replace(TASK, attempt_id=ExecutionAttemptID.random(), key=JobVertexID.random())
+    at_once, taking = [TASK, other], asyncio.Lock()
+    held: dict[str, AcknowledgeCheckpoint] = {}
+
+    async def trigger_checkpoint(job_id: str, trigger: TriggerCheckpoint) -> None:
+        """Take both snapshots with the first request: that of the writer, then that of the reader, or the reverse."""
+        async with taking:
+            for task in at_once if not held else []:
+                query = (writer if task is TASK else reader).query
+                target = Path(trigger.directory, task.key, query.name)
+                taken = await asyncio.to_thread(take_snapshot, query, target)
+                held[task.attempt_id] = AcknowledgeCheckpoint(
+                    trigger.checkpoint_id, task.attempt_id, trigger.trigger, (taken,)
+                )
+                writer.run()
+                reader.run()
+        await job.manager.acknowledge(held[trigger.attempt_id])
+
+    monkeypatch.setattr(job.manager, "trigger_checkpoint", trigger_checkpoint)
+    checkpoints, tasks = await job.lead(), RunningTasks((TASK, other), are_ready=True, are_stateful=True)
+    failed = await until(checkpoints, request(kind), tasks)
+    assert failed.state is OperationState.FAILED
+    assert "the snapshots of the job's tasks do not fit together: query 'reader' has read what" in failed.error
+    at_once.reverse()
+    held.clear()
+    assert (await until(checkpoints, request(kind), tasks)).state is OperationState.COMPLETED

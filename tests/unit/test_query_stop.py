@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,8 @@ class Query:
         self.stopped_in_batch: bool | None = None
         self.drained = threading.Event()
         self.failed_with = ""
+        self.sources: list[str] = []
+        self.sink = "ForeachBatchSink"
 
     def runId(self) -> Any:  # noqa: N802
         return SimpleNamespace(toString=lambda: "run of q")
@@ -49,7 +52,8 @@ class Query:
         if self.looks:
             self.looks -= 1
             self.batch += self.looks == 0
-        return SimpleNamespace(batchId=lambda: self.batch)
+        described = [SimpleNamespace(description=partial(str, text)) for text in (self.sink, *self.sources)]
+        return SimpleNamespace(batchId=lambda: self.batch, sink=lambda: described[0], sources=lambda: described[1:])
 
     def processAllAvailable(self) -> None:  # noqa: N802
         self.drained.set()
@@ -86,6 +90,19 @@ def test_it_is_drained_first_where_that_is_asked_for() -> None:
     query = Query()
     assert stop_at_boundary([query], drain=True, timeout_s=60) == STOPPED
     assert query.drained.is_set()
+
+
+@pytest.mark.parametrize("source", ["file:/out/a", "file:/out", "file:/out/*/day=*", "file:/out/a/day=1"])
+def test_one_that_reads_the_output_of_another_is_drained_after_it_has_stopped(source: str) -> None:
+    reader, writer = Query(), Query()
+    reader.sources, writer.sink = ["KafkaV2[Subscribe[x]]", f"FileStreamSource[{source}]"], "FileSink[/out/a]"
+    order: list[str] = []
+    for name, query in (("reader", reader), ("writer", writer)):
+        query.processAllAvailable = partial(order.append, f"{name} is drained")  # type: ignore[method-assign]
+        stop = query.stop
+        query.stop = lambda name=name, stop=stop: (order.append(f"{name} is stopped"), stop())  # type: ignore[misc]
+    assert stop_at_boundary([reader, writer], drain=True, timeout_s=60) == STOPPED
+    assert order == ["writer is drained", "writer is stopped", "reader is drained", "reader is stopped"]
 
 
 class Failing(Query):

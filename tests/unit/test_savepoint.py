@@ -12,6 +12,7 @@ import pytest
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
 from runtime.checkpoint.files import list_files
 from runtime.checkpoint.manifest import Savepoint, SavepointJob, digest_of
+from runtime.checkpoint.retained import open_checkpoint, verify_state, write_metadata
 from runtime.checkpoint.savepoint import (
     MANIFEST,
     dispose_savepoint,
@@ -22,6 +23,8 @@ from runtime.checkpoint.savepoint import (
     write_savepoint,
 )
 from runtime.checkpoint.snapshot import restore_snapshot, take_snapshot
+from runtime.ids import JobID, JobVertexID
+from runtime.protocol.checkpoints import CheckpointMetadata, TaskSnapshot
 from tests.streaming_files import StreamingFiles, rows, start
 
 JOB = SavepointJob("0123456789abcdef" * 2, "flights")
@@ -280,3 +283,24 @@ def test_disposal_follows_no_link(savepoint: Savepoint, tmp_path: Path) -> None:
 def test_disposal_of_a_damaged_one(savepoint: Savepoint) -> None:
     (Path(savepoint.path) / MANIFEST).unlink()
     assert dispose_savepoint(Path(savepoint.path))
+
+
+def test_of_queries_of_which_one_has_read_what_the_other_wrote_later(tmp_path: Path) -> None:
+    writer = StreamingFiles(tmp_path / "writer")
+    reader = StreamingFiles(tmp_path / "reader", name="reader", upstream=writer)
+    taken = []
+    for files in (writer, reader):
+        writer.run()
+        reader.run()
+        taken.append(take_snapshot(files.query, tmp_path / "chk" / files.name))
+    made = Path(write_savepoint(tmp_path / "savepoints", JOB, taken).path)
+    (problem,) = verify_savepoint(made)
+    assert "query 'reader' has read what query 'counts' wrote after its batch 0" in problem
+    with pytest.raises(SavepointError, match="after a restore these rows would be read twice"):
+        open_savepoint(made)
+    task = TaskSnapshot(JobVertexID.random(), "stream", tuple(taken))
+    kept = CheckpointMetadata(JobID(JOB.id), 1, str(tmp_path / "chk"), 0, 0, (task,))
+    write_metadata(kept)
+    assert verify_state(tmp_path / "chk") == [problem.replace(str(made), str(tmp_path / "chk"))]
+    with pytest.raises(SnapshotLostError, match="cannot be restored: query 'reader' has read"):
+        open_checkpoint(tmp_path / "chk")

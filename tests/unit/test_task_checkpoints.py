@@ -14,6 +14,7 @@ import pytest
 
 from conf.files import make_private, remove_tree
 from runtime.checkpoint import snapshot
+from runtime.checkpoint.alignment import find_misaligned
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, TriggerID
 from runtime.protocol.checkpoints import (
@@ -428,3 +429,111 @@ async def test_a_query_whose_file_sink_is_in_its_location_is_not_checkpointed(
     checkpoints.query_started(replace(files.query, location=within))
     checkpoints.trigger(trigger(tmp_path, 2))
     assert isinstance(await responder.next(), AcknowledgeCheckpoint)
+
+
+@pytest.fixture
+def pair(files: StreamingFiles, tmp_path: Path) -> tuple[StreamingFiles, StreamingFiles]:
+    """A query, and one that reads the directory of its file sink."""
+    reader = StreamingFiles(tmp_path / "reader", name="reader", upstream=files)
+    reader.run()
+    return files, reader
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, between: Callable[[], None]) -> list[str]:
+    """Run something after each snapshot; return the names of the queries in the order of their snapshots."""
+    names = []
+
+    def take(query: QueryLocation, *arguments: Any, **keywords: Any) -> QuerySnapshot:
+        names.append(query.name)
+        snapshot = take_snapshot(query, *arguments, **keywords)
+        between()
+        return snapshot
+
+    monkeypatch.setattr(task_checkpoints, "take_snapshot", take)
+    return names
+
+
+@pytest.mark.parametrize("is_reader_first", [True, False])
+async def test_a_reader_is_snapshotted_before_its_writer_while_both_run(
+    pair: tuple[StreamingFiles, StreamingFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reader_first: bool
+) -> None:
+    writer, reader = pair
+    checkpoints, responder, _ = made()
+    for files in reversed(pair) if is_reader_first else pair:
+        checkpoints.query_started(files.query)
+
+    def run_on() -> None:
+        writer.run()
+        reader.run()
+
+    names = noted(monkeypatch, run_on)
+    checkpoints.trigger(trigger(tmp_path, 1))
+    await responder.next()
+    names.clear()
+    checkpoints.trigger(trigger(tmp_path, 2))
+    ack = await responder.next()
+    assert isinstance(ack, AcknowledgeCheckpoint), ack
+    assert names == ["reader", "counts"]
+    assert [query.name for query in ack.queries] == [files.name for files in (pair[::-1] if is_reader_first else pair)]
+    assert not find_misaligned(ack.queries).misaligned
+
+
+async def test_a_writer_is_snapshotted_again_if_its_reader_was_ahead(
+    pair: tuple[StreamingFiles, StreamingFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark adds a batch to the log of the sink before it commits it, and a reader may be faster."""
+    writer, reader = pair
+    writer.run()
+    commit = writer.location / "commits" / "2"
+    late = commit.rename(tmp_path / "late")
+    reader.run()
+    checkpoints, responder, _ = made()
+    for files in pair:
+        checkpoints.query_started(files.query)
+    names = noted(monkeypatch, lambda: late.rename(commit) if names.count("counts") == 1 and late.exists() else None)
+    checkpoints.trigger(trigger(tmp_path))
+    ack = await responder.next()
+    assert names == ["reader", "counts", "counts"]
+    assert [query.batch_id for query in ack.queries] == [2, 1]
+
+
+@pytest.mark.parametrize("kind", [SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND])
+async def test_snapshots_that_do_not_fit_together_are_declined(
+    pair: tuple[StreamingFiles, StreamingFiles],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: SnapshotType,
+) -> None:
+    monkeypatch.setattr(task_checkpoints, "_ALIGNMENT_S", 0.0)
+    writer, reader = pair
+    writer.run()
+    writer.delete(writer.location / "commits" / "2")
+    reader.run()
+    checkpoints, responder, _ = made()
+    for files in pair:
+        checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path, kind=kind))
+    decline = await responder.next()
+    assert isinstance(decline, DeclineCheckpoint)
+    assert "'reader' has read what query 'counts' wrote after its batch 1" in decline.reason
+
+
+async def test_queries_that_read_each_other_in_a_cycle_are_named(
+    pair: tuple[StreamingFiles, StreamingFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_checkpoints, "_ALIGNMENT_S", 0.0)
+    writer, reader = pair
+    writer.upstream = reader
+    checkpoints, responder, _ = made()
+    for files in pair:
+        checkpoints.query_started(files.query)
+
+    def run_on() -> None:
+        reader.run()
+        writer.run()
+
+    noted(monkeypatch, run_on)
+    checkpoints.trigger(trigger(tmp_path))
+    decline = await responder.next()
+    assert isinstance(decline, DeclineCheckpoint)
+    assert decline.reason.endswith("; queries 'counts', 'reader' read each other's output in a cycle")

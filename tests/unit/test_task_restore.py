@@ -362,3 +362,111 @@ def test_a_renamed_query_is_rejected_also_after_a_checkpoint(files: StreamingFil
     assert TaskRestore(tmp_path / "task", allowed).prepare(new) == ""
     complete = replace(restarted, begun_from=replace(begun_from, queries=(kept,)))
     assert TaskRestore(tmp_path / "task", complete).prepare(new) == "", "a query of the checkpoint has its name"
+
+
+@pytest.fixture
+def pair(files: StreamingFiles, tmp_path: Path) -> tuple[StreamingFiles, StreamingFiles]:
+    """A query, and one that reads the directory of its file sink."""
+    reader = StreamingFiles(tmp_path / "reader", name="reader", upstream=files)
+    reader.run()
+    return files, reader
+
+
+def both(pair: tuple[StreamingFiles, StreamingFiles], name: str = "chk-1") -> tuple[QuerySnapshot, QuerySnapshot]:
+    writer, reader = pair
+    place = writer.root.parent / name
+    return take_snapshot(writer.query, place / "counts"), take_snapshot(reader.query, place / "reader")
+
+
+def run_on_and_break(pair: tuple[StreamingFiles, StreamingFiles]) -> None:
+    """Let both go on, and damage the writer, which has to go back then."""
+    writer, reader = pair
+    writer.run(2)
+    reader.run(2)
+    (writer.location / "offsets" / "4").unlink()
+
+
+@pytest.mark.parametrize("is_reader_first", [False, True])
+def test_a_reader_goes_back_with_its_writer(
+    pair: tuple[StreamingFiles, StreamingFiles], tmp_path: Path, is_reader_first: bool
+) -> None:
+    writer, reader = pair
+    restore = TaskRestore(tmp_path / "task", checkpoint(*both(pair)))
+    run_on_and_break(pair)
+    first, second = (reader, writer) if is_reader_first else (writer, reader)
+    notes = [restore.prepare(first.query), restore.prepare(second.query)]
+    assert [inspect_location(files.query) for files in pair] == [2, 0]
+    why = (
+        "which the restore of query counts removes"
+        if is_reader_first
+        else "which a restore of query counts has removed"
+    )
+    assert why in notes[0 if is_reader_first else 1]
+
+
+def test_a_reader_goes_back_also_if_its_writer_did_so_in_an_earlier_attempt(
+    pair: tuple[StreamingFiles, StreamingFiles], tmp_path: Path
+) -> None:
+    writer, reader = pair
+    state = checkpoint(*both(pair))
+    run_on_and_break(pair)
+    TaskRestore(tmp_path / "task", state).prepare(writer.query)
+    StreamingFiles(writer.root, query_id=writer.query_id, next_batch=3).run(4)
+    restore = TaskRestore(tmp_path / "task", state)
+    assert restore.prepare(writer.query) == ""
+    assert "a restore of query counts has removed" in restore.prepare(reader.query)
+    assert inspect_location(reader.query) == 0
+
+
+def test_a_reader_stays_where_it_is_if_its_writer_does(
+    pair: tuple[StreamingFiles, StreamingFiles], tmp_path: Path
+) -> None:
+    writer, reader = pair
+    state = checkpoint(*both(pair))
+    writer.run(2)
+    reader.run(2)
+    for queries in (pair, pair[::-1]):
+        restore = TaskRestore(tmp_path / "task", state)
+        assert [restore.prepare(files.query) for files in queries] == ["", ""]
+    assert inspect_location(reader.query) == 2
+
+
+def test_a_writer_does_not_go_back_behind_a_reader_that_has_started(
+    pair: tuple[StreamingFiles, StreamingFiles], tmp_path: Path
+) -> None:
+    writer, reader = pair
+    restore = TaskRestore(tmp_path / "task", checkpoint(*both(pair)))
+    assert restore.prepare(reader.query) == ""
+    run_on_and_break(pair)
+    with pytest.raises(SnapshotError, match="query 'reader', which has started, has read what it wrote later"):
+        restore.prepare(writer.query)
+    assert len(list((writer.sink / "_spark_metadata").glob("[0-9]"))) == 5, "nothing has changed"
+
+
+def test_a_reader_goes_back_as_far_as_its_writer(pair: tuple[StreamingFiles, StreamingFiles], tmp_path: Path) -> None:
+    writer, reader = pair
+    earlier = both(pair)
+    writer.run()
+    reader.run()
+    latest = both(pair, "chk-2")
+    run_on_and_break((writer, reader))
+    (Path(latest[0].path) / "checkpoint" / "commits" / "3").unlink()
+    (writer.location / "commits" / "5").unlink()
+    state = JobManagerTaskRestore(7, latest, earlier=(EarlierCheckpoint(6, earlier),))
+    restore = TaskRestore(tmp_path / "task", state)
+    assert "continues from checkpoint 6, batch 2" in restore.prepare(writer.query)
+    note = restore.prepare(reader.query)
+    assert "continues from checkpoint 6, batch 0" in note
+    assert "query 'counts' has gone back to batch 2" in note
+
+
+def test_a_reader_that_is_not_in_the_state_is_refused_if_its_writer_has_gone_back(
+    pair: tuple[StreamingFiles, StreamingFiles], tmp_path: Path
+) -> None:
+    writer, reader = pair
+    rolled_back = JobManagerTaskRestore(0, both(pair)[:1], "/savepoints/one", rollback="one")
+    run_on_and_break(pair)
+    restore = TaskRestore(tmp_path / "task", rolled_back)
+    restore.prepare(writer.query)
+    with pytest.raises(SnapshotError, match="has gone back to batch 2 without it, so rows would be read twice"):
+        restore.prepare(reader.query)

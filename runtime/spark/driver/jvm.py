@@ -11,13 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
 
 from runtime.causes import cause_of
+from runtime.checkpoint.alignment import upstream_waves
+from runtime.checkpoint.files import named_path
 from runtime.protocol.descriptor import EndedSparkJob
 from runtime.spark.driver.api import QueryFailure, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.packages import PACKAGES
@@ -400,6 +402,8 @@ def stop_at_boundary(queries: list[Any], *, drain: bool, timeout_s: float) -> St
     committed one. A query that commits none within *timeout_s* is interrupted in a batch, and repeats the batch when it
     is started again.
 
+    A query that reads what another one writes is drained when that one has stopped.
+
     Args:
         queries: `org.apache.spark.sql.streaming.StreamingQuery` objects.
         drain: whether the queries first process what their sources have now.
@@ -408,13 +412,47 @@ def stop_at_boundary(queries: list[Any], *, drain: bool, timeout_s: float) -> St
     deadline = time.monotonic() + timeout_s
     if not queries:
         return StoppedQueries()
+    parts: list[StoppedQueries] = []
     with ThreadPoolExecutor(len(queries), "stop-query") as pool:
-        parts = list(pool.map(lambda query: _stop(query, drain, deadline), queries))
+        for wave in _waves(queries) if drain else [queries]:
+            parts += pool.map(lambda query: _stop(query, drain, deadline), wave)
     return StoppedQueries(
         tuple(failure for part in parts for failure in part.failures),
         tuple(name for part in parts for name in part.undrained),
         tuple(name for part in parts for name in part.forced),
     )
+
+
+def _waves(queries: list[Any]) -> list[list[Any]]:
+    """Return queries in groups, each after those whose output it reads, by the directories that Spark reports."""
+    read = {str(number): _directories(query, _SOURCE) for number, query in enumerate(queries)}
+    written = {str(number): _directories(query, _SINK) for number, query in enumerate(queries)}
+    reads = {
+        (reader, writer)
+        for reader, sources in read.items()
+        for writer, sinks in written.items()
+        if any(_meet(source, sink) for source in sources for sink in sinks)
+    }
+    return [[queries[int(name)] for name in group] for group in upstream_waves(list(read), reads)]
+
+
+_SOURCE = re.compile(r"FileStreamSource\[(.*)\]")
+_SINK = re.compile(r"FileSink\[(.*)\]")
+_PATTERN = re.compile(r"/[^/]*[*?\[{].*")
+
+
+def _directories(query: Any, form: re.Pattern[str]) -> list[PurePosixPath]:
+    """Return the directories of a query's file sources, or of its file sink; none if it has run no batch."""
+    progress = query.lastProgress()
+    if progress is None:
+        return []
+    parts = progress.sources() if form is _SOURCE else [progress.sink()]
+    found = (form.fullmatch(str(part.description())) for part in parts)
+    return [PurePosixPath(_PATTERN.sub("", named_path(match[1]), count=1)) for match in found if match]
+
+
+def _meet(source: PurePosixPath, sink: PurePosixPath) -> bool:
+    return source.is_relative_to(sink) or sink.is_relative_to(source)
 
 
 def _stop(query: Any, drain: bool, deadline: float) -> StoppedQueries:
