@@ -1001,4 +1001,38 @@ MUTANTS = (
         "",
         ("unit/test_task_checkpoints.py::test_the_end_of_a_task_waits_for_a_snapshot_that_is_being_taken",),
     ),
+    Mutant(
+        "names-of-sources-without-the-setting",
+        "A savepoint whose sources get names has the setting under which Spark looks for names.",
+        "runtime/checkpoint/source_edit.py",
+        '{**metadata.get("conf", {}), SOURCE_EVOLUTION: "true"}',
+        '{**metadata.get("conf", {})}',
+        ("unit/test_source_edit.py::test_names_for_a_file_of_the_offset_log",),
+    ),
+    Mutant(
+        "logs-of-sources-renamed-in-one-step",
+        "A name of a source may be the number of another one, whose log is not lost.",
+        "runtime/checkpoint/source_edit.py",
+        '    for place in there:\n        (logs / f".{place}").rename(logs / plan.directories[place])\n',
+        '        (logs / f".{place}").rename(logs / plan.directories[place])\n',
+        ("unit/test_source_edit.py::test_names_may_be_the_numbers_of_other_sources",),
+    ),
+    Mutant(
+        "named-sources-with-entries-of-later-batches",
+        "A snapshot has the entries of a file source with a name up to its offset.",
+        "runtime/checkpoint/layout.py",
+        "        last = log_offset(offset)\n",
+        "        last = log_offset(offset) if offsets.is_positional else None\n",
+        ("unit/test_source_edit.py::test_a_snapshot_has_no_later_entries_of_a_source_with_a_name",),
+    ),
+    Mutant(
+        "nulls-compared-under-another-setting",
+        "A query of an earlier Spark is not refused because Spark 4.3 shows all its columns as nullable.",
+        "runtime/checkpoint/compatibility.py",
+        "_is_on(kept, _ALL_NULLABLE) or not _is_on(query, _ALL_NULLABLE)",
+        "True",
+        (
+            "unit/test_checkpoint_compatibility.py::test_a_query_of_an_earlier_spark_keeps_its_columns_that_are_never_null",
+        ),
+    ),
 )
