@@ -39,7 +39,7 @@ _NEW_QUERY = (
 )
 _SAME_TYPE = "before the operator, cast the column that it is made of to the former type; declare a state as before"
 _NEVER_NULL = "before the operator, make it a column that is never null: `coalesce(column, lit(...))`"
-_ALL_NULLABLE = "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled"
+ALL_NULLABLE = "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled"
 """Setting of Spark 4.3 under which all columns of a state count as nullable. Older queries keep it off."""
 
 _BUFFER = ("buf", "binary")
@@ -198,7 +198,7 @@ def _check_operators(kept: QueryDescription, query: QueryDescription, found: _Fi
     new = {operator.id: operator for operator in query.operators}
     rules = _Rules(
         is_evolving=kept.conf.get(_ENCODING) == "avro",
-        knows_nulls=_is_on(kept, _ALL_NULLABLE) or not _is_on(query, _ALL_NULLABLE),
+        knows_nulls=_is_on(kept, ALL_NULLABLE) or not _is_on(query, ALL_NULLABLE),
     )
     for number in sorted(old.keys() | new.keys()):
         if number not in new:
@@ -294,7 +294,7 @@ def _check_column(what: str, old: Any, new: Any, found: _Findings, rules: _Rules
         found.refuse(f"{column} could not be null and can be now", _NEVER_NULL)
         return True
     found.notes.append(
-        f"{column} could not be null; whether it can be now is only known with {_ALL_NULLABLE}=false, which the query"
+        f"{column} could not be null; whether it can be now is only known with {ALL_NULLABLE}=false, which the query"
         " keeps"
     )
     return False

@@ -1029,10 +1029,18 @@ MUTANTS = (
         "nulls-compared-under-another-setting",
         "A query of an earlier Spark is not refused because Spark 4.3 shows all its columns as nullable.",
         "runtime/checkpoint/compatibility.py",
-        "_is_on(kept, _ALL_NULLABLE) or not _is_on(query, _ALL_NULLABLE)",
+        "_is_on(kept, ALL_NULLABLE) or not _is_on(query, ALL_NULLABLE)",
         "True",
         (
             "unit/test_checkpoint_compatibility.py::test_a_query_of_an_earlier_spark_keeps_its_columns_that_are_never_null",
         ),
+    ),
+    Mutant(
+        "dry-run-with-all-columns-nullable",
+        "A check sees which columns of a state may be null, as queries of an earlier Spark keep it.",
+        "runtime/spark/dry_run.py",
+        '**conf, ALL_NULLABLE: "false"}',
+        "**conf}",
+        ("unit/test_job_upgrade.py::test_a_check_sees_which_columns_may_be_null",),
     ),
 )
