@@ -40,8 +40,13 @@ _NEW_QUERY = (
     "keep the operators, or start the query without state: under another queryName and checkpointLocation, with "
     "`understudy job run --from ... --allow-non-restored-state`"
 )
-_SAME_TYPE = "cast it to its former type"
-_NEVER_NULL = "make it a column that is never null: `coalesce(column, lit(...))`"
+_SAME_TYPE = "before the operator, cast the column that it is made of to the former type; declare a state as before"
+_NEVER_NULL = "before the operator, make it a column that is never null: `coalesce(column, lit(...))`"
+ALL_NULLABLE = "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled"
+"""Setting of Spark 4.3 under which all columns of a state count as nullable. Older queries keep it off."""
+
+_BUFFER = ("buf", "binary")
+"""Name and type of the column in which Spark keeps a ``TypedImperativeAggregate``, whatever its input is."""
 
 
 class Fit(StrEnum):
@@ -71,6 +76,19 @@ class Verdict:
     losses: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """Rules by which the columns of a state are compared.
+
+    Args:
+        is_evolving: whether values are in Avro, and may gain and lose columns.
+        knows_nulls: whether the columns of both states say if they can be null under the setting that the query keeps.
+    """
+
+    is_evolving: bool
+    knows_nulls: bool
 
 
 class _Findings:
@@ -156,7 +174,10 @@ def _check_named_sources(kept: QueryDescription, now: QueryDescription, found: _
         if name in new:
             _check_source(f"source {name}", kind, new[name], found, _OTHER_SOURCE)
         else:
-            found.losses.append(f"source {name} is not there any more; if it comes back, it may be read again")
+            found.losses.append(
+                f"source {name} is not there any more; if it comes back after more than one batch, it is read from its"
+                " start"
+            )
     found.notes.extend(f"source {name} is new, and is read from its start" for name in new if name not in old)
 
 
@@ -179,7 +200,10 @@ def _check_source(which: str, old: str, new: str, found: _Findings, remedy: str)
 def _check_operators(kept: QueryDescription, query: QueryDescription, found: _Findings) -> None:
     old = {operator.id: operator for operator in kept.operators}
     new = {operator.id: operator for operator in query.operators}
-    is_evolving = kept.conf.get(_ENCODING) == "avro"
+    rules = _Rules(
+        is_evolving=kept.conf.get(_ENCODING) == "avro",
+        knows_nulls=_is_on(kept, ALL_NULLABLE) or not _is_on(query, ALL_NULLABLE),
+    )
     for number in sorted(old.keys() | new.keys()):
         if number not in new:
             found.refuse(f"stateful operator {number} ({old[number].name}) is not there any more", _NEW_QUERY)
@@ -190,10 +214,10 @@ def _check_operators(kept: QueryDescription, query: QueryDescription, found: _Fi
         elif old[number].name != new[number].name:
             found.refuse(f"stateful operator {number} was {old[number].name} and is {new[number].name}", _NEW_QUERY)
         else:
-            _check_stores(old[number], new[number], found, is_evolving=is_evolving)
+            _check_stores(old[number], new[number], found, rules)
 
 
-def _check_stores(kept: OperatorDescription, now: OperatorDescription, found: _Findings, *, is_evolving: bool) -> None:
+def _check_stores(kept: OperatorDescription, now: OperatorDescription, found: _Findings, rules: _Rules) -> None:
     old = {store.name: store for store in kept.stores}
     new = {store.name: store for store in now.stores}
     if old.keys() != new.keys():
@@ -207,12 +231,10 @@ def _check_stores(kept: OperatorDescription, now: OperatorDescription, found: _F
                 f"{_named(kept)} keeps its {store.partitions} partitions; the job asks for {new[name].partitions}"
             )
         where = _named(kept) if name == "default" else f"store {name} of {_named(kept)}"
-        _check_families(where, store, new[name], found, is_evolving=is_evolving)
+        _check_families(where, store, new[name], found, rules)
 
 
-def _check_families(
-    where: str, kept: StoreDescription, now: StoreDescription, found: _Findings, *, is_evolving: bool
-) -> None:
+def _check_families(where: str, kept: StoreDescription, now: StoreDescription, found: _Findings, rules: _Rules) -> None:
     if not kept.families or not now.families:
         return  # Spark has not written the schemas of one of them
     new = {family.name: family for family in now.families}
@@ -220,17 +242,17 @@ def _check_families(
         if family.name not in new:
             found.losses.append(f"the state variable {family.name} of {where} is not there any more")
         else:
-            _check_family(where, family, new.pop(family.name), found, is_evolving=is_evolving)
+            _check_family(where, family, new.pop(family.name), found, rules)
     found.notes.extend(f"the state variable {name} of {where} is new, and begins empty" for name in sorted(new))
 
 
-def _check_family(where: str, kept: ColumnFamily, now: ColumnFamily, found: _Findings, *, is_evolving: bool) -> None:
+def _check_family(where: str, kept: ColumnFamily, now: ColumnFamily, found: _Findings, rules: _Rules) -> None:
     variable = "" if kept.name == "default" else f" of state variable {kept.name}"
     for part, old_schema, new_schema in (("key", kept.key, now.key), ("value", kept.value, now.value)):
         what = f"the {part}{variable} of {where}"
         old, new = json.loads(old_schema)["fields"], json.loads(new_schema)["fields"]
-        if part == "value" and is_evolving:
-            _check_evolution(what, old, new, found)
+        if part == "value" and rules.is_evolving:
+            _check_evolution(what, old, new, found, rules)
             continue
         if len(old) != len(new):
             found.refuse(
@@ -238,36 +260,52 @@ def _check_family(where: str, kept: ColumnFamily, now: ColumnFamily, found: _Fin
             )
             continue
         for before, after in zip(old, new, strict=True):
-            difference = _difference(before, after)
-            if difference:
-                found.refuse(f"{what}: column {before['name']} {difference}", _remedy_for(before, after))
-            elif before["name"] != after["name"]:
+            if _check_column(what, before, after, found, rules):
+                continue
+            if before["name"] != after["name"]:
                 found.notes.append(f"{what}: column {before['name']} is called {after['name']} now")
 
 
-def _check_evolution(what: str, old: list[Any], new: list[Any], found: _Findings) -> None:
+def _check_evolution(what: str, old: list[Any], new: list[Any], found: _Findings, rules: _Rules) -> None:
     """Compare values in Avro: they may gain and lose columns, which Spark finds by their names."""
     after = {field["name"]: field for field in new}
     for field in old:
         if field["name"] not in after:
             found.losses.append(f"{what}: column {field['name']} is not there any more")
-        elif difference := _difference(field, after[field["name"]]):
-            found.refuse(f"{what}: column {field['name']} {difference}", _remedy_for(field, after[field["name"]]))
+        else:
+            _check_column(what, field, after[field["name"]], found, rules)
     more = [name for name in after if name not in {field["name"] for field in old}]
     found.notes.extend(f"{what}: column {name} is new, and null at first" for name in more)
 
 
-def _difference(old: Any, new: Any) -> str:
-    """Return why Spark would reject a changed column; empty if it accepts it. Names of nested fields do not count."""
+def _check_column(what: str, old: Any, new: Any, found: _Findings, rules: _Rules) -> bool:
+    """Record why Spark would reject a changed column, and return whether it does.
+
+    Names of nested fields do not count.
+    """
+    column = f"{what}: column {old['name']}"
     if _bare(old["type"]) != _bare(new["type"]):
-        return f"was {type_name(old['type'])} and is {type_name(new['type'])}"
-    if new["nullable"] and not old["nullable"]:
-        return "could not be null and can be now"
-    return ""
+        found.refuse(f"{column} was {type_name(old['type'])} and is {type_name(new['type'])}", _SAME_TYPE)
+        return True
+    if (old["name"], old["type"]) == _BUFFER:
+        found.notes.append(
+            f"{column} has the rows of a function such as collect_list in a form of its own; if their type is another"
+            " one, Spark reads them wrongly, without an error"
+        )
+    if old["nullable"] or not new["nullable"]:
+        return False
+    if rules.knows_nulls:
+        found.refuse(f"{column} could not be null and can be now", _NEVER_NULL)
+        return True
+    found.notes.append(
+        f"{column} could not be null; whether it can be now is only known with {ALL_NULLABLE}=false, which the query"
+        " keeps"
+    )
+    return False
 
 
-def _remedy_for(old: Any, new: Any) -> str:
-    return _SAME_TYPE if _bare(old["type"]) != _bare(new["type"]) else _NEVER_NULL
+def _is_on(query: QueryDescription, key: str) -> bool:
+    return query.conf.get(key) == "true"
 
 
 def _bare(kind: Any) -> Any:

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runtime.checkpoint.compatibility import ALL_NULLABLE
 from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import path_of
@@ -56,7 +57,8 @@ def one_core_session(conf: Mapping[str, str], java_home: str | None, scratch: Pa
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]").appName("understudy-check")
-    for key, value in {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf}.items():
+    # a query that began with nullable columns fits all others, and one of an earlier Spark keeps those that are not
+    for key, value in {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf, ALL_NULLABLE: "false"}.items():
         builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()

@@ -317,6 +317,66 @@ async def test_a_query_goes_on_as_with_another_history(
     assert found == expected
 
 
+_SEED = """
+from pyspark.sql import functions as sf
+
+def edit(state, part):
+    rows = state.sparkSession.read.schema("k INT, at TIMESTAMP, v LONG").json({history!r})
+    {made}
+"""
+"""A user's file that makes a state of a batch query."""
+SEEDS: dict[str, tuple[str, bool]] = {
+    "aggregation": (
+        """made = rows.groupBy(sf.window("at", "10 seconds").alias("window"), "k").agg(
+        sf.count("*").alias("count"), sf.sum("v").alias("sum")
+    )
+    return made.select(sf.struct("window", "k").alias("key"), sf.struct("count", "sum").alias("value"))""",
+        True,
+    ),
+    "dropDuplicates": ("""return rows.select(sf.struct("k", "at").alias("key")).distinct()""", False),
+    "transformWithState": (
+        """made = rows.groupBy("k").agg(sf.count("*").alias("n"))
+    return made.select(sf.struct("k").alias("key"), sf.struct("n").alias("value"))""",
+        False,
+    ),
+}
+"""The code of each batch query, and whether the rows that are sent because of the history come out once more."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "aggregation" else pytest.param(name, marks=pytest.mark.slow) for name in SEEDS]
+)
+async def test_a_query_with_the_state_of_a_batch_query_goes_on_as_if_it_had_seen_all_rows(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    made, sends_again = SEEDS[name]
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", *OPERATORS[name])
+    undisturbed = Stream(spark, tmp_path / "undisturbed", tmp_path / "in-of-all", *OPERATORS[name])
+    put(tmp_path / "history", 0, FIRST)
+    put(undisturbed.input, 0, FIRST)
+    put(stream.input, 0, [])  # a batch without rows: the state has schemas, and is empty
+    file = tmp_path / "seed.py"
+    file.write_text(_SEED.format(history=str(tmp_path / "history"), made=made))
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    plan = plan_edit(Path(saved.path), tmp_path / "seeded")
+    [query] = (await edit_with(driver, plan, load_function(file))).queries
+
+    def go_on() -> tuple[Rows, Rows]:
+        undisturbed.run()
+        sent = Rows() if sends_again else undisturbed.rows()
+        restore_snapshot(query.snapshot, stream.location, stream.sink)
+        for number, rows in enumerate(LATER, start=1):
+            for one in (stream, undisturbed):
+                put(one.input, number, rows)
+                one.run()
+        return stream.rows(), undisturbed.rows() - sent
+
+    found, expected = await asyncio.to_thread(go_on)
+    assert expected.total() > 0
+    assert found == expected
+
+
 async def test_tasks_that_read_the_same_partition_at_once_get_its_rows(
     driver: LocalDriver, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -126,6 +126,38 @@ async def test_sources_that_got_names_are_moved_added_and_removed(
     await asyncio.to_thread(finish)
 
 
+@pytest.mark.slow  # shows a behaviour of Spark
+async def test_a_source_that_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Totals(spark, tmp_path, "live")
+
+    def run_alone(file: int) -> None:
+        stream.put(0, file)
+        stream.run(0, named=True)
+
+    def go_on() -> None:
+        for source in (0, 1):
+            stream.put(source, 0)
+        stream.run(0, 1, named=True)
+        run_alone(1)
+        after_one = stream.savepoint("after-one")
+        stream.put(1, 1)
+        stream.run(0, 1, named=True)
+        assert stream.totals() == {0: 20, 1: 20}
+        stream.restore(after_one)
+        stream.run(0, 1, named=True)
+        assert stream.totals() == {0: 20, 1: 20}
+        run_alone(2)
+        run_alone(3)
+        after_two = stream.savepoint("after-two")
+        stream.run(0, 1, named=True)
+        assert stream.totals() == {0: 40, 1: 40}
+        stream.restore(after_two)
+        stream.run(0, 1, named=True)
+        assert stream.totals() == {0: 40, 1: 40}
+
+    await asyncio.to_thread(go_on)
+
+
 async def test_a_query_reads_on_from_other_offsets(spark: SparkSession, tmp_path: Path) -> None:
     location = QueryLocation("numbers", str(tmp_path / "checkpoint"), str(tmp_path / "out"))
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from conf.configuration import Configuration
-from runtime.checkpoint.compatibility import Fit, Verdict
+from runtime.checkpoint.compatibility import ALL_NULLABLE, Fit, Verdict
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import change_lock, savepoint_name
 from runtime.checkpoint.retained import write_metadata
@@ -908,6 +908,21 @@ def test_a_check_whose_spark_does_not_start_says_so(monkeypatch: pytest.MonkeyPa
         dry_run.one_core_session({}, None, tmp_path),
     ):
         pass
+
+
+def test_a_check_sees_which_columns_may_be_null(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from pyspark.sql import SparkSession
+
+    given: dict[str, object] = {}
+    session = SimpleNamespace(stop=lambda: None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda builder: given.update(builder._options) or session)
+    monkeypatch.setattr(dry_run, "find_java", lambda _home: None)
+    monkeypatch.setattr(dry_run, "launcher_home", lambda _java, scratch: scratch)
+    with dry_run.one_core_session({"spark.a": "b"}, None, tmp_path):
+        pass
+    assert given["spark.a"] == "b"
+    assert given[ALL_NULLABLE] == "false"
 
 
 def test_a_checkpoint_that_lacks_a_running_query_is_taken_again(

@@ -14,7 +14,8 @@ from runtime.checkpoint.metadata_log import SOURCE_EVOLUTION, read_offsets
 from runtime.checkpoint.savepoint import verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import restore_snapshot, take_snapshot
 from runtime.checkpoint.source_edit import check_names, check_offsets, moved, name_sources, named, set_offsets
-from tests.streaming_files import StreamingFiles
+from runtime.protocol.query_snapshot import QueryLocation
+from tests.streaming_files import StreamingFiles, write
 
 PLACES = b'v1\n{"batchWatermarkMs":3,"conf":{"a":"b"}}\n{"logOffset":1}\n-'
 NAMES = b'v2\n{"batchWatermarkMs":3,"conf":{},"sourceMetadataInfo":{}}\nus:{"a":{"0":7}}\neu:-'
@@ -113,6 +114,25 @@ def test_a_savepoint_whose_sources_have_names(savepoint: Savepoint, tmp_path: Pa
     assert (logs / "us" / "2").exists()
     assert (logs / "0" / "0").read_text() == '{"x":0}'
     assert not list(tmp_path.glob(".*"))
+
+
+def test_names_may_be_the_numbers_of_other_sources(savepoint: Savepoint, tmp_path: Path) -> None:
+    [query] = name_sources(savepoint.path, ["1", "0"], tmp_path / "named").queries
+    restore_snapshot(query.snapshot, tmp_path / "restored", None)
+    logs = tmp_path / "restored" / "sources"
+    assert (logs / "1" / "2").exists()
+    assert (logs / "0" / "0").read_text() == '{"x":0}'
+
+
+def test_a_snapshot_has_no_later_entries_of_a_source_with_a_name(savepoint: Savepoint, tmp_path: Path) -> None:
+    [query] = name_sources(savepoint.path, ["us", "eu"], tmp_path / "named").queries
+    live = tmp_path / "restored"
+    restore_snapshot(query.snapshot, live, None)
+    write(live / "sources" / "us" / "3", "v1\n{}")  # of a batch that was not planned
+    taken = take_snapshot(QueryLocation("counts", str(live)), tmp_path / "chk-again")
+    names = {path.name for path in (Path(taken.path) / "checkpoint" / "sources" / "us").iterdir()}
+    assert "2" in names
+    assert "3" not in names
 
 
 def test_a_savepoint_from_other_offsets(savepoint: Savepoint, tmp_path: Path) -> None:
