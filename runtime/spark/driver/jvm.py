@@ -401,15 +401,19 @@ def stop_at_boundary(queries: list[Any], *, drain: bool, timeout_s: float) -> St
     is started again.
 
     Args:
-        queries: `org.apache.spark.sql.streaming.StreamingQuery` objects.
+        queries: `org.apache.spark.sql.streaming.StreamingQuery` objects; one that is named twice is stopped once.
         drain: whether the queries first process what their sources have now.
         timeout_s: seconds for all of it.
     """
     deadline = time.monotonic() + timeout_s
-    if not queries:
+    each: list[Any] = []
+    for query in queries:
+        if query not in each:
+            each.append(query)
+    if not each:
         return StoppedQueries()
-    with ThreadPoolExecutor(len(queries), "stop-query") as pool:
-        parts = list(pool.map(lambda query: _stop(query, drain, deadline), queries))
+    with ThreadPoolExecutor(len(each), "stop-query") as pool:
+        parts = list(pool.map(lambda query: _stop(query, drain, deadline), each))
     return StoppedQueries(
         tuple(failure for part in parts for failure in part.failures),
         tuple(name for part in parts for name in part.undrained),
