@@ -61,7 +61,7 @@ from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, FeatureLevelChange, TaskLog, TaskManagerView
 from runtime.protocol.places import absolute_place
 from runtime.protocol.processes import process_addresses
-from runtime.protocol.rescales import Rescale
+from runtime.protocol.rescales import Rescale, VertexResourceRequirements
 from runtime.protocol.streaming_query import QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.trace_context import current_traceparent
@@ -499,6 +499,14 @@ class AsyncClusterClient:
         return await self.ask(
             lambda dispatcher: dispatcher.trigger_rescale(job_id, trigger_id, partitions, query, directory)
         )
+
+    async def resource_requirements(self, job_id: JobID) -> list[VertexResourceRequirements]:
+        """Return the numbers of partitions of a running job's state, for each task.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+        """
+        return await self.ask(lambda dispatcher: dispatcher.request_job_resource_requirements(job_id))
 
     async def report_rescale(self, job_id: JobID, rescale: Rescale) -> None:
         """Record a rescale in a job's history; see `DispatcherGateway.report_rescale`."""

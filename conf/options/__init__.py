@@ -164,6 +164,8 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
         AutoscalingOptions.PAUSE_BEFORE_INCREASE,
         AutoscalingOptions.PAUSE_BEFORE_DECREASE,
         AutoscalingOptions.QUIET_TIME,
+        StreamingOptions.QUERY_RESTARTS,
+        StreamingOptions.QUERY_RESTART_DELAY,
     )
 )
 """Options that a job may set for itself, besides Spark's own settings; see `conf.registry.is_job_setting`."""

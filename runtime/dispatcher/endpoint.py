@@ -111,7 +111,7 @@ from runtime.protocol.messages import (
 )
 from runtime.protocol.places import is_url, place_below
 from runtime.protocol.queues import WaitingRequest
-from runtime.protocol.rescales import Rescale
+from runtime.protocol.rescales import Rescale, VertexResourceRequirements
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
@@ -1008,6 +1008,10 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     @rpc
     async def report_rescale(self, job_id: JobID, rescale: Rescale) -> None:
         await self._rescales.report(job_id, rescale)
+
+    @rpc
+    async def request_job_resource_requirements(self, job_id: JobID) -> list[VertexResourceRequirements]:
+        return await self._rescales.requirements(self._running(job_id))
 
     @rpc
     async def request_rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -13,8 +13,10 @@ from actors.errors import ActorError, UnknownActor
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import AutoscalingOptions
+from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import change_lock, rescale_job_id
+from runtime.checkpoint.rescale import is_rocksdb
 from runtime.checkpoint.retained import describe_state
 from runtime.dispatcher.autoscaling import (
     Advice,
@@ -39,9 +41,13 @@ from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.errors import GatewayError, RescaleInProgressError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import LeaderTerm
-from runtime.protocol.rescales import Rescale, RescaleCause
+from runtime.protocol.rescales import Rescale, RescaleCause, VertexResourceRequirements
 
 LOOK_TIMEOUT_S = 30.0
+READS = 3
+"""How often saved state is read that is deleted meanwhile, as a checkpoint that a newer one has replaced."""
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 class Rescales:
@@ -158,6 +164,22 @@ class Rescales:
             shown.append(rescale)
         return replace(graph, rescales=tuple(shown))
 
+    async def requirements(self, job: RunningJob) -> list[VertexResourceRequirements]:
+        """Return the numbers of partitions of a job's state; raises as `request_job_resource_requirements`."""
+        graph = await self._show(job.job_id)
+        unknown = "it has no streaming query with saved state; the next checkpoint of the job saves it"
+        for _ in range(READS):
+            state = present_state(graph.checkpoints, graph.rescales)
+            if not state:
+                break
+            try:
+                saved = await self._endpoint.run_blocking(describe_state, Path(state))
+                return vertex_requirements(graph, saved, job.autoscaling, unknown)
+            except (CheckpointError, OSError) as error:
+                unknown = f"the saved state cannot be read: {error}"
+                graph = await self._show(job.job_id)
+        return vertex_requirements(graph, (), job.autoscaling, unknown)
+
     def autoscaling_of(self, graph: JobGraph) -> Autoscaling | None:
         """Return how the cluster rescales a job by itself; None if it does not, or does not know a setting."""
         own = {key: text for key, text in graph.configuration.items() if key.startswith("autoscaling.")}
@@ -220,6 +242,38 @@ class Rescales:
         if change is not None and why_not:
             self._endpoint.log.debug("job %s would get %s partitions, but %s", job.job_id, change.wanted, why_not)
         return None if why_not else change
+
+
+def vertex_requirements(
+    graph: ArchivedExecutionGraph, saved: Iterable[QueryDescription], autoscaling: Autoscaling | None, unknown: str
+) -> list[VertexResourceRequirements]:
+    """Return the bounds of each task of a job.
+
+    Args:
+        graph: the job.
+        saved: the present state of its queries; queries without a number of partitions are left out.
+        autoscaling: how the cluster rescales the job by itself; None if it does not.
+        unknown: why the bounds of a task without saved state are fixed.
+    """
+    known = {one.name: one for one in saved if one.operators and one.conf.get(_PARTITIONS, "").isdecimal()}
+    found = []
+    for task in graph.tasks:
+        queries = next((attempt.queries for attempt in reversed(task.attempts) if attempt.queries), ())
+        own = [known[query.name] for query in queries if query.name in known]
+        if not own:
+            found.append(VertexResourceRequirements(task.key, 1, 1, fixed_because=unknown))
+            continue
+        names = tuple(one.name for one in own)
+        other = next((one.name for one in own if not is_rocksdb(one)), None)
+        if autoscaling is not None and not autoscaling.is_dry_run:
+            least, most = autoscaling.policy.least, autoscaling.policy.most
+            why = "the autoscaler chooses the number, within the job's setting autoscaling.partitions"
+        else:
+            least, most = 1, max(int(one.conf[_PARTITIONS]) for one in own)
+            why = "" if other is None else f"the state of query {other!r} is not in RocksDB, the only store that Spark"
+            why += " rescales" if why else ""
+        found.append(VertexResourceRequirements(task.key, least, most, names, why))
+    return found
 
 
 def _now_ms() -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from blob.offload import Inline, Offloaded
 from conf.options import JobOptions
+from conf.options.streaming import STREAMING_PREFIX
 from conf.registry import SPARK_PREFIX, by_own_key
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, SlotID
 from runtime.job_logs import KeptLog
@@ -78,6 +79,7 @@ class JobInformation:
         spark_conf: the job's own settings of Spark; may hold secrets.
         session_id: as in `JobGraph`.
         owner: as in `JobGraph`; only of a job that has a session, whose user it is in Spark.
+        streaming_conf: the job's own settings ``task.streaming.*``.
     """
 
     job_id: JobID
@@ -92,6 +94,7 @@ class JobInformation:
     spark_conf: dict[str, str] = field(default_factory=dict, repr=False)
     session_id: str = ""
     owner: str = ""
+    streaming_conf: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: JobGraph) -> JobInformation:
@@ -111,6 +114,7 @@ class JobInformation:
             conf,
             graph.session_id,
             graph.owner if graph.session_id else "",
+            {key: value for key, value in graph.configuration.items() if key.startswith(STREAMING_PREFIX)},
         )
 
 

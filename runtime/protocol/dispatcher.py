@@ -19,7 +19,7 @@ from runtime.protocol.messages import (
     TaskLog,
     TaskManagerView,
 )
-from runtime.protocol.rescales import Rescale
+from runtime.protocol.rescales import Rescale, VertexResourceRequirements
 from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.users.identities import ApiToken, User
 
@@ -231,6 +231,16 @@ class DispatcherGateway(FencedRpcGateway):
             RescaleInProgressError: a job of the cluster rescales the job on another request.
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
             JobNotReachableError: its JobMaster does not answer at present; report it again.
+        """
+        raise NotImplementedError
+
+    @reads
+    def request_job_resource_requirements(self, job_id: JobID) -> Ask[list[VertexResourceRequirements]]:
+        """Return how many partitions the state of a running job's queries has and may have, for each of its tasks.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            JobNotReachableError: its JobMaster does not answer at present; ask again.
         """
         raise NotImplementedError
 

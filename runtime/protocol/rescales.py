@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from runtime.ids import TriggerID
+from runtime.ids import JobVertexID, TriggerID
 from runtime.protocol.checkpoints import OperationState
 
 MOST_RESCALES = 20
@@ -60,3 +60,23 @@ class Rescale:
     def is_over(self) -> bool:
         """Return whether it has an outcome."""
         return self.state is not OperationState.IN_PROGRESS
+
+
+@dataclass(frozen=True, slots=True)
+class VertexResourceRequirements:
+    """Bounds of the number of partitions of a task's state (Flink's `JobVertexResourceRequirements`).
+
+    Args:
+        vertex_id: key of the task, a vertex in Flink's API.
+        lower_bound: smallest number: the autoscaler's if it is on, else 1.
+        upper_bound: the autoscaler's largest number if it is on, else the present number. 1 for a task whose queries
+            have no saved state. If its queries have several numbers, the largest of them.
+        queries: names of its queries with saved state.
+        fixed_because: why a request cannot change the bounds; empty if it can.
+    """
+
+    vertex_id: JobVertexID
+    lower_bound: int
+    upper_bound: int
+    queries: tuple[str, ...] = ()
+    fixed_because: str = ""

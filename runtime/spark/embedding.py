@@ -14,20 +14,15 @@ import contextlib
 import functools
 import secrets
 import shutil
-import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from runtime.causes import cause_of
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.spark.driver.api import DriverInfo
 from runtime.spark.driver.gateway import OFFERED
@@ -37,6 +32,7 @@ from runtime.spark.messages import FromTask
 from runtime.spark.process import start_time
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.task.control import FailedQuery
+from runtime.spark.task.query_restarts import QueryRestarts, RestartPolicy
 from runtime.spark.task.streaming import StreamingQueries
 
 _JAVA_ERROR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
@@ -170,31 +166,6 @@ class OfferedDriver:
         )
 
 
-class RestartPolicy(Protocol):
-    """Decides whether a failed query is started again; a `RestartStrategy` of the runtime has this form."""
-
-    def notify_failure(self, now: float) -> None:
-        """Note a failure."""
-
-    def can_restart(self, now: float) -> bool:
-        """Return whether the query may be started again."""
-
-    @property
-    def delay(self) -> float:
-        """Return the seconds before the next start."""
-
-
-class _Run:
-    """A query of the program, through all its restarts."""
-
-    def __init__(self, name: str, query: Any, start: Callable[[], Any], policy: RestartPolicy) -> None:
-        self.name = name
-        self.query = query
-        self.start = start
-        self.policy = policy
-        self.lock = threading.Lock()
-
-
 class ProgramQueries:
     """Hooks PySpark's classes in this process, from `install` to `uninstall`.
 
@@ -216,25 +187,21 @@ class ProgramQueries:
         new_policy: Callable[[], RestartPolicy],
         add_session: Callable[[Any], None],
     ) -> None:
+        self._restarts = QueryRestarts(new_policy, add_session)
         self._queries = StreamingQueries(spec, restore, tell, acquire_lease, self._failed_unattended)
-        self._new_policy = new_policy
-        self._add_session = add_session
-        self._runs: dict[str, _Run] = {}
-        self._ended = threading.Event()
         self._classes = (DataStreamWriter, StreamingQuery, StreamingQueryManager)
         self._originals = {kind: dict(vars(kind)) for kind in self._classes}
 
     def install(self) -> None:
         """Install the hooks."""
-        self._restart_where_awaited()
+        self._restarts.install_waits(StreamingQuery, StreamingQueryManager)
         self._queries.install(DataStreamWriter)
         self._shorten_interruptions()
-        for method in ("start", "toTable"):
-            self._record_start(method)
+        self._restarts.install_starts(DataStreamWriter)
 
     def uninstall(self) -> None:
         """Remove the hooks: PySpark is unchanged again, and the queries keep running unmanaged."""
-        self._ended.set()
+        self._restarts.end()
         for kind, originals in self._originals.items():
             for name in [name for name in vars(kind) if name not in originals]:
                 delattr(kind, name)
@@ -248,7 +215,7 @@ class ProgramQueries:
 
     def stopped_all(self) -> None:
         """Note that the cluster stops the queries, so that none is started again."""
-        self._ended.set()
+        self._restarts.end()
         self._queries.stopped_all()
 
     def _shorten_interruptions(self) -> None:
@@ -261,73 +228,6 @@ class ProgramQueries:
         patched: Any = DataStreamWriter
         patched.foreachBatch = foreach_batch
 
-    def _record_start(self, method: str) -> None:
-        hooked: Any = getattr(DataStreamWriter, method)
-        managed = self
-
-        @functools.wraps(hooked)
-        def start(writer: Any, *arguments: Any, **keywords: Any) -> Any:
-            managed._add_session(writer._spark)
-            query = hooked(writer, *arguments, **keywords)
-            name = query.name or str(query.id)
-            again = functools.partial(hooked, writer, *arguments, **keywords)
-            managed._runs[str(query.runId)] = _Run(name, query, again, managed._new_policy())
-            return query
-
-        setattr(DataStreamWriter, method, start)
-
-    def _restart_where_awaited(self) -> None:
-        original: Any = StreamingQuery.awaitTermination
-        managed = self
-
-        @functools.wraps(original)
-        def await_termination(query: Any, timeout: float | None = None) -> Any:
-            deadline = None if timeout is None else time.monotonic() + timeout
-            while True:
-                run_id = str(query.runId)
-                try:
-                    left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
-                    return original(query) if left is None else original(query, left)
-                except StreamingQueryException:
-                    if not managed.restart(run_id):
-                        raise
-
-        patched: Any = StreamingQuery
-        patched.awaitTermination = await_termination
-
-    def _failed_unattended(self, name: str, error: BaseException) -> None:
-        """Restart a failed query even though the program does not wait for it."""
-        for run_id, run in list(self._runs.items()):
-            if str(run.query._jsq.runId()) == run_id and run.query._jsq.exception().isDefined():
-                self.restart(run_id)
-
-    def restart(self, run_id: str) -> bool:
-        """Restart a failed query after its strategy's delay; return whether it runs now."""
-        run = self._runs.get(run_id)
-        if run is None:
-            return False
-        with run.lock:
-            query = run.query
-            while not query._jsq.isActive():
-                if self._ended.is_set() or not query._jsq.exception().isDefined():
-                    return False  # or it was stopped
-                now = time.monotonic()
-                run.policy.notify_failure(now)
-                if not run.policy.can_restart(now):
-                    self._say(f"streaming query {run.name} has failed and is not started again")
-                    return False
-                cause = cause_of(str(query._jsq.exception().get().getMessage()))
-                self._say(f"streaming query {run.name} has failed and is started again: {cause}")
-                if self._ended.wait(run.policy.delay):
-                    return False
-                try:
-                    started = run.start()
-                except Exception as error:  # any error of Spark or of the source counts as one more failure
-                    self._say(f"streaming query {run.name} cannot be started again: {type(error).__name__}: {error}")
-                    continue
-                query._jsq = started._jsq  # from now on, the program's handle belongs to the new run
-                self._runs[str(query._jsq.runId())] = run
-        return True
-
-    def _say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+    def _failed_unattended(self, run_id: str, name: str, error: BaseException) -> None:
+        """Restart failed queries even though the program does not wait for them."""
+        self._restarts.restart_failed()

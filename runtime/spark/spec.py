@@ -92,11 +92,15 @@ class StreamingSpec:
             restored state.
         driver_directory: the Spark driver's current directory, to which relative paths refer.
         failure_grace_s: seconds that the job's code has to handle a failed query; see `runtime.spark.task.streaming`.
+        query_restarts: how often a script's failed query is started again alone.
+        query_restart_delay_s: seconds before each of these starts.
     """
 
     directory: str
     driver_directory: str
     failure_grace_s: float = 10.0
+    query_restarts: int = 0
+    query_restart_delay_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,12 +375,14 @@ class TaskStarter:
         return why if by_kernel else ""
 
     def _streaming(self, driver: SparkDriver) -> StreamingSpec:
-        get = self._services.configuration.get
+        get = self._services.configuration.overlaid(self._descriptor.job.streaming_conf, "the job").get
         job_directory = get(CheckpointingOptions.CHECKPOINTS_DIR) / self._descriptor.job.job_id
         return StreamingSpec(
             str(job_directory / "tasks" / self._descriptor.attempt.task_key),
             str(Path(f"/proc/{driver.info.pid}/cwd").readlink()),
             get(StreamingOptions.FAILURE_GRACE),
+            get(StreamingOptions.QUERY_RESTARTS),
+            get(StreamingOptions.QUERY_RESTART_DELAY),
         )
 
 
@@ -908,6 +910,8 @@ class Task:
         active = await driver.active_queries(endpoint)
         # Only now: a query that has failed by now is either among the active ones, or its process reports the failure.
         failed, notes = await self._failed_queries(process)
+        # The process may have started a failed query again before its answer; it starts none after that.
+        active = [*active, *await driver.active_queries(endpoint)]
         stopped = await driver.stop_streaming_queries(active, drain=drain, timeout_s=self._patience_s)
         known = {failure.run_id for failure in stopped.failures}
         failures = [*(failure for failure in failed if failure.run_id not in known), *stopped.failures]

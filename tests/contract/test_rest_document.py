@@ -34,12 +34,13 @@ CHOOSY = {
     *(f"POST {PREFIX}{path}" for path in ("/jobs/{jobid}/rescales", "/scripts", "/graphs")),
     f"GET {PREFIX}/taskmanagers/{{taskmanagerid}}/flamegraph",
     f"PATCH {PREFIX}/log-levels",
+    f"PUT {PREFIX}/jobs/{{jobid}}/resource-requirements",
     f"POST {PREFIX}/gateways/{{gateway}}/{{method}}",
     f"DELETE {PREFIX}/blobs/{{key}}",
 }
 """Those that refuse what no schema can tell: all of it, directories that are not allowed, a rescale with neither a
-number nor an undo, files that are no Python, samples that would take too long, loggers that there are none of,
-arguments of another form, blobs of jobs."""
+number nor an undo, vertices of another job, files that are no Python, samples that would take too long, loggers that
+there are none of, arguments of another form, blobs of jobs."""
 
 ALWAYS = (
     "not_a_server_error",

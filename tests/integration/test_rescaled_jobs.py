@@ -191,6 +191,11 @@ def test_the_cluster_rescales_a_job_in_a_slot(rocksdb: Cluster, tmp_path: Path) 
     await_value(lambda: committed(live) > batch + 2)
     await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1, 2, 3, 4])
 
+    requirements = rest.get(f"/v1/jobs/{job_id}/resource-requirements")
+    assert list(requirements.values()) == [{"parallelism": {"lowerBound": 1, "upperBound": 5}}]
+    unchanged = rest.ask("PUT", f"/v1/jobs/{job_id}/resource-requirements", json.dumps(requirements).encode())
+    assert (unchanged.status, unchanged.json) == (200, {})
+
     words = "job", "rescale", "--detach", "--savepoint", str(tmp_path / "refused"), "--partitions", "5", job_id
     refused = cluster.await_status(cluster.run(*words).stdout.strip(), "FAILED")
     assert "its state has 5 partitions already" in refused["failure"]["message"]
@@ -198,7 +203,9 @@ def test_the_cluster_rescales_a_job_in_a_slot(rocksdb: Cluster, tmp_path: Path) 
 
     killed, doing = asked(3)
     await_value((directory / savepoint_name(job_id, killed)).is_dir)
-    second = rest.ask("POST", f"/v1/jobs/{job_id}/rescales", b'{"partitions": 4}')
+    (bounds,) = requirements.values()
+    bounds["parallelism"]["upperBound"] = 4
+    second = rest.ask("PUT", f"/v1/jobs/{job_id}/resource-requirements", json.dumps(requirements).encode())
     assert (second.status, f"job {doing} rescales job {job_id} already" in second.json["errors"][0]) == (409, True)
     os.kill(next(pid for pid in cluster.processes() if doing in attempt_of(pid)), signal.SIGKILL)
     assert "has not succeeded" in ended(killed)["failure-cause"]["stack-trace"]

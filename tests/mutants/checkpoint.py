@@ -1106,8 +1106,8 @@ MUTANTS = (
         "reader-drained-beside-its-writer",
         "A query is drained after those whose output it reads.",
         "runtime/spark/driver/jvm.py",
-        "for wave in _waves(queries) if drain else [queries]:",
-        "for wave in [queries]:",
+        "for wave in _waves(each) if drain else [each]:",
+        "for wave in [each]:",
         ("unit/test_query_stop.py::test_one_that_reads_the_output_of_another_is_drained_after_it_has_stopped",),
     ),
     Mutant(

@@ -29,11 +29,12 @@ from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark.embedding import ProgramQueries, _Run, interruptible
+from runtime.spark.embedding import interruptible
 from runtime.spark.errors import ZygoteError
 from runtime.spark.messages import Canceled, Finished, FromTask, LeaseRequest, QueryStarts, Running
 from runtime.spark.process import ProcessHandle, start_time
-from runtime.spark.spec import StreamingSpec, TaskSpec
+from runtime.spark.spec import TaskSpec
+from runtime.spark.task.query_restarts import ManagedRun, QueryRestarts
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.embedded import ProgramHost
 from runtime.taskexecutor.worker_files import ProgramInfo
@@ -202,9 +203,9 @@ class _Query:
         self._jsq = jsq
 
 
-def _managed(outcomes: list[Any], restarts: int) -> tuple[ProgramQueries, _Query]:
+def _managed(outcomes: list[Any], restarts: int) -> tuple[QueryRestarts, _Query]:
     policy = RestartStrategy(RestartStrategyConfig.fixed_delay(restarts, 0.0))
-    managed = ProgramQueries(StreamingSpec("/d", "/"), None, print, print, lambda: policy, print)
+    managed = QueryRestarts(lambda: policy)
     query = _Query(_Jsq("0", active=False, failed=True))
 
     def start() -> _Query:
@@ -213,7 +214,7 @@ def _managed(outcomes: list[Any], restarts: int) -> tuple[ProgramQueries, _Query
             raise outcome
         return _Query(outcome)
 
-    managed._runs["0"] = _Run("counts", query, start, policy)
+    managed.runs["0"] = ManagedRun("counts", query, start, policy)
     return managed, query
 
 
@@ -315,7 +316,7 @@ def test_what_was_stopped_and_what_is_unknown_stays_so() -> None:
     assert not managed.restart("0")
     assert not managed.restart("unknown")
     managed, _ = _managed([], restarts=5)
-    managed.stopped_all()
+    managed.end()
     assert not managed.restart("0")
 
 

@@ -16,8 +16,9 @@ import pytest
 from runtime.ids import TriggerID
 from runtime.protocol.checkpoints import OperationState, OperationStatus
 from runtime.protocol.execution_state import JobStatus
-from tests.unit.test_rest_app import UNKNOWN, Site, filled
-from tests.unit.test_rest_messages import ID, READ, graph
+from runtime.protocol.rescales import VertexResourceRequirements
+from tests.unit.test_rest_app import UNKNOWN, Site, filled, requirements_body
+from tests.unit.test_rest_messages import ID, READ, WRITE, graph
 
 FLINK: dict[str, Any] = json.loads(Path(__file__).with_name("flink_2_3.json").read_text())
 KINDS = {"string": str, "number": (int, float), "boolean": bool}
@@ -133,6 +134,9 @@ REFUSED = [
     ("GET", f"/jobs/{ID}/rescales/config", 404, f"AdaptiveScheduler is not enabled for this job ({ID})"),
     ("GET", f"/jobs/{ID}/rescales/details/{'f' * 32}", 404, f"the job remembers no rescale {'f' * 32}"),
     ("GET", f"/jobs/{UNKNOWN}/rescales/history", 404, f"Job {UNKNOWN} not found"),
+    ("GET", f"/jobs/{UNKNOWN}/resource-requirements", 404, f"Could not find Flink job ({UNKNOWN})"),
+    ("GET", f"/jobs/{'2' * 32}/resource-requirements", 409, "is over"),
+    ("PUT", f"/jobs/{ID}/resource-requirements", 400, "the body is no JSON"),
     ("GET", f"/jobs/{UNKNOWN}/rescales/config", 404, f"Job {UNKNOWN} not found"),
     ("PATCH", f"/jobs/{ID}/rescaling?parallelism=2", 503, "Rescaling"),
     ("GET", f"/jobs/{ID}/rescaling/{'a' * 32}", 503, "Rescaling"),
@@ -150,6 +154,66 @@ async def test_the_rescales_of_a_job_are_where_flink_has_them(site: Site) -> Non
     assert (await site.ask("GET", f"/jobs/{ID}/rescales/details/{'b' * 32}")).json == told[1]
     assert (await site.ask("GET", f"/jobs/{ID}/rescales/overview")).json["latest"]["failed"] == told[1]
     assert (await site.ask("GET", f"/jobs/{ID}/rescales/summary")).json["rescalesCounts"]["completed"] == 1
+
+
+async def test_new_requirements_begin_a_rescale(site: Site) -> None:
+    """As Flink's page does it: it puts what it has got, with another upper bound."""
+    path = f"/v1/jobs/{ID}/resource-requirements"
+    told = (await site.ask("GET", path)).json
+    one = {"parallelism": {"lowerBound": 1, "upperBound": 1}}
+    assert told == {READ: {"parallelism": {"lowerBound": 1, "upperBound": 4}}, WRITE: one}
+    answer = await site.ask("PUT", path, [json.dumps(told).encode()])
+    assert (answer.status, answer.json, site.cluster.rescaled) == (200, {}, [])
+    told[READ]["parallelism"]["upperBound"] = 6
+    answer = await site.ask("PUT", path, [json.dumps(told).encode()])
+    assert (answer.status, answer.json) == (200, {})
+    assert [(job, *rest) for job, _, *rest in site.cluster.rescaled] == [(ID, 6, "", "")], "all with state"
+    site.cluster.requirements = [site.cluster.requirements[0], VertexResourceRequirements(WRITE, 1, 3, ("", "x"))]
+    assert (await site.ask("PUT", path, [requirements_body(5, **{WRITE: (-1, -1)})])).status == 200
+    assert site.cluster.rescaled[-1][2:] == (5, "clicks", ""), "the other vertex has state, too"
+    assert (await site.ask("PUT", path, [requirements_body(7, **{WRITE: (2, 7)})])).status == 200
+    assert site.cluster.rescaled[-1][2:] == (7, "", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"[]", "must be an object of JSON"),
+        (b'{"a": 4}', "Malformed request: the requirements of job vertex [a]"),
+        (b'{"a": {"parallelism": {"lowerBound": true, "upperBound": 1}}}', "Malformed request"),
+        (b'{"a": {"parallelism": [1, 2]}}', "Malformed request"),
+        (b"{}", f"The request is incomplete, missing job vertex [{READ}] resource requirements. The request is"),
+        (requirements_body(4, **{"c" * 32: (1, 1)}), f"Job vertex [{'c' * 32}] was not found in the JobGraph."),
+        (
+            requirements_body(0),
+            f"Both, the requested lower bound [1] and upper bound [0] for job vertex [{READ}] must be greater than "
+            "zero.",
+        ),
+        (
+            requirements_body(4, **{READ: (5, 4)}),
+            f"The requested lower bound [5] for job vertex [{READ}] is higher than the upper bound [4].",
+        ),
+        (requirements_body(1 << 31), f"{1 << 31} for the job vertex {READ} exceeds its maximum parallelism"),
+        (
+            requirements_body(4, **{WRITE: (1, 2)}),
+            f"Job vertex [{WRITE}] keeps the bounds 1 and 1: it has no streaming query.",
+        ),
+    ],
+)
+async def test_requirements_that_no_rescale_meets_are_refused(site: Site, body: bytes, said: str) -> None:
+    answer = await site.ask("PUT", f"/jobs/{ID}/resource-requirements", [body])
+    assert (answer.status, said in answer.error, site.cluster.rescaled) == (400, True, []), answer.body
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [((1, 8), "One request changes one vertex"), ((1, 3), ""), ((1, 2), "has the queries one without a name, x with")],
+)
+async def test_one_request_is_one_rescale(site: Site, others: tuple[int, int], said: str) -> None:
+    site.cluster.requirements = [site.cluster.requirements[0], VertexResourceRequirements(WRITE, 1, 3, ("", "x"))]
+    upper = 4 if others == (1, 2) else 5
+    answer = await site.ask("PUT", f"/jobs/{ID}/resource-requirements", [requirements_body(upper, **{WRITE: others})])
+    assert (answer.status, said in answer.body.decode()) == (400 if said else 200, True), answer.body
 
 
 @pytest.mark.parametrize(("method", "target", "status", "said"), REFUSED)

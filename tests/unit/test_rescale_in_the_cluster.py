@@ -55,8 +55,8 @@ from runtime.protocol.errors import (
     UnknownOperationError,
 )
 from runtime.protocol.execution_state import JobStatus
-from runtime.protocol.rescales import VANISHED, Rescale, RescaleCause
-from runtime.protocol.streaming_query import QueryHistory
+from runtime.protocol.rescales import VANISHED, Rescale, RescaleCause, VertexResourceRequirements
+from runtime.protocol.streaming_query import QueryHistory, StreamingQuery
 from runtime.rest.errors import status_of
 from runtime.spark.errors import DriverCallError, ScriptExitError
 from tests.dispatcher_arguments import dispatcher_arguments
@@ -65,7 +65,7 @@ from tests.unit.test_dispatcher_queues import TERM, Storing
 from tests.unit.test_dispatcher_queues import graph as job_of
 from tests.unit.test_jobgraph import vid
 from tests.unit.test_rest_app import Site
-from tests.unit.test_rest_messages import ID
+from tests.unit.test_rest_messages import ID, READ, WRITE
 from tests.unit.test_rest_messages import graph as shown
 from tests.waiting import PATIENCE_S
 
@@ -175,9 +175,16 @@ class Master:
         self.figures = CheckpointStatsSnapshot()
         self.queries: list[QueryHistory] = []
         self.status = JobStatus.RUNNING
+        self.names: tuple[str, ...] = ()
 
     async def request_job(self) -> Any:
-        return shown(self.status, job_id=JOB.job_id, rescales=self.history.all, checkpoints=self.figures)
+        found = shown(self.status, job_id=JOB.job_id, rescales=self.history.all, checkpoints=self.figures)
+        if not self.names:
+            return found
+        reads, *others = found.tasks
+        *before, last = reads.attempts
+        last = replace(last, queries=tuple(StreamingQuery("q", "r", name, 3) for name in self.names))
+        return replace(found, tasks=(replace(reads, attempts=(*before, last)), *others))
 
     async def request_query_histories(self) -> list[QueryHistory]:
         return self.queries
@@ -324,6 +331,55 @@ async def busy(dispatcher: Recording, monkeypatch: pytest.MonkeyPatch) -> Record
     monkeypatch.setattr(rescales, "describe_state", describe)
     await dispatcher._run(PLAIN, JobStatus.RUNNING)
     return dispatcher
+
+
+async def test_the_requirements_of_a_job_are_the_numbers_of_its_saved_state(
+    busy: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = VertexResourceRequirements(
+        WRITE, 1, 1, fixed_because="it has no streaming query with saved state; the next checkpoint of the job saves it"
+    )
+    busy.master.names = ("counts",)
+
+    async def found() -> VertexResourceRequirements:
+        read, write = await busy.request_job_resource_requirements(JOB.job_id)
+        assert write == replace(other, fixed_because=write.fixed_because if read.queries == () else other.fixed_because)
+        return read
+
+    known = await found()
+    assert (known.lower_bound, known.upper_bound, known.queries) == (1, 4, ("counts",))
+    assert known.fixed_because == "the state of query 'counts' is not in RocksDB, the only store that Spark rescales"
+    described = rescales.describe_state
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+    def on_rocksdb(path: Path) -> list[QueryDescription]:
+        key = "spark.sql.streaming.stateStore.providerClass"
+        return [replace(one, conf={**one.conf, key: provider}) for one in described(path)]
+
+    monkeypatch.setattr(rescales, "describe_state", on_rocksdb)
+    assert await found() == VertexResourceRequirements(READ, 1, 4, ("counts",))
+    job = busy._jobs[JOB.job_id]
+    job.autoscaling = Autoscaling(AutoscalePolicy(least=2, most=16), is_dry_run=True)
+    assert (await found()).upper_bound == 4
+    job.autoscaling = replace(job.autoscaling, is_dry_run=False)
+    known = await found()
+    assert (known.lower_bound, known.upper_bound) == (2, 16)
+    assert "the autoscaler chooses the number" in known.fixed_because
+
+    asked: list[Path] = []
+
+    def deleted(path: Path) -> list[QueryDescription]:
+        asked.append(path)
+        raise SavepointError(f"there is no savepoint {path}")
+
+    monkeypatch.setattr(rescales, "describe_state", deleted)
+    assert (await found()).fixed_because == "the saved state cannot be read: there is no savepoint /c/7"
+    assert len(asked) == rescales.READS
+    busy.master.figures = CheckpointStatsSnapshot()
+    assert (await found()).fixed_because == other.fixed_because
+    del busy._jobs[JOB.job_id]
+    with pytest.raises(JobNotFoundError):
+        await busy.request_job_resource_requirements(JOB.job_id)
 
 
 async def look(dispatcher: Recording, **settings: str) -> None:

@@ -60,6 +60,7 @@ from runtime.protocol.messages import (
 )
 from runtime.protocol.processes import LogLevelChange, UnknownProcessError
 from runtime.protocol.queues import QueuesOverview
+from runtime.protocol.rescales import VertexResourceRequirements
 from runtime.protocol.slots import SlotCounts
 from runtime.protocol.streaming_query import QueryHistory
 from runtime.rest.access import AccessPolicy
@@ -73,7 +74,7 @@ from runtime.users.audit import AuditLog
 from runtime.users.login import LoginOffer
 from tests.streaming_files import StreamingFiles
 from tests.unit.metric_values import METRICS
-from tests.unit.test_rest_messages import FIGURES, HISTORY, ID, QUEUES, READ, REGISTRATION, graph
+from tests.unit.test_rest_messages import FIGURES, HISTORY, ID, QUEUES, READ, REGISTRATION, WRITE, graph
 from tests.unit.test_trace_context import TEXT
 
 TOKEN = b"t" * 64
@@ -168,6 +169,10 @@ class MadeUpCluster:
         self.stopped = False
         self.triggered: list[tuple[JobID, CheckpointTrigger]] = []
         self.rolled_back: list[tuple[TriggerID, str, bool]] = []
+        self.requirements = [
+            VertexResourceRequirements(READ, 1, 4, ("clicks",)),
+            VertexResourceRequirements(WRITE, 1, 1, fixed_because="it has no streaming query"),
+        ]
         self.rescaled: list[tuple[JobID, TriggerID, int | None, str, str]] = []
         self.operations: dict[TriggerID, OperationStatus] = {}
         self.savepoints: set[str] = set()
@@ -261,6 +266,12 @@ class MadeUpCluster:
             raise JobAlreadyTerminatedError(f"job {job_id} is over")
         self.rescaled.append((job_id, trigger_id, partitions, query, directory))
         return rescale_job_id(job_id, trigger_id)
+
+    async def resource_requirements(self, job_id: JobID) -> list[VertexResourceRequirements]:
+        job = await self.job(job_id)
+        if job.status.is_terminal:
+            raise JobAlreadyTerminatedError(f"job {job_id} is over")
+        return self.requirements
 
     async def rescale_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         return await self.operation(job_id, trigger_id)
@@ -486,10 +497,19 @@ def filled(path: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: str(values[match.group(1)]), path)
 
 
+def requirements_body(upper: int, **others: tuple[int, int]) -> bytes:
+    """A request for resource requirements: of the vertex that reads, and others than its present ones of the other."""
+    bounds = {READ: (1, upper), WRITE: (1, 1), **others}
+    return json.dumps(
+        {vertex: {"parallelism": {"lowerBound": least, "upperBound": most}} for vertex, (least, most) in bounds.items()}
+    ).encode()
+
+
 async def test_every_route_answers_as_it_is_described(site: Site) -> None:
     bodies = {
         "/savepoint-disposal": b'{"savepoint-path": "/data/savepoint-1", "triggerId": "%s"}' % (b"a" * 32),
         "/jobs/{jobid}/rescales": b'{"partitions": 8}',
+        "/jobs/{jobid}/resource-requirements": requirements_body(8),
         "/jobs/{jobid}/rollback": b'{"target": "chk-3"}',
         "/gateways/{gateway}/{method}": msgpack.packb([]),
     }

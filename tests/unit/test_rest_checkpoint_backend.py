@@ -31,7 +31,7 @@ class Recorder:
 
 
 async def test_each_wish_goes_to_its_method_of_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder, wanted = Recorder(*"abcdefghijk"), TriggerID("2" * 32)
+    recorder, wanted = Recorder(*"abcdefghijkl"), TriggerID("2" * 32)
     backend = backend_of(monkeypatch, cast("Any", recorder), 60.0)
     for kind in SnapshotType:
         await backend.trigger(ID, CheckpointTrigger(wanted, kind, "/data"))
@@ -41,6 +41,7 @@ async def test_each_wish_goes_to_its_method_of_the_dispatcher(monkeypatch: pytes
     await backend.roll_back(ID, wanted, "chk-3", True)
     await backend.trigger_rescale(ID, wanted, 8, "counts", "/data")
     await backend.rescale_status(ID, wanted)
+    await backend.resource_requirements(ID)
     assert recorder.asked == [
         ("trigger_checkpoint", ID, wanted),
         ("trigger_savepoint", ID, wanted, "/data", False),
@@ -53,6 +54,7 @@ async def test_each_wish_goes_to_its_method_of_the_dispatcher(monkeypatch: pytes
         ("roll_back", ID, wanted, "chk-3", True),
         ("trigger_rescale", ID, wanted, 8, "counts", "/data"),
         ("request_rescale_status", ID, wanted),
+        ("request_job_resource_requirements", ID),
     ]
 
 

@@ -16,6 +16,7 @@ from runtime.rest.handlers import (
     metrics,
     processes,
     rescales,
+    resource_requirements,
     submission,
     switched_off,
     task_managers,
@@ -31,6 +32,7 @@ ROUTES: tuple[RestRoute, ...] = (
     *vertices.ROUTES,
     *switched_off.ROUTES,  # before checkpoints: /rescales/config is no trigger id
     *rescales.ROUTES,  # neither is /rescales/history
+    *resource_requirements.ROUTES,
     *checkpoints.ROUTES,
     *applications.ROUTES,
     *task_managers.ROUTES,

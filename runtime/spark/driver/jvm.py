@@ -405,16 +405,20 @@ def stop_at_boundary(queries: list[Any], *, drain: bool, timeout_s: float) -> St
     A query that reads what another one writes is drained when that one has stopped.
 
     Args:
-        queries: `org.apache.spark.sql.streaming.StreamingQuery` objects.
+        queries: `org.apache.spark.sql.streaming.StreamingQuery` objects; one that is named twice is stopped once.
         drain: whether the queries first process what their sources have now.
         timeout_s: seconds for all of it.
     """
     deadline = time.monotonic() + timeout_s
-    if not queries:
+    each: list[Any] = []
+    for query in queries:
+        if query not in each:
+            each.append(query)
+    if not each:
         return StoppedQueries()
     parts: list[StoppedQueries] = []
-    with ThreadPoolExecutor(len(queries), "stop-query") as pool:
-        for wave in _waves(queries) if drain else [queries]:
+    with ThreadPoolExecutor(len(each), "stop-query") as pool:
+        for wave in _waves(each) if drain else [each]:
             parts += pool.map(lambda query: _stop(query, drain, deadline), wave)
     return StoppedQueries(
         tuple(failure for part in parts for failure in part.failures),

@@ -26,15 +26,16 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext, SparkFiles, StatusTracker, java_gateway
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.streaming import StreamingContext
 
 from runtime.spark.driver.jvm import JAVA_SPARK_CONTEXT, JvmHandles, ended_job, holds, is_taken_at_start
 from runtime.spark.driver.script_application import enter_files, own_files, use_files
-from runtime.spark.errors import SharedDriverError
+from runtime.spark.errors import QueryLostError, SharedDriverError
 from runtime.spark.messages import Finished, Running
 from runtime.spark.spec import SCHEDULER_POOL, WORKER_VARIABLE, ClassicEndpoint, TaskSpec, ignored_setting
-from runtime.spark.task.control import Cancellation, TaskControl
+from runtime.spark.task.control import Cancellation, FailedQuery, TaskControl
 from runtime.spark.task.imports import ShippedPath
 from runtime.spark.task.program import run_main
 from runtime.spark.task.progress import (
@@ -45,7 +46,7 @@ from runtime.spark.task.progress import (
     TaskProgress,
     parents_of,
 )
-from runtime.spark.task.streaming import watch_streaming_queries
+from runtime.spark.task.streaming import StreamingQueries, watch_streaming_queries
 from runtime.spark.task.working_directory import carry_surroundings, resolve_paths_of
 
 _EDGES = re.compile(r"RDDOperationEdge\((\d+),\d+\)")
@@ -729,6 +730,42 @@ def connect(endpoint: ClassicEndpoint) -> Any:
     return gateway
 
 
+def _watch_queries(spec: TaskSpec, control: TaskControl, attachment: ClassicAttachment) -> StreamingQueries | None:
+    """Install the hooks of streaming queries; with restarts of single queries, if the task has any."""
+    settings = spec.streaming
+    if settings is None or not settings.query_restarts:
+        queries = watch_streaming_queries(spec, control, DataStreamWriter)
+        if queries is not None:
+            attachment.before_stop = queries.stopped_all
+        return queries
+    from runtime.spark.task.query_restarts import FixedDelay, QueryRestarts  # imported here: few tasks have restarts
+
+    restarts = QueryRestarts(lambda: FixedDelay(settings.query_restarts, settings.query_restart_delay_s))
+
+    def failed(queries: StreamingQueries, run_id: str, name: str, error: BaseException) -> None:
+        if isinstance(error, QueryLostError):
+            queries.tell_failed(run_id, name, error)
+        else:
+            restarts.attend(run_id, lambda: queries.tell_failed(run_id, name, error))
+
+    restarts.install_waits(StreamingQuery, StreamingQueryManager)
+    watched = watch_streaming_queries(spec, control, DataStreamWriter, failed)
+    assert watched is not None
+    restarts.install_starts(DataStreamWriter)
+
+    def stopped_all() -> None:
+        restarts.end()
+        watched.stopped_all()
+
+    def failed_queries() -> list[FailedQuery]:
+        restarts.end(wait=True)  # the TaskExecutor asks because it stops the queries
+        return watched.failed()
+
+    attachment.before_stop = stopped_all
+    control.failed_queries = failed_queries
+    return watched
+
+
 def run_script(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, gateway: Any = None
 ) -> Finished:
@@ -742,9 +779,7 @@ def run_script(
         )
     attachment = ClassicAttachment(spec, spec.classic, cancellation, gateway)
     attachment.install()
-    queries = watch_streaming_queries(spec, control, DataStreamWriter)
-    if queries is not None:
-        attachment.before_stop = queries.stopped_all
+    queries = _watch_queries(spec, control, attachment)
     carry_surroundings(spec)
     resolve_paths_of(spec)
     cancellation.on_request(attachment.stop_spark)

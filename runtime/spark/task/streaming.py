@@ -357,8 +357,8 @@ class StreamingQueries:
         restore: the state that they start from; None for a task that starts without state.
         tell: called with a message before each query starts, and with notes to add to the failure of the task.
         acquire_lease: see `TaskControl.acquire_lease`.
-        on_failed: called with name and exception of a query that has failed, or is lost, and that the code does not
-            handle. Default: *tell* a `QueryFailed`.
+        on_failed: called with run id, name and exception of a query that has failed, or is lost, and that the code does
+            not handle. Default: `tell_failed`.
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class StreamingQueries:
         restore: JobManagerTaskRestore | None,
         tell: Callable[[StandsBy | QueryRestores | QueryStarts | Note | QueryFailed], object],
         acquire_lease: Callable[[str], None],
-        on_failed: Callable[[str, BaseException], None] | None = None,
+        on_failed: Callable[[str, str, BaseException], None] | None = None,
     ) -> None:
         self._spec = spec
         self._begin_with = restore
@@ -380,9 +380,9 @@ class StreamingQueries:
         self._starting = threading.Lock()
         self._taking_over = threading.Lock()
         self._locations: dict[str, tuple[QueryLocation, int]] = {}
-        on_failed = on_failed or self._tell_failed
+        on_failed = on_failed or self.tell_failed
         self._supervisor = QuerySupervisor(
-            spec.failure_grace_s, lambda run_id, error: on_failed(self._runs[run_id], error), self._seen_failed
+            spec.failure_grace_s, lambda run_id, error: on_failed(run_id, self._runs[run_id], error), self._seen_failed
         )
 
     def install(self, writer: Any) -> None:
@@ -578,7 +578,8 @@ class StreamingQueries:
                 time.sleep(pause_s(time.monotonic() - begun))
             self._begin_with = found
 
-    def _tell_failed(self, name: str, error: BaseException) -> None:
+    def tell_failed(self, run_id: str, name: str, error: BaseException) -> None:
+        """Report a query that has failed or is lost, so that the task fails."""
         self._tell(QueryFailed(name, None if isinstance(error, QueryLostError) else describe(error)))
 
     def _seen_failed(self, run_id: str, error: BaseException) -> None:
@@ -607,11 +608,28 @@ class StreamingQueries:
         return posixpath.normpath(f"/{joined.lstrip('/')}")
 
 
-def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -> StreamingQueries | None:
-    """Install the hook in a `DataStreamWriter` class; return None if only Spark looks after the task's queries."""
+def watch_streaming_queries(
+    spec: TaskSpec,
+    control: TaskControl,
+    writer: Any,
+    on_failed: Callable[[StreamingQueries, str, str, BaseException], None] | None = None,
+) -> StreamingQueries | None:
+    """Install the hook in a `DataStreamWriter` class; return None if only Spark looks after the task's queries.
+
+    *on_failed* gets the queries too; otherwise as in `StreamingQueries`.
+    """
     if spec.streaming is None:
         return None
-    queries = StreamingQueries(spec.streaming, spec.descriptor.attempt.restore, control.tell, control.acquire_lease)
+    queries: StreamingQueries
+    handle = None
+    if on_failed is not None:
+        given = on_failed
+
+        def handle(run_id: str, name: str, error: BaseException) -> None:
+            given(queries, run_id, name, error)
+
+    restore = spec.descriptor.attempt.restore
+    queries = StreamingQueries(spec.streaming, restore, control.tell, control.acquire_lease, handle)
     queries.install(writer)
     control.failed_queries = queries.failed
     return queries
