@@ -87,6 +87,8 @@ def test_no_query_starts_once_the_job_is_stopped(
 ) -> None:
     gate = StartGate()
     held, late = Start(gate, **options), Start(gate, **options)
+    for start in (held, late):
+        start.may_end.set()
     assert gate.hold(1) == []
     refused = run(held)
     gate.decide(1, stops=True)
