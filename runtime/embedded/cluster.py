@@ -195,6 +195,8 @@ class EmbeddedCluster:
                 )
                 self._queries.install()
                 control.failed_queries = self._queries.failed
+            if self._queries is not None:
+                self._queries.pass_through(control.starts)
         control.tell(Running())
         control.tell_known()
         self._attached.set()

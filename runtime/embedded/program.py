@@ -14,6 +14,7 @@ from runtime.spark.errors import WireError
 from runtime.spark.messages import Canceled, Finished, FromTask, QueryStarts, Run, unpack_to_task
 from runtime.spark.spec import TaskSpec
 from runtime.spark.task.control import DetachedError, FailedQuery, TaskControl
+from runtime.spark.task.start_gate import StartGate
 from runtime.spark.wire import BlockingChannel
 
 
@@ -113,6 +114,12 @@ class ProgramControl:
             self._changed.notify_all()
         threading.Thread(target=self._on_run, args=(order.spec,), name="understudy-attach", daemon=True).start()
         control.serve()
+
+    @property
+    def starts(self) -> StartGate:
+        """The gate that queries pass at their start; without a TaskExecutor it is open."""
+        control = self._control
+        return StartGate() if control is None else control.starts
 
     def _detached(self) -> None:
         with self._changed:

@@ -27,12 +27,13 @@ from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.spark.driver.api import DriverInfo
 from runtime.spark.driver.gateway import OFFERED
 from runtime.spark.driver.jvm import REGISTRY_KEY, JvmHandles, unlock_files
-from runtime.spark.errors import DriverStartError
+from runtime.spark.errors import DriverStartError, StartRefusedError
 from runtime.spark.messages import FromTask
 from runtime.spark.process import start_time
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.task.control import FailedQuery
 from runtime.spark.task.query_restarts import QueryRestarts, RestartPolicy
+from runtime.spark.task.start_gate import StartGate
 from runtime.spark.task.streaming import StreamingQueries
 
 _JAVA_ERROR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
@@ -188,7 +189,9 @@ class ProgramQueries:
         add_session: Callable[[Any], None],
     ) -> None:
         self._restarts = QueryRestarts(new_policy, add_session)
-        self._queries = StreamingQueries(spec, restore, tell, acquire_lease, self._failed_unattended)
+        self._queries = StreamingQueries(
+            spec, restore, tell, acquire_lease, self._failed_unattended, refusal=StartRefusedError
+        )
         self._classes = (DataStreamWriter, StreamingQuery, StreamingQueryManager)
         self._originals = {kind: dict(vars(kind)) for kind in self._classes}
 
@@ -208,6 +211,10 @@ class ProgramQueries:
             for name, value in originals.items():
                 if vars(kind).get(name) is not value:
                     setattr(kind, name, value)
+
+    def pass_through(self, gate: StartGate) -> None:
+        """Let queries start from now on only if *gate*, which belongs to the present TaskExecutor, is open."""
+        self._queries.gate = gate
 
     def failed(self) -> list[FailedQuery]:
         """Return the failed queries, see `StreamingQueries.failed`."""

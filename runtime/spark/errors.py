@@ -127,6 +127,10 @@ class FunctionTaskError(TaskError):
     """A function cannot be run as a job, or its result cannot be pickled."""
 
 
+class StartRefusedError(SparkError):
+    """A streaming query is not started, because the job is stopped with a savepoint."""
+
+
 class TaskCancelled(KeyboardInterrupt):
     """Raised inside the user's code when its task is cancelled.
 

@@ -187,6 +187,19 @@ class LeaseAnswer:
     error: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EndHold:
+    """The starts of streaming queries that `Question.HOLD_STARTS` has held are decided.
+
+    Args:
+        number: of the last `Ask` before: holds up to it end.
+        stops: whether the job is stopped, so that no query may start; else the held ones start now.
+    """
+
+    number: int
+    stops: bool = False
+
+
 class Question(Enum):
     """A question of a TaskExecutor to a task process."""
 
@@ -194,6 +207,8 @@ class Question(Enum):
     """Name and stack of each of its threads."""
     FAILED_QUERIES = "failed queries"
     """Run id, name and error of each streaming query that has failed and was not started again."""
+    HOLD_STARTS = "hold starts"
+    """Names of the streaming queries that are being started. If there are none, further starts wait for `EndHold`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +234,7 @@ FromTask = (
     | Canceled
     | Answer
 )
-ToTask = Run | Cancel | EndSession | LeaseAnswer | Ask
+ToTask = Run | Cancel | EndSession | LeaseAnswer | EndHold | Ask
 
 _FROM_TASK: dict[str, type] = {kind.__name__: kind for kind in FromTask.__args__}
 _TO_TASK: dict[str, type] = {kind.__name__: kind for kind in ToTask.__args__}

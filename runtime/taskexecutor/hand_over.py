@@ -72,6 +72,7 @@ class HeldTask:
         stands_by: whether its code waits for the end of the job in whose place it starts.
         logs: sizes of the TaskExecutor's own logs when the attempt began, by name.
         checkpoints: its part in checkpoints.
+        can_hold: see `TaskProcess.can_hold`.
     """
 
     descriptor: TaskDeploymentDescriptor
@@ -91,6 +92,7 @@ class HeldTask:
     stands_by: bool = False
     logs: dict[str, int] = field(default_factory=dict)
     checkpoints: HeldCheckpoints = HeldCheckpoints()  # frozen
+    can_hold: bool = False
 
     @property
     def endpoint(self) -> ClassicEndpoint | ConnectEndpoint:

@@ -61,6 +61,7 @@ from runtime.spark.errors import (
     ZygoteError,
 )
 from runtime.spark.messages import (
+    Canceled,
     ErrorDescription,
     Failed,
     Finished,
@@ -118,8 +119,8 @@ from runtime.taskexecutor.task_pool import private_file
 
 logger = logging.getLogger(__name__)
 
-FAILED_QUERIES_S = 10.0
-"""Longest time in seconds that a task process may take to name its failed queries."""
+ANSWER_OF_PROCESS_S = 10.0
+"""Longest time in seconds that a task process may take for an answer about its queries."""
 
 ANSWER_S = 60.0
 """Longest time in seconds that a Spark driver may be silent, beyond what it is given to end a task."""
@@ -401,6 +402,8 @@ class TaskOutcome:
         self.failure: ErrorInfo | None = None
         self.finished = False
         """True once its code has run to its end."""
+        self.was_refused = False
+        """True once its code has ended because of a cancel, or because none of its queries may start any more."""
         self.explanation = ""
         """Likely cause of its failure, if more is known than the failure itself shows."""
 
@@ -441,7 +444,7 @@ class TaskOutcome:
             now_ms: time of a failure that shows only now, in milliseconds since the epoch.
         """
         attempt_id = self._descriptor.attempt.attempt_id
-        if stop is StopOutcome.COMPLETED:
+        if stop is StopOutcome.COMPLETED or (stop is StopOutcome.COMPLETED_BY_OTHERS and self.was_refused):
             # The job is over, and its state kept; errors of its code that the end of its queries causes do not count.
             return TaskExecutionState(
                 attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions
@@ -563,6 +566,8 @@ class Task:
             responder,
             self._stop_queries,
             lambda: {query.id: query.name for query in self._queries if query.batch is not None},
+            self._hold_starts,
+            self._end_hold,
         )
         self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = _now_ms()
@@ -573,6 +578,7 @@ class Task:
     def _take_over(self, held: HeldTask, process: TaskProcess) -> None:
         self.state, self.since_ms = held.state, held.since_ms
         self._process, self._endpoint, self._place = process, held.endpoint, held.place
+        process.can_hold = held.can_hold
         self._note, self._progress, self._queries = held.note, held.progress, held.queries
         self._stands_by, self._scheduler_pool = held.stands_by, held.scheduler_pool
         self._seen_queries.add(held.seen_queries)
@@ -615,6 +621,7 @@ class Task:
             stands_by=self._stands_by,
             logs=self._logs.starts,
             checkpoints=self.checkpoints.held(),
+            can_hold=process.can_hold,
         )
 
     @property
@@ -903,6 +910,23 @@ class Task:
         """
         return self._outcome.finished and self._is_batch and not self.cancelled
 
+    async def _hold_starts(self) -> list[str]:
+        """See `HoldStarts`. A process that does not answer, or has ended, has none: `_stop_queries` reports it."""
+        process = self._process
+        if process is None or not process.can_hold:
+            return []
+        try:
+            async with asyncio.timeout(ANSWER_OF_PROCESS_S):
+                return await process.hold_starts()
+        except (TimeoutError, OSError, ZygoteError) as error:
+            logger.info("%s may start queries while it is stopped: %s", self._attempt.task_name, error)
+            return []
+
+    async def _end_hold(self, stops: bool) -> None:
+        process = self._process
+        if process is not None and process.can_hold and not process.has_ended:
+            await process.end_hold(stops=stops)
+
     async def _stop_queries(self, drain: bool) -> StopReport:
         process, endpoint, driver = self._process, self._endpoint, self._driver
         if process is None or endpoint is None or not driver.alive:
@@ -932,7 +956,7 @@ class Task:
         """
         failed, notes, ended = [], [], None
         try:
-            async with asyncio.timeout(FAILED_QUERIES_S):
+            async with asyncio.timeout(ANSWER_OF_PROCESS_S):
                 failed = [QueryFailure(*each) for each in await process.failed_queries()]
         except TimeoutError:
             notes.append("whether a query had failed before is not known: the task process does not answer")
@@ -1074,6 +1098,8 @@ class Task:
                 self._is_batch = not message.streaming
                 if self._is_done:
                     self._logs.begin()
+            case Canceled():
+                self._outcome.was_refused = True
             case Failed(error):
                 kind = FailureKind.USER_CODE if error.lost_result is None else FailureKind.RESULT_LOST
                 self._fail(kind, error.type, error.message, error.traceback, error.lost_result, error.exit_status)

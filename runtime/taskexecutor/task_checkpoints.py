@@ -117,6 +117,20 @@ StopQueries = Callable[[bool], Awaitable[StopReport]]
 Raises `NotStoppedError` if none was stopped, `DrainFailedError`, `SparkError`.
 """
 
+HoldStarts = Callable[[], Awaitable[list[str]]]
+"""Lets further queries of the task wait at their start. If some are being started, it returns their names instead."""
+
+EndHold = Callable[[bool], Awaitable[None]]
+"""Ends all holds: the queries start after all, or (True) none may start any more."""
+
+
+async def _hold_nothing() -> list[str]:
+    return []
+
+
+async def _end_nothing(stops: bool) -> None:
+    del stops
+
 
 class NotStoppedError(CheckpointError):
     """No query was stopped: the task has ended, or failed, by itself."""
@@ -129,12 +143,14 @@ class DrainFailedError(CheckpointError):
 class StopOutcome(Enum):
     """Effect of a stop-with-savepoint on the end of its task.
 
-    NOT_ASKED: none. COMPLETED: its queries were stopped and are in the savepoint. FAILED: they were stopped, and
+    NOT_ASKED: none. COMPLETED: its queries were stopped and are in the savepoint. COMPLETED_BY_OTHERS: it had no
+    queries, those of other tasks are in the savepoint, and it may start none. FAILED: its queries were stopped, and
     there is no savepoint. DRAIN_FAILED: as FAILED, because a query had failed, which is the failure of the task.
     """
 
     NOT_ASKED = "NOT_ASKED"
     COMPLETED = "COMPLETED"
+    COMPLETED_BY_OTHERS = "COMPLETED_BY_OTHERS"
     FAILED = "FAILED"
     DRAIN_FAILED = "DRAIN_FAILED"
 
@@ -148,6 +164,8 @@ class TaskCheckpoints:
         stop_queries: see `StopQueries`; raises SparkError.
         reported: returns the queries of which Spark reports a batch: their names by their ids. A query without a name
             has an empty one.
+        hold_starts: see `HoldStarts`.
+        end_hold: see `EndHold`.
     """
 
     def __init__(
@@ -156,12 +174,17 @@ class TaskCheckpoints:
         responder: CheckpointResponder,
         stop_queries: StopQueries,
         reported: Callable[[], Mapping[str, str]] = dict,
+        hold_starts: HoldStarts = _hold_nothing,
+        end_hold: EndHold = _end_nothing,
     ) -> None:
         self._attempt = attempt
         restore = attempt.restore
         self._responder = responder
         self._stop_queries = stop_queries
         self._reported = reported
+        self._hold_starts = hold_starts
+        self._end_hold = end_hold
+        self._holding: set[int] = set()
         self._queries: dict[str, QueryLocation] = {}
         self._namesakes: dict[str, tuple[QueryLocation, QueryLocation]] = {}
         self._began_at: dict[str, int] = {}
@@ -177,6 +200,7 @@ class TaskCheckpoints:
         self._runs: dict[int, asyncio.Task[None]] = {}
         self._unfinished: set[int] = set()
         self._stop: asyncio.Task[None] | None = None
+        self._is_idle_in_stop = False
         self._stop_outcome = StopOutcome.NOT_ASKED
         self._ended = False
         self._changed = asyncio.Event()
@@ -210,7 +234,7 @@ class TaskCheckpoints:
     @property
     def is_stopping(self) -> bool:
         """Return whether a stop-with-savepoint has begun to stop the queries."""
-        return self._stop_outcome is not StopOutcome.NOT_ASKED
+        return self._stop_outcome not in (StopOutcome.NOT_ASKED, StopOutcome.COMPLETED_BY_OTHERS)
 
     def query_restores(self, name: str, *, is_over: bool = False) -> None:
         """Note that state is being restored for a query, or that this has failed; `query_started` ends it, too."""
@@ -274,17 +298,24 @@ class TaskCheckpoints:
         while self._unfinished:
             self._changed.clear()
             await self._changed.wait()
-        if self._stop is not None:
+        if self._stop is not None and not self._is_idle_in_stop:
             await asyncio.gather(self._stop, return_exceptions=True)
         return self._stop_outcome
 
     async def _take_part(self, trigger: TriggerCheckpoint) -> None:
+        try:
+            await self._report_part(trigger)
+        finally:
+            await self._end_hold_of(trigger.checkpoint_id)
+
+    async def _report_part(self, trigger: TriggerCheckpoint) -> None:
         is_stop = False
-        report = StopReport()
+        report, begun = StopReport(), time.monotonic()
         try:
             if trigger.trigger.type.ends_the_job:
                 # A query that started after the stop would run on.
                 await self._all_started(trigger)
+                await self._hold(trigger, begun)
                 is_stop = bool(self._queries)  # a task without queries runs to its own end
             self._check_names()
             self._check_sinks()
@@ -300,6 +331,7 @@ class TaskCheckpoints:
                 self._stop_outcome = StopOutcome.NOT_ASKED
             elif isinstance(error, DrainFailedError):
                 self._stop_outcome = StopOutcome.DRAIN_FAILED
+            await self._end_hold_of(trigger.checkpoint_id)
             logger.warning("checkpoint %d is declined: %s", trigger.checkpoint_id, error)
             await self._responder.decline(
                 DeclineCheckpoint(trigger.checkpoint_id, self._attempt.attempt_id, str(error))
@@ -316,10 +348,35 @@ class TaskCheckpoints:
             duration_ms,
             report.drained,
         )
-        outcome = await self._responder.acknowledge(ack, trigger.timeout_s, until_decided=is_stop)
+        holds = trigger.checkpoint_id in self._holding
+        self._is_idle_in_stop = holds and not is_stop
+        outcome = await self._responder.acknowledge(ack, trigger.timeout_s, until_decided=holds)
         if is_stop and outcome is CheckpointOutcome.COMPLETED:
             self._stop_outcome = StopOutcome.COMPLETED
             self.stopped.set()
+        elif holds and outcome is CheckpointOutcome.COMPLETED:
+            self._stop_outcome = StopOutcome.COMPLETED_BY_OTHERS
+        self._is_idle_in_stop = False
+
+    async def _hold(self, trigger: TriggerCheckpoint, begun: float) -> None:
+        """Let further queries wait at their start, after those that are being started: Spark knows these only then.
+
+        Raises:
+            CheckpointError: one is still being started when the time of the checkpoint is over.
+        """
+        self._holding.add(trigger.checkpoint_id)
+        while starting := await self._hold_starts():
+            if self._ended or time.monotonic() >= begun + trigger.timeout_s:
+                raise CheckpointError(f"streaming query {starting[0]!r} is still being started")
+
+    async def _end_hold_of(self, number: int) -> None:
+        """End the hold of a checkpoint. If the task is stopped by now, it starts no query any more."""
+        if number not in self._holding:
+            return
+        self._holding.discard(number)
+        stops = self._stop_outcome is not StopOutcome.NOT_ASKED
+        if stops or not self._holding:
+            await self._end_hold(stops)
 
     def _snapshot_ended(self, number: int) -> None:
         self._unfinished.discard(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,32 @@ try:
 finally:
     if sys.argv[3] == "now":
         threading.Event().wait()  # the drain alone ends the job
+"""
+
+# A query that Spark has only once a file is there, and one that starts after it.
+LATE = """\
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+class Late:
+    def __init__(self, writer):
+        self.writer = writer
+
+    def start(self):
+        print("at its start")
+        while not Path(sys.argv[3]).exists():
+            time.sleep(0.1)
+        return self.writer.start()
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(sys.argv[1])
+writer = rows.writeStream.queryName("first").format("text").option("checkpointLocation", sys.argv[2] + "/first")
+writer.option("path", sys.argv[2] + "/out")
+writer._jwrite = Late(writer._jwrite)
+writer.start().awaitTermination()
+last = rows.writeStream.queryName("last").format("noop").option("checkpointLocation", sys.argv[2] + "/last")
+last.start().awaitTermination()
 """
 
 # Ends by itself; and one that is ended by nobody's will, the first time.
@@ -404,6 +431,29 @@ def test_a_drain_in_which_a_query_has_failed_has_failed(
     assert failed["failure"]["kind"] == "user-code"
     again = cluster.run("job", "stop", "--savepoint", str(savepoints), job_id, check=False)
     assert (again.returncode, "is FAILED already" in again.stderr) == (1, True)
+
+
+def test_a_stop_waits_for_the_query_that_is_being_started_and_no_other_starts_after_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The savepoint was complete before Spark had the query, which then ran on, and the job did not end."""
+    source, live, gate = tmp_path / "in", tmp_path / "live", tmp_path / "gate"
+    source.mkdir()
+    for number in range(5):
+        (source / f"{number}.txt").write_text("a row\n")
+    job_id = cluster.submit(write_job(tmp_path, LATE), str(source), str(live), str(gate))
+    await_value(lambda: "at its start" in cluster.run("job", "logs", job_id).stdout)
+    with ThreadPoolExecutor(1) as other:
+        stop = ("job", "stop", "--savepoint", str(tmp_path / "savepoints"), "--drain", job_id)
+        stopping = other.submit(cluster.run, *stop)
+        await_value(lambda: stopping.done() or cluster.job(job_id)["checkpoints"]["counts"]["in_progress"])
+        assert not stopping.done(), stopping.result()
+        gate.touch()
+        assert stopping.result().returncode == 0
+    assert sum(len(part.read_text().splitlines()) for part in (live / "out").glob("*.txt")) == 5, "it is drained"
+    ended = cluster.await_status(job_id, "FINISHED")
+    assert [query["name"] for query in ended["tasks"][0]["attempts"][-1]["queries"]] == ["first"]
+    assert not (live / "last" / "metadata").exists()
 
 
 def test_a_query_that_nobodys_will_has_ended_is_lost_and_what_is_finished_keeps_its_figures(

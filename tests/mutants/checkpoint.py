@@ -18,6 +18,48 @@ _INTERRUPTED = (
 
 MUTANTS = (
     Mutant(
+        "stop-beside-a-start",
+        "A stop waits until Spark has the query that is being started.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "                await self._hold(trigger, begun)\n",
+        "",
+        ("unit/test_task_checkpoints.py::test_a_stop_waits_until_spark_has_the_query_that_is_being_started",),
+    ),
+    Mutant(
+        "start-after-the-stop",
+        "No query starts once its job is stopped with a savepoint.",
+        "runtime/spark/task/start_gate.py",
+        "            self._stops = self._stops or stops\n",
+        "",
+        ("unit/test_start_gate.py::test_no_query_starts_once_the_job_is_stopped",),
+    ),
+    Mutant(
+        "query-restored-before-its-gate",
+        "A stop waits for the restore and the start of a query.",
+        "runtime/spark/task/streaming.py",
+        "            with queries.gate.passing(name, queries._refusal):  #",
+        "            if True:  #",
+        ("unit/test_streaming_writer.py::test_a_stop_waits_for_the_restore_and_the_start_of_a_query",),
+    ),
+    Mutant(
+        "answer-before-the-messages-before-it",
+        "A stop knows of a query that has started just before the starts were held.",
+        "runtime/spark/task/zygote_client.py",
+        "            self._received.append(message)\n",
+        "            if isinstance(message, Answer):\n"
+        "                self._answered(message)\n"
+        "            self._received.append(message)\n",
+        ("unit/test_start_gate.py::test_an_answer_comes_after_the_messages_before_it",),
+    ),
+    Mutant(
+        "queries-of-an-idle-task-after-a-failed-stop",
+        "A task without queries starts them if the stop of its job has failed.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "        stops = self._stop_outcome is not StopOutcome.NOT_ASKED\n",
+        "        stops = True\n",
+        ("unit/test_task_checkpoints.py::test_a_task_without_queries_starts_none_after_the_stop_of_its_job",),
+    ),
+    Mutant(
         "state-stores-outlive-their-query",
         "Spark writes no state of an ended query into a location that was restored since.",
         "runtime/spark/driver/local.py",

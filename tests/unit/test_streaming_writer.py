@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from runtime.checkpoint.lease import LocationInUseError
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark.errors import QueryRunsAlreadyError
+from runtime.spark.errors import QueryRunsAlreadyError, TaskCancelled
 from runtime.spark.messages import Finished, FromTask, Note, QueryRestores, QueryStarts, StandsBy
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.task.streaming import StreamingQueries
@@ -201,6 +202,30 @@ def test_unnamed_queries_are_counted_and_keep_their_number_when_they_start_again
     for location in ("/one", "/two", "/one"):
         seen.writer().format("noop").option("checkpointLocation", location).start()
     assert [query.name for query in seen.told] == ["query-0", "query-1", "query-0"]
+
+
+@pytest.mark.parametrize("sink", ["noop", "memory"])
+def test_a_query_that_may_not_start_any_more_is_neither_restored_nor_reported(tmp_path: Path, sink: str) -> None:
+    live = StreamingFiles(tmp_path / "live")
+    live.run(1)
+    taken = take_snapshot(live.query, tmp_path / "chk-1" / live.query.name, None)
+    seen = Seen(tmp_path / "own", JobManagerTaskRestore(1, (taken,)))
+    seen.queries.gate.hold(1)
+    seen.queries.gate.decide(1, stops=True)
+    writer = seen.writer().queryName(live.query.name).format(sink).option("checkpointLocation", str(live.location))
+    with pytest.raises(TaskCancelled, match="the job is stopped with a savepoint"):
+        writer.start()
+    assert (seen.told, seen.restores, seen.queries.have_started) == ([], [], False)
+
+
+def test_a_stop_waits_for_the_restore_and_the_start_of_a_query(seen: Seen) -> None:
+    held: list[list[str]] = []
+    hold = functools.partial(seen.queries.gate.hold, 1, timeout_s=0.0)
+    seen.queries._tell = lambda message: held.append(hold())
+    seen.session.start = lambda location: held.append(hold())  # type: ignore[method-assign]
+    seen.writer().queryName("counts").format("noop").option("checkpointLocation", "/live").start()
+    assert held == [["counts"], ["counts"]], "when it is reported, and in Spark"
+    assert hold() == []
 
 
 def test_spark_lets_no_memory_sink_go_on_unless_it_is_complete(seen: Seen, tmp_path: Path) -> None:

@@ -537,3 +537,116 @@ async def test_queries_that_read_each_other_in_a_cycle_are_named(
     decline = await responder.next()
     assert isinstance(decline, DeclineCheckpoint)
     assert decline.reason.endswith("; queries 'counts', 'reader' read each other's output in a cycle")
+
+
+class Starts:
+    """A task process: the queries that it is starting, and what its TaskExecutor makes of later starts."""
+
+    def __init__(self, *starting: str) -> None:
+        self.starting = list(starting)
+        self.asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.ends: list[bool] = []
+
+    async def hold(self) -> list[str]:
+        found = list(self.starting)
+        self.asked.set()
+        if found:
+            await self.may_answer.wait()
+            self.may_answer.clear()
+        return found
+
+    async def end(self, stops: bool) -> None:
+        self.ends.append(stops)
+
+
+def holding(starts: Starts) -> tuple[TaskCheckpoints, Responder, Stopper]:
+    responder, stopper = Responder(), Stopper()
+    attempt = AttemptInformation(ATTEMPT, 0, AllocationID.random(), TASK, "stream", ())
+    ends = {"hold_starts": starts.hold, "end_hold": starts.end}
+    return TaskCheckpoints(attempt, responder, stopper, **ends), responder, stopper  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SnapshotType if kind.ends_the_job])
+async def test_a_stop_waits_until_spark_has_the_query_that_is_being_started(
+    files: StreamingFiles, tmp_path: Path, kind: SnapshotType
+) -> None:
+    """Its state was restored, and Spark did not have it yet: nothing was stopped, and it ran on after the savepoint."""
+    starts = Starts("counts")
+    checkpoints, responder, stopper = holding(starts)
+    checkpoints.query_started(files.query, 1, was_restored=True)
+    checkpoints.trigger(trigger(tmp_path, kind=kind))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (starts.asked.is_set(), responder.told, stopper.drains) == (True, [], [])
+    starts.starting.clear()
+    starts.may_answer.set()
+    assert isinstance(await responder.next(), AcknowledgeCheckpoint)
+    assert stopper.drains == [kind.drains]
+    assert starts.ends == [], "no other query starts before the savepoint is complete"
+    responder.answer = CheckpointOutcome.COMPLETED
+    responder.decided.set()
+    assert await checkpoints.end() is StopOutcome.COMPLETED
+    assert starts.ends == [True]
+
+
+async def test_a_query_whose_start_takes_too_long_keeps_the_job_from_its_stop(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    starts = Starts("counts")
+    checkpoints, responder, stopper = holding(starts)
+    checkpoints.query_started(files.query)
+    starts.may_answer.set()
+    checkpoints.trigger(replace(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_TERMINATE), timeout_s=0.0))
+    assert "streaming query 'counts' is still being started" in (await responder.next()).reason
+    assert (stopper.drains, starts.ends) == ([], [False])
+    assert await checkpoints.end() is StopOutcome.NOT_ASKED
+
+
+async def test_a_checkpoint_and_a_savepoint_hold_no_start(files: StreamingFiles, tmp_path: Path) -> None:
+    starts = Starts("counts")
+    checkpoints, responder, _ = holding(starts)
+    checkpoints.query_started(files.query)
+    for number, kind in enumerate((SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT), 1):
+        checkpoints.trigger(trigger(tmp_path, number, kind))
+        assert isinstance(await responder.next(), AcknowledgeCheckpoint)
+    await checkpoints.end()
+    assert (starts.asked.is_set(), starts.ends) == (False, [])
+
+
+@pytest.mark.parametrize("answer", [CheckpointOutcome.COMPLETED, CheckpointOutcome.ABORTED])
+async def test_a_task_without_queries_starts_none_after_the_stop_of_its_job(
+    tmp_path: Path, answer: CheckpointOutcome
+) -> None:
+    """If the stop fails, its queries start: nothing of it was stopped."""
+    starts = Starts()
+    checkpoints, responder, stopper = holding(starts)
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    assert (await responder.next()).queries == ()
+    assert starts.ends == []
+    (part,) = checkpoints._runs.values()
+    responder.answer = answer
+    responder.decided.set()
+    await asyncio.wait_for(part, PATIENCE_S)
+    is_complete = answer is CheckpointOutcome.COMPLETED
+    assert (starts.ends, stopper.drains) == ([is_complete], [])
+    assert await checkpoints.end() is (StopOutcome.COMPLETED_BY_OTHERS if is_complete else StopOutcome.NOT_ASKED)
+
+
+async def test_a_failed_stop_starts_no_query_while_the_next_one_holds_them(tmp_path: Path) -> None:
+    starts = Starts()
+    checkpoints, responder, _ = holding(starts)
+    checkpoints.trigger(trigger(tmp_path, 1, SnapshotType.SAVEPOINT_SUSPEND))
+    await responder.next()
+    former = checkpoints._runs[1]
+    decided, responder.decided = responder.decided, asyncio.Event()
+    checkpoints.trigger(trigger(tmp_path, 2, SnapshotType.SAVEPOINT_SUSPEND))
+    await responder.next()
+    latter = checkpoints._runs[2]
+    responder.answer = CheckpointOutcome.ABORTED
+    decided.set()
+    await asyncio.wait_for(former, PATIENCE_S)
+    assert starts.ends == []
+    responder.decided.set()
+    await asyncio.wait_for(latter, PATIENCE_S)
+    assert starts.ends == [False]

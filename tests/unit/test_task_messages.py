@@ -41,6 +41,7 @@ TO_TASK: list[ToTask] = [
     messages.EndSession(),
     messages.LeaseAnswer(1),
     messages.LeaseAnswer(1, "another job writes there"),
+    messages.EndHold(3, stops=True),
     messages.Ask(2, messages.Question.THREADS),
 ]
 

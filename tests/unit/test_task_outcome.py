@@ -129,6 +129,22 @@ def test_after_a_failed_drain_the_failure_of_the_query_is_the_tasks() -> None:
     assert (state.error.kind, "poison" in state.error.message) == (FailureKind.USER_CODE, True)
 
 
+@pytest.mark.parametrize(
+    ("stop", "was_refused", "state"),
+    [
+        (StopOutcome.COMPLETED_BY_OTHERS, True, ExecutionState.FINISHED),
+        (StopOutcome.COMPLETED_BY_OTHERS, False, ExecutionState.FAILED),
+        (StopOutcome.NOT_ASKED, True, ExecutionState.FAILED),
+    ],
+)
+def test_a_task_that_may_start_no_query_after_the_stop_of_its_job_has_finished(
+    stop: StopOutcome, was_refused: bool, state: ExecutionState
+) -> None:
+    heard = outcome(JobKind.SCRIPT)
+    heard.was_refused = was_refused
+    assert heard.final_state(143, stop, cancelled=False, now_ms=NOW_MS).state is state
+
+
 async def test_a_stop_that_meets_the_end_of_its_task_waits_for_the_cause() -> None:
     """The connection to the process is gone before what it had said last is read."""
     heard = outcome()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -19,6 +20,7 @@ from runtime.spark.messages import (
     Answer,
     Ask,
     Cancel,
+    EndHold,
     EndSession,
     ErrorDescription,
     FromTask,
@@ -30,6 +32,7 @@ from runtime.spark.messages import (
     unpack_to_task,
 )
 from runtime.spark.task import client_session
+from runtime.spark.task.start_gate import StartGate
 from runtime.spark.wire import BlockingChannel
 from runtime.threads import thread_stacks
 
@@ -238,6 +241,8 @@ class TaskControl:
         self._has_ended = False
         self.failed_queries: Callable[[], list[FailedQuery]] = list
         """Returns the streaming queries that have failed and were not started again."""
+        self.starts = StartGate()
+        """The starts of streaming queries."""
 
     def start(self) -> None:
         """Run `serve` on a separate thread."""
@@ -284,6 +289,7 @@ class TaskControl:
         self._has_ended = True
         for waiting in list(self._leases.values()):
             waiting.put(None)
+        self.starts.decide(sys.maxsize, stops=False)
         self._on_end()
 
     def _handle(self, message: ToTask) -> None:
@@ -296,8 +302,15 @@ class TaskControl:
                 waiting.put(message)
             case Ask(number, Question.THREADS):
                 self.tell(Answer(number, [(_fit(name), _fit(stack)) for name, stack in thread_stacks()]))
+            case Ask(number, Question.HOLD_STARTS):  # on a separate thread, since it waits
+                threading.Thread(target=self._hold_starts, args=(number,), name="hold-starts", daemon=True).start()
+            case EndHold(number, stops):
+                self.starts.decide(number, stops=stops)
             case Ask(number):  # on a separate thread, since it calls Spark
                 threading.Thread(target=self._tell_failed, args=(number,), name="failed-queries", daemon=True).start()
 
     def _tell_failed(self, number: int) -> None:
         self.tell(Answer(number, self.failed_queries()))
+
+    def _hold_starts(self, number: int) -> None:
+        self.tell(Answer(number, [_fit(name) for name in self.starts.hold(number)]))

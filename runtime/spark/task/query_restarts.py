@@ -14,6 +14,7 @@ Works with classic PySpark only. Handles of Spark Connect belong to their sessio
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -25,6 +26,7 @@ from typing import Any, Protocol
 from pyspark.errors import StreamingQueryException
 
 from runtime.causes import cause_of
+from runtime.spark.errors import StartRefusedError, TaskCancelled
 
 
 class RestartPolicy(Protocol):
@@ -148,8 +150,9 @@ class QueryRestarts:
 
         def work() -> None:
             run = self.runs.get(run_id)
-            if run is None or (not self.restart(run_id) and run.has_given_up):
-                give_up()
+            with contextlib.suppress(TaskCancelled):
+                if run is None or (not self.restart(run_id) and run.has_given_up):
+                    give_up()
 
         threading.Thread(target=work, name="query-restart", daemon=True).start()
 
@@ -183,6 +186,8 @@ class QueryRestarts:
                     return False
                 try:
                     started = run.start()
+                except StartRefusedError:  # the job is being stopped
+                    return False
                 except Exception as error:  # any error of Spark or of the source counts as one more failure
                     _say(f"streaming query {run.name} cannot be started again: {type(error).__name__}: {error}")
                     continue

@@ -34,10 +34,11 @@ from runtime.causes import cause_of
 from runtime.checkpoint.names import directory_name
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark.errors import QueryLostError, QueryRunsAlreadyError, UnsupportedByEndpointError
+from runtime.spark.errors import QueryLostError, QueryRunsAlreadyError, TaskCancelled, UnsupportedByEndpointError
 from runtime.spark.messages import Finished, Note, QueryFailed, QueryRestores, QueryStarts, StandsBy
 from runtime.spark.spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
 from runtime.spark.task.control import FailedQuery, TaskControl, describe
+from runtime.spark.task.start_gate import StartGate
 
 if TYPE_CHECKING:
     from runtime.checkpoint.task_restore import TaskRestore
@@ -359,6 +360,8 @@ class StreamingQueries:
         acquire_lease: see `TaskControl.acquire_lease`.
         on_failed: called with run id, name and exception of a query that has failed, or is lost, and that the code does
             not handle. Default: `tell_failed`.
+        gate: each query passes it at its start. Default: one that is always open.
+        refusal: see `StartGate.passing`.
     """
 
     def __init__(
@@ -368,8 +371,13 @@ class StreamingQueries:
         tell: Callable[[StandsBy | QueryRestores | QueryStarts | Note | QueryFailed], object],
         acquire_lease: Callable[[str], None],
         on_failed: Callable[[str, str, BaseException], None] | None = None,
+        gate: StartGate | None = None,
+        refusal: Callable[[str], BaseException] = TaskCancelled,
     ) -> None:
         self._spec = spec
+        self.gate = gate or StartGate()
+        """The gate that each query passes at its start."""
+        self._refusal = refusal
         self._begin_with = restore
         self._tell = tell
         self._names: dict[str, str] = {}
@@ -426,10 +434,14 @@ class StreamingQueries:
             given = signature.bind(self, *arguments, **keywords).arguments
             take_given(self, given)  # PySpark itself sets the same values again
             path = given.get("path")
-            name, location = queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
-            with queries._ending_no_other(self, name, location):
-                query = original(self, *arguments, **keywords)
-            return queries._started(query, name, location, settings_of(self))
+            name, located = queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
+            with queries.gate.passing(name, queries._refusal):  # until a stop of the job finds the query in Spark
+                if located is not None:
+                    queries._restore_state(located)
+                location = "" if located is None else located.location
+                with queries._ending_no_other(self, name, location):
+                    query = original(self, *arguments, **keywords)
+                return queries._started(query, name, location, settings_of(self))
 
         setattr(writer, method, start)
 
@@ -483,13 +495,13 @@ class StreamingQueries:
         )
         return query
 
-    def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> tuple[str, str]:
-        """Prepare the start of a query; return its name, and its location or an empty text."""
+    def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> tuple[str, QueryLocation | None]:
+        """Prepare the start of a query; return its name, and its location if it can resume from one."""
         settings = settings_of(writer)
         kind = settings.get("format", "table" if is_table else "parquet")
         given = settings.get(LOCATION)
         if given is None and (kind == "memory" and settings.get("outputmode") != "complete"):
-            return settings.get("queryname") or "memory", ""  # Spark cannot resume such a query from a location
+            return settings.get("queryname") or "memory", None  # Spark cannot resume such a query from a location
         query_name = settings.get("queryname")
         if given is None and query_name and (below := _default_locations(writer)):
             given = posixpath.join(below, query_name)
@@ -510,12 +522,15 @@ class StreamingQueries:
         if self._begin_with is not None and self._restore.has_state_of(name):
             self._check_restorable(writer, query, given or "", sink)
         self._acquire_lease(location)
+        return name, query
+
+    def _restore_state(self, query: QueryLocation) -> None:
+        """Restore a query's state if need be, and report that the query starts."""
         note, batch = self._restored(query)
-        self._locations[name] = query, batch
+        self._locations[query.name] = query, batch
         if note:
             print(note, file=sys.stderr, flush=True)  # noqa: T201
         self._tell(QueryStarts(query, batch, note))
-        return name, location
 
     def _restored(self, query: QueryLocation) -> tuple[str, int]:
         """Restore a query's state; return the note of `TaskRestore.prepare`, and the query's last batch.
@@ -629,7 +644,9 @@ def watch_streaming_queries(
             given(queries, run_id, name, error)
 
     restore = spec.descriptor.attempt.restore
-    queries = StreamingQueries(spec.streaming, restore, control.tell, control.acquire_lease, handle)
+    queries = StreamingQueries(
+        spec.streaming, restore, control.tell, control.acquire_lease, handle, gate=control.starts
+    )
     queries.install(writer)
     control.failed_queries = queries.failed
     return queries

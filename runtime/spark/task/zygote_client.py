@@ -26,6 +26,7 @@ from runtime.spark.messages import (
     Answer,
     Ask,
     Cancel,
+    EndHold,
     EndSession,
     FromTask,
     LeaseAnswer,
@@ -69,6 +70,8 @@ class TaskProcess:
         self._exit.add_done_callback(_retrieved)
         self._questions: dict[int, asyncio.Future[list[Any]]] = {}
         self._asked = 0
+        self.can_hold = True
+        """Whether it knows `Question.HOLD_STARTS`; a process of an earlier release does not."""
 
     async def messages(self) -> AsyncIterator[FromTask]:
         """Yield the task's messages until it closes its end."""
@@ -76,6 +79,14 @@ class TaskProcess:
             yield message
 
     async def _receive(self) -> FromTask | None:
+        while True:
+            message = await self._next()
+            if not isinstance(message, Answer):
+                return message
+            # Only here, so that it comes after the messages that were sent before it.
+            self._answered(message)
+
+    async def _next(self) -> FromTask | None:
         while not self._received:
             await self._readable()
             # Read here and not before: a hand-over between two turns of the loop loses no byte.
@@ -108,10 +119,7 @@ class TaskProcess:
             except WireError as error:  # the job's code could have sent this
                 logger.warning("task process %d has sent an invalid message: %s", self.pid, error)
                 continue
-            if isinstance(message, Answer):
-                self._answered(message)
-            else:
-                self._received.append(message)
+            self._received.append(message)
 
     @property
     def unread(self) -> bytes:
@@ -151,6 +159,18 @@ class TaskProcess:
         return [
             (str(item[0]), str(item[1]), str(item[2])) for item in found if isinstance(item, list) and len(item) == 3
         ]
+
+    async def hold_starts(self) -> list[str]:
+        """Return the names of the streaming queries that are being started; if there are none, further starts wait.
+
+        They wait for `end_hold`. Waits, and raises, as `thread_dump`.
+        """
+        return [str(name) for name in await self._ask(Question.HOLD_STARTS)]
+
+    async def end_hold(self, *, stops: bool) -> None:
+        """Let the starts that wait happen; *stops*: refuse them, and all later ones."""
+        with contextlib.suppress(OSError):  # it has ended
+            await self._tell(EndHold(self._asked, stops))
 
     async def _ask(self, question: Question) -> list[Any]:
         answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
