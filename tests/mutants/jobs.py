@@ -524,9 +524,8 @@ MUTANTS = (
         "handle-of-the-former-run",
         "A thread that waits for a restarted query by a second handle waits for its new run.",
         "runtime/spark/task/query_restarts.py",
-        "                    self._jsq = managed.runs[run_id].query._jsq"
-        "  # of a second handle, as by spark.streams.get\n",
-        "                    return None\n",
+        "                    self._jsq = managed.runs[run_id].query._jsq  # of",
+        "                    return None  # of",
         ("unit/test_query_restarts.py::test_who_waits_for_a_query_waits_for_its_next_run",),
     ),
     Mutant(
