@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster_harness import started
-from tests.connect_doctests import MODULES, differences, run_in_child
+from tests.connect_doctests import MODULES, VARYING, differences, run_in_child
 from tests.fakes.sshd import unused_port
 from tests.standalone_spark import connect_endpoint, spark_environment
 
@@ -51,7 +51,15 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_same_doctests_pass_directly_and_through_the_gateway(servers: Servers, tmp_path: Path, module: str) -> None:
-    directly = run_in_child(module, servers.bare, tmp_path / "directly", TIMEOUT_S)
-    through = run_in_child(module, servers.door, tmp_path / "through", TIMEOUT_S)
-    assert differences(directly, through) == []
-    assert through.passed >= FLOORS.get(module, 0.5) * len(through.examples) > 0
+    """A difference counts if a second run of both has one in the same docstring: some examples need a quick machine."""
+    found: list[str] = []
+    for attempt in ("first", "second"):
+        directly = run_in_child(module, servers.bare, tmp_path / attempt / "directly", TIMEOUT_S)
+        through = run_in_child(module, servers.door, tmp_path / attempt / "through", TIMEOUT_S)
+        assert through.passed >= FLOORS.get(module, 0.5) * len(through.examples) > 0
+        former, found = {line.split(": ")[0] for line in found}, differences(directly, through, VARYING)
+        if attempt == "second":
+            found = [line for line in found if line.split(": ")[0] in former]
+        if not found:
+            return
+    assert found == []

@@ -163,6 +163,14 @@ MUTANTS = (
         long=True,
     ),
     Mutant(
+        "libraries-before-sparks-jars",
+        "A class that Spark replaces is loaded from Spark's jar.",
+        "runtime/spark/driver/launch.py",
+        ', key=lambda jar: (not jar.name.startswith("spark-"), jar))',
+        ")",
+        ("unit/test_spark_launch.py::test_a_class_that_spark_replaces_is_sparks",),
+    ),
+    Mutant(
         "connect-without-token",
         "Spark Connect asks for its token.",
         "runtime/spark/driver/launch.py",

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from runtime.spark.driver.java import Java
 from runtime.spark.driver.launch import (
     DriverOptions,
     archive_key,
+    class_path,
     command,
     environment,
     log_configuration,
@@ -56,6 +58,16 @@ def options(tmp_path: Path) -> DriverOptions:
     work_dir = tmp_path / "a driver"
     work_dir.mkdir()
     return DriverOptions(work_dir, tmp_path / "spark.log", conf={"spark.plugins": "mine", "spark.master": "yarn"})
+
+
+def test_a_class_that_spark_replaces_is_sparks() -> None:
+    """With the class of the library, Spark's functions of sketches fail on Java 25: `Unsupported JDK Major Version`."""
+    replaced = "org/apache/datasketches/memory/internal/ResourceImpl.class"
+    having = [jar.name for jar in class_path() if jar.name.startswith(("spark-catalyst", "datasketches-memory"))]
+    assert len(having) == 2
+    assert having[0].startswith("spark-catalyst")
+    with zipfile.ZipFile(next(jar for jar in class_path() if jar.name == having[0])) as jar:
+        assert replaced in jar.namelist()
 
 
 def test_jars_come_after_sparks_own(options: DriverOptions, jars: list[Path], tmp_path: Path) -> None:

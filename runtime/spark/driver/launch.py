@@ -294,8 +294,11 @@ def spark_version() -> str:
 
 
 def class_path() -> list[Path]:
-    """Return Spark's jars, sorted, since an archive of classes fits only one order."""
-    jars = sorted((spark_home() / "jars").glob("*.jar"))
+    """Return Spark's jars, sorted, since an archive of classes fits only one order.
+
+    Spark's own come first: spark-catalyst replaces a class of datasketches-memory that refuses Java 25.
+    """
+    jars = sorted((spark_home() / "jars").glob("*.jar"), key=lambda jar: (not jar.name.startswith("spark-"), jar))
     if not any(jar.name.startswith("spark-connect_") for jar in jars):
         raise DriverStartError(f"{spark_home() / 'jars'} has no spark-connect jar: install pyspark 4.3 from PyPI")
     return jars
