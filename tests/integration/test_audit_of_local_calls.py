@@ -1,4 +1,7 @@
-"""The audit log of a whole cluster: local commands, which use the secret, and requests by HTTP have one line each."""
+"""The audit log of a whole cluster: local commands, which use the secret, and requests by HTTP have one line each.
+
+The cluster has no TaskExecutor, and so no Spark.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tests.cluster_harness import Cluster
 from tests.job_files import TRIVIAL, write_job
 from tests.rest_client import RestClient
 
-SETTINGS = ("high-availability.type=none", "taskmanager.count=1", "taskmanager.spark.warm-up=false")
+SETTINGS = ("high-availability.type=none", "taskmanager.count=0")
 
 
 def test_local_commands_have_lines_and_requests_by_http_have_one_each(own_cluster: Cluster, tmp_path: Path) -> None:
@@ -20,7 +23,8 @@ def test_local_commands_have_lines_and_requests_by_http_have_one_each(own_cluste
     rest, file = RestClient.of(cluster), write_job(tmp_path, TRIVIAL)
     local, by_http = cluster.submit(file), cluster.submit(file)
     assert rest.ask("PATCH", f"/jobs/{by_http}").status == 202
-    cluster.await_status(local, "FINISHED")
+    cluster.run("job", "cancel", local)
+    cluster.await_status(local, "CANCELED")
     assert cluster.run("job", "cancel", local, check=False).returncode != 0
     cluster.run("user", "add", "bob", "--role", "viewer")
     cluster.run("log-level", "root", "INFO")
@@ -44,6 +48,7 @@ def test_local_commands_have_lines_and_requests_by_http_have_one_each(own_cluste
     assert [each for each in found if each != level] == [
         ("dispatcher/submit_job", local, "done"),
         ("dispatcher/submit_job", by_http, "done"),
+        ("dispatcher/cancel_job", local, "done"),
         ("dispatcher/cancel_job", local, "rejected"),
         ("dispatcher/add_user", "bob viewer", "done"),
         ("master/shut_down_cluster", "", "done"),
@@ -52,4 +57,4 @@ def test_local_commands_have_lines_and_requests_by_http_have_one_each(own_cluste
     assert {line["user"] for line in lines() if line["role"] == "local"} == {me}
     assert all(line["source"].startswith("unix:") for line in lines() if line["role"] == "local")
     (refused,) = [line for line in lines() if line["outcome"] == "rejected"]
-    assert "is FINISHED already" in refused["reason"]
+    assert "is CANCELED already" in refused["reason"]
