@@ -159,6 +159,9 @@ class Late:
     def __init__(self, writer):
         self.writer = writer
 
+    def __getattr__(self, name):
+        return lambda *given: getattr(self.writer, name)(*given) and self
+
     def start(self):
         print("at its start")
         while not Path(sys.argv[3]).exists():

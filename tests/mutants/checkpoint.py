@@ -508,8 +508,8 @@ MUTANTS = (
         "stop-before-the-queries-have-started",
         "A stop waits for the queries of a task that was restored.",
         "runtime/taskexecutor/task_checkpoints.py",
-        "                await self._all_started(trigger)\n                is_stop",
-        "                is_stop",
+        "                await self._all_started(trigger)\n                await self._hold",
+        "                await self._hold",
         ("unit/test_task_checkpoints.py::test_a_stop_waits_for_the_queries_of_a_task_that_was_restored",),
     ),
     Mutant(

@@ -63,6 +63,7 @@ MUTANTS = (
         "        self._handles.time_zone.setDefault(None)",
         "        pass",
         ("integration/test_shared_driver.py::test_a_script_keeps_to_its_own_spark",),
+        long=True,
     ),
     Mutant(
         "settings-of-a-script-for-all",
@@ -71,6 +72,7 @@ MUTANTS = (
         '        _set(context, "_conf", context.conf().clone())\n',
         "",
         ("integration/test_shared_driver.py::test_a_script_keeps_to_its_own_spark",),
+        long=True,
     ),
     Mutant(
         "secret-in-an-ignored-setting",
