@@ -128,7 +128,7 @@ class CheckpointingOptions:
         "Store of the state of streaming queries. `hashmap` keeps it in the driver's heap (Spark's "
         "`HDFSBackedStateStoreProvider`). `rocksdb` keeps it on the driver's disk, with changelogs as incremental "
         "checkpoints (`RocksDBStateStoreProvider`), and can be rescaled and edited. A query keeps its first store; "
-        "`savepoint convert` moves its state into RocksDB. Settings under `spark.sql.streaming.stateStore` take "
-        "precedence.",
+        "`understudy savepoint convert` moves its state into RocksDB. Settings under "
+        "`spark.sql.streaming.stateStore` take precedence.",
         fallback_keys=("state.backend",),
     )

@@ -28,6 +28,14 @@ MUTANTS = (
         ("contract/test_call_audit.py::test_each_call_of_a_client_has_one_line_with_its_outcome",),
     ),
     Mutant(
+        "names-of-users-with-a-colon",
+        "No user has the name of a caller with the secret in the audit log.",
+        "runtime/users/identities.py",
+        '_NAME = re.compile(r"[a-z_][a-z0-9._@-]{0,63}")',
+        '_NAME = re.compile(r"[a-z_][a-z0-9._@:-]{0,63}")',
+        ("unit/test_call_audit.py::test_no_user_can_have_the_name_of_a_local_caller",),
+    ),
+    Mutant(
         "lines-for-the-calls-of-components",
         "Components announce themselves, and their calls have no lines in the audit log.",
         "actors/rpc/connection.py",
