@@ -1148,9 +1148,11 @@ MUTANTS = (
         "reader-drained-beside-its-writer",
         "A query is drained after those whose output it reads.",
         "runtime/spark/driver/jvm.py",
-        "for wave in _waves(each) if drain else [each]:",
-        "for wave in [each]:",
-        ("unit/test_query_stop.py::test_one_that_reads_the_output_of_another_is_drained_after_it_has_stopped",),
+        "for wave in _waves(each, deadline) if drain else []:",
+        "for wave in [each] if drain else []:",
+        (
+            "unit/test_query_stop.py::test_one_that_reads_the_output_of_another_is_drained_after_it_and_then_both_are_stopped",
+        ),
     ),
     Mutant(
         "names-of-sources-without-the-setting",

@@ -402,7 +402,8 @@ def stop_at_boundary(queries: list[Any], *, drain: bool, timeout_s: float) -> St
     committed one. A query that commits none within *timeout_s* is interrupted in a batch, and repeats the batch when it
     is started again.
 
-    A query that reads what another one writes is drained when that one has stopped.
+    A query that reads what another one writes is drained after that one. None is stopped before all are drained: a
+    program may wait for the first of its queries to end, and its own end stops the others.
 
     Args:
         queries: `org.apache.spark.sql.streaming.StreamingQuery` objects; one that is named twice is stopped once.
@@ -416,21 +417,25 @@ def stop_at_boundary(queries: list[Any], *, drain: bool, timeout_s: float) -> St
             each.append(query)
     if not each:
         return StoppedQueries()
-    parts: list[StoppedQueries] = []
+    undrained: list[Any] = []
     with ThreadPoolExecutor(len(each), "stop-query") as pool:
-        for wave in _waves(each) if drain else [each]:
-            parts += pool.map(lambda query: _stop(query, drain, deadline), wave)
+        for wave in _waves(each, deadline) if drain else []:
+            done = pool.map(lambda query: _drained(query, deadline), wave)
+            undrained += [query for query, is_drained in zip(wave, done, strict=True) if not is_drained]
+        parts = list(pool.map(lambda query: _stop(query, deadline), each))
     return StoppedQueries(
         tuple(failure for part in parts for failure in part.failures),
-        tuple(name for part in parts for name in part.undrained),
+        tuple(map(_name, undrained)),
         tuple(name for part in parts for name in part.forced),
     )
 
 
-def _waves(queries: list[Any]) -> list[list[Any]]:
-    """Return queries in groups, each after those whose output it reads, by the directories that Spark reports."""
-    read = {str(number): _directories(query, _SOURCE) for number, query in enumerate(queries)}
-    written = {str(number): _directories(query, _SINK) for number, query in enumerate(queries)}
+def _waves(queries: list[Any], deadline: float) -> list[list[Any]]:
+    """Return queries in groups, each after those whose output it reads."""
+    if len(queries) == 1:
+        return [queries]
+    read = {str(number): _directories(_sources(query, deadline), _SOURCE) for number, query in enumerate(queries)}
+    written = {str(number): _directories([_sink(query)], _SINK) for number, query in enumerate(queries)}
     reads = {
         (reader, writer)
         for reader, sources in read.items()
@@ -445,13 +450,22 @@ _SINK = re.compile(r"FileSink\[(.*)\]")
 _PATTERN = re.compile(r"/[^/]*[*?\[{].*")
 
 
-def _directories(query: Any, form: re.Pattern[str]) -> list[PurePosixPath]:
-    """Return the directories of a query's file sources, or of its file sink; none if it has run no batch."""
-    progress = query.lastProgress()
-    if progress is None:
-        return []
-    parts = progress.sources() if form is _SOURCE else [progress.sink()]
-    found = (form.fullmatch(str(part.description())) for part in parts)
+def _sources(query: Any, deadline: float) -> list[str]:
+    """Return the descriptions of a query's sources, once it has been planned: a moment after its start."""
+    while True:
+        found = str(query.streamingQuery().sources().mkString("\n"))
+        if found or not query.isActive() or time.monotonic() >= deadline:
+            return found.split("\n")
+        time.sleep(POLL_S)
+
+
+def _sink(query: Any) -> str:
+    return str(query.streamingQuery().sink().toString())
+
+
+def _directories(descriptions: list[str], form: re.Pattern[str]) -> list[PurePosixPath]:
+    """Return the directories of those that are file sources, or a file sink."""
+    found = map(form.fullmatch, descriptions)
     return [PurePosixPath(_PATTERN.sub("", named_path(match[1]), count=1)) for match in found if match]
 
 
@@ -459,9 +473,11 @@ def _meet(source: PurePosixPath, sink: PurePosixPath) -> bool:
     return source.is_relative_to(sink) or sink.is_relative_to(source)
 
 
-def _stop(query: Any, drain: bool, deadline: float) -> StoppedQueries:
-    name = str(query.name() or query.id().toString())
-    undrained = drain and not _drained(query, deadline)
+def _name(query: Any) -> str:
+    return str(query.name() or query.id().toString())
+
+
+def _stop(query: Any, deadline: float) -> StoppedQueries:
     is_forced = False
     batch = _last_batch(query)
     while query.isActive() and query.status().isTriggerActive() and _last_batch(query) == batch:
@@ -473,8 +489,8 @@ def _stop(query: Any, drain: bool, deadline: float) -> StoppedQueries:
     query.stop()
     if failure.isDefined():
         error = cause_of(str(failure.get().getMessage()))
-        return StoppedQueries(failures=(QueryFailure(query.runId().toString(), name, error),))
-    return StoppedQueries((), (name,) * undrained, (name,) * is_forced)
+        return StoppedQueries(failures=(QueryFailure(query.runId().toString(), _name(query), error),))
+    return StoppedQueries(forced=(_name(query),) * is_forced)
 
 
 def _last_batch(query: Any) -> int | None:
