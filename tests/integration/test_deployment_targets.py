@@ -70,7 +70,8 @@ def run_in_background(cluster: Cluster, *arguments: str) -> subprocess.Popen[str
 def assert_nothing_is_left(cluster: Cluster) -> None:
     """No process of it runs, and only what its user may want lies in its directory."""
     assert cluster.processes() == {}
-    assert {path.name for path in cluster.directory.iterdir()} <= {"log", "archive", "checkpoints", "history"}
+    wanted = {"log", "archive", "checkpoints", "history", "spark-events"}
+    assert {path.name for path in cluster.directory.iterdir()} <= wanted
 
 
 def test_a_per_job_cluster_outlives_its_master_but_not_its_job(tmp_path: Path) -> None:

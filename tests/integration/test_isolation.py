@@ -59,7 +59,7 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
 print(os.environ.get("UNDERSTUDY_RUDE"), bool(os.environ["PATH"]), spark.range(3).count())
-print(spark.conf.get("spark.sql.shuffle.partitions"), [table.name for table in spark.catalog.listTables()])
+print(spark.conf.get("spark.sql.shuffle.partitions"), [table.name for table in spark.catalog.listTables() if table.isTemporary])
 """
 
 # Ends in another way each time that it is started, and well the fourth time.
