@@ -70,7 +70,7 @@ def run_in_background(cluster: Cluster, *arguments: str) -> subprocess.Popen[str
 def assert_nothing_is_left(cluster: Cluster) -> None:
     """No process of it runs, and only what its user may want lies in its directory."""
     assert cluster.processes() == {}
-    wanted = {"log", "archive", "checkpoints", "history", "spark-events"}
+    wanted = {"log", "archive", "checkpoints", "history", "spark-events", "audit"}
     assert {path.name for path in cluster.directory.iterdir()} <= wanted
 
 

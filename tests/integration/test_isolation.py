@@ -59,7 +59,8 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
 print(os.environ.get("UNDERSTUDY_RUDE"), bool(os.environ["PATH"]), spark.range(3).count())
-print(spark.conf.get("spark.sql.shuffle.partitions"), [table.name for table in spark.catalog.listTables() if table.isTemporary])
+views = [table.name for table in spark.catalog.listTables() if table.isTemporary]
+print(spark.conf.get("spark.sql.shuffle.partitions"), views)
 """
 
 # Ends in another way each time that it is started, and well the fourth time.
