@@ -402,8 +402,8 @@ def stop_at_boundary(queries: list[Any], *, drain: bool, timeout_s: float) -> St
     committed one. A query that commits none within *timeout_s* is interrupted in a batch, and repeats the batch when it
     is started again.
 
-    A query that reads what another one writes is drained after that one. None is stopped before all are drained: a
-    program may wait for the first of its queries to end, and its own end stops the others.
+    A query that reads what another one writes is drained after that one. None is stopped before all are drained: some
+    programs end with the first of their queries, and that stops the others.
 
     Args:
         queries: `org.apache.spark.sql.streaming.StreamingQuery` objects; one that is named twice is stopped once.
