@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,9 +68,15 @@ def no_job_is_left(request: pytest.FixtureRequest, clusters_of_all: list[Cluster
 
 @pytest.fixture(scope="module", autouse=True)
 def no_connect_client_is_remembered() -> Iterator[None]:
-    """PySpark notes in the environment that a process is a Connect client, and programs that it starts are, too."""
+    """PySpark notes in the environment that a process is a Connect client, and programs that it starts are, too.
+
+    It also keeps the first session for every thread that has none, such as one of a server that has ended.
+    """
     yield
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+    if (connect := sys.modules.get("pyspark.sql.connect.session")) is not None:
+        connect.SparkSession._default_session = None
+        connect.SparkSession._active_session = threading.local()
 
 
 def end_jobs(request: pytest.FixtureRequest, clusters: list[Cluster]) -> Iterator[None]:

@@ -10,18 +10,17 @@ from pathlib import Path
 from tests.waiting import PATIENCE_S
 
 PROGRAM = """\
-import os, signal, socket, sys
+import os, select, signal, socket, sys
 from pathlib import Path
 from runtime.spark.task import zygote
 
-fork, (parent_ended, living_parent) = os.fork, os.pipe()
+fork, parent = os.fork, os.pidfd_open(os.getpid())
 
 def fork_and_be_killed():
     pid = fork()
     if pid:
         os.kill(os.getpid(), signal.SIGKILL)
-    os.close(living_parent)
-    os.read(parent_ended, 1)  # returns when the zygote has ended
+    select.select([parent], [], [])  # returns when the zygote has ended; its files are closed before that
     return pid
 
 os.fork = fork_and_be_killed
