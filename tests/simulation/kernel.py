@@ -404,10 +404,10 @@ class SimHost:
         if not self.up:
             raise SimulationError(f"{self.name} is down")
         process = SimProcess(self, name, main, args)
+        for callback in self.kernel.on_start:
+            callback(process)  # raises if the process cannot start, as without a free pid
         self.kernel.processes.append(process)
         self.processes.append(process)
-        for callback in self.kernel.on_start:
-            callback(process)
         process.wake()
         return process
 

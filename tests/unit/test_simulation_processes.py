@@ -118,8 +118,11 @@ def test_a_pidfd_means_its_process_even_after_the_pid_was_used_again() -> None:
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         assert all(FIRST_PID <= other.pid < FIRST_PID + PIDS for other in others)
         os.close(descriptor)
+        host = system.entry().sim.host
+        before = list(host.processes)
         with pytest.raises(BlockingIOError):
             subprocess.Popen(["child"])
+        assert host.processes == before  # the end of a suspend would wake one without a pid
         return [other.poll() for other in others] == [None] * len(others)
 
     assert simulated(main, child=sleep_for_ever)
