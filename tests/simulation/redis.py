@@ -27,6 +27,8 @@ from tests.simulation.network import Channel, Network
 from tests.simulation.patches import Patch, add_patches
 
 Reply = Any
+Outcome = str | float | tuple[str, float]
+"""What a fault makes of a request; see `_Session._execute`."""
 
 
 class RedisData:
@@ -438,7 +440,7 @@ class RedisDeployment:
         self.kernel = kernel
         self.network = network
         self.watches: list[Callable[[str, tuple[Any, ...], Reply], None]] = []
-        self.waiting_faults: list[Callable[[SimProcess, str, tuple[Any, ...]], str | float]] = []
+        self.waiting_faults: list[Callable[[SimProcess, str, tuple[Any, ...]], Outcome]] = []
         """Called before a request is executed, with its process, name and command; see `_Session._execute`."""
         self.lost_at: list[tuple[float, float]] = []
         self.on_loss: list[Callable[[float], object]] = []
@@ -527,11 +529,16 @@ class _Session:
     def _execute(self, command: tuple[Any, ...], future: asyncio.Future[Reply]) -> None:
         """Execute a request, unless a fault loses it (`lose`), and reply.
 
-        A fault may lose the reply, too (`lose reply`), or delay it by some seconds.
+        A fault may lose the reply, too (`lose reply`), or delay it by some seconds. A request that is late itself
+        (`late` and the seconds) arrives again then; meanwhile those of other connections overtake it.
         """
         faults = [fault(self.process, _shown(command), command) for fault in list(self.deployment.waiting_faults)]
         if "lose" in faults:
             return
+        for fault in faults:
+            if isinstance(fault, tuple):
+                self.server.kernel.after(fault[1], self._arrived, command, future)
+                return
         if command[0] == "SUBSCRIBE":
             self.channel = str(command[1])
             self.server.sessions[self] = None
@@ -539,7 +546,7 @@ class _Session:
         else:
             reply = self.server.execute(self.process.name, command)
         self.server.sessions[self] = None
-        late_s = max((fault for fault in faults if not isinstance(fault, str)), default=0.0)
+        late_s = max((fault for fault in faults if isinstance(fault, float)), default=0.0)
         if late_s:
             self.server.kernel.after(late_s, _settle, self.process, future, reply)
         elif "lose reply" not in faults:

@@ -258,7 +258,7 @@ RARE: tuple[Kept, ...] = (
         0,
         (_at_request("jobmaster", "handles:executions", 3, "pass", (0.01, "freeze", ("this", 17.0))),),
         26.0,
-        "an accepted job ends",
+        "an idle slot goes back",
     ),
     Kept(
         "A job waits for ever after one failed start of its JobMaster.",

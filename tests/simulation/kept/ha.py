@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.simulation.faults import Fault
 from tests.simulation.kept.model import Kept
 
 _HA_HOSTS = ("host1", "host2", "host3")
 _FOLLOWER_CUT_OFF = (
     Fault(3.0, "partition", ("host1", "keeper1", 14.0)),
-    *(Fault(at_s, "freeze", (name, 3.0)) for at_s, name in ((3.5, "contender1"), (4.0, "contender2"))),  # others lead
+    *(Fault(3.0 + 0.5 * number, "freeze", (f"contender{number}", 3.0)) for number in (1, 2, 3, 4)),  # others lead
 )
+_OF_A_FILE = '{"created"'
+"""How a handle's text begins if the state is in a file, and not in the handle."""
 _LOSSES_OF_FILES = tuple(Fault(at_s, "disk_crash", ("shared", "everything")) for at_s in (3.0, 4.0, 5.0))
 
 
-def _late_requests(times: int, every_s: float, late_s: float, for_s: float) -> tuple[Fault, ...]:
-    """Return faults that delay some requests to Redis, while those of other connections overtake them."""
-    return tuple(
-        Fault(round(2.0 + every_s * number, 3), "slow", (host, "keeper1", late_s, for_s))
-        for number in range(times)
-        for host in _HA_HOSTS
-    )
+def _late_write(at_s: float, text: str, late_s: float, *then: tuple[float, str, tuple[Any, ...]]) -> Fault:
+    """Return a fault that lets a leader's next write to Redis with a text arrive late, after those that it sends then.
+
+    Args:
+        at_s: since when the write is waited for.
+        text: part of the write.
+        late_s: how late it arrives; the leader waits for one second.
+        then: faults, and the seconds after which each happens.
+    """
+    return Fault(at_s, "at_request", ("contender", "fenced hset", text, 1, ("late", late_s), then))
 
 
 KEPT: tuple[Kept, ...] = (
@@ -113,7 +120,7 @@ RARE: tuple[Kept, ...] = (
         "states-of-present-terms-swept",
         "ha",
         1,
-        tuple(Fault(round(3.0 + 0.03 * number, 3), "sweep") for number in range(150)),
+        tuple(_late_write(at_s, "handles:jobgraphs", 0.3, (0.0, "sweep", ())) for at_s in (3.0, 4.0, 5.0, 6.0, 7.0)),
         9.0,
         "no handle dangles",
     ),
@@ -223,17 +230,17 @@ RARE: tuple[Kept, ...] = (
         "An increment that arrives late sets the counter of checkpoints back.",
         "checkpoint-number-given-twice",
         "ha",
-        5,
-        _late_requests(8, 2.0, 2.0, 0.1),
-        20.0,
+        1,
+        tuple(_late_write(at_s, "checkpoint-ids", 2.5) for at_s in (3.0, 6.0)),
+        10.0,
         "each number once",
     ),
     Kept(
         "A write that arrives late refers to a file that was deleted.",
         "file-deleted-though-the-write-is-in-doubt",
         "ha",
-        5,
-        _late_requests(5, 1.1, 1.1, 0.12),
+        3,
+        tuple(_late_write(at_s, _OF_A_FILE, 1.12, (1.06, "kill", ("this",))) for at_s in (3.0, 7.0)),  # no repetition
         10.0,
         "no handle dangles",
     ),

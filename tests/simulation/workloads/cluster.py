@@ -89,7 +89,7 @@ from tests.simulation.faults import Fault, FaultPlan, add_kinds
 from tests.simulation.kernel import SimHost, SimProcess, installed_kernel
 from tests.simulation.patches import Patch, add_patches
 from tests.simulation.processes import System
-from tests.simulation.redis import RedisDeployment
+from tests.simulation.redis import Outcome, RedisDeployment
 from tests.simulation.world import World
 
 CLUSTER = "sim"
@@ -1193,7 +1193,7 @@ def _at_request(
     command: str,
     text: str,
     count: int,
-    outcome: str | float,
+    outcome: Outcome,
     then: Sequence[tuple[float, str, tuple[Any, ...]]],
 ) -> bool:
     """Wait for a request to Redis, and let it come to an outcome and further faults happen. No seed draws this one.
@@ -1204,13 +1204,14 @@ def _at_request(
         command: or script.
         text: part of the request.
         count: which of these requests it is, from 1 on.
-        outcome: `lose` the request, `lose reply`, `pass`, or the seconds by which the reply is late.
+        outcome: `lose` the request, `lose reply`, `pass`, the seconds by which the reply is late, or `late` and those
+            by which the request is late.
         then: faults with the seconds after which each happens. *this* is the process, *here* its host.
     """
     assert world.redis is not None
     waiting, left = world.redis.waiting_faults, count
 
-    def requested(process: SimProcess, shown: str, parts: tuple[Any, ...]) -> str | float:
+    def requested(process: SimProcess, shown: str, parts: tuple[Any, ...]) -> Outcome:
         nonlocal left
         if name not in process.name or shown != command or not any(text in str(part) for part in parts):
             return "pass"
