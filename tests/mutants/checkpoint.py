@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "edited-session-under-another-key",
         "An edit is refused if the key of a session is not the one that Spark makes from its value.",
-        "runtime/spark/state_edit.py",
+        "runtime/spark/state_encoding.py",
         "                if key != self._sessions.encode(named):\n",
         "                if False:\n",
         ("unit/test_savepoint_edit.py::test_the_key_of_a_session_is_that_of_its_value",),
@@ -120,7 +120,7 @@ MUTANTS = (
     Mutant(
         "edited-lists-counted-wrong",
         "An edit writes the number of values that a list has.",
-        "runtime/spark/state_edit.py",
+        "runtime/spark/state_encoding.py",
         "            counted[1].append(self._counts.encode((len(elements),)))\n",
         "            counted[1].append(self._counts.encode((1,)))\n",
         ("unit/test_savepoint_edit.py::test_lists_are_encoded_in_their_order_and_counted",),

@@ -37,7 +37,8 @@ from runtime.checkpoint.snapshot import take_snapshot
 from runtime.checkpoint.state_layout import OperatorInfo
 from runtime.checkpoint.state_rows import InvalidRowError, RowEncoder
 from runtime.checkpoint.state_schema import ColumnFamily
-from runtime.spark.state_edit import column_values, encode_files, load_function
+from runtime.spark.edit_function import load_function
+from runtime.spark.state_encoding import column_values, encode_files
 from tests.streaming_files import StreamingFiles
 
 _STORE = "spark.sql.streaming.stateStore."
