@@ -5,6 +5,7 @@ A problem is an error that names the part, and the line of the user's file. Noth
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import os
 import sys
@@ -37,15 +38,18 @@ def load_function(path: Path) -> Edit:
     remedy = f"it has to define `def {_NAME}(state, part)`, which returns a DataFrame"
     name = f"understudy_{_NAME}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise SavepointError(f"{path} is no file of Python", remedy)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     os.environ[CONNECT_MODE] = "1"  # or functions that the file makes at once do not fit the DataFrames
+    module.__dict__["__builtins__"] = builtins  # Python's own: those of this module have another import function
     try:
-        spec.loader.exec_module(module)
+        text = path.read_bytes()  # a loader may take the byte code of a former text for it
     except OSError as error:
         raise SavepointError(f"{path} cannot be read: {error.strerror}", remedy) from error
+    try:
+        exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- as an import
     except (Exception, SystemExit) as error:  # else `sys.exit()` would end the command with 0, without a result
         raise SavepointError(f"{path} fails{_place(error, path)}: {type(error).__name__}: {error}", remedy) from error
     register: Any = pyspark.cloudpickle.register_pickle_by_value
