@@ -1137,6 +1137,14 @@ MUTANTS = (
         ("unit/test_task_restore.py::test_a_reader_goes_back_with_its_writer",),
     ),
     Mutant(
+        "reader-of-a-remote-sink-not-compared",
+        "Snapshots of a remote file sink and of its reader are compared.",
+        "runtime/checkpoint/alignment.py",
+        "    writers = [writer for writer in snapshots if writer.sink is not None]\n",
+        "    writers = [one for one in snapshots if one.sink is not None and not is_remote(one.sink)]\n",
+        ("contract/test_remote_sinks.py::test_a_reader_that_is_ahead_of_a_remote_sink_does_not_fit",),
+    ),
+    Mutant(
         "writer-goes-back-behind-a-running-reader",
         "A query does not go back behind one that has started and has read its output.",
         "runtime/checkpoint/task_restore.py",
