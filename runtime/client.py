@@ -47,14 +47,21 @@ from runtime.job_logs import FUNCTION_ERROR, FUNCTION_FILES, FUNCTION_RESULT, Ke
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.errors import InvalidFunctionError, JobGraphError
 from runtime.jobgraph.functions import TYPED_IN
-from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph, files_text
 from runtime.jobgraph.validation import check_name
 from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.protocol.diagnostics import ComponentLog, TaskPoolReport, ThreadDump
 from runtime.protocol.dispatcher import DispatcherGateway
-from runtime.protocol.errors import PASSING, GatewayError, JobNotFoundError, UnknownTaskExecutorError
+from runtime.protocol.errors import (
+    PASSING,
+    GatewayError,
+    JobNotFoundError,
+    QueueRejectedError,
+    SubmissionLimitError,
+    UnknownTaskExecutorError,
+)
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import DISPATCHER, is_component, job_of
 from runtime.protocol.master import MasterGateway
@@ -359,7 +366,10 @@ class AsyncClusterClient:
         if carried is not None:
             return carried
         size = await self.link.blocking(lambda: sum(file.path.stat().st_size for file in files))
-        await self.admit_upload(graph.job_id, uuid.uuid4().hex, size, graph.owner, graph.name)
+        try:
+            await self.admit_upload(graph.job_id, uuid.uuid4().hex, size, graph.owner, graph.name)
+        except (QueueRejectedError, SubmissionLimitError) as error:  # the cluster knows the size, and not the files
+            raise error.with_more(await self.link.blocking(lambda: _files_text(files))) from None
         try:
             return await self.with_blobs(lambda blobs: self._upload(blobs, graph, files))
         except (BlobConnectionError, BlobServerError):
@@ -1322,6 +1332,11 @@ def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:
     ):
         return None
     return [Artifact(file.name, file.role, content=file.path.read_bytes()) for file in files]
+
+
+def _files_text(files: Sequence[JobFile]) -> str:
+    """Name the files of a job that is refused; see `files_text`."""
+    return files_text((file.name, file.role, file.path.stat().st_size) for file in files)
 
 
 def _fetch_log(blobs: Blobs, key: str, job_id: JobID | None) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import importlib.util
 import sys
 import threading
@@ -242,17 +243,16 @@ def build_pipeline(
         beside: the directory of the modules beside it. Default: the file's.
     """
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise JobFileError(f"the job file {path} is no Python module", "give it a name that ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     place = str(path.resolve().parent if beside is None else beside)
     sys.path.insert(0, place)
     try:
-        if content is None:
-            spec.loader.exec_module(module)
-        else:
-            exec(compile(content, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- as an import
+        text = path.read_bytes() if content is None else content  # a loader may take a former text's byte code for it
+        module.__dict__["__builtins__"] = builtins  # Python's own: those of this module have another import function
+        exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- as an import
         entry = getattr(module, ENTRY, None)
         if entry is None:
             raise JobFileError(

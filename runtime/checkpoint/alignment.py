@@ -13,6 +13,10 @@ names each file that it has committed. So nothing has to be known of the queries
   commits the batch, and a reader may be faster than that commit.
 
 Sinks that are no file sinks have no such log, and neither have sources that are no file sources.
+
+Files and sinks have places: local paths or URLs (`runtime.checkpoint.sink_log`). Snapshots have the logs of remote
+sinks as local files. A live remote log is read only for files that the snapshots do not explain, or that may be
+abandoned.
 """
 
 from __future__ import annotations
@@ -23,16 +27,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.checkpoint.errors import SnapshotError
-from runtime.checkpoint.files import list_names, path_of
+from runtime.checkpoint.errors import CheckpointError, SnapshotError
+from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import SINK_LOG
 from runtime.checkpoint.metadata_log import compacted, entries, last_entry
-from runtime.checkpoint.remote_files import is_remote
+from runtime.checkpoint.remote_files import is_below, is_remote
+from runtime.checkpoint.sink_log import RemoteSink, SinkFiles, log_names, place_of, sink_of
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 
-Times = Mapping[Path, int]
-"""Files with their times of change, in milliseconds since the epoch."""
+Times = Mapping[str, int]
+"""Places of files with their times of change, in milliseconds since the epoch."""
 
 _LATEST = 2**63 - 1
 _PLAIN = re.compile(r"[A-Za-z0-9]+")  # no URI and no JSON writes these otherwise
@@ -46,13 +51,13 @@ class Misalignment:
         reader: name of the query that has consumed them.
         writer: name of the query of the sink.
         batch_id: the batch of the snapshot of *writer*.
-        files: the files, at least one.
+        files: their places, at least one.
     """
 
     reader: str
     writer: str
     batch_id: int
-    files: tuple[Path, ...]
+    files: tuple[str, ...]
 
     def __str__(self) -> str:
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
@@ -62,37 +67,40 @@ class Misalignment:
         )
 
 
-def read_source_log(contents: Iterable[bytes], sinks: Collection[Path]) -> dict[Path, int]:
+def read_source_log(contents: Iterable[bytes], sinks: Collection[str]) -> dict[str, int]:
     """Return the files that entries of a file source's log name; none for the log of another source. Pure.
 
     Args:
         contents: of the log's files.
-        sinks: directories. Entries that cannot be of files below one of them may be left out: a log may have millions.
+        sinks: places of directories. Entries that cannot be of files below one of them may be left out, because a log
+            may have millions.
     """
-    marks = [max(_PLAIN.findall(sink.name), key=len, default="").encode() for sink in sinks]
+    marks = [max(_PLAIN.findall(sink.rpartition("/")[2]), key=len, default="").encode() for sink in sinks]
     lines = (line for content in contents for line in content.split(b"\n")[1:])
     return _read((line for line in lines if any(mark in line for mark in marks)), "timestamp", _LATEST)
 
 
-def read_sink_log(contents: Iterable[bytes]) -> dict[Path, int]:
+def read_sink_log(contents: Iterable[bytes]) -> dict[str, int]:
     """Return the files that entries of a file sink's log name. Pure."""
     return _read((line for content in contents for line in content.split(b"\n")[1:]), "modificationTime", 0)
 
 
-def _read(lines: Iterable[bytes], time: str, default: int) -> dict[Path, int]:
+def _read(lines: Iterable[bytes], time: str, default: int) -> dict[str, int]:
     found = {}
     for line in lines:
         try:
             entry = json.loads(line)
+            if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+                continue
+            place = place_of(entry["path"])
         except ValueError:
             continue  # a source that is no file source writes what it likes
-        if isinstance(entry, dict) and isinstance(entry.get("path"), str):
-            at = entry.get(time)
-            found[path_of(entry["path"])] = at if isinstance(at, int) else default
+        at = entry.get(time)
+        found[place] = at if isinstance(at, int) else default
     return found
 
 
-def files_ahead(consumed: Times, written: Times, sink: Path) -> list[Path]:
+def files_ahead(consumed: Times, written: Times, sink: str) -> list[str]:
     """Return the consumed files below a sink that are newer than its log. Pure.
 
     The log forgets old files if the sink has a ``retention``. So a file that it lacks counts only if it is not older
@@ -101,11 +109,11 @@ def files_ahead(consumed: Times, written: Times, sink: Path) -> list[Path]:
     Args:
         consumed: files that the reader's snapshot has.
         written: files in the log of the writer's snapshot.
-        sink: directory of the sink.
+        sink: place of the sink.
     """
     newest = max(written.values(), default=0)
     return sorted(
-        path for path, time in consumed.items() if path not in written and time >= newest and path.is_relative_to(sink)
+        place for place, time in consumed.items() if place not in written and time >= newest and is_below(place, sink)
     )
 
 
@@ -177,26 +185,25 @@ def find_misaligned(snapshots: Collection[QuerySnapshot], *, are_running: bool =
     """Check that snapshots of several queries are a consistent cut.
 
     Args:
-        snapshots: of one job. Without a second one beside that of a query with a local file sink, no file is read.
+        snapshots: of one job. Without a second one beside that of a query with a file sink, no file is read.
         are_running: whether the queries run. Then a file that no log has yet may be one that the sink commits next.
 
     Raises:
         SnapshotError: a log cannot be read.
+        SavepointError: the file system of a remote sink cannot be reached.
     """
-    writers = [writer for writer in snapshots if writer.sink is not None and not is_remote(writer.sink)]
+    writers = [writer for writer in snapshots if writer.sink is not None]
     if len(snapshots) < 2 or not writers:
         return Alignment()
     misaligned, reads = [], set()
     try:
-        sinks = [Path(writer.sink) for writer in writers if writer.sink is not None]
+        sinks = [_sink_of(writer) for writer in writers]
         consumed = {snapshot.name: consumed_files(Path(snapshot.path) / CHECKPOINT, sinks) for snapshot in snapshots}
-        for writer in writers:
-            assert writer.sink is not None
-            sink = Path(writer.sink)
+        for writer, sink in zip(writers, sinks, strict=True):
             readers = {
                 name: files
                 for name, files in consumed.items()
-                if name != writer.name and any(path.is_relative_to(sink) for path in files)
+                if name != writer.name and any(is_below(place, sink) for place in files)
             }
             if not readers:
                 continue
@@ -206,7 +213,7 @@ def find_misaligned(snapshots: Collection[QuerySnapshot], *, are_running: bool =
                 ahead = files_ahead(files, written, sink)
                 if ahead:
                     is_foreign = _foreign_files(writer, are_running=are_running)
-                    ahead = [path for path in ahead if not is_foreign(path)]
+                    ahead = [place for place in ahead if not is_foreign(place)]
                 if ahead:
                     misaligned.append(Misalignment(name, writer.name, writer.batch_id, tuple(ahead)))
     except OSError as error:
@@ -218,54 +225,63 @@ def alignment_problems(snapshots: Collection[QuerySnapshot]) -> list[str]:
     """Return why stored snapshots of several queries are no consistent cut; none if they are."""
     try:
         return [str(misalignment) for misalignment in find_misaligned(snapshots).misaligned]
-    except SnapshotError as error:
+    except CheckpointError as error:
         return [str(error)]
 
 
-def abandoned_files(query: QueryLocation, location: Path, writer: QuerySnapshot) -> list[Path]:
+def abandoned_files(query: QueryLocation, location: str | Path, writer: QuerySnapshot) -> list[str]:
     """Return the files that a query has consumed, and that a restore of their writer has removed.
 
     Args:
         query: the query that has consumed them.
-        location: its checkpointLocation, or the one in a snapshot.
+        location: its checkpointLocation, or the one in a snapshot. One at a URL is not read.
         writer: the snapshot to which the query of the sink may have gone back.
 
     Raises:
         OSError: a log cannot be read.
+        SavepointError: the file system of a remote sink cannot be reached.
     """
-    if writer.sink is None or is_remote(writer.sink) or is_remote(str(location)) or writer.name == query.name:
+    if writer.sink is None or is_remote(str(location)) or writer.name == query.name:
         return []
-    ahead = _ahead_of(location, writer)
+    ahead = _ahead_of(Path(location), writer)
     if not ahead:
         return []
-    live = read_sink_log(_contents(Path(writer.sink) / SINK_LOG))
-    return [path for path in ahead if path not in live and not path.exists()]
+    sink = _sink_of(writer)
+    live, files = read_sink_log(_live_log(sink)), SinkFiles(sink)
+    return [place for place in ahead if place not in live and not files.exist(place)]
 
 
-def has_read_on(query: QueryLocation, writer: QuerySnapshot) -> list[Path]:
+def has_read_on(query: QueryLocation, writer: QuerySnapshot) -> list[str]:
     """Return the files that a query has consumed at its checkpointLocation, and that a restore of their writer removes.
 
     Raises:
         OSError: a log cannot be read.
+        SavepointError: the file system of a remote sink cannot be reached.
     """
-    if writer.sink is None or is_remote(writer.sink) or is_remote(query.location) or writer.name == query.name:
+    if writer.sink is None or is_remote(query.location) or writer.name == query.name:
         return []
     ahead = _ahead_of(Path(query.location), writer)
     if not ahead:
         return []
     is_foreign = _foreign_files(writer, are_running=False)
-    return [path for path in ahead if not is_foreign(path)]
+    return [place for place in ahead if not is_foreign(place)]
 
 
-def _ahead_of(location: Path, writer: QuerySnapshot) -> list[Path]:
+def _sink_of(writer: QuerySnapshot) -> str:
+    """Return the place of the sink of a query that has one."""
     assert writer.sink is not None
-    consumed = consumed_files(location, [Path(writer.sink)])
-    if not any(path.is_relative_to(writer.sink) for path in consumed):
+    return sink_of(writer.sink) if is_remote(writer.sink) else str(Path(writer.sink))
+
+
+def _ahead_of(location: Path, writer: QuerySnapshot) -> list[str]:
+    sink = _sink_of(writer)
+    consumed = consumed_files(location, [sink])
+    if not any(is_below(place, sink) for place in consumed):
         return []
-    return files_ahead(consumed, read_sink_log(_contents(Path(writer.path) / SINK)), Path(writer.sink))
+    return files_ahead(consumed, read_sink_log(_contents(Path(writer.path) / SINK)), sink)
 
 
-def consumed_files(location: Path, sinks: Collection[Path]) -> dict[Path, int]:
+def consumed_files(location: Path, sinks: Collection[str]) -> dict[str, int]:
     """Return the files that the file sources of a query have planned to read, by their logs.
 
     Args:
@@ -275,7 +291,7 @@ def consumed_files(location: Path, sinks: Collection[Path]) -> dict[Path, int]:
     Raises:
         OSError: a log cannot be read.
     """
-    found: dict[Path, int] = {}
+    found: dict[str, int] = {}
     for name in list_names(location / "sources"):
         directory = location / "sources" / name
         if directory.is_dir():
@@ -285,28 +301,40 @@ def consumed_files(location: Path, sinks: Collection[Path]) -> dict[Path, int]:
 
 def _contents(log: Path) -> Iterable[bytes]:
     """Yield the files of a compacted log, without those that its newest compacted file holds."""
-    names = list_names(log)
-    single, compact = entries(names), compacted(names)
-    newest = max(compact, default=-1)
-    chosen = [compact[newest]] if compact else []
-    for name in [*chosen, *(name for number, name in single.items() if number > newest)]:
+    for name in _not_compacted(list_names(log)):
         yield (log / name).read_bytes()
 
 
-def _foreign_files(writer: QuerySnapshot, *, are_running: bool) -> Callable[[Path], bool]:
+def _live_log(sink: str) -> Iterable[bytes]:
+    """Yield the files of a sink's live log, as `_contents`."""
+    if not is_remote(sink):
+        yield from _contents(Path(sink) / SINK_LOG)
+        return
+    log = RemoteSink(sink)
+    for name in _not_compacted(log.names()):
+        yield log.read(name)
+
+
+def _not_compacted(names: Collection[str]) -> list[str]:
+    single, compact = entries(names), compacted(names)
+    newest = max(compact, default=-1)
+    chosen = [compact[newest]] if compact else []
+    return [*chosen, *(name for number, name in single.items() if number > newest)]
+
+
+def _foreign_files(writer: QuerySnapshot, *, are_running: bool) -> Callable[[str], bool]:
     """Return a function that says whether a file in a sink's directory was written by another program.
 
     A query that reads a directory above the sink, or by a pattern, sees such files. So it is asked of the sink's live
     log, if that has not been lost or moved. A file that was removed since may be of an abandoned batch.
     """
-    assert writer.sink is not None
-    log = Path(writer.sink) / SINK_LOG
-    last = last_entry(list_names(log))
+    sink = _sink_of(writer)
+    last = last_entry(log_names(sink))
     if last < max(writer.batch_id, 0):
-        return lambda path: False
+        return lambda place: False
     if are_running and not is_remote(writer.location):
         planned = last_entry(list_names(Path(writer.location) / "offsets"))
         if planned > last:  # a batch is being written, and its files are not in the log yet
-            return lambda path: False
-    live = read_sink_log(_contents(log))
-    return lambda path: path not in live and path.exists()
+            return lambda place: False
+    live, files = read_sink_log(_live_log(sink)), SinkFiles(sink)
+    return lambda place: place not in live and files.exist(place)

@@ -162,6 +162,17 @@ class RemoteSink:
         """Return the names in the log; none if there is no log."""
         return list(self._log.files())
 
+    def read(self, name: str) -> bytes:
+        """Return a file of the log.
+
+        Raises:
+            FileNotFoundError: it has disappeared.
+        """
+        content = self._log.read(name)
+        if content is None:
+            raise FileNotFoundError(f"{self.url}/{SINK_LOG}/{name} has disappeared")
+        return content
+
     def fetch(self, names: Collection[str], target: Path, previous: Path | None) -> None:
         """Fetch files of the log into a new directory, as `RemoteDirectory.fetch`.
 

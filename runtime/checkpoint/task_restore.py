@@ -183,7 +183,7 @@ class TaskRestore:
                 continue
             try:
                 ahead = has_read_on(query, writer)
-                abandoned = abandoned_files(query, Path(query.location), self._gone_back.get(writer.name, writer))
+                abandoned = abandoned_files(query, query.location, self._gone_back.get(writer.name, writer))
             except OSError as error:
                 return f"the logs of its sources cannot be compared with the sink of query {writer.name}: {error}"
             if abandoned:
@@ -202,7 +202,7 @@ class TaskRestore:
         """
         for writer in self._gone_back.values():
             try:
-                abandoned = abandoned_files(query, Path(query.location), writer)
+                abandoned = abandoned_files(query, query.location, writer)
             except OSError as error:
                 raise SnapshotError(f"the files of query {query.name!r} cannot be read: {error}") from error
             if abandoned:

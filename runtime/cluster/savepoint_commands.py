@@ -284,7 +284,8 @@ def savepoint_edit(
     """
     from runtime.checkpoint.edit import plan_edit
     from runtime.cluster.rescaling import compact_interval_of, java_home_of
-    from runtime.spark.state_edit import edit, load_function
+    from runtime.spark.edit_function import load_function
+    from runtime.spark.state_edit import edit
 
     interval = compact_interval_of(configuration)
     plan = plan_edit(path, target, query, operator, variable)

@@ -424,7 +424,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             member = Member(graph.owner, queues.queue_of(graph.owner, _queue_of(graph)).name)
             if not queues.is_set:
                 return
-            queues.check_blobs(queues.scopes_of(member.user, member.queue), graph.blob_bytes)
+            queues.check_blobs(queues.scopes_of(member.user, member.queue), graph.blob_bytes, graph.blobs_text)
             queues.check_demand(member, queues.demand(Asked.of(graph.configuration, graph.largest_memory)))
             live, running = self._members(queues), list[JobID]()
             if self._admission.needs_running(queues, member, live):
@@ -438,6 +438,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
                 running,
                 time.monotonic(),
                 blob_bytes=graph.blob_bytes,
+                blobs_text=graph.blobs_text,
                 held_bytes=self._held_bytes(),
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -240,6 +241,11 @@ class JobGraph:
         """Bytes of the job's blobs, as far as they are known."""
         return sum(artifact.size for artifact in self.artifacts)
 
+    @property
+    def blobs_text(self) -> str:
+        """Name the job's blobs for a refusal; see `files_text`."""
+        return files_text((artifact.name, artifact.role, artifact.size) for artifact in self.artifacts)
+
     def with_artifacts(self, *artifacts: Artifact) -> JobGraph:
         """Return a copy with *artifacts* instead of its own."""
         return replace(self, artifacts=artifacts)
@@ -262,3 +268,37 @@ class JobGraph:
     def outputs_of(self, vertex_id: JobVertexID) -> tuple[JobEdge, ...]:
         """Return the edges out of a vertex."""
         return tuple(edge for edge in self.edges if edge.source == vertex_id)
+
+
+_NAMED = 3
+_MB = 1 << 20
+
+
+def files_text(files: Iterable[tuple[str, ArtifactRole, int]]) -> str:
+    """Name the largest files of a job, for the refusal of a job that ships too much; empty if all are empty.
+
+    The copy of a working directory is named as such, with what makes it smaller. A client makes this copy of its own
+    accord if TaskExecutors do not see the current directory.
+
+    Args:
+        files: name, role and bytes of each.
+    """
+    largest = sorted((one for one in files if one[2]), key=lambda one: (-one[2], one[0]))
+    if not largest:
+        return ""
+    names = [
+        f"{'a copy of the working directory' if role is ArtifactRole.WORKING_DIRECTORY else name} {_size(size)}"
+        for name, role, size in largest[:_NAMED]
+    ]
+    if rest := largest[_NAMED:]:
+        names.append(
+            f"{len(rest)} smaller {'file' if len(rest) == 1 else 'files'} {_size(sum(one[2] for one in rest))}"
+        )
+    text = f"it ships {', '.join(names)}"
+    if any(role is ArtifactRole.WORKING_DIRECTORY for _, role, _ in largest):
+        text += "; --working-dir DIRECTORY ships another directory, even an empty one, and .gitignore leaves files out"
+    return text
+
+
+def _size(size: int) -> str:
+    return f"({size / _MB:.1f} MB)" if size >= _MB / 10 else f"({size} bytes)"

@@ -33,6 +33,7 @@ The errors of an invalid job graph (`runtime.jobgraph.errors`) also reach caller
 from __future__ import annotations
 
 import re
+from typing import Self
 
 from actors.errors import AskTimeout, EndpointStateError, FencingError, RecipientUnreachable, UnknownActor
 from actors.rpc.codec import wire_error
@@ -69,6 +70,10 @@ class JobVertexNotFoundError(GatewayError):
 class JobSubmissionError(GatewayError):
     """The job cannot be accepted."""
 
+    def with_more(self, text: str) -> Self:
+        """Return the same error with more to say at its end."""
+        return type(self)(f"{self}; {text}")
+
 
 @wire_error
 class SubmissionLimitError(JobSubmissionError):
@@ -84,6 +89,13 @@ class SubmissionLimitError(JobSubmissionError):
         """Seconds after which to submit again. They travel in the message, as all that an error has to say."""
         found = _RETRY_AFTER.search(str(self))
         return None if found is None else int(found[1])
+
+    def with_more(self, text: str) -> Self:
+        """Return the same error with more to say before its seconds."""
+        found = _RETRY_AFTER.search(str(self))
+        if found is None:
+            return super().with_more(text)
+        return type(self)(f"{str(self)[: found.start()]}; {text}{found[0]}")
 
 
 @wire_error

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from runtime.ids import JobID
-from runtime.queues.configuration import MB, Member, Queues, Scope, mb
+from runtime.queues.configuration import MB, Member, Queues, Scope, mb, with_files
 
 WINDOW_S = 60.0
 NO_BYTES: Mapping[JobID, int] = {}
@@ -86,6 +86,7 @@ class Admission:
         *,
         blob_bytes: int = 0,
         held_bytes: Mapping[JobID, int] = NO_BYTES,
+        blobs_text: str = "",
     ) -> None:
         """Accept a job, and count it at once, so that others that come while it is stored find it counted.
 
@@ -100,6 +101,7 @@ class Admission:
             now: seconds.
             blob_bytes: of the blobs with its files.
             held_bytes: those of the jobs in *live*.
+            blobs_text: names the blobs with its files, for a refusal.
 
         Raises:
             OverLimitError: it would exceed a limit. Nothing is counted.
@@ -115,7 +117,7 @@ class Admission:
                 raise OverLimitError(f"{scope} has {waiting[scope]} of {most} waiting jobs", WAITING_RETRY_S)
         if blob_bytes:
             asked = max(blob_bytes, self._uploaded(job_id))
-            self._check_blobs(queues, scopes, job_id, others, asked, held_bytes)
+            self._check_blobs(queues, scopes, job_id, others, asked, held_bytes, blobs_text=blobs_text)
         if all(known != job_id for _, known, _ in self._accepted):
             for scope in scopes:
                 self._check_rate(queues, scope, now)
@@ -235,6 +237,7 @@ class Admission:
         blob_bytes: int,
         held_bytes: Mapping[JobID, int],
         earlier: int = 0,
+        blobs_text: str = "",
     ) -> None:
         held_bytes = {**held_bytes, **self._under_way_bytes}
         for scope in scopes:
@@ -248,7 +251,8 @@ class Admission:
                 by_uploads = f", {mb(uploads + earlier)} MB by uploads" if uploads + earlier else ""
                 raise OverLimitError(
                     f"blobs of {scope}: {mb(held)} of {most} MB held by jobs that are not over{by_uploads}, "
-                    f"{mb(blob_bytes - earlier)} MB more asked for; cancel one of these jobs or wait for its end",
+                    f"{mb(blob_bytes - earlier)} MB more asked for; cancel one of these jobs or wait for its end"
+                    f"{with_files(blobs_text)}",
                     WAITING_RETRY_S,
                 )
 

@@ -294,8 +294,13 @@ class Queues:
                     f"{cpus_text(limits.cpus)} in total; set {JobOptions.TASK_CPUS.key} to less"
                 )
 
-    def check_blobs(self, scopes: Iterable[Scope], blob_bytes: int) -> None:
+    def check_blobs(self, scopes: Iterable[Scope], blob_bytes: int, blobs_text: str = "") -> None:
         """Check that the limits of a job's user, groups and queue can ever give what its blobs take.
+
+        Args:
+            scopes: all whose limits count.
+            blob_bytes: of the job.
+            blobs_text: names the blobs (`runtime.jobgraph.job_graph.files_text`); empty if they are not known here.
 
         Raises:
             QueueRefusedError: one of them cannot.
@@ -305,7 +310,7 @@ class Queues:
             if most is not None and blob_bytes > most * MB:
                 raise QueueRefusedError(
                     f"its files have {mb(blob_bytes)} MB, and {scope} may hold {most} MB of blobs; ship less, or put "
-                    "large files where its tasks can read them"
+                    f"large files where its tasks can read them{with_files(blobs_text)}"
                 )
 
     def scopes_of(self, user: str, queue: str) -> tuple[Scope, ...]:
@@ -320,6 +325,11 @@ class Queues:
 
 def _decimal(number: float) -> Decimal:
     return Decimal(f"{number:.3f}")
+
+
+def with_files(blobs_text: str) -> str:
+    """Return the end of a refusal, with the text that names the blobs if there is one."""
+    return f"; {blobs_text}" if blobs_text else ""
 
 
 def mb(size: int) -> int:

@@ -11,7 +11,7 @@ The original is not changed, and the result appears under its name only when it 
 
 1. The state is restored into a work directory beside the result. The function gets each part of it (`StatePart`) as a
    DataFrame with the columns ``key``, ``value`` and ``partition_id``, and what it returns is stored.
-2. Rows are encoded as Spark's stores hold them (`runtime.checkpoint.state_rows`). This is done with the old rows first:
+2. Rows are encoded as Spark's stores hold them (`runtime.spark.state_encoding`). This is done with the old rows first:
    unless each byte of the old state comes out the same, the edit is refused.
 3. Spark writes the state as a batch of its own (`StateWriter`), as in a rescale.
 4. The new state is restored once more and read in both forms. The encoded rows of all stores must be those that were
@@ -21,16 +21,11 @@ The original is not changed, and the result appears under its name only when it 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib.util
-import os
-import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from conf.files import make_private, remove_tree
 from runtime.checkpoint.edit import (
@@ -42,8 +37,6 @@ from runtime.checkpoint.edit import (
     named_schema,
     partition_paths,
     plan_edit,
-    schema_problem,
-    session_field,
 )
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import EditedFrom, Savepoint, SavepointQuery
@@ -58,27 +51,27 @@ from runtime.checkpoint.rescale import (
 )
 from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.savepoint import write_savepoint
-from runtime.checkpoint.state_rows import InvalidRowError, RowEncoder
+from runtime.checkpoint.state_rows import InvalidRowError
 from runtime.protocol.query_snapshot import QuerySnapshot
-from runtime.spark.connect_session import CONNECT_MODE, connect_session
+from runtime.spark.connect_session import connect_session
 from runtime.spark.driver.local import LocalDriver
-from runtime.spark.driver.state_writer import ENCODED, POSITION, NewFamily, partition_column
+from runtime.spark.driver.state_writer import ENCODED, NewFamily
+from runtime.spark.edit_function import Edit, call_function, result_problem, wrong_sessions
 from runtime.spark.errors import DriverCallError
 from runtime.spark.rescale import SparkStateReader, run_with_driver
+from runtime.spark.state_encoding import encode_files
 from runtime.spark.state_reader import read_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Edit = Callable[["DataFrame", StatePart], "DataFrame"]
-"""Returns what shall be the state of a part; the same DataFrame leaves the part as it is."""
-
-_NAME = "edit"
 _SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
 }
+_SAME_TYPES = "return a DataFrame with the columns key and value of the types that `understudy savepoint info` shows"
+_SESSIONS_APART = "merge the sessions of a key that overlap or meet"
 _DIGEST = "CAST(coalesce(sum(CAST(xxhash64({}) AS DECIMAL(38, 0))), 0) AS STRING)"
 
 
@@ -127,43 +120,6 @@ def edit(
 ) -> Savepoint:
     """Run an edit that was planned; otherwise as `edit_savepoint`."""
     return run_with_driver(lambda driver: edit_with(driver, plan, function, compact_interval), java_home)
-
-
-def load_function(path: Path) -> Edit:
-    """Return the function ``edit`` of a user's file, which is run for it; for a process that does nothing else.
-
-    Raises:
-        SavepointError: the file cannot be read, fails, or has no such function.
-    """
-    import pyspark.cloudpickle
-
-    remedy = f"it has to define `def {_NAME}(state, part)`, which returns a DataFrame"
-    name = f"understudy_{_NAME}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise SavepointError(f"{path} is no file of Python", remedy)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    os.environ[CONNECT_MODE] = "1"  # or functions that the file makes at once do not fit the DataFrames
-    try:
-        spec.loader.exec_module(module)
-    except OSError as error:
-        raise SavepointError(f"{path} cannot be read: {error.strerror}", remedy) from error
-    except (Exception, SystemExit) as error:  # else `sys.exit()` would end the command with 0, without a result
-        raise SavepointError(f"{path} fails{_place(error, path)}: {type(error).__name__}: {error}", remedy) from error
-    register: Any = pyspark.cloudpickle.register_pickle_by_value
-    register(module)  # Spark's Python workers cannot import the file
-    function = getattr(module, _NAME, None)
-    if not callable(function):
-        raise SavepointError(f"{path} has no function {_NAME}", remedy)
-    found: Edit = function
-    return found
-
-
-def _place(error: BaseException, path: Path) -> str:
-    """Return the last line of a user's file in the traceback of an error."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
-    return f" in line {lines[-1]}" if lines else ""
 
 
 async def edit_with(
@@ -266,7 +222,7 @@ class _QueryEditor:
         self._before = self._read(self._clone, snapshot.batch_id)
         for number, part in enumerate(self._parts):
             state = read_once(self._decoded(self._clone, snapshot.batch_id, part))
-            result = _result(function, state, part)
+            result = call_function(function, state, part)
             if result is not state:
                 self._new.append(self._take(part, state, result, self._work / f"part-{number}"))
         return bool(self._new)
@@ -353,7 +309,7 @@ class _QueryEditor:
     def _take(self, part: StatePart, state: DataFrame, result: DataFrame, directory: Path) -> _NewPart:
         make_private(directory)
         self._encode_present(part, state, directory)
-        problem = _problem(part, result)
+        problem = result_problem(part, result)
         if problem:
             raise SavepointError(f"{part}: what the function returned cannot be the state: {problem}", _SAME_TYPES)
         decoded, encoded = directory / "decoded", directory / "encoded"
@@ -362,7 +318,7 @@ class _QueryEditor:
         except InvalidRowError as error:
             raise SavepointError(f"{part}: what the function returned cannot be the state: {error}") from error
         if part.kind is PartKind.SESSIONS:
-            wrong = _wrong_sessions(self._spark.read.parquet(f"file:{decoded}"), part)
+            wrong = wrong_sessions(self._spark.read.parquet(f"file:{decoded}"), part)
             refuse([wrong] if wrong else [], f"{part}: what the function returned cannot be the state", _SESSIONS_APART)
         keys = self._spark.read.parquet(f"file:{found[-1][0].directory}").groupBy("key_bytes").count()
         if twice := keys.where("count > 1").count():
@@ -428,76 +384,8 @@ class _QueryEditor:
         return found
 
 
-_SAME_TYPES = "return a DataFrame with the columns key and value of the types that `understudy savepoint info` shows"
-
-_SESSIONS_APART = "merge the sessions of a key that overlap or meet"
-
-
-def _wrong_sessions(rows: DataFrame, part: StatePart) -> str:
-    """Return what is wrong with the times of session windows; empty if nothing is.
-
-    Spark merges sessions of a key that overlap or meet when it gets rows, and finds none of them in its state before.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sf
-
-    position = session_field(part.family)
-    assert position is not None  # `parts_of` has refused it
-    *group, _ = (field["name"] for field in named_schema(part.family.key)["fields"])
-    window = sf.col("value").getField(named_schema(part.family.value)["fields"][position]["name"])
-    names = [f"group_{number}" for number in range(len(group))]
-    times = rows.select(
-        *(sf.col("key").getField(name).alias(alias) for name, alias in zip(group, names, strict=True)),
-        window.getField("start").alias("start"),
-        window.getField("end").alias("end"),
-    )
-    if empty := times.where("end IS NULL OR end <= start").count():
-        return f"{empty} sessions end before they start"
-    following = sf.lead("start").over(Window.partitionBy(*names).orderBy("start"))
-    met = times.withColumn("following", following).where("following <= end").count()
-    return f"{met} sessions overlap or meet the next one of their key" if met else ""
-
-
 def _family_of(state: FamilyState) -> tuple[int, str, str]:
     return state.operator, state.store, state.family
-
-
-def _result(function: Edit, state: DataFrame, part: StatePart) -> DataFrame:
-    """Call the user's function."""
-    from pyspark.sql import DataFrame
-
-    file = Path(getattr(getattr(function, "__code__", None), "co_filename", ""))
-    try:
-        result = function(state, part)
-    except (Exception, SystemExit) as error:
-        first = str(error).partition("\n")[0]
-        raise SavepointError(
-            f"{part}: the function fails{_place(error, file)}: {type(error).__name__}: {first}", "mend the function"
-        ) from error
-    if not isinstance(result, DataFrame):
-        raise SavepointError(
-            f"{part}: the function returned {type(result).__name__}, and not a DataFrame",
-            "return the DataFrame of the new state, or the given one to change nothing",
-        )
-    return result
-
-
-def _problem(part: StatePart, result: DataFrame) -> str:
-    """Return why a DataFrame cannot be the state of a part; empty if it can."""
-    from pyspark.errors import PySparkException
-
-    try:
-        found = {field["name"]: field["type"] for field in result.schema.jsonValue()["fields"]}
-    except PySparkException as error:
-        return str(error).partition("\n")[0]
-    for name, wanted in (("key", part.key_type), ("value", part.value_type)):
-        if name not in found:
-            if name == "value" and all(is_void(field) for field in wanted["fields"]):
-                continue
-            return f"it has no column {name}"
-        if problem := schema_problem(wanted, found[name], name):
-            return problem
-    return ""
 
 
 def _storable(rows: DataFrame, part: StatePart) -> DataFrame:
@@ -534,193 +422,3 @@ def _count_and_digest(rows: DataFrame, columns: str) -> tuple[int, int]:
     except PySparkException as error:
         raise DriverCallError(f"Spark cannot read the rows again: {str(error).partition(chr(10))[0]}") from error
     return int(row["count"]), int(row["digest"])
-
-
-def encode_files(
-    part: StatePart,
-    hashed: Sequence[Sequence[int]],
-    sources: Sequence[Path],
-    target: Path,
-    counts: Path | None = None,
-) -> None:
-    """Encode the rows of Parquet files into another one, batch by batch.
-
-    Args:
-        part: with the schemas.
-        hashed: where the key's fields are that decide the partition (`partition_paths`); columns of the result.
-        sources: with the columns ``key`` and ``value``; fields that are always null are not in ``value``.
-        target: the result.
-        counts: the number of values of each key, for a part that has a counter.
-
-    Raises:
-        InvalidRowError: a row is not of the schemas.
-    """
-    import pyarrow
-    import pyarrow.parquet
-
-    encoder = _PartEncoder(part)
-    with contextlib.ExitStack() as files:
-        rows = files.enter_context(_EncodedFile(target, hashed))
-        counted = None if counts is None else files.enter_context(_EncodedFile(counts, hashed))
-        for source in sources:
-            file = pyarrow.parquet.ParquetFile(source)
-            for one in (rows, counted):
-                if one is not None:  # a file without rows has the columns too
-                    one.add(pyarrow.array([], file.schema_arrow.field("key").type), [], [])
-            for batch in file.iter_batches(_ROWS if counted is None else _LISTS):
-                key = batch.column("key")
-                if key.null_count:
-                    raise InvalidRowError("a key is null")
-                if counted is None:
-                    rows.add(key, *encoder.rows(batch))
-                    continue
-                positions, *encoded, numbers = encoder.lists(batch)
-                rows.add(key.take(pyarrow.array(positions, pyarrow.int64())), *encoded)
-                counted.add(key, *numbers)
-
-
-_ROWS, _LISTS = 65536, 1024
-
-
-class _EncodedFile:
-    """A Parquet file of encoded rows, as `NewFamily` describes it."""
-
-    def __init__(self, path: Path, hashed: Sequence[Sequence[int]]) -> None:
-        self._path = path
-        self._hashed = hashed
-        self._names = [*(partition_column(number) for number in range(len(hashed))), *ENCODED, POSITION]
-        self._writer: Any = None
-        self._count = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def add(self, keys: Any, encoded: Sequence[bytes], content: Sequence[bytes]) -> None:
-        """Add rows: their decoded keys as an array of pyarrow, the encoded keys, and the encoded values."""
-        import pyarrow
-        import pyarrow.parquet
-
-        positions = range(self._count, self._count + len(keys))
-        self._count += len(keys)
-        arrays = [_field_at(keys, path) for path in self._hashed]
-        arrays += [pyarrow.array(one, pyarrow.binary()) for one in (encoded, content)]
-        arrays.append(pyarrow.array(positions, pyarrow.int64()))
-        batch = pyarrow.RecordBatch.from_arrays(arrays, names=self._names)
-        self._writer = self._writer or pyarrow.parquet.ParquetWriter(self._path, batch.schema)
-        self._writer.write_batch(batch)
-
-
-class _PartEncoder:
-    """Encodes the keys and values of a part."""
-
-    def __init__(self, part: StatePart) -> None:
-        self._keys, self._values = RowEncoder(part.family.key, is_key=True), RowEncoder(part.family.value)
-        self._voids = [number for number, one in enumerate(named_schema(part.family.value)["fields"]) if is_void(one)]
-        self._sessions = RowEncoder(part.family.key)
-        self._window = session_field(part.family) if part.kind is PartKind.SESSIONS else None
-        self._is_map, self._is_join = part.kind is PartKind.MAP, part.kind is PartKind.JOIN
-        self._counted = RowEncoder(part.counter.family.key, is_key=True) if part.counter is not None else self._keys
-        self._counts = RowEncoder(part.counter.family.value) if part.counter is not None else None
-
-    def rows(self, batch: Any) -> tuple[list[bytes], list[bytes]]:
-        """Return encoded keys and values, one of each for a row.
-
-        Raises:
-            InvalidRowError: a row is not of the schemas.
-        """
-        decoded = column_values(batch.column("key"))
-        if self._is_map and any(None in row for row in decoded):
-            raise InvalidRowError("the group or the userKey of a map is null")
-        keys = [self._keys.encode(row) for row in decoded]
-        rows = list(_value_rows(batch, self._voids))
-        if self._window is not None:
-            for key, row in zip(keys, rows, strict=True):
-                named = session_key(row[: len(self._keys.names)], self._window)
-                if key != self._sessions.encode(named):
-                    raise InvalidRowError("a key is not that of the columns and the session start in its value")
-        return keys, [self._values.encode(row) for row in rows]
-
-    def lists(self, batch: Any) -> tuple[list[int], list[bytes], list[bytes], tuple[list[bytes], list[bytes]]]:
-        """Return each element's row in the batch, its encoded key and value; and keys and numbers of elements.
-
-        Raises:
-            InvalidRowError: a row is not of the schemas, or a list has no elements.
-        """
-        assert self._counts is not None
-        positions, keys, values = [], [], []
-        counted: tuple[list[bytes], list[bytes]] = [], []
-        pairs = zip(column_values(batch.column("key")), column_values(batch.column("value")), strict=True)
-        for number, (key, elements) in enumerate(pairs):
-            if not elements:
-                raise InvalidRowError("a list is null or has no values; leave out its key")
-            if None in elements:
-                raise InvalidRowError("a value in a list is null")
-            if self._is_join and any(one[-1] is None for one in elements):
-                raise InvalidRowError("matched is null")
-            encoded = self._counted.encode(key)
-            positions += [number] * len(elements)
-            keys += self._indexed(key, len(elements)) if self._is_join else [encoded] * len(elements)
-            values += [self._values.encode(one) for one in elements]
-            counted[0].append(encoded)
-            counted[1].append(self._counts.encode((len(elements),)))
-        return positions, keys, values, counted
-
-    def _indexed(self, key: Sequence[Any], count: int) -> list[bytes]:
-        """Return the keys of a join's rows: the index of each row follows the columns of the join."""
-        return [self._keys.encode((*key, index)) for index in range(count)]
-
-
-def _field_at(array: Any, path: Sequence[int]) -> Any:
-    for number in path:
-        array = array.flatten()[number]
-    return array
-
-
-def session_key(row: Sequence[Any], position: int) -> list[Any]:
-    """Return the key that Spark makes from the first fields of a session's value.
-
-    Args:
-        row: as many fields as the key has.
-        position: that of the session window.
-    """
-    window = row[position]
-    return [*row[:position], *row[position + 1 :], None if window is None else window[0]]
-
-
-def _value_rows(batch: Any, voids: Sequence[int]) -> Iterator[Sequence[Any]]:
-    """Yield the values of a batch, with nulls for the fields that are always null."""
-    if len(voids) and "value" not in batch.schema.names:
-        yield from [[None] * len(voids)] * len(batch)
-        return
-    column = batch.column("value")
-    if column.null_count:
-        raise InvalidRowError("a value is null")
-    for row in column_values(column):
-        found = list(row)
-        for position in voids:
-            found.insert(position, None)
-        yield found
-
-
-def column_values(array: Any) -> list[Any]:
-    """Return the values of an array of pyarrow in the form that `RowEncoder` takes."""
-    import pyarrow
-
-    kind = array.type
-    if pyarrow.types.is_struct(kind):
-        columns = [column_values(child) for child in array.flatten()]
-        rows: list[Any] = list(zip(*columns, strict=True)) if columns else [()] * len(array)
-        return [row if there else None for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
-    if pyarrow.types.is_list(kind):
-        inner = iter(column_values(array.flatten()))
-        sizes = array.value_lengths().to_pylist()
-        return [None if size is None else [next(inner) for _ in range(size)] for size in sizes]
-    if pyarrow.types.is_timestamp(kind):
-        return list(array.cast(pyarrow.int64()).to_pylist())
-    if pyarrow.types.is_date32(kind):
-        return list(array.cast(pyarrow.int32()).to_pylist())
-    return list(array.to_pylist())

@@ -14,6 +14,7 @@ import pytest
 from fsspec.config import conf
 
 from runtime.checkpoint import remote_files
+from runtime.checkpoint.alignment import Alignment, find_misaligned
 from runtime.checkpoint.errors import RemoteStorageError, SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_files
 from runtime.checkpoint.layout import SINK_LOG
@@ -295,3 +296,35 @@ def test_killed_at_each_change_of_a_remote_sink(
     memory.store.clear()
     memory.pseudo_dirs[:] = [""]
     assert interrupted > 20
+
+
+def test_a_reader_that_is_ahead_of_a_remote_sink_does_not_fit(query: Query, tmp_path: Path) -> None:
+    query.files.run(3)
+    reader = StreamingFiles(tmp_path / "reader", name="reader", upstream=query.files)
+    reader.run()
+    before = take_snapshot(reader.query, query.directory / "chk-1" / "reader")
+    first = query.take(1)
+    assert find_misaligned([before, first]) == Alignment((), frozenset({("reader", "counts")}))
+    query.files.run(2)
+    reader.run()
+    ahead = take_snapshot(reader.query, query.directory / "chk-2" / "reader")
+    for are_running in (False, True):
+        (found,) = find_misaligned([first, ahead], are_running=are_running).misaligned
+        assert (found.reader, found.writer, found.batch_id, len(found.files)) == ("reader", "counts", 2, 2)
+        assert f"{query.sink}/part-" in str(found)
+    assert not find_misaligned([ahead, query.take(2)]).misaligned
+
+
+def test_a_reader_is_not_started_on_what_a_restore_of_a_remote_sink_has_removed(query: Query, tmp_path: Path) -> None:
+    query.files.run(3)
+    reader = StreamingFiles(tmp_path / "reader", name="reader", upstream=query.files)
+    reader.run()
+    states = (take_snapshot(reader.query, query.directory / "chk-1" / "reader"), query.take(1))
+    query.files.run(2)
+    reader.run()
+    for batch in ("3", "4"):  # so the writer has to go back
+        (query.files.location / "commits" / batch).unlink()
+    attempt = TaskRestore(tmp_path / "attempt", JobManagerTaskRestore(7, states))
+    assert "continues from checkpoint 7, batch 2" in attempt.prepare(query.query)
+    note = attempt.prepare(reader.query)
+    assert f"continues from checkpoint 7, batch 0: it has read {query.sink}/part-" in note

@@ -218,7 +218,9 @@ def test_an_upload_over_the_limit_of_its_user_stores_nothing(people: People) -> 
     await_value(lambda: "may hold 1 MB of blobs" in refusal())
     before = kept()
     told = r"error: job 'large' was not accepted: its files have [3-9] MB, and user ada may hold 1 MB of blobs;"
-    assert re.search(told, refusal())
+    said = refusal()
+    assert re.search(told, said)
+    assert "large.zip (2.0 MB)" in said, said
     ada = replace(people.rest, token=people.tokens["ada"])
     reply = ada.post_form("/v1/scripts", ("script", "job.py", GATED.encode()), ("py-file", "l.zip", large.read_bytes()))
     assert reply.status == 400

@@ -26,8 +26,9 @@ from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint
 from runtime.checkpoint.snapshot import restore_snapshot
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.state_writer import NewFamily
+from runtime.spark.edit_function import load_function
 from runtime.spark.errors import DriverLostError
-from runtime.spark.state_edit import edit_savepoint, edit_with, load_function
+from runtime.spark.state_edit import edit_savepoint, edit_with
 from runtime.spark.state_reader import read_state
 from tests.integration.test_savepoint_rescale import OPERATORS, Build, Read, Rows, Stream, contents
 from tests.integration.test_savepoint_rescale import driver as driver

@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "edited-session-under-another-key",
         "An edit is refused if the key of a session is not the one that Spark makes from its value.",
-        "runtime/spark/state_edit.py",
+        "runtime/spark/state_encoding.py",
         "                if key != self._sessions.encode(named):\n",
         "                if False:\n",
         ("unit/test_savepoint_edit.py::test_the_key_of_a_session_is_that_of_its_value",),
@@ -120,7 +120,7 @@ MUTANTS = (
     Mutant(
         "edited-lists-counted-wrong",
         "An edit writes the number of values that a list has.",
-        "runtime/spark/state_edit.py",
+        "runtime/spark/state_encoding.py",
         "            counted[1].append(self._counts.encode((len(elements),)))\n",
         "            counted[1].append(self._counts.encode((1,)))\n",
         ("unit/test_savepoint_edit.py::test_lists_are_encoded_in_their_order_and_counted",),
@@ -1135,6 +1135,14 @@ MUTANTS = (
         "        return self._why_not_beside_others(query, (*on_the_way, query.name))\n",
         '        return ""\n',
         ("unit/test_task_restore.py::test_a_reader_goes_back_with_its_writer",),
+    ),
+    Mutant(
+        "reader-of-a-remote-sink-not-compared",
+        "Snapshots of a remote file sink and of its reader are compared.",
+        "runtime/checkpoint/alignment.py",
+        "    writers = [writer for writer in snapshots if writer.sink is not None]\n",
+        "    writers = [one for one in snapshots if one.sink is not None and not is_remote(one.sink)]\n",
+        ("contract/test_remote_sinks.py::test_a_reader_that_is_ahead_of_a_remote_sink_does_not_fit",),
     ),
     Mutant(
         "writer-goes-back-behind-a-running-reader",

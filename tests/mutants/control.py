@@ -956,6 +956,14 @@ MUTANTS = (
         ("unit/test_command_line.py::test_a_job_whose_output_and_errors_nobody_reads_is_cancelled",),
     ),
     Mutant(
+        "pipeline-of-a-submission-imports-our-modules",
+        "A pipeline that is built on the client imports the project's own modules, and not Understudy's.",
+        "runtime/job_file.py",
+        '        module.__dict__["__builtins__"] = builtins',
+        "        pass",
+        ("unit/test_understudy_imports.py::test_a_pipeline_finds_its_own_modules_when_it_is_built",),
+    ),
+    Mutant(
         "end-of-a-pipeline-file-taken-for-help",
         "A pipeline file that ends itself without an error, and was not asked for help, is an error.",
         "runtime/job_file.py",

@@ -523,6 +523,22 @@ MUTANTS = (
         ("unit/test_flink_answers.py::test_requirements_that_no_rescale_meets_are_refused",),
     ),
     Mutant(
+        "short-run-of-a-restarted-query-taken-for-its-failure",
+        "A failure of a query is over when its next run has ended, also for a thread that waits for it later.",
+        "runtime/spark/task/query_restarts.py",
+        "                    return True  # another thread has restarted it, or the new run was short\n",
+        "                    return False\n",
+        ("unit/test_query_restarts.py::test_a_next_run_that_ends_at_once_is_no_failure",),
+    ),
+    Mutant(
+        "stop-of-a-former-run-leaves-the-new-one",
+        "A query is stopped by each of its handles, also by one that was made before its restart.",
+        "runtime/spark/task/query_restarts.py",
+        "                self._jsq = run.query._jsq  # of a second handle, which may have the former run\n",
+        "",
+        ("unit/test_query_restarts.py::test_a_stop_by_another_handle_reaches_the_new_run",),
+    ),
+    Mutant(
         "handle-of-the-former-run",
         "A thread that waits for a restarted query by a second handle waits for its new run.",
         "runtime/spark/task/query_restarts.py",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from runtime.job_file import JobFileError, kind_of, read_job_file
+from runtime.job_file import JobFileError, build_pipeline, kind_of, read_job_file
 from runtime.jobgraph.errors import ParameterUsageError
 from runtime.jobgraph.job_graph import JobKind
 
@@ -134,3 +135,14 @@ def test_a_directory_is_no_job_file(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match="is a directory, not a job file") as error:
         kind_of(tmp_path)
     assert error.value.remedy == "give the path of a file in it"
+
+
+def test_a_pipeline_is_built_of_the_text_that_its_file_has_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    file = tmp_path / "job.py"
+    for name in ("one", "two"):
+        file.write_text(f"def pipeline(args):\n    raise ValueError('{name}')\n")
+        os.utime(file, (1, 1))  # so a cache of its byte code would count as that of this text
+        with pytest.raises(JobFileError, match=f"ValueError: {name}"):
+            build_pipeline(file, ())
+    assert list(tmp_path.iterdir()) == [file]

@@ -252,3 +252,45 @@ def test_a_query_that_no_thread_waits_for_is_restarted_until_the_policy_gives_up
     unknown = threading.Event()
     spark.restarts.attend("unknown", unknown.set)
     assert unknown.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_failure_is_over_when_the_next_run_has_ended_before_its_wait(stops: bool) -> None:
+    spark = Spark()
+    query = spark.writer("q").start()
+    other = spark.query(query._jsq)  # as spark.streams.get returns it
+    spark.runs[0].fail()
+    assert spark.restarts.restart("run-0"), "on another thread"
+    if stops:
+        query.stop()
+    spark.runs[1].is_active = False
+    assert other.awaitTermination(0.01) is True
+    assert other.awaitTermination() is None
+    assert len(spark.runs) == 2
+
+
+def test_a_next_run_that_ends_at_once_is_no_failure() -> None:
+    spark = Spark()
+    query = spark.writer("q").start()
+    (run,) = spark.restarts.runs.values()
+    start = run.start
+
+    def ended_at_once() -> Any:
+        started = start()
+        started._jsq.is_active = False  # as with the trigger availableNow and no rows
+        return started
+
+    run.start = ended_at_once
+    spark.runs[0].fail()
+    assert query.awaitTermination() is None
+    assert len(spark.runs) == 2
+
+
+def test_a_stop_by_another_handle_reaches_the_new_run() -> None:
+    spark = Spark()
+    query = spark.writer("q").start()
+    other = spark.query(query._jsq)
+    spark.runs[0].fail()
+    assert spark.restarts.restart("run-0")
+    other.stop()
+    assert not spark.runs[1].is_active

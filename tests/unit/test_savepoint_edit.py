@@ -37,7 +37,8 @@ from runtime.checkpoint.snapshot import take_snapshot
 from runtime.checkpoint.state_layout import OperatorInfo
 from runtime.checkpoint.state_rows import InvalidRowError, RowEncoder
 from runtime.checkpoint.state_schema import ColumnFamily
-from runtime.spark.state_edit import column_values, encode_files, load_function
+from runtime.spark.edit_function import load_function
+from runtime.spark.state_encoding import column_values, encode_files
 from tests.streaming_files import StreamingFiles
 
 _STORE = "spark.sql.streaming.stateStore."
@@ -466,6 +467,9 @@ def test_the_function_of_a_users_file(tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_text("import sys\nsys.exit(0)\n")
     with pytest.raises(SavepointError, match="fails in line 2: SystemExit: 0"):
         load_function(file)
+    file.write_text("n = 1\nopen('/nowhere/accounts.csv')\n")
+    with pytest.raises(SavepointError, match=r"fails in line 2: FileNotFoundError: .*accounts\.csv"):
+        load_function(file)
     file.write_text("def edit(:\n")
     with pytest.raises(SavepointError, match="SyntaxError"):
         load_function(file)
@@ -473,3 +477,17 @@ def test_the_function_of_a_users_file(tmp_path: Path, monkeypatch: pytest.Monkey
     made: Any = load_function(file)
     assert made(1, 2) == (1, 2)
     assert os.environ["SPARK_CONNECT_MODE_ENABLED"] == "1"
+
+
+def test_the_function_is_made_of_the_text_that_its_file_has_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "0")
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    file = tmp_path / "drop.py"
+    for number in (1, 2):
+        file.write_text(f"def edit(state, part):\n    return {number}\n")
+        os.utime(file, (1, 1))  # so a cache of its byte code would count as that of this text
+        made: Any = load_function(file)
+        assert made(None, None) == number
+    assert list(tmp_path.iterdir()) == [file]

@@ -285,3 +285,19 @@ def test_what_the_pages_and_examples_import_is_public() -> None:
     inner |= {("conf", "settings"), ("runtime", "progress")}  # of a reader's project, which has packages of these names
     for module, name in sorted(imported - inner):
         assert getattr(understudy, name, None) is getattr(importlib.import_module(module), name), f"{module}.{name}"
+
+
+@pytest.mark.parametrize("content", ["None", "file.read_bytes()"])
+def test_a_pipeline_finds_its_own_modules_when_it_is_built(project: Path, content: str) -> None:
+    file = project / "job.py"
+    file.write_text("from conf.options import MINE\ndef pipeline(argv):\n    return Pipeline(f'mine {MINE}')\n")
+    file.write_text(f"from understudy import Pipeline\n{file.read_text()}")
+    text = (
+        "from pathlib import Path\n"
+        "import understudy.imports\n"
+        "understudy.imports.install()\n"
+        "from understudy.runtime.job_file import build_pipeline\n"
+        f"file = Path({str(file)!r})\n"
+        f"print(build_pipeline(file, [], {content}).name)\n"
+    )
+    assert run(text, ROOT) == "mine 1\n"

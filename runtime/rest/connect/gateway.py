@@ -118,9 +118,9 @@ MOST_MESSAGE = 128 << 20
 MOST_KNOWN = 4096
 _PRIVATE = frozenset({"authorization", "user-agent", "te", "content-type", NAME_KEY})
 _CLOSED = "INVALID_HANDLE.SESSION_CHANGED"
+"""Spark's error class upon which PySpark's `getOrCreate` makes a new session."""
 _NOTHING_KEPT = ("[INVALID_HANDLE.SESSION_CLOSED]", "[INVALID_HANDLE.SESSION_NOT_FOUND]")
 """Begin of Spark's answer to a report about a session that has ended: Spark keeps no answer of such a session."""
-"""Spark's error class upon which PySpark's `getOrCreate` makes a new session."""
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,

@@ -157,7 +157,10 @@ class QueryRestarts:
         threading.Thread(target=work, name="query-restart", daemon=True).start()
 
     def restart(self, run_id: str) -> bool:
-        """Restart a failed query after its policy's delay; return whether it runs now."""
+        """Restart a failed query after its policy's delay; return whether its failure is over.
+
+        It is over once a further run is active, or has ended without a failure.
+        """
         run = self.runs.get(run_id)
         return run is not None and self._restart(run)
 
@@ -171,7 +174,9 @@ class QueryRestarts:
         with run.lock:
             query = run.query
             while not query._jsq.isActive():
-                if self._is_over(run) or not query._jsq.exception().isDefined():
+                if not query._jsq.exception().isDefined():
+                    return True  # another thread has restarted it, or the new run was short
+                if self._is_over(run):
                     return False
                 now = time.monotonic()
                 run.policy.notify_failure(now)
@@ -249,6 +254,7 @@ class QueryRestarts:
             run = managed.runs.get(str(self.runId))
             if run is not None:
                 run.is_stopped = True
+                self._jsq = run.query._jsq  # of a second handle, which may have the former run
             return original(self)
 
         kind.stop = stop
