@@ -564,6 +564,7 @@ class CheckpointCoordinator:
         subsumed: Sequence[CheckpointMetadata],
         at: Instant,
         unreadable: Sequence[int] = (),
+        notes: Sequence[str] = (),
     ) -> list[CheckpointInstruction]:
         """Complete a checkpoint: `StoreCheckpoint` was carried out.
 
@@ -573,8 +574,10 @@ class CheckpointCoordinator:
             subsumed: checkpoints that are no longer in the store.
             at: the current time.
             unreadable: the numbers of further ones, whose entries could not be read.
+            notes: further messages for the requester.
         """
         pending = self._pending.pop(checkpoint_id)
+        pending.notes += notes
         self._remember(checkpoint_id, CheckpointOutcome.COMPLETED)
         self._stats.completed(checkpoint_id, path, at.epoch_ms)
         self._operations.completed(pending.trigger.trigger_id, path, tuple(pending.notes), drained=pending.drained)

@@ -18,6 +18,38 @@ _INTERRUPTED = (
 
 MUTANTS = (
     Mutant(
+        "savepoint-without-a-late-query",
+        "A savepoint has the state of a query that the job has not started.",
+        "runtime/jobmaster/checkpointing.py",
+        "                    over = await self._carried_over(instruction.metadata)\n",
+        "                    pass\n",
+        ("unit/test_job_checkpoints.py::test_a_savepoint_has_the_state_of_a_query_that_has_not_started",),
+    ),
+    Mutant(
+        "state-of-an-ended-task-carried-over",
+        "A savepoint carries no state over of a query that has started, and whose task has ended.",
+        "runtime/jobmaster/savepoints.py",
+        "        if query.name in names or directory_name(query.name) in started:\n",
+        "        if query.name in names:\n",
+        ("unit/test_job_checkpoints.py::test_a_savepoint_has_the_state_of_a_query_that_has_not_started",),
+    ),
+    Mutant(
+        "dropped-state-carried-over",
+        "A savepoint carries no state over that the job leaves on purpose.",
+        "runtime/jobmaster/savepoints.py",
+        "        if settings.drops(query.name):\n",
+        "        if False:\n",
+        ("unit/test_job_checkpoints.py::test_state_that_a_job_leaves_on_purpose_is_not_carried_over",),
+    ),
+    Mutant(
+        "rollback-waits-for-a-late-query",
+        "No checkpoint after a rollback waits for a query that had not started before.",
+        "runtime/jobmaster/savepoints.py",
+        "one.name in begun and directory_name(one.name) not in started)",
+        "False)",
+        ("unit/test_job_checkpoints.py::test_a_rollback_waits_for_no_query_that_has_not_started",),
+    ),
+    Mutant(
         "stop-beside-a-start",
         "A stop waits until Spark has the query that is being started.",
         "runtime/taskexecutor/task_checkpoints.py",
