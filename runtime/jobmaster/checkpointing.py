@@ -35,7 +35,7 @@ from runtime.checkpoint.coordinator import (
     StoreCheckpoint,
     TriggerTasks,
 )
-from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.errors import CheckpointError, MisalignedError
 from runtime.checkpoint.handover import pause_s
 from runtime.checkpoint.retained import PREFIX, is_checkpoint, number_of, write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
@@ -663,7 +663,8 @@ class JobCheckpoints:
                 self._endpoint.log.info("checkpoint %d is left: %s", number, error)
                 return  # the next JobMaster finds out whether it is in the store
             except (CheckpointError, StateHandleConflictError, OSError) as error:
-                instructions = self._coordinator.store_failed(number, str(error), self._now())
+                is_failure = not isinstance(error, MisalignedError)  # chance decides it: nothing is broken
+                instructions = self._coordinator.store_failed(number, str(error), self._now(), counts=is_failure)
             else:
                 self._endpoint.log.info("checkpoint %d of job %s is complete: %s", number, self._job.job_id, path)
                 instructions = self._coordinator.stored(number, path, subsumed, self._now(), unreadable, over.notes)
@@ -687,12 +688,12 @@ class JobCheckpoints:
         """Check that the snapshots of several tasks fit together; each task has checked its own.
 
         Raises:
-            CheckpointError: they do not.
+            MisalignedError: they do not.
         """
         if over.snapshots or sum(bool(task.queries) for task in metadata.tasks) > 1:
             snapshots = (*metadata.queries, *over.snapshots)
             for problem in await self._endpoint.run_blocking(alignment_problems, snapshots):
-                raise CheckpointError(f"the snapshots of the job's tasks do not fit together: {problem}", "try again")
+                raise MisalignedError(f"the snapshots of the job's tasks do not fit together: {problem}", "try again")
 
     def _check_wanted(self, number: int) -> None:
         """Raise `CheckpointError` if a checkpoint is to be given up."""

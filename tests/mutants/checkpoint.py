@@ -18,6 +18,14 @@ _INTERRUPTED = (
 
 MUTANTS = (
     Mutant(
+        "misaligned-tasks-fail-the-job",
+        "A job does not fail because one of its tasks was faster than another in a checkpoint.",
+        "runtime/jobmaster/checkpointing.py",
+        "                is_failure = not isinstance(error, MisalignedError)  #",
+        "                is_failure = True  #",
+        ("unit/test_job_checkpoints.py::test_snapshots_of_two_tasks_of_which_one_reads_the_others_output_have_to_fit",),
+    ),
+    Mutant(
         "savepoint-without-a-late-query",
         "A savepoint has the state of a query that the job has not started.",
         "runtime/jobmaster/checkpointing.py",
