@@ -26,6 +26,14 @@ MUTANTS = (
         ("unit/test_job_checkpoints.py::test_snapshots_of_two_tasks_of_which_one_reads_the_others_output_have_to_fit",),
     ),
     Mutant(
+        "values-of-a-list-in-any-order",
+        "An edited list has its values in their order, in whatever order Spark reads them.",
+        "runtime/spark/driver/state_writer.py",
+        "rows.repartition(self._partitions, self._seq(keys)).sortWithinPartitions(self._seq(order))",
+        "rows.repartition(self._partitions, self._seq(keys))",
+        ("integration/test_savepoint_edit.py::test_a_list_has_its_values_in_order_in_whatever_order_spark_reads_them",),
+    ),
+    Mutant(
         "savepoint-without-a-late-query",
         "A savepoint has the state of a query that the job has not started.",
         "runtime/jobmaster/checkpointing.py",
