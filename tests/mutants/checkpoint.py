@@ -1164,7 +1164,7 @@ MUTANTS = (
         "tasks-not-aligned",
         "Snapshots of several tasks do not complete a checkpoint if they do not fit together.",
         "runtime/jobmaster/checkpointing.py",
-        "                await self._check_aligned(instruction.metadata)\n",
+        "                await self._check_aligned(instruction.metadata, over)\n",
         "",
         ("unit/test_job_checkpoints.py::test_snapshots_of_two_tasks_of_which_one_reads_the_others_output_have_to_fit",),
     ),
