@@ -45,6 +45,7 @@ _NEVER_NULL = "before the operator, make it a column that is never null: `coales
 ALL_NULLABLE = "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled"
 """Setting of Spark 4.3 under which all columns of a state count as nullable. Older queries keep it off."""
 
+_LEFT_BEHIND = "the job has no such query: its state and position are left behind"
 _BUFFER = ("buf", "binary")
 """Name and type of the column in which Spark keeps a ``TypedImperativeAggregate``, whatever its input is."""
 
@@ -126,10 +127,12 @@ def check_job(kept: Iterable[QueryDescription], job: Iterable[QueryDescription])
             verdicts.append(Verdict(query.name, Fit.FITS, notes=("it is new, and begins without state",)))
         else:
             verdicts.append(check_query(old, query))
-    return verdicts + [
-        Verdict(name, Fit.FITS_WITH_LOSS, losses=("the job has no such query: its state and position are left behind",))
-        for name in by_name
-    ]
+    return verdicts + [Verdict(name, Fit.FITS_WITH_LOSS, losses=(_LEFT_BEHIND,)) for name in by_name]
+
+
+def left_behind(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
+    """Return the names of the queries that only the savepoint has, by the verdicts of `check_job`."""
+    return tuple(verdict.query for verdict in verdicts if _LEFT_BEHIND in verdict.losses)
 
 
 def check_query(kept: QueryDescription, query: QueryDescription) -> Verdict:

@@ -564,6 +564,7 @@ class CheckpointCoordinator:
         subsumed: Sequence[CheckpointMetadata],
         at: Instant,
         unreadable: Sequence[int] = (),
+        notes: Sequence[str] = (),
     ) -> list[CheckpointInstruction]:
         """Complete a checkpoint: `StoreCheckpoint` was carried out.
 
@@ -573,8 +574,10 @@ class CheckpointCoordinator:
             subsumed: checkpoints that are no longer in the store.
             at: the current time.
             unreadable: the numbers of further ones, whose entries could not be read.
+            notes: further messages for the requester.
         """
         pending = self._pending.pop(checkpoint_id)
+        pending.notes += notes
         self._remember(checkpoint_id, CheckpointOutcome.COMPLETED)
         self._stats.completed(checkpoint_id, path, at.epoch_ms)
         self._operations.completed(pending.trigger.trigger_id, path, tuple(pending.notes), drained=pending.drained)
@@ -596,12 +599,21 @@ class CheckpointCoordinator:
         instructions += [DiscardSnapshots(number, self._checkpoint_directory(number), ()) for number in unreadable]
         return instructions + self._start_next()
 
-    def store_failed(self, checkpoint_id: int, reason: str, at: Instant) -> list[CheckpointInstruction]:
-        """Abort a checkpoint: `StoreCheckpoint` failed or was given up, and nothing of it is in the store."""
+    def store_failed(
+        self, checkpoint_id: int, reason: str, at: Instant, *, counts: bool = True
+    ) -> list[CheckpointInstruction]:
+        """Abort a checkpoint: `StoreCheckpoint` failed or was given up, and nothing of it is in the store.
+
+        Args:
+            checkpoint_id: its number.
+            reason: shown to users.
+            at: the current time.
+            counts: whether this is a failure, of which too many in a row fail the job.
+        """
         pending = self._pending[checkpoint_id]
         if pending.abandoned:
             return [*self._abort_and_repeat(pending, pending.abandoned, at), *self._start_next()]
-        return [*self._abort(pending, reason, at, counts=True), *self._start_next()]
+        return [*self._abort(pending, reason, at, counts=counts), *self._start_next()]
 
     def abandoned(self, checkpoint_id: int) -> str:
         """Return why a checkpoint that is being stored is to be given up; empty if it is not."""

@@ -46,3 +46,8 @@ class SavepointError(CheckpointError):
 @wire_error
 class RemoteStorageError(SavepointError):
     """A remote file system does not answer, or refuses; a retry may help."""
+
+
+@wire_error
+class MisalignedError(CheckpointError):
+    """Snapshots of queries in several tasks do not fit together: one task was faster than another."""

@@ -8,6 +8,9 @@ from urllib.parse import quote
 
 from runtime.ids import JobID
 
+TASKS = "tasks"
+"""Directory with those of the tasks, in the directory of a job's checkpoints."""
+
 
 def directory_name(query_name: str) -> str:
     """Return the name of a query's directory, unique for each query name.

@@ -25,7 +25,7 @@ from runtime.checkpoint.errors import CheckpointError, SavepointError, SnapshotE
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.lease import lease_file, may_be_written_to
 from runtime.checkpoint.metadata_log import entries, last_entry
-from runtime.checkpoint.names import directory_name
+from runtime.checkpoint.names import TASKS, directory_name
 from runtime.checkpoint.remote_files import is_remote
 from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.restore import restore_to_url
@@ -34,6 +34,9 @@ from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect
 from runtime.checkpoint.stored_snapshot import CHECKPOINT
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
+
+_RESTORED = "restored"
+"""Directory of a task with the marks of the queries that have taken their state from a savepoint."""
 
 LOAD_FAILURES = 2
 """How many failures in a row to load one state send a query back: a single failure may have a passing cause."""
@@ -308,7 +311,7 @@ class TaskRestore:
 
     def _restore_savepoint(self, query: QueryLocation, state: QuerySnapshot, restore: JobManagerTaskRestore) -> str:
         savepoint, rollback, new_query_id = restore.savepoint, restore.rollback, restore.new_query_id
-        mark = self._directory / "restored" / f"{directory_name(query.name)}.json"
+        mark = self._directory / _RESTORED / f"{directory_name(query.name)}.json"
         why = ""
         done = json.loads(mark.read_bytes()) if mark.exists() else {}
         if done and rollback in ("", done.get("rollback", "")):  # a rollback follows the job's own start
@@ -338,6 +341,27 @@ class TaskRestore:
         renamed = ", under a new query id" if new_query_id else ""
         again = f" once more: {why}" if why else ""
         return f"query {query.name} begins from batch {state.batch_id} of {savepoint}{renamed}{again}"
+
+
+def restored_queries(job_directory: Path) -> dict[str, str]:
+    """Return the queries that have taken their state from a savepoint, in any task and attempt of a job.
+
+    Args:
+        job_directory: of the job's checkpoints.
+
+    Returns:
+        the place of the last savepoint that each has taken its state from, by `directory_name`.
+
+    Raises:
+        SnapshotError: a mark of one cannot be read.
+    """
+    try:
+        return {
+            mark.stem: str(json.loads(mark.read_bytes())["savepoint"])
+            for mark in job_directory.glob(f"{TASKS}/*/{_RESTORED}/*.json")
+        }
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise SnapshotError(f"a mark of a restored query in {job_directory} cannot be read: {error}") from error
 
 
 def _is_in_place(restore: JobManagerTaskRestore) -> bool:

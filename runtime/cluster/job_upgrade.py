@@ -25,7 +25,7 @@ from actors.errors import WireError
 from actors.rpc.codec import from_plain, to_plain
 from blob.key import BlobKey
 from conf.files import make_private, remove_tree, write_private
-from runtime.checkpoint.compatibility import Verdict
+from runtime.checkpoint.compatibility import Verdict, left_behind
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
@@ -449,10 +449,11 @@ class JobUpgrader:
         taken = self._savepoints.take(job_id, directory, "only a job with running streaming queries can be upgraded")
         try:
             with self._step(f"checking {green.main.name} against the state of job {job_id}", f"job {job_id} runs on"):
-                check_fit(self._check(green, taken), accepts_loss=accepts_loss)
+                verdicts = self._check(green, taken)
+                check_fit(verdicts, accepts_loss=accepts_loss)
         finally:
             self._savepoints.remove(taken)
-        return upgrade
+        return replace(upgrade, dropped=left_behind(verdicts))
 
     def _go_on(self, place: _Place, upgrade: Upgrade) -> UpgradedJob:
         """Do the steps that are left."""
@@ -592,6 +593,7 @@ class JobUpgrader:
             allow_non_restored_state=True,
             new_query_id=False,
             after=upgraded_from if is_early else "",
+            dropped=upgrade.dropped if job_id == upgrade.green else (),
         )
         graph = replace(
             version.graph,

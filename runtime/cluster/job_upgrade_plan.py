@@ -54,6 +54,7 @@ class Upgrade:
         locations: the checkpointLocations of green's queries by their names, once they are known.
         because: why blue's version works again; empty otherwise.
         is_waiting: whether green had no data for a batch when it was last looked at.
+        dropped: names of the queries of blue that green does not have.
     """
 
     blue: JobID
@@ -67,6 +68,7 @@ class Upgrade:
     locations: dict[str, str] = field(default_factory=dict)
     because: str = ""
     is_waiting: bool = False
+    dropped: tuple[str, ...] = ()
 
     @property
     def working(self) -> JobID:

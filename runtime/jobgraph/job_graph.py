@@ -143,12 +143,19 @@ class SavepointRestoreSettings:
             checkpointLocation while a Spark driver may still write to the former one.
         after: id of the job that ends with this savepoint. The new job may be submitted before: its code runs to the
             start of its first streaming query, and waits there for that end. Empty: the savepoint is there.
+        dropped: names of queries whose state the job leaves on purpose. Savepoints of the job carry over the state of
+            all others that it has not started yet. None: *allow_non_restored_state* decides for all queries.
     """
 
     path: str
     allow_non_restored_state: bool = False
     new_query_id: bool | None = None
     after: str = ""
+    dropped: tuple[str, ...] | None = None
+
+    def drops(self, name: str) -> bool:
+        """Return whether the job leaves the state of a query on purpose if it does not start the query."""
+        return self.allow_non_restored_state if self.dropped is None else name in self.dropped
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from runtime.checkpoint.coordinator import (
     StoreCheckpoint,
     TriggerTasks,
 )
-from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.errors import CheckpointError, MisalignedError
 from runtime.checkpoint.handover import pause_s
 from runtime.checkpoint.retained import PREFIX, is_checkpoint, number_of, write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
@@ -53,7 +53,7 @@ from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.savepoints import Rollback, SavepointWriter, TaskRestores
+from runtime.jobmaster.savepoints import CarriedOver, Rollback, SavepointWriter, TaskRestores, carry_over
 from runtime.leadership import LeaderEndpoint
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import (
@@ -149,6 +149,8 @@ class JobCheckpoints:
         self._taking_over: asyncio.Task[None] | None = None
         self._closed = False
         self._former: frozenset[str] = frozenset()
+        self._started: dict[int, frozenset[str]] = {}
+        """Queries that had taken their state from the job's start when a checkpoint was triggered, by its number."""
 
     # --------------------------------------------------------------- the beginning and the end
 
@@ -587,7 +589,19 @@ class JobCheckpoints:
         except LeadershipLostError as error:
             self._endpoint.log.info("no checkpoint is begun: %s", error)
         else:
+            await self._note_started(number)
             self._do(self._coordinator.id_allocated(number, self._now()))
+
+    async def _note_started(self, number: int) -> None:
+        """Note the queries that have started, before a checkpoint is triggered: others may start during it."""
+        if self._restores.initial is None:
+            return
+        pending = {item.checkpoint_id for item in self._coordinator.pending}
+        self._started = {key: names for key, names in self._started.items() if key in pending}
+        try:
+            self._started[number] = await self._endpoint.run_blocking(self._restores.started)
+        except CheckpointError as error:
+            self._endpoint.log.warning("checkpoint %d: the queries that have started are not known: %s", number, error)
 
     async def _trigger(self, instruction: TriggerTasks, task: CheckpointTask) -> None:
         number, directory = instruction.checkpoint_id, Path(instruction.directory)
@@ -631,12 +645,15 @@ class JobCheckpoints:
         subsumed: list[CheckpointMetadata] = []
         unreadable: list[int] = []
         path = instruction.metadata.path
+        over = CarriedOver()
         async with self._storing:
             try:
-                await self._check_aligned(instruction.metadata)
+                if instruction.trigger.type.is_savepoint:
+                    over = await self._carried_over(instruction.metadata)
+                await self._check_aligned(instruction.metadata, over)
                 self._check_wanted(number)
                 if instruction.trigger.type.is_savepoint:
-                    path = await self._write_savepoint(instruction)
+                    path = await self._write_savepoint(instruction, over)
                 else:
                     metadata = self._coordinator.counted(instruction.metadata)
                     written = self._level().marked(metadata, Format.CHECKPOINT_METADATA)
@@ -646,25 +663,37 @@ class JobCheckpoints:
                 self._endpoint.log.info("checkpoint %d is left: %s", number, error)
                 return  # the next JobMaster finds out whether it is in the store
             except (CheckpointError, StateHandleConflictError, OSError) as error:
-                instructions = self._coordinator.store_failed(number, str(error), self._now())
+                is_failure = not isinstance(error, MisalignedError)  # chance decides it: nothing is broken
+                instructions = self._coordinator.store_failed(number, str(error), self._now(), counts=is_failure)
             else:
                 self._endpoint.log.info("checkpoint %d of job %s is complete: %s", number, self._job.job_id, path)
-                instructions = self._coordinator.stored(number, path, subsumed, self._now(), unreadable)
+                instructions = self._coordinator.stored(number, path, subsumed, self._now(), unreadable, over.notes)
                 if instruction.trigger.type.is_savepoint:
                     self._spawn(self._note_totals(), "counting a savepoint")
                 if instruction.trigger.type is SnapshotType.SAVEPOINT_CANCEL:
                     self._cancel_job()
         self._do(instructions)
 
-    async def _check_aligned(self, metadata: CheckpointMetadata) -> None:
+    async def _carried_over(self, metadata: CheckpointMetadata) -> CarriedOver:
+        """Return the state that a savepoint takes over of queries that have not started; raises CheckpointError."""
+        initial, settings = self._restores.initial, self._job.savepoint
+        if initial is None or settings is None or initial.pending:
+            return CarriedOver()
+        started = self._started.pop(metadata.checkpoint_id, None)
+        if started is None:
+            raise CheckpointError("the marks of the queries that have started cannot be read", "try again")
+        return await self._endpoint.run_blocking(carry_over, initial, settings, started, metadata.queries)
+
+    async def _check_aligned(self, metadata: CheckpointMetadata, over: CarriedOver) -> None:
         """Check that the snapshots of several tasks fit together; each task has checked its own.
 
         Raises:
-            CheckpointError: they do not.
+            MisalignedError: they do not.
         """
-        if sum(bool(task.queries) for task in metadata.tasks) > 1:
-            for problem in await self._endpoint.run_blocking(alignment_problems, metadata.queries):
-                raise CheckpointError(f"the snapshots of the job's tasks do not fit together: {problem}", "try again")
+        if over.snapshots or sum(bool(task.queries) for task in metadata.tasks) > 1:
+            snapshots = (*metadata.queries, *over.snapshots)
+            for problem in await self._endpoint.run_blocking(alignment_problems, snapshots):
+                raise MisalignedError(f"the snapshots of the job's tasks do not fit together: {problem}", "try again")
 
     def _check_wanted(self, number: int) -> None:
         """Raise `CheckpointError` if a checkpoint is to be given up."""
@@ -679,7 +708,7 @@ class JobCheckpoints:
         except JobNotReachableError as error:
             self._endpoint.log.info("the next JobMaster counts the checkpoints of job %s: %s", self._job.job_id, error)
 
-    async def _write_savepoint(self, instruction: StoreCheckpoint) -> str:
+    async def _write_savepoint(self, instruction: StoreCheckpoint, over: CarriedOver) -> str:
         """Write a savepoint; the last step, which makes it visible, is done only by the present JobMaster.
 
         Raises:
@@ -694,6 +723,7 @@ class JobCheckpoints:
             self._term.epoch,
             lambda: not self._closed and not self._coordinator.abandoned(number),
             self._level(),
+            over.snapshots,
         )
         try:
             await self._written()  # rejected if the store knows a later JobMaster

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, take_files
 from runtime.checkpoint.handover import handover_file, pending_state, read_handover, start_file, write_handover
-from runtime.checkpoint.names import savepoint_name
+from runtime.checkpoint.names import directory_name, savepoint_name
 from runtime.checkpoint.remote_savepoint import (
     check_target,
     default_target,
@@ -36,6 +36,7 @@ from runtime.checkpoint.remote_savepoint import (
 from runtime.checkpoint.restore import check_sink
 from runtime.checkpoint.retained import PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
 from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, read_savepoint, write_savepoint
+from runtime.checkpoint.task_restore import restored_queries
 from runtime.feature_level import FeatureLevel
 from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
@@ -130,6 +131,7 @@ class SavepointWriter:
         epoch: int,
         wanted: Callable[[], bool],
         level: FeatureLevel | None = None,
+        carried: Sequence[QuerySnapshot] = (),
     ) -> Path:
         """Copy the snapshots into a directory that `publish` makes the savepoint.
 
@@ -143,6 +145,7 @@ class SavepointWriter:
             epoch: of the JobMaster.
             wanted: returns whether the savepoint is still needed; otherwise what was copied is removed.
             level: of the cluster. Default: the lowest of this release.
+            carried: further snapshots, of queries that the job has not started yet.
 
         Returns:
             the directory; hidden, beside the place of the savepoint. For a remote savepoint it is one of the job's own,
@@ -161,7 +164,7 @@ class SavepointWriter:
         try:
             job = SavepointJob(self._job.job_id, self._job.name, self._job.owner)
             attempt = f"{epoch}-{os.urandom(4).hex()}-" if is_url(place) else ""
-            made = Path(write_savepoint(part, job, metadata.queries, level, attempt=attempt).path)
+            made = Path(write_savepoint(part, job, (*metadata.queries, *carried), level, attempt=attempt).path)
             if is_url(place):
                 self._upload(made, place, wanted)
         except BaseException:
@@ -307,11 +310,62 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class TakenUp:
-    """A rollback, and the queries by their tasks; None is the key of those of a savepoint, which has no tasks."""
+    """A rollback, and the queries by their tasks; None is the key of those of a savepoint, which has no tasks.
+
+    *late* are queries of a savepoint that the job has not started, so that no task waits for them.
+    """
 
     rollback: Rollback
     checkpoint_id: int = 0
     queries: dict[JobVertexID | None, tuple[QuerySnapshot, ...]] = field(default_factory=dict)
+    late: tuple[QuerySnapshot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOver:
+    """State of queries that a job has not started when a savepoint of it is taken.
+
+    Args:
+        snapshots: what the savepoint takes over from the state that the job was started from.
+        notes: messages for the user who has requested the savepoint.
+    """
+
+    snapshots: tuple[QuerySnapshot, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def carry_over(
+    initial: JobManagerTaskRestore,
+    settings: SavepointRestoreSettings,
+    started: Collection[str],
+    taken: Iterable[QuerySnapshot],
+) -> CarriedOver:
+    """Choose the state that a savepoint takes over from the one that the job was started from.
+
+    As Flink, where the state of an operator is in each savepoint, whether or not the operator has had any records.
+
+    Args:
+        initial: the state that the job was started from.
+        settings: of that start.
+        started: the queries that had taken their state when the savepoint was triggered, by `directory_name`. Those
+            of a task that has ended are in no savepoint any more.
+        taken: the snapshots of the job's queries.
+    """
+    names = {query.name for query in taken}
+    carried, notes = [], []
+    for query in initial.queries:
+        if query.name in names or directory_name(query.name) in started:
+            continue
+        where = f"the state of query {query.name!r} in {initial.savepoint}"
+        if settings.drops(query.name):
+            if settings.dropped is None:
+                notes.append(f"{where} is left out: the job may leave state unused, and has not started the query")
+        elif Path(query.path).is_dir():
+            carried.append(query)
+            notes.append(f"{where} is carried over: the job has not started the query")
+        else:
+            notes.append(f"{where} is lost: the job has not started the query, and {query.path} is gone")
+    return CarriedOver(tuple(carried), tuple(notes))
 
 
 class TaskRestores:
@@ -330,6 +384,14 @@ class TaskRestores:
         self._directory = directory
         self._taken_up: TakenUp | None = None
         self.initial: JobManagerTaskRestore | None = None
+
+    def started(self) -> frozenset[str]:
+        """Return the queries that have taken their state from the job's start, by `directory_name`.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        return frozenset(restored_queries(self._directory))
 
     @property
     def last(self) -> Rollback | None:
@@ -397,8 +459,7 @@ class TaskRestores:
             open_checkpoint(pinned)  # raises if it was just subsumed, and was being removed
         return pinned
 
-    @staticmethod
-    def read(rollback: Rollback, latest_id: int = 0) -> TakenUp:
+    def read(self, rollback: Rollback, latest_id: int = 0) -> TakenUp:
         """Read the files of a rollback that this JobMaster or a former one decides; raises CheckpointError, OSError.
 
         *latest_id* is the number of the last completed checkpoint. If it was taken after the rollback, it replaces it.
@@ -413,7 +474,10 @@ class TaskRestores:
             }
             return TakenUp(rollback, state.checkpoint_id, queries)
         kept = tuple(query.snapshot for query in read_savepoint(path).queries)
-        return TakenUp(rollback, 0, {None: kept})
+        begun = {query.name for query in self.initial.queries} if self.initial is not None else set()
+        started = {name: place for name, place in restored_queries(self._directory).items() if place != rollback.path}
+        late = tuple(one for one in kept if one.name in begun and directory_name(one.name) not in started)
+        return TakenUp(rollback, 0, {None: tuple(one for one in kept if one not in late)}, late)
 
     def take_up(self, decided: TakenUp) -> None:
         """Use a rollback from now on."""
@@ -455,7 +519,8 @@ class TaskRestores:
                 allow_non_restored_state=True,
                 rollback=rollback.trigger_id,
                 new_query_id=rollback.new_query_id,
-                begun_from=self._begun_beside(query for part in taken_up.queries.values() for query in part),
+                begun_from=self._late(taken_up)
+                or self._begun_beside(query for part in taken_up.queries.values() for query in part),
             )
             return restore, rollback.shown
         if latest is None:
@@ -467,6 +532,13 @@ class TaskRestores:
             EarlierCheckpoint(item.checkpoint_id, _queries_of(item, task_key) or ()) for item in completed[1:]
         )
         return JobManagerTaskRestore(latest.checkpoint_id, own, earlier=earlier, begun_from=begun_from), latest.path
+
+    def _late(self, taken_up: TakenUp) -> InitialState | None:
+        """Return the state of queries that have not started, if the savepoint of a rollback carries it over."""
+        if self.initial is None or not taken_up.late:
+            return None
+        rollback, allows = taken_up.rollback, self.initial.allow_non_restored_state
+        return InitialState(0, taken_up.late, rollback.path, allows, rollback.new_query_id, continues=False)
 
     def _begun_beside(self, queries: Iterable[QuerySnapshot]) -> InitialState | None:
         """Return the state that the job was started from, if some of its queries are not among *queries*."""

@@ -27,6 +27,7 @@ from blob.errors import BlobError
 from blob.key import BlobKey
 from conf.errors import ConfigurationError
 from conf.options import CheckpointingOptions, ClusterOptions, JobOptions, SparkDriverChoice, StreamingOptions
+from runtime.checkpoint.names import TASKS
 from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
 from runtime.jobgraph.working_directory import WorkingDirectory
@@ -379,7 +380,7 @@ class TaskStarter:
         get = self._services.configuration.overlaid(self._descriptor.job.streaming_conf, "the job").get
         job_directory = get(CheckpointingOptions.CHECKPOINTS_DIR) / self._descriptor.job.job_id
         return StreamingSpec(
-            str(job_directory / "tasks" / self._descriptor.attempt.task_key),
+            str(job_directory / TASKS / self._descriptor.attempt.task_key),
             str(Path(f"/proc/{driver.info.pid}/cwd").readlink()),
             get(StreamingOptions.FAILURE_GRACE),
             get(StreamingOptions.QUERY_RESTARTS),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -25,7 +26,7 @@ from runtime.checkpoint.manifest import EditedFrom
 from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint
 from runtime.checkpoint.snapshot import restore_snapshot
 from runtime.spark.driver.local import LocalDriver
-from runtime.spark.driver.state_writer import NewFamily
+from runtime.spark.driver.state_writer import NewFamily, StateWriter
 from runtime.spark.edit_function import load_function
 from runtime.spark.errors import DriverLostError
 from runtime.spark.state_edit import edit_savepoint, edit_with
@@ -376,6 +377,36 @@ async def test_a_query_with_the_state_of_a_batch_query_goes_on_as_if_it_had_seen
     found, expected = await asyncio.to_thread(go_on)
     assert expected.total() > 0
     assert found == expected
+
+
+async def test_a_list_has_its_values_in_order_in_whatever_order_spark_reads_them(
+    driver: LocalDriver, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark promises no order of the rows after a shuffle, and keeps the one of a small file by chance."""
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", *OPERATORS["collections"])
+    put(stream.input, 0, FIRST)
+    await asyncio.to_thread(stream.run)
+    saved = await asyncio.to_thread(stream.savepoint, tmp_path)
+    run, turned = StateWriter.run, list[str]()
+
+    def run_backwards(writer: StateWriter, families: Sequence[NewFamily]) -> None:
+        for family in families:
+            for file in family.directory.rglob("*.parquet") if family.directory.is_dir() else [family.directory]:
+                table = pyarrow.parquet.read_table(file)
+                pyarrow.parquet.write_table(table.take(list(range(len(table)))[::-1]), file)
+                turned.append(family.family)
+        run(writer, families)
+
+    monkeypatch.setattr(StateWriter, "run", run_backwards)
+
+    def edit(state: DataFrame, part: StatePart) -> DataFrame:
+        values = ", ".join(f"named_struct('v', {number}L)" for number in (3, 1, 4, 1, 5, 9, 2, 6, 5, 8))
+        return state.select("key", sf.expr(f"array({values})").alias("value"))
+
+    plan = plan_edit(Path(saved.path), tmp_path / "edited", variable="values")
+    edited = await edit_with(driver, plan, edit)  # compares what Spark reads with what the function returned
+    assert verify_savepoint(Path(edited.path)) == []
+    assert turned
 
 
 async def test_tasks_that_read_the_same_partition_at_once_get_its_rows(

@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,7 +65,7 @@ from runtime.protocol.checkpoints import (
 from runtime.protocol.errors import NoSuchTaskError, UnknownOperationError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import LeaderTerm
-from runtime.protocol.query_snapshot import NOTHING_COMMITTED
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation
 from tests.streaming_files import StreamingFiles
 from tests.waiting import AT_ONCE, PATIENCE_S
 
@@ -156,6 +156,7 @@ class TaskExecutor:
         self.refuses = False
         self.loaded = NOTHING_COMMITTED
         self.is_silent = False
+        self.asked: Callable[[], None] = lambda: None
         self.acks: list[AcknowledgeCheckpoint] = []
         self.outcomes: list[CheckpointOutcome] = []
         self.acknowledged = asyncio.Event()
@@ -169,6 +170,7 @@ class TaskExecutor:
         query = await asyncio.to_thread(take_snapshot, self.files.query, target, loaded=self.loaded)
         ack = AcknowledgeCheckpoint(trigger.checkpoint_id, trigger.attempt_id, trigger.trigger, (query,))
         self.acks.append(ack)
+        self.asked()
         if not self.is_silent:
             await self.acknowledge(ack)
 
@@ -1507,10 +1509,134 @@ async def test_snapshots_of_two_tasks_of_which_one_reads_the_others_output_have_
         await job.manager.acknowledge(held[trigger.attempt_id])
 
     monkeypatch.setattr(job.manager, "trigger_checkpoint", trigger_checkpoint)
-    checkpoints, tasks = await job.lead(), RunningTasks((TASK, other), are_ready=True, are_stateful=True)
+    checkpoints = await job.lead(**{"execution.checkpointing.tolerable-failed-checkpoints": "0"})
+    tasks = RunningTasks((TASK, other), are_ready=True, are_stateful=True)
     failed = await until(checkpoints, request(kind), tasks)
     assert failed.state is OperationState.FAILED
     assert "the snapshots of the job's tasks do not fit together: query 'reader' has read what" in failed.error
+    assert job.failures == [], "one task was faster than the other, which fails no job"
     at_once.reverse()
     held.clear()
     assert (await until(checkpoints, request(kind), tasks)).state is OperationState.COMPLETED
+
+
+SLOW = "slow"
+"""A query of a savepoint that the job from it has not started."""
+
+
+def begun_from_two(job: Job, tmp_path: Path, **settings: Any) -> Job:
+    """A job that starts from a savepoint of 'counts' and of `SLOW`, and has started only the first."""
+    taken = [take_snapshot(replace(job.files.query, name=name), tmp_path / "of" / name) for name in ("counts", SLOW)]
+    made = write_savepoint(tmp_path / "savepoints", SavepointJob(job.graph.job_id, "stream"), taken).path
+    return Job(tmp_path / "other", job.files, SavepointRestoreSettings(made, **settings))
+
+
+def start(job: Job, restore: JobManagerTaskRestore, name: str, location: Path) -> str:
+    """Start a query of the job, as its task does, elsewhere than `Job.files`; return the note."""
+    task = TaskRestore(job.directory / "tasks" / TASK.key, restore)
+    return task.prepare(QueryLocation(name, str(location)))
+
+
+async def saved(job: Job, checkpoints: JobCheckpoints) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The queries of a new savepoint with their batches, and what the user is told of it."""
+    made = await until(checkpoints, request(SnapshotType.SAVEPOINT, job.root / "sp"))
+    assert made.state is OperationState.COMPLETED, made.error
+    assert verify_savepoint(Path(made.path)) == []
+    found = read_savepoint(Path(made.path)).queries
+    return {one.snapshot.name: one.snapshot.batch_id for one in found}, made.notes
+
+
+@pytest.mark.parametrize("dropped", [None, ()], ids=["run --from", "upgrade"])
+async def test_a_savepoint_has_the_state_of_a_query_that_has_not_started(
+    job: Job, tmp_path: Path, dropped: tuple[str, ...] | None
+) -> None:
+    """Without it the next job from that savepoint would begin the query without state, and would not say so."""
+    other = begun_from_two(job, tmp_path, allow_non_restored_state=dropped is not None, dropped=dropped)
+    checkpoints = await other.lead()
+    begun = await checkpoints.restore(TASK.key)
+    assert begun is not None
+    job.files.run(1)
+    for _ in range(2):
+        batches, notes = await saved(other, checkpoints)
+        assert batches == {"counts": 2, SLOW: 1}
+        assert notes == (
+            f"the state of query 'slow' in {begun.savepoint} is carried over: the job has not started the query",
+        )
+        checkpoints = await other.lead()
+    start(other, begun, SLOW, tmp_path / "slow")
+    assert await saved(other, checkpoints) == ({"counts": 2}, ()), "its task has ended since, and its state is older"
+
+
+async def test_a_query_that_starts_while_a_savepoint_is_taken_is_in_it(job: Job, tmp_path: Path) -> None:
+    other = begun_from_two(job, tmp_path)
+    checkpoints = await other.lead()
+    begun = await checkpoints.restore(TASK.key)
+    assert begun is not None
+    other.manager.is_silent = True
+    asked = asyncio.Event()
+    other.manager.asked = asked.set
+    asking = asyncio.create_task(saved(other, checkpoints))
+    await asyncio.wait_for(asked.wait(), PATIENCE_S)
+    start(other, begun, SLOW, tmp_path / "slow")
+    await other.manager.acknowledge(other.manager.acks[0])
+    batches, _ = await asking
+    assert batches == {"counts": 1, SLOW: 1}
+
+
+@pytest.mark.parametrize("dropped", [None, (SLOW,)], ids=["run --from", "upgrade"])
+async def test_state_that_a_job_leaves_on_purpose_is_not_carried_over(
+    job: Job, tmp_path: Path, dropped: tuple[str, ...] | None
+) -> None:
+    other = begun_from_two(job, tmp_path, allow_non_restored_state=True, dropped=dropped)
+    batches, notes = await saved(other, await other.lead())
+    assert batches == {"counts": 1}
+    assert [SLOW in note for note in notes] == ([True] if dropped is None else []), "a query that starts late is told"
+
+
+async def test_a_savepoint_is_made_although_the_one_before_is_gone(job: Job, tmp_path: Path) -> None:
+    other = begun_from_two(job, tmp_path)
+    checkpoints = await other.lead()
+    assert other.savepoint is not None
+    dispose_at(other.savepoint.path)
+    batches, [note] = await saved(other, checkpoints)
+    assert batches == {"counts": 1}
+    assert "state of query 'slow'" in note
+    assert note.endswith("is gone")
+
+
+async def test_a_savepoint_fails_if_it_is_not_known_which_queries_have_started(job: Job, tmp_path: Path) -> None:
+    other = begun_from_two(job, tmp_path)
+    checkpoints = await other.lead()
+    begun = await checkpoints.restore(TASK.key)
+    assert begun is not None
+    start(other, begun, SLOW, tmp_path / "slow")
+    [mark] = other.directory.glob("tasks/*/restored/*.json")
+    mark.write_text("{")
+    failed = await until(checkpoints, request(SnapshotType.SAVEPOINT, tmp_path / "sp"))
+    assert failed.state is OperationState.FAILED
+    assert "the marks of the queries that have started cannot be read" in failed.error
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+async def test_a_rollback_waits_for_no_query_that_has_not_started(
+    job: Job, tmp_path: Path, has_checkpoint: bool
+) -> None:
+    """As `job rescale` does: back to a savepoint of its own, which has the state of such a query."""
+    other = begun_from_two(job, tmp_path)
+    checkpoints = await other.lead()
+    begun = await checkpoints.restore(TASK.key)
+    assert begun is not None
+    start(other, begun, "counts", tmp_path / "counts")
+    if has_checkpoint:
+        await until(checkpoints, request())
+    made = await until(checkpoints, request(SnapshotType.SAVEPOINT, tmp_path / "sp"))
+    await checkpoints.roll_back(TriggerID("c" * 32), made.path, False)
+    for _ in range(2):
+        restore = await checkpoints.restore(TASK.key)
+        assert restore is not None
+        assert [query.name for query in restore.queries] == ["counts"]
+        assert restore.begun_from is not None
+        assert restore.begun_from.savepoint == restore.savepoint
+        note = start(other, restore, SLOW, tmp_path / "slow")
+        assert ("begins from batch 1" in note) == (not (tmp_path / "done").exists())
+        (tmp_path / "done").touch()

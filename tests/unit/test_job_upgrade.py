@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from conf.configuration import Configuration
-from runtime.checkpoint.compatibility import ALL_NULLABLE, Fit, Verdict
+from runtime.checkpoint.compatibility import ALL_NULLABLE, Fit, Verdict, check_job
+from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import change_lock, savepoint_name
 from runtime.checkpoint.retained import write_metadata
@@ -399,6 +400,8 @@ def test_the_new_version_takes_over_and_keeps_all_but_the_code(cluster: Cluster)
     assert done == UpgradedJob(done.job_id, BLUE, "upgraded", "", savepoint, {BATCH: 1})
     assert (cluster.running, cluster.jobs[BLUE]) == (["# commit green"], JobStatus.FINISHED)
     graph = cluster.graphs[JobID(done.job_id)]
+    assert graph.savepoint is not None
+    assert graph.savepoint.dropped == (), "a savepoint of the new version has the state of each query"
     assert (graph.name, graph.argv, graph.priority, graph.environment) == (
         "clicks",
         ("--in", "/in"),
@@ -412,6 +415,18 @@ def test_the_new_version_takes_over_and_keeps_all_but_the_code(cluster: Cluster)
     ]
     files = [path for path in (cluster.root / "savepoints" / ".upgrades").rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}, "the environment may hold secrets"
+
+
+def test_a_new_version_names_the_queries_that_it_drops_and_the_former_one_drops_none(cluster: Cluster) -> None:
+    verdicts = tuple(check_job([QueryDescription("counts"), QueryDescription("old")], [QueryDescription("counts")]))
+    upgrade = upgrader(cluster, verdicts)
+    done = upgrade.upgrade(JobID(BLUE), written(cluster, "green"), accepts_loss=True)
+    settings = cluster.graphs[JobID(done.job_id)].savepoint
+    assert settings is not None
+    assert (settings.drops("old"), settings.drops("counts")) == (True, False)
+    back = cluster.graphs[JobID(upgrade.undo(JobID(BLUE)).job_id)].savepoint
+    assert back is not None
+    assert not back.drops("old")
 
 
 def test_refusals_leave_the_job_and_nothing_else(cluster: Cluster) -> None:
