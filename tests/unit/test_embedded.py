@@ -312,8 +312,9 @@ def test_workers_that_run_this_python_lack_nothing(tmp_path: Path) -> None:
 
 def test_what_was_stopped_and_what_is_unknown_stays_so() -> None:
     managed, query = _managed([], restarts=5)
-    query._jsq = _Jsq("0", active=False, failed=False)
-    assert not managed.restart("0")
+    query._jsq = stopped = _Jsq("0", active=False, failed=False)
+    assert managed.restart("0"), "there is no failure"
+    assert query._jsq is stopped
     assert not managed.restart("unknown")
     managed, _ = _managed([], restarts=5)
     managed.end()

@@ -551,8 +551,9 @@ class ConnectGateway:
         self, spark: Any, call: Call, first: bytes, further: AsyncIterator[bytes], address: SessionAddress
     ) -> None:
         """Send the requests of a call; returns early if the call has ended, which its answer then shows."""
-        with contextlib.suppress(asyncio.InvalidStateError):
-            await spark.write(_for_spark(call, first, address))
+
+        async def each() -> AsyncIterator[bytes]:
+            yield _for_spark(call, first, address)
             async for message in further:
                 try:
                     other = session_id_of(message)
@@ -560,8 +561,9 @@ class ConnectGateway:
                     raise CallRefusedError(400, str(error)) from None
                 if other != call.client_id:
                     raise CallRefusedError(400, "the requests of one call name two sessions")
-                await spark.write(_for_spark(call, message, address))
-            await spark.done_writing()
+                yield _for_spark(call, message, address)
+
+        await _write(spark, each())
 
     async def _acknowledge(self, call: Call, message: bytes, context: Any) -> None:
         try:
@@ -602,10 +604,8 @@ class ConnectGateway:
         async with self._channels.use(address) as channel:
             spark = channel.stream_stream(f"/{SERVICE}/{method}")(metadata=metadata, timeout=REPLAY_S)
             try:
-                with contextlib.suppress(asyncio.InvalidStateError):
-                    for message in messages:
-                        await spark.write(in_the_name_of(message, address.session_id, address.user_id))
-                    await spark.done_writing()
+                named = [in_the_name_of(message, address.session_id, address.user_id) for message in messages]
+                await _write(spark, _each(named))
                 async for _ in spark:
                     pass
             finally:
@@ -708,6 +708,24 @@ async def _to_their_end(requests: AsyncIterator[bytes], context: Any) -> AsyncIt
 async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:
     for message in messages:
         yield message
+
+
+async def _write(spark: Any, messages: AsyncIterator[bytes]) -> None:
+    """Send the requests of a call; returns early if Spark has ended the call.
+
+    The messages pass by `write` of grpc.aio (1.85). If Spark refuses a call at the same moment, that replaces Spark's
+    status by INTERNAL, "Internal error from Core".
+
+    Raises:
+        grpc.aio.AioRpcError: Spark cannot be reached, or has refused the call before its first request.
+    """
+    await spark.wait_for_connection()
+    with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.InternalError):
+        async for message in messages:
+            if spark.done():
+                return
+            await spark._cython_call.send_serialized_message(message)
+        await spark.done_writing()
 
 
 def _passing(metadata: Any) -> Metadata:
