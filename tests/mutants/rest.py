@@ -21,6 +21,14 @@ _PASSED_ON = "contract/test_connect_gateway.py"
 
 MUTANTS = (
     Mutant(
+        "status-of-a-refused-upload-lost",
+        "A client of Spark Connect sees why Spark has refused its upload.",
+        _CONNECT,
+        "            await spark._cython_call.send_serialized_message(message)\n",
+        "            await spark.write(message)\n",
+        (f"{_PASSED_ON}::test_an_upload_that_spark_refuses_midway_has_sparks_status",),
+    ),
+    Mutant(
         "token-unchecked",
         "Every route needs the token.",
         _ACCESS,
