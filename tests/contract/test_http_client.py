@@ -255,8 +255,9 @@ def test_an_upload_is_announced_and_nothing_is_sent_if_it_is_refused(tmp_path: P
     cluster, token = site.cluster, site.users.tokens[Role.USER].decode()
     with served(tmp_path, site=site) as found, client_of(found.url, token) as client:
         cluster.most_uploaded = 40_000
+        shipped = r"it ships file-1\.zip \(30000 bytes\), file-0\.zip \(20000 bytes\)"
         with pytest.raises(
-            SubmissionLimitError, match=r"^job 'job' was not accepted: 50000 bytes; submit again in 10 s$"
+            SubmissionLimitError, match=rf"^job 'job' was not accepted: 50000 bytes; {shipped}; submit again in 10 s$"
         ):
             job_of(client, 20_000, 30_000, directory=tmp_path)
         assert (list(cluster.blobs.kept), cluster.uploads, cluster.submitted) == ([BLOB], [], [])
