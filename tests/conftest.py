@@ -70,7 +70,8 @@ def no_job_is_left(request: pytest.FixtureRequest, clusters_of_all: list[Cluster
 def no_connect_client_is_remembered() -> Iterator[None]:
     """PySpark notes in the environment that a process is a Connect client, and programs that it starts are, too.
 
-    It also keeps the first session for every thread that has none, such as one of a server that has ended.
+    PySpark also keeps the first session that was opened, and gives it to all threads without one. Its server may have
+    ended with the tests of an earlier file.
     """
     yield
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)

@@ -198,9 +198,13 @@ class World:
         trusted = grpc.ssl_channel_credentials(self.authority)
         return grpc.aio.secure_channel(f"localhost:{self.port}", trusted, options=options)
 
+    def _authorization(self, user: str) -> tuple[tuple[str, str], ...]:
+        """Return what a client shows: the token of a user, or any other text as one; nothing for an empty text."""
+        return (("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()
+
     def call(self, method: str, *messages: bytes, user: str = "ada", metadata: tuple[tuple[str, str], ...] = ()) -> Any:
         """Begin a call; `answers` gives what comes back."""
-        shown = (("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()
+        shown = self._authorization(user)
         channel = self.channel()
 
         async def each() -> AsyncIterator[bytes]:
@@ -227,7 +231,7 @@ class World:
         self, method: str, *messages: bytes, user: str = "ada", metadata: tuple[tuple[str, str], ...] = ()
     ) -> list[bytes]:
         """Call as PySpark does, by a client that blocks; that of grpc.aio may replace the status of a refusal."""
-        shown = ((("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()) + metadata
+        shown = (*self._authorization(user), *metadata)
 
         def call() -> list[bytes]:
             with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
@@ -241,7 +245,7 @@ class World:
     ) -> Any:
         """Call as PySpark does, which sends one message and its end at once."""
         channel = self.channel()
-        shown = ((("authorization", f"Bearer {self.tokens.get(user, user)}"),) if user else ()) + metadata
+        shown = (*self._authorization(user), *metadata)
         try:
             return await channel.unary_unary(f"/{SERVICE}/{method}")(message, metadata=shown, timeout=PATIENCE_S)
         finally:

@@ -28,7 +28,7 @@ from tests.simulation.patches import Patch, add_patches
 
 Reply = Any
 Outcome = str | float | tuple[str, float]
-"""What a fault makes of a request; see `_Session._execute`."""
+"""Outcome of a request under a fault; see `_Session._execute`."""
 
 
 class RedisData:

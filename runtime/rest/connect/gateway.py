@@ -713,8 +713,8 @@ async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:
 async def _write(spark: Any, messages: AsyncIterator[bytes]) -> None:
     """Send the requests of a call; returns early if Spark has ended the call.
 
-    The messages pass by `write` of grpc.aio (1.85). If Spark refuses a call at the same moment, that replaces Spark's
-    status by INTERNAL, "Internal error from Core".
+    This does not call `write` of grpc.aio (1.85). If Spark refuses the call at the same moment, `write` replaces
+    Spark's status by INTERNAL, "Internal error from Core".
 
     Raises:
         grpc.aio.AioRpcError: Spark cannot be reached, or has refused the call before its first request.
