@@ -159,6 +159,7 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
         CheckpointingOptions.NUM_RETAINED,
         CheckpointingOptions.RETENTION,
         AutoscalingOptions.PARTITIONS,
+        AutoscalingOptions.PARTITIONS_PER_CORE,
         AutoscalingOptions.DRY_RUN,
         AutoscalingOptions.MAX_LAG,
         AutoscalingOptions.PAUSE_BEFORE_INCREASE,

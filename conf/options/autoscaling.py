@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.option import option
-from conf.values import Boolean, Duration, Integer, IntegerRange
+from conf.values import Boolean, Duration, Integer, IntegerRange, Number
 
 
 class AutoscalingOptions:
@@ -16,11 +16,18 @@ class AutoscalingOptions:
         "Smallest and largest number of partitions that the cluster may give to the state of a job's streaming "
         "queries. Unset: it changes nothing. `understudy job run --autoscale` sets it for one job.",
     )
+    PARTITIONS_PER_CORE = option(
+        "autoscaling.partitions-per-core",
+        Number(0.1, 100.0, "2"),
+        "1",
+        "Most partitions for each core of the TaskExecutor's Spark: a core works on one at a time. It does not count "
+        "where Spark adds executors by itself, nor below the smallest number of `autoscaling.partitions`.",
+    )
     DRY_RUN = option(
         "autoscaling.dry-run",
         Boolean(),
         "false",
-        "Only write the decisions to the log of the leading master, and change nothing.",
+        "Only log and show the decisions, and change nothing.",
     )
     INTERVAL = option(
         "autoscaling.interval",

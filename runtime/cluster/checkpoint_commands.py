@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,14 +24,15 @@ from runtime.cluster.command_line import (
     waiting,
 )
 from runtime.cluster.job_commands import job
-from runtime.cluster.output import clean, print_answer, print_document, print_error, print_line, print_table, say
+from runtime.cluster.output import clean, print_answer, print_document, print_error, print_line, say
 from runtime.errors import ClusterError
-from runtime.ids import JobID
+from runtime.ids import JobID, JobVertexID, ResourceID
 from runtime.protocol.places import is_url
 
 if TYPE_CHECKING:
     from runtime.checkpoint.description import QueryDescription
     from runtime.client import ClusterClient
+    from runtime.dispatcher.autoscaling import DriverShare
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
     from runtime.protocol.checkpoints import OperationStatus
 
@@ -214,6 +216,9 @@ def job_rescale(
 @click.option("--dry-run", is_flag=True, help="Only show the decision. Required: nothing is changed by this command.")
 @click.option("--least", type=int, default=1, show_default=True, help="Smallest number of partitions.")
 @click.option("--most", type=int, default=64, show_default=True, help="Largest number of partitions.")
+@click.option(
+    "--per-core", type=float, default=1.0, show_default=True, help="Most partitions for each core of the job's Spark."
+)
 @click.option("--target", type=float, default=0.6, show_default=True, help="Busy time that a new number aims at.")
 @click.option("--above", type=float, default=0.8, show_default=True, help="Busy time above which the number grows.")
 @click.option("--below", type=float, default=0.35, show_default=True, help="Busy time below which it shrinks.")
@@ -228,6 +233,7 @@ def job_autoscale(
     dry_run: bool,
     least: int,
     most: int,
+    per_core: float,
     target: float,
     above: float,
     below: float,
@@ -237,16 +243,18 @@ def job_autoscale(
     """Show how many partitions the state of a job's queries should have, and why.
 
     Judges the busy time of each query's last batches: the part of the time in which a batch runs. With --lag it also
-    judges how far they are behind. `understudy job rescale` changes the number.
+    judges how far they are behind. A query gets no more partitions than its Spark has cores. `understudy job rescale`
+    changes the number.
     """
     import time
 
+    from runtime.cluster.views import print_advice
     from runtime.dispatcher.autoscaling import AutoscalePolicy, advise, changed_at
 
     if not dry_run:
         raise click.UsageError("Missing option '--dry-run': the command only shows decisions, and changes nothing.")
     try:
-        policy = AutoscalePolicy(least, most, target, above, below, lag)
+        policy = AutoscalePolicy(least, most, target, above, below, lag, per_core=per_core)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     with connected_to_job(configuration, reference) as (client, job_id):
@@ -259,15 +267,31 @@ def job_autoscale(
         job, saved = _job_and_its_state(client, job_id, bool(histories))
         restored = job.checkpoints.latest_restored
         changed_ms = changed_at(None if restored is None else restored.restore_timestamp, job.rescales)
-        advice = advise(policy, histories, saved, round(time.time() * 1000), changed_ms)
+        advice = advise(policy, histories, saved, round(time.time() * 1000), changed_ms, _drivers_of(client, job))
     if as_json:
         print_document(advice)
         return
-    rows = [
-        (one.query, *("-" if number is None else str(number) for number in (one.partitions, one.wanted)), one.reason)
-        for one in advice
-    ]
-    print_table(("QUERY", "PARTITIONS", "WANTED", "REASON"), rows)
+    print_advice(advice)
+
+
+def _drivers_of(client: ClusterClient, job: ArchivedExecutionGraph) -> dict[JobVertexID, DriverShare]:
+    """Return the Spark driver of each task of a job, as far as its TaskExecutor is registered."""
+    from runtime.dispatcher.autoscaling import drivers_of, task_executors_of
+    from runtime.protocol.errors import UnknownTaskExecutorError
+    from runtime.protocol.leader import RESOURCE_MANAGER
+    from runtime.protocol.messages import TaskManagerInfo
+    from runtime.protocol.resource_manager import ResourceManagerGateway
+
+    def info_of(name: ResourceID) -> TaskManagerInfo:
+        return client.call(
+            RESOURCE_MANAGER, ResourceManagerGateway, lambda manager: manager.request_task_manager_info(name).result()
+        )
+
+    known = {}
+    for name in task_executors_of(job):
+        with contextlib.suppress(UnknownTaskExecutorError):
+            known[name] = info_of(name)
+    return drivers_of(job, known)
 
 
 def _job_and_its_state(

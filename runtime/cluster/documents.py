@@ -19,7 +19,6 @@ from runtime.checkpoint.compatibility import Verdict
 from runtime.checkpoint.manifest import EditedFrom, RescaledFrom, Savepoint, SavepointFile, SavepointQuery
 from runtime.checkpoint.rehearsal import ComparedQuery
 from runtime.cluster.upgrade_plan import PlannedJob, PlannedProcess
-from runtime.dispatcher.autoscaling import Advice
 from runtime.job_logs import LogPiece
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
 from runtime.protocol.checkpoint_statistics import (
@@ -35,7 +34,7 @@ from runtime.protocol.execution_state import ErrorInfo
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, ProcessView, TaskLog, TaskManagerView
 from runtime.protocol.processes import LogLevelChange
 from runtime.protocol.queues import QueuesOverview
-from runtime.protocol.rescales import Rescale
+from runtime.protocol.rescales import Advice, Rescale
 from runtime.protocol.streaming_query import StreamingQuery
 from runtime.users.identities import ApiToken, User
 
@@ -360,6 +359,7 @@ class Job:
         vertices: in topological order.
         checkpoints: of the job.
         rescales: the last changes of the number of partitions of its state, the oldest first.
+        advice: the autoscaler's last decision about each of its queries; empty without one, and after the job's end.
     """
 
     job_id: str
@@ -384,6 +384,7 @@ class Job:
     vertices: tuple[VertexInfo, ...]
     checkpoints: Checkpoints
     rescales: tuple[Rescale, ...]
+    advice: tuple[Advice, ...]
 
     @classmethod
     def of(cls, job: ArchivedExecutionGraph) -> Job:

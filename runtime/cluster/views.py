@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # commands that show none of these do not load them
     from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot
     from runtime.protocol.execution_state import ErrorInfo
     from runtime.protocol.messages import TaskManagerView
-    from runtime.protocol.rescales import Rescale
+    from runtime.protocol.rescales import Advice, Rescale
     from runtime.protocol.streaming_query import StreamingQuery
 
 
@@ -86,6 +86,7 @@ class JobView:
         spark_applications: ids of the Spark applications that ran its attempts, the first one first.
         trace_id: of its OpenTelemetry trace; empty if it has none.
         rescales: the last changes of the number of partitions of its state, the oldest first.
+        advice: the autoscaler's last decision about each of its queries.
     """
 
     id: str
@@ -107,6 +108,7 @@ class JobView:
     spark_applications: tuple[str, ...] = ()
     trace_id: str = ""
     rescales: tuple[Rescale, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,7 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         spark_applications=_applications_of(job),
         trace_id=job.trace_id,
         rescales=job.rescales,
+        advice=job.advice,
     )
 
 
@@ -331,6 +334,9 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
         print_table(("STREAMING QUERY", "ID", "RUN ID", "BATCH"), queries, stream)
         _print_progress(job.queries, stream)
     _print_rescales(job.rescales, stream, now)
+    if job.advice:
+        print_line("", stream)
+        print_advice(job.advice, stream)
     if job.failure is not None:
         print_line("", stream)
         where = f" in task {job.failure.task!r}" if job.failure.task else ""
@@ -383,6 +389,19 @@ def _print_rescales(rescales: Sequence[Rescale], stream: TextIO | None, now_ms: 
     if rows:
         print_line("", stream)
         print_table(("RESCALE", "PARTITIONS", "STATE", "ASKED BY", "STARTED", "TOOK", "REASON, OUTCOME"), rows, stream)
+
+
+def print_advice(advice: Iterable[Advice], stream: TextIO | None = None) -> None:
+    """Print the autoscaler's decisions as a table."""
+    rows = [
+        (
+            one.query,
+            *("-" if number is None else str(number) for number in (one.partitions, one.wanted, one.cores)),
+            one.reason,
+        )
+        for one in advice
+    ]
+    print_table(("QUERY", "PARTITIONS", "WANTED", "CORES", "REASON"), rows, stream)
 
 
 def _batch_time(duration_ms: int, interval_ms: int | None) -> str:

@@ -1,8 +1,8 @@
 """Decides how many partitions the state of a streaming query should have, by the figures of its last batches. Pure.
 
 The policy keeps the busy time of a query near a target. Busy time is the part of the time in which a batch runs. It is
-inversely proportional to the number of partitions, as far as the slots have cores for them. Four things keep the number
-from going up and down:
+inversely proportional to the number of partitions, as far as Spark has cores for them. A partition is a task of Spark,
+which takes a core, so a query gets no more partitions than cores. Four things keep the number from going up and down:
 
 - a band: nothing changes while the busy time is between two limits around the target;
 - a pause after each change, longer before a decrease;
@@ -15,16 +15,20 @@ The idea is that of the autoscaler of Flink's Kubernetes operator (FLIP-271), wi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
+from types import MappingProxyType
 
 from conf.configuration import Configuration
 from conf.options import AutoscalingOptions
 from runtime.checkpoint.description import QueryDescription
+from runtime.ids import JobVertexID, ResourceID
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationState
-from runtime.protocol.rescales import Rescale, RescaleCause
+from runtime.protocol.messages import TaskManagerInfo
+from runtime.protocol.rescales import Advice, Rescale, RescaleCause
 from runtime.protocol.streaming_query import QueryHistory
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -49,6 +53,7 @@ class AutoscalePolicy:
         pause_up_s: seconds after a change before the number may grow.
         pause_down_s: seconds after a change before the number may shrink.
         factor: largest factor by which one decision changes the number.
+        per_core: most partitions for each core of the driver's Spark, where the cores are known.
 
     Raises:
         ValueError: the limits contradict each other.
@@ -65,6 +70,7 @@ class AutoscalePolicy:
     pause_up_s: float = 120.0
     pause_down_s: float = 1800.0
     factor: float = 2.0
+    per_core: float = 1.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -76,6 +82,8 @@ class AutoscalePolicy:
             )
         if self.factor <= 1 or self.window < 1:
             raise ValueError("factor must be above 1, and window at least 1")
+        if self.per_core <= 0:
+            raise ValueError("the partitions for each core must be above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +96,39 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverShare:
+    """The Spark driver of a task, which all tasks of its TaskExecutor share.
+
+    Args:
+        task_executor: its TaskExecutor; empty if that is not known.
+        cores: tasks of Spark that it can run at once: its cores, or those of its executors. None if that is not known,
+            and where Spark adds executors by itself.
+        other_jobs: number of other jobs that hold slots of the TaskExecutor.
+        is_local: whether Spark's tasks run in the driver itself, and not in executors.
+    """
+
+    task_executor: str = ""
+    cores: int | None = None
+    other_jobs: int = 0
+    is_local: bool = True
+
+
+UNKNOWN_DRIVER = DriverShare()
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """A decision.
 
     Args:
         partitions: the wanted number; the present one if nothing is to be done.
         reason: why, on one line.
+        lacks_cores: whether the number would be larger if Spark had more cores.
     """
 
     partitions: int
     reason: str
+    lacks_cores: bool = False
 
 
 def batches_of(history: QueryHistory) -> list[Batch]:
@@ -110,7 +141,12 @@ def batches_of(history: QueryHistory) -> list[Batch]:
 
 
 def decide(
-    policy: AutoscalePolicy, partitions: int, batches: Sequence[Batch], now_ms: int, changed_ms: int | None = None
+    policy: AutoscalePolicy,
+    partitions: int,
+    batches: Sequence[Batch],
+    now_ms: int,
+    changed_ms: int | None = None,
+    driver: DriverShare = UNKNOWN_DRIVER,
 ) -> Decision:
     """Decide how many partitions a query should have.
 
@@ -120,6 +156,7 @@ def decide(
         batches: the last batches, the oldest first.
         now_ms: the time, in milliseconds since the epoch.
         changed_ms: when the tasks last started with another state; None if they never did.
+        driver: whose cores bound the number.
     """
     bounded = min(max(partitions, policy.least), policy.most)
     if bounded != partitions:
@@ -133,7 +170,7 @@ def decide(
     is_late = policy.lag is not None and bool(lags) and median(lags) > policy.lag
     paused_s = math.inf if changed_ms is None else (now_ms - changed_ms) / 1000
     if busy > policy.above or is_late:
-        return _more(policy, partitions, busy, is_late, paused_s)
+        return _more(policy, partitions, busy, is_late, paused_s, driver)
     quiet = [batch for batch in since if now_ms - batch.at_ms <= policy.quiet_s * 1000]
     has_history = bool(since) and now_ms - since[0].at_ms >= policy.quiet_s * 1000
     busiest = max((batch.busy for batch in quiet), default=1.0)
@@ -142,18 +179,37 @@ def decide(
     return Decision(partitions, f"{_share(busy)} busy, between {_share(policy.below)} and {_share(policy.above)}")
 
 
-def _more(policy: AutoscalePolicy, partitions: int, busy: float, is_late: bool, paused_s: float) -> Decision:
+def _more(
+    policy: AutoscalePolicy, partitions: int, busy: float, is_late: bool, paused_s: float, driver: DriverShare
+) -> Decision:
     why = f"{_share(busy)} busy, above {_share(policy.above)}"
     if is_late:
         why = f"lag above {policy.lag}, {_share(busy)} busy"
-    if partitions == policy.most:
+    by_cores = policy.most if driver.cores is None else max(math.floor(driver.cores * policy.per_core), policy.least)
+    most = min(policy.most, by_cores)
+    if partitions == policy.most <= by_cores:
         return Decision(partitions, f"{why}; {policy.most} is the most allowed")
+    no_more = f"{why}; at most {by_cores} partition(s) for {_cores(driver)}: {_remedy(driver)}"
+    if partitions >= most:
+        return Decision(partitions, no_more, lacks_cores=True)
     if paused_s < policy.pause_up_s:
         return Decision(partitions, f"{why}; changed {paused_s:.0f} s ago, waits {policy.pause_up_s:.0f} s")
     step = math.ceil(partitions * policy.factor)
     by_busy = math.ceil(partitions * busy / policy.target)
-    wanted = step if is_late or busy >= SATURATED else min(by_busy, step)
-    return Decision(min(max(wanted, partitions + 1), policy.most), why)
+    wanted = max(step if is_late or busy >= SATURATED else min(by_busy, step), partitions + 1)
+    lacks_cores = wanted > by_cores and most == by_cores
+    return Decision(min(wanted, most), no_more if lacks_cores else why, lacks_cores)
+
+
+def _cores(driver: DriverShare) -> str:
+    shared = f", shared with {driver.other_jobs} other job(s)" if driver.other_jobs else ""
+    executors = "" if driver.is_local else " of the executors"
+    return f"the {driver.cores} core(s){executors} of {driver.task_executor}'s Spark driver{shared}"
+
+
+def _remedy(driver: DriverShare) -> str:
+    remedy = "give it more cores" if driver.is_local else "add executors"
+    return f"{remedy}, or run the job on a TaskExecutor with fewer jobs" if driver.other_jobs else remedy
 
 
 def _fewer(policy: AutoscalePolicy, partitions: int, busiest: float, has_history: bool, paused_s: float) -> Decision:
@@ -175,21 +231,34 @@ def _share(busy: float) -> str:
     return f"{busy:.0%}"
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A decision about a query of a job.
+def task_executors_of(job: ArchivedExecutionGraph) -> list[ResourceID]:
+    """Return the TaskExecutors that run the tasks of a job, or ran them last."""
+    return sorted({ResourceID(name) for task in job.tasks if (name := task.attempts[-1].task_executor)})
+
+
+def drivers_of(
+    job: ArchivedExecutionGraph, known: Mapping[ResourceID, TaskManagerInfo]
+) -> dict[JobVertexID, DriverShare]:
+    """Return the Spark driver of each task of a job, as far as it is known.
 
     Args:
-        query: its name.
-        partitions: the present number of partitions of its state; null if it has no state, or none is saved.
-        wanted: the number that it should have; null if there is no present one.
-        reason: why, on one line.
+        job: the job.
+        known: TaskExecutors by their names.
     """
-
-    query: str
-    partitions: int | None
-    wanted: int | None
-    reason: str
+    found = {}
+    for task in job.tasks:
+        attempt = task.attempts[-1]
+        info = known.get(ResourceID(attempt.task_executor)) if attempt.task_executor else None
+        if info is None:
+            continue
+        application = "" if info.metrics is None else info.metrics.application
+        if attempt.spark is not None and application not in ("", attempt.spark.application):
+            continue  # a driver of its own, whose cores nothing reports
+        others = {slot.job_id for slot in info.allocations} - {None, job.job_id}
+        cores = None if info.metrics is None else info.metrics.cores
+        is_local = info.registration.spark_master.startswith("local")
+        found[task.key] = DriverShare(info.registration.resource_id, cores, len(others), is_local)
+    return found
 
 
 def advise(
@@ -198,6 +267,7 @@ def advise(
     saved: Iterable[QueryDescription],
     now_ms: int,
     changed_ms: int | None,
+    drivers: Mapping[JobVertexID, DriverShare] = MappingProxyType({}),
 ) -> list[Advice]:
     """Decide about each query of a job.
 
@@ -207,9 +277,20 @@ def advise(
         saved: the queries' state in the last checkpoint, which tells the present number of partitions.
         now_ms: as of `decide`.
         changed_ms: as of `decide`.
+        drivers: the Spark driver of each task, as far as it is known.
     """
     known = {description.name: description for description in saved}
-    return [_advise(policy, history, known.get(history.name), now_ms, changed_ms) for history in histories]
+    return [
+        replace(
+            _advise(policy, history, known.get(history.name), now_ms, changed_ms, driver),
+            cores=driver.cores,
+            task_executor=driver.task_executor,
+            other_jobs=driver.other_jobs,
+            at_ms=now_ms,
+        )
+        for history in histories
+        for driver in (drivers.get(history.task, UNKNOWN_DRIVER),)
+    ]
 
 
 def _advise(
@@ -218,6 +299,7 @@ def _advise(
     saved: QueryDescription | None,
     now_ms: int,
     changed_ms: int | None,
+    driver: DriverShare,
 ) -> Advice:
     if saved is None:
         return Advice(history.name, None, None, "the last checkpoint has no state under its name")
@@ -226,8 +308,8 @@ def _advise(
     partitions = saved.conf.get(_PARTITIONS, "")
     if not saved.operators or not partitions.isdecimal():
         return Advice(history.name, None, None, "it has no stateful operator, so it has no partitions to change")
-    made = decide(policy, int(partitions), batches_of(history), now_ms, changed_ms)
-    return Advice(history.name, int(partitions), made.partitions, made.reason)
+    made = decide(policy, int(partitions), batches_of(history), now_ms, changed_ms, driver)
+    return Advice(history.name, int(partitions), made.partitions, made.reason, made.lacks_cores)
 
 
 # ------------------------------------------------------------------ the cluster rescales by itself
@@ -261,6 +343,7 @@ def autoscaling_of(configuration: Configuration) -> Autoscaling | None:
         return None
     policy = AutoscalePolicy(
         *bounds,
+        per_core=get(AutoscalingOptions.PARTITIONS_PER_CORE),
         lag=get(AutoscalingOptions.MAX_LAG),
         quiet_s=get(AutoscalingOptions.QUIET_TIME),
         pause_up_s=get(AutoscalingOptions.PAUSE_BEFORE_INCREASE),

@@ -249,6 +249,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             show=self._job,
             submitted=self._graph_of,
             submit=lambda graph: self.submit_job(Inline(encode(graph))),
+            resource_manager=lambda: self._resource_manager.get(),
         )
         self.metrics = DispatcherMetrics(service, lambda: len(self._jobs) if self._term else None, archive.details)
         self._attached = AttachedJobs()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -19,20 +20,22 @@ from runtime.checkpoint.names import change_lock, rescale_job_id
 from runtime.checkpoint.rescale import is_rocksdb
 from runtime.checkpoint.retained import describe_state
 from runtime.dispatcher.autoscaling import (
-    Advice,
     Autoscaling,
+    DriverShare,
     advise,
     autoscaling_of,
     changed_at,
+    drivers_of,
     next_change,
     obstacle,
     present_state,
+    task_executors_of,
 )
 from runtime.dispatcher.rescale_job import rescale_graph, settled
 from runtime.dispatcher.running_job import RunningJob
 from runtime.environment.claims import is_claimed
 from runtime.ha.errors import HaError
-from runtime.ids import JobID, TriggerID
+from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.errors import JobGraphError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.leadership import LeaderEndpoint
@@ -41,7 +44,8 @@ from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.errors import GatewayError, RescaleInProgressError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import LeaderTerm
-from runtime.protocol.rescales import Rescale, RescaleCause, VertexResourceRequirements
+from runtime.protocol.rescales import Advice, Rescale, RescaleCause, VertexResourceRequirements
+from runtime.protocol.resource_manager import ResourceManagerGateway
 
 LOOK_TIMEOUT_S = 30.0
 READS = 3
@@ -63,6 +67,7 @@ class Rescales:
         show: returns a job with its tasks.
         submitted: returns the graph with which a job was submitted.
         submit: accepts a job of the cluster's own.
+        resource_manager: returns the gateway of the leading ResourceManager.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class Rescales:
         show: Callable[[JobID], Awaitable[ArchivedExecutionGraph]],
         submitted: Callable[[JobID], Awaitable[JobGraph]],
         submit: Callable[[JobGraph], Awaitable[JobID]],
+        resource_manager: Callable[[], Awaitable[ResourceManagerGateway]],
     ) -> None:
         self._endpoint = endpoint
         self._jobs = jobs
@@ -87,6 +93,7 @@ class Rescales:
         self._show = show
         self._submitted = submitted
         self._submit = submit
+        self._resource_manager = resource_manager
         self._locks: WeakValueDictionary[JobID, asyncio.Lock] = WeakValueDictionary()
 
     async def begin(self, job_id: JobID, begun: Rescale, query: str, target_directory: str) -> JobID:
@@ -146,7 +153,11 @@ class Rescales:
             self._endpoint.log.info("a later request records the end of a rescale of job %s: %s", job.job_id, error)
 
     async def with_ended(self, job: RunningJob, graph: ArchivedExecutionGraph) -> ArchivedExecutionGraph:
-        """Return a job whose rescales have failed if nothing does them any more; its history gets to know that."""
+        """Return a job with the autoscaler's last decisions, and with rescales as failed if nothing does them any more.
+
+        The job's history gets to know of those that have failed.
+        """
+        graph = replace(graph, advice=job.advice) if job.advice else graph
         if all(rescale.is_over for rescale in graph.rescales):
             return graph
         is_locked = await self._endpoint.run_blocking(is_claimed, change_lock(self._savepoint_dir, job.job_id))
@@ -234,14 +245,28 @@ class Rescales:
         saved = await self._endpoint.run_blocking(describe_state, Path(state))
         restored = graph.checkpoints.latest_restored
         changed_ms = changed_at(None if restored is None else restored.restore_timestamp, graph.rescales)
-        advice = advise(settings.policy, histories, saved, _now_ms(), changed_ms)
+        drivers = await self._drivers_of(graph)
+        advice = advise(settings.policy, histories, saved, _now_ms(), changed_ms, drivers)
+        lacked_before = {one.query for one in job.advice if one.lacks_cores}
         for one in advice:
-            self._endpoint.log.debug("job %s, query %r: %s", job.job_id, one.query, one.reason)
+            level = logging.INFO if one.lacks_cores and one.query not in lacked_before else logging.DEBUG
+            self._endpoint.log.log(level, "job %s, query %r: %s", job.job_id, one.query, one.reason)
+        job.advice = tuple(advice)
         change = next_change(advice)
         why_not = obstacle(settings.policy, graph.rescales, _now_ms())
         if change is not None and why_not:
             self._endpoint.log.debug("job %s would get %s partitions, but %s", job.job_id, change.wanted, why_not)
         return None if why_not else change
+
+    async def _drivers_of(self, graph: ArchivedExecutionGraph) -> dict[JobVertexID, DriverShare]:
+        """Return the Spark driver of each task of a job, as far as the ResourceManager knows it now."""
+        known = {}
+        for name in task_executors_of(graph):
+            try:
+                known[name] = await (await self._resource_manager()).request_task_manager_info(name)
+            except (ActorError, GatewayError) as error:
+                self._endpoint.log.debug("the cores of TaskExecutor %s are not known: %s", name, error)
+        return drivers_of(graph, known)
 
 
 def vertex_requirements(

@@ -15,6 +15,7 @@ from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, Jo
 from runtime.protocol.errors import GatewayError, JobNotReachableError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.rescales import Advice
 
 DETAILS_TIMEOUT_S = 2.0
 
@@ -30,6 +31,9 @@ class RunningJob:
         ended: returns how the job has ended once it is archived; None before.
         queue: name of the queue that it asks for; empty for none.
         blob_bytes: bytes of the blobs with its files.
+
+    Attributes:
+        advice: the autoscaler's last decision about each of its queries, by this Dispatcher.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class RunningJob:
         self.owner = first.owner
         self.queue = queue
         self.autoscaling: Autoscaling | None = None
+        self.advice: tuple[Advice, ...] = ()
         self.blob_bytes = blob_bytes
         self.leader = leader
         self.over = asyncio.Event()

@@ -11,7 +11,7 @@ from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.descriptor import ResultPartitionInfo, SparkWork, VertexProgress
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
-from runtime.protocol.rescales import Rescale
+from runtime.protocol.rescales import Advice, Rescale
 from runtime.protocol.streaming_query import (
     OperatorBackPressureStats,
     QueryHistory,
@@ -204,6 +204,8 @@ class ArchivedExecutionGraph:
         upgraded_from: as in `JobGraph`.
         trace_id: of its OpenTelemetry trace; empty if it has none.
         rescales: the last changes of the number of partitions of its state, the oldest first.
+        advice: the autoscaler's last decision about each of its queries; empty where it has not decided, in answers of
+            a JobMaster, and of a job that is over.
     """
 
     job_id: JobID
@@ -227,6 +229,7 @@ class ArchivedExecutionGraph:
     upgraded_from: str = ""
     trace_id: str = ""
     rescales: tuple[Rescale, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
     @property
     def start_ms(self) -> int:

@@ -76,6 +76,9 @@ class TaskManagerMetrics:
         tasks: attempts that run now.
         jvm: figures that its Spark driver reports, by the names of Flink's metrics below ``Status.JVM``. They are some
             seconds old; empty where the driver has not answered.
+        cores: tasks of Spark that its driver can run at once, some seconds old: the cores of ``local[N]``, or those of
+            all executors. None where that is not known, and where Spark adds executors by itself.
+        application: id of the Spark application of that driver; empty where *cores* is not known.
     """
 
     memory_bytes: int
@@ -86,6 +89,8 @@ class TaskManagerMetrics:
     spark_cpu_s: float
     tasks: int
     jvm: dict[str, int | float] = field(default_factory=dict)
+    cores: int | None = None
+    application: str = ""
 
 
 @dataclass(frozen=True, slots=True)

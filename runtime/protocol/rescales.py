@@ -63,6 +63,34 @@ class Rescale:
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """The autoscaler's decision about a query of a job.
+
+    Args:
+        query: its name.
+        partitions: the present number of partitions of its state; null if it has no state, or none is saved.
+        wanted: the number that it should have; null if there is no present one.
+        reason: why, on one line.
+        lacks_cores: whether the number would be larger if Spark had more cores.
+        cores: tasks that the Spark of its TaskExecutor can run at once; null if that is not known, and where Spark adds
+            executors by itself.
+        task_executor: the TaskExecutor that runs it; empty if that is not known.
+        other_jobs: number of other jobs that hold slots of this TaskExecutor.
+        at_ms: when it was decided, in milliseconds since the epoch.
+    """
+
+    query: str
+    partitions: int | None
+    wanted: int | None
+    reason: str
+    lacks_cores: bool = False
+    cores: int | None = None
+    task_executor: str = ""
+    other_jobs: int = 0
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class VertexResourceRequirements:
     """Bounds of the number of partitions of a task's state (Flink's `JobVertexResourceRequirements`).
 

@@ -354,6 +354,12 @@ RESCALE = {
     "partitions": (int, type(None)),
     "isUndo": bool,
 }
+DECISION = {
+    **dict.fromkeys(("query", "reason", "taskExecutor"), str),
+    **dict.fromkeys(("partitions", "wanted", "cores"), (int, type(None))),
+    **dict.fromkeys(("otherJobs", "timestamp"), int),
+    "lacksCores": bool,
+}
 _RESCALES_COUNTS = {"rescalesCounts": dict.fromkeys(("ignored", "inProgress", "completed", "failed"), int)}
 RESCALES_OVERVIEW = {
     **_RESCALES_COUNTS,

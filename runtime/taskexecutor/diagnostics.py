@@ -169,20 +169,24 @@ class MetricsSampler:
         self._spark_pid = spark_pid
         self._spark: psutil.Process | None = None
         self._jvm: dict[str, int | float] = {}
+        self._spark_cores: int | None = None
+        self._application = ""
         self._rates = JvmRates(psutil.cpu_count() or 1)
 
     async def ask_jvm(self, driver: SparkDriver) -> None:
-        """Request the figures of the Spark driver every `JVM_INTERVAL_S`, until it has ended or has no figures."""
+        """Request figures and cores of the Spark driver every `JVM_INTERVAL_S`, until it ends or has no figures."""
         while driver.alive:
             try:
                 found = await driver.jvm_figures()
                 if found is None:
                     return
+                self._spark_cores = await driver.cores()
+                self._application = driver.info.application
                 _, cpu_s = self._sample_spark()
                 self._jvm = {**found, **self._files(), **self._rates.rates(time.monotonic(), cpu_s, found)}
             except (SparkError, ValueError, psutil.Error) as error:
                 logger.debug("the Spark driver does not return its figures: %s", error)
-                self._jvm = {}
+                self._jvm, self._spark_cores = {}, None
             await asyncio.sleep(JVM_INTERVAL_S)
 
     def _files(self) -> dict[str, int]:
@@ -199,9 +203,11 @@ class MetricsSampler:
             times = self._own.cpu_times()
             memory, threads, files = self._own.memory_info().rss, self._own.num_threads(), self._own.num_fds()
         spark_memory, spark_cpu_s = self._sample_spark()
-        jvm = self._jvm if spark_memory else {}
+        jvm, cores = (self._jvm, self._spark_cores) if spark_memory else ({}, None)
         cpu_s = times.user + times.system
-        return TaskManagerMetrics(memory, cpu_s, threads, files, spark_memory, spark_cpu_s, tasks, jvm)
+        own = memory, cpu_s, threads, files
+        application = "" if cores is None else self._application
+        return TaskManagerMetrics(*own, spark_memory, spark_cpu_s, tasks, jvm, cores, application)
 
     def _sample_spark(self) -> tuple[int, float]:
         try:

@@ -99,6 +99,7 @@ _READ = (
     _CHECKPOINT + "/subtasks/{vertexid}",
     _JOB + "/rescaling/{triggerid}",
     _JOB + "/rescales/config",
+    _JOB + "/rescales/decisions",
     _JOB + "/rescales/history",
     _JOB + "/rescales/overview",
     _JOB + "/rescales/summary",

@@ -52,7 +52,7 @@ from runtime.protocol.messages import (
 )
 from runtime.protocol.processes import LogLevelChange
 from runtime.protocol.queues import LimitedUse, QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
-from runtime.protocol.rescales import Rescale, RescaleCause
+from runtime.protocol.rescales import Advice, Rescale, RescaleCause
 from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
     BackPressure,
@@ -255,7 +255,10 @@ class MadeUpCluster:
             _job(CANCELED, "abandoned", JobStatus.CANCELED, began, main=(_S.CANCELED, ())),
         ]
         self.graphs: dict[JobID, ArchivedExecutionGraph] = {graph.job_id: graph for graph in made}
-        self.graphs[RUNNING] = replace(self.graphs[RUNNING], rescales=_rescales(began))
+        advice = Advice(
+            "counts", 6, 6, f"95% busy {HOSTILE}", lacks_cores=True, cores=6, task_executor="tm-1", at_ms=began
+        )
+        self.graphs[RUNNING] = replace(self.graphs[RUNNING], rescales=_rescales(began), advice=(advice,))
         self.histories = QueryHistories()
         for batch in range(2, 42):  # one each second, the last is that of the graph
             self.histories.add(vertex_id("main"), (streaming_query(batch),), began + 1000 * batch)

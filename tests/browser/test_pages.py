@@ -257,6 +257,10 @@ def test_the_rescales_of_a_job_are_listed_with_their_origin_and_outcome(visitor:
         for text in texts:
             expect(rows.nth(row)).to_contain_text(text)
     expect(rows.nth(1).get_by_role("link", name="its job")).to_have_attribute("href", f"#/jobs/{'9' * 32}")
+    decided = visitor.page.get_by_role("region", name="Last decisions").locator("tbody tr")
+    expect(decided).to_have_count(1)
+    for text in ("counts", "6", f"95% busy {HOSTILE}"):
+        expect(decided).to_contain_text(text)
     assert visitor.problems == []
 
 

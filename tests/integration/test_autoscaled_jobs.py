@@ -27,7 +27,9 @@ SETTINGS = (
     "state.backend.type=rocksdb",
     "execution.checkpointing.interval=1s",
     "taskmanager.numberOfTaskSlots=2",
+    "spark.master=local[2]",
     "autoscaling.interval=1s",
+    "autoscaling.partitions-per-core=2",
     "autoscaling.pause-before-increase=1s",
     "autoscaling.pause-before-decrease=10s",
     "autoscaling.quiet-time=20s",
@@ -63,7 +65,7 @@ def test_a_busy_query_gets_more_partitions_and_a_quiet_one_fewer(tmp_path: Path)
         source, sink, live = Source(tmp_path / "in"), tmp_path / "out", tmp_path / "live"
         script = write_job(tmp_path, WITHOUT_A_PAUSE, "stream.py")
         arguments = str(source.directory), str(sink), str(live)
-        job_id = cluster.submit(script, *arguments, options=("--autoscale", "2..4"))
+        job_id = cluster.submit(script, *arguments, options=("--autoscale", "2..16"))
 
         def has_state_of(partitions: int) -> bool:
             done = history(cluster, job_id)
@@ -76,6 +78,12 @@ def test_a_busy_query_gets_more_partitions_and_a_quiet_one_fewer(tmp_path: Path)
         await_value(busy)
         await_value(lambda: partitions_of(live, committed(live) + 1) == [0, 1, 2, 3])
 
+        def is_bounded_by_the_cores() -> bool:
+            source.write(max(0, BACKLOG - waiting(source, live)))
+            decided = RestClient.of(cluster).get(f"/v1/jobs/{job_id}/rescales/decisions")
+            return [(one["wanted"], one["cores"], one["lacksCores"]) for one in decided] == [(4, 2, True)]
+
+        await_value(is_bounded_by_the_cores)
         await_value(lambda: waiting(source, live) == 0)
         quiet = _QuietSource(source, live)
 

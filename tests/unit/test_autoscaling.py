@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,22 +19,24 @@ from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.cluster.cli import cli
 from runtime.dispatcher.autoscaling import (
-    Advice,
     AutoscalePolicy,
     Autoscaling,
     Batch,
     Decision,
+    DriverShare,
     advise,
     autoscaling_of,
     batches_of,
     changed_at,
     decide,
+    drivers_of,
     next_change,
     obstacle,
     present_state,
+    task_executors_of,
 )
 from runtime.errors import ClusterError
-from runtime.ids import JobID, TriggerID
+from runtime.ids import InstanceID, JobID, ResourceID, SlotID, TriggerID
 from runtime.protocol.checkpoint_statistics import (
     CheckpointStats,
     CheckpointStatsSnapshot,
@@ -41,13 +44,19 @@ from runtime.protocol.checkpoint_statistics import (
     RestoredCheckpointStats,
 )
 from runtime.protocol.checkpoints import OperationState, SnapshotType
+from runtime.protocol.descriptor import SparkWork
+from runtime.protocol.diagnostics import TaskManagerMetrics
+from runtime.protocol.errors import UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
-from runtime.protocol.rescales import Rescale, RescaleCause
+from runtime.protocol.messages import TaskExecutorRegistration, TaskManagerInfo
+from runtime.protocol.rescales import Advice, Rescale, RescaleCause
+from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import QueryHistory
 from tests.day_and_night import POLICY, Replay, replay
 from tests.json_output import parsed
 from tests.streaming_files import StreamingFiles
 from tests.unit.test_jobgraph import vid
+from tests.unit.test_rest_messages import graph as job_graph
 
 NOW = 10_000_000
 
@@ -102,6 +111,67 @@ def test_after_a_change_there_is_a_pause_longer_before_a_decrease() -> None:
     assert decided(0.1, changed_s=1801).partitions == 5
 
 
+TWO_CORES = DriverShare("tm-1", 2)
+NO_MORE = "at most 2 partition(s) for the 2 core(s) of tm-1's Spark driver"
+
+
+def by_cores(partitions: int, busy: float, driver: DriverShare, **limits: float) -> Decision:
+    policy = AutoscalePolicy(**limits)  # type: ignore[arg-type]
+    return decide(policy, partitions, steady(busy), NOW, None, driver)
+
+
+def test_a_query_gets_no_more_partitions_than_its_spark_has_cores() -> None:
+    assert by_cores(2, 0.9, TWO_CORES) == Decision(
+        2, f"90% busy, above 80%; {NO_MORE}: give it more cores", lacks_cores=True
+    )
+    assert by_cores(1, 0.9, TWO_CORES) == Decision(2, "90% busy, above 80%")
+    limited = Decision(6, "100% busy, above 80%; at most 6 partition(s) for the 6 core(s) of tm-1's Spark driver", True)
+    found = by_cores(4, 1.0, replace(TWO_CORES, cores=6))
+    assert found == replace(limited, reason=f"{limited.reason}: give it more cores")
+    assert by_cores(2, 0.9, TWO_CORES, per_core=1.5).partitions == 3
+    assert "at most 3 partition(s) for the 2 core(s)" in by_cores(3, 0.9, TWO_CORES, per_core=1.5).reason
+    assert by_cores(4, 0.9, TWO_CORES, least=4).partitions == 4
+    assert by_cores(4, 0.9, replace(TWO_CORES, cores=None)).partitions == 6, "unknown cores bound nothing"
+    assert by_cores(4, 0.9, replace(TWO_CORES, cores=4), most=4).reason == "90% busy, above 80%; 4 is the most allowed"
+
+
+def test_the_remedy_for_a_lack_of_cores_names_executors_and_other_jobs() -> None:
+    shared = by_cores(2, 0.9, replace(TWO_CORES, other_jobs=3)).reason
+    assert shared == (
+        f"90% busy, above 80%; {NO_MORE}, shared with 3 other job(s): give it more cores, or run the job on a "
+        "TaskExecutor with fewer jobs"
+    )
+    executors = by_cores(2, 0.9, replace(TWO_CORES, is_local=False)).reason
+    assert executors.endswith("the 2 core(s) of the executors of tm-1's Spark driver: add executors")
+
+
+def test_a_query_keeps_partitions_beyond_the_cores_until_it_is_quiet() -> None:
+    kept = by_cores(16, 0.9, TWO_CORES)
+    assert (kept.partitions, kept.lacks_cores) == (16, True)
+    late = decide(AutoscalePolicy(lag=1), 16, steady(0.5, lag=2), NOW, None, TWO_CORES)
+    assert (late.partitions, late.reason.startswith("lag above 1, 50% busy; at most 2")) == (16, True)
+    assert by_cores(16, 0.1, TWO_CORES).partitions == 8
+
+
+def test_a_driver_is_shared_by_the_jobs_with_slots_of_its_task_executor() -> None:
+    name, other = ResourceID("tm-1"), JobID("b" * 32)
+    job = job_graph()
+    task, *_ = job.tasks
+    attempt = replace(task.attempts[-1], task_executor=name, spark=SparkWork("app-1", "t"))
+    job = replace(job, tasks=(replace(task, attempts=(attempt,)),))
+    slots = [SlotStatus(SlotID(name, number), each) for number, each in enumerate((job.job_id, other, other, None))]
+    registration = TaskExecutorRegistration(name, "rpc://h:1/a", 1, 4, "4", "21", "local[*]", 2, 3)
+    metrics = TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7, cores=8, application="app-1")
+    info = TaskManagerInfo(registration, InstanceID.random(), SlotCounts(4, 1), tuple(slots), 0, 0, metrics)
+    assert task_executors_of(job) == [name]
+    assert drivers_of(job, {name: info}) == {task.key: DriverShare("tm-1", 8, 1)}
+    elsewhere = replace(info, registration=replace(registration, spark_master="spark://h:7077"), metrics=None)
+    assert drivers_of(job, {name: elsewhere}) == {task.key: DriverShare("tm-1", None, 1, is_local=False)}
+    own = replace(info, metrics=replace(metrics, application="app-2"))
+    assert drivers_of(job, {name: own}) == {}, "the cores of a driver of its own are not known"
+    assert drivers_of(job, {}) == {}
+
+
 def test_batches_from_before_a_change_tell_nothing() -> None:
     assert decided(1.0, changed_s=30) == Decision(10, "3 of 5 batches with rows since the last change")
     assert decide(AutoscalePolicy(), 10, [], NOW) == Decision(10, "0 of 5 batches with rows since the last change")
@@ -139,6 +209,7 @@ def test_a_lag_above_its_objective_is_a_reason_alone() -> None:
         ({"below": 0.7}, "must grow"),
         ({"above": 1.0}, "must grow"),
         ({"factor": 1.0}, "factor must be above 1"),
+        ({"per_core": 0.0}, "for each core must be above 0"),
         ({"window": 0}, "window at least 1"),
     ],
 )
@@ -172,13 +243,20 @@ def test_each_query_of_a_job_is_advised_by_its_own_figures_and_state() -> None:
     ]
     saved = [described("counts"), described("plain", stateful=False), described("calm", "4")]
     saved.append(QueryDescription("early"))  # as of a checkpoint from before its first batch
-    assert advise(AutoscalePolicy(), histories, saved, NOW, None) == [
+    expected = [
         Advice("counts", 10, 15, "90% busy, above 80%"),
         Advice("plain", None, None, "it has no stateful operator, so it has no partitions to change"),
         Advice("new", None, None, "the last checkpoint has no state under its name"),
         Advice("calm", 4, 4, "50% busy, between 35% and 80%"),
         Advice("early", None, None, "the last checkpoint is from before its first batch: take another one"),
     ]
+    found = advise(AutoscalePolicy(), histories, saved, NOW, None)
+    assert found == [replace(one, at_ms=NOW) for one in expected]
+    there = advise(AutoscalePolicy(), histories[:1], saved, NOW, None, {vid("a"): DriverShare("tm-1", 12, 1)})
+    (first,) = there
+    assert (first.wanted, first.lacks_cores) == (12, True)
+    assert (first.cores, first.task_executor, first.other_jobs) == (12, "tm-1", 1)
+    assert advise(AutoscalePolicy(), histories[:1], saved, NOW, None, {vid("b"): TWO_CORES}) == found[:1]
 
 
 class Client:
@@ -192,6 +270,7 @@ class Client:
         self.status = JobStatus.RUNNING
         self.queries = ["counts"]
         self.newer: list[CheckpointStats] = []
+        self.cores: int | None = 8
 
     def __enter__(self) -> Client:
         return self
@@ -200,10 +279,24 @@ class Client:
         pass
 
     def job(self, job_id: JobID) -> object:
-        job = SimpleNamespace(checkpoints=self.figures, rescales=self.rescales, status=self.status)
+        current = SimpleNamespace(task_executor="tm-1", spark=None)
+        task = SimpleNamespace(key=vid("a"), attempts=(current,))
+        job = SimpleNamespace(checkpoints=self.figures, rescales=self.rescales, status=self.status, tasks=(task,))
+        job.job_id = job_id
         if self.newer:
             self.figures = CheckpointStatsSnapshot(latest_completed=self.newer.pop(0))
         return job
+
+    def call(self, name: str, gateway_type: object, question: Callable[[object], object]) -> object:
+        if self.cores is None:
+            raise UnknownTaskExecutorError("no TaskExecutor tm-1 is registered")
+        info = SimpleNamespace(
+            registration=SimpleNamespace(resource_id="tm-1", spark_master="local[2]"),
+            metrics=SimpleNamespace(cores=self.cores, application=""),
+            allocations=(),
+        )
+        answer = SimpleNamespace(result=lambda: info)
+        return question(SimpleNamespace(request_task_manager_info=lambda name: answer))
 
     def query_histories(self, job_id: JobID) -> list[QueryHistory]:
         at_ms = tuple(round(time.time() * 1000) for _ in range(200))
@@ -245,7 +338,13 @@ def test_the_command_shows_the_decision_and_changes_nothing(monkeypatch: pytest.
         "wanted": 3,
         "reason": "90% busy, above 80%",
     }
-    assert ran("--dry-run").stdout.splitlines()[1].split() == ["counts", "2", "3", "90%", "busy,", "above", "80%"]
+    assert ran("--dry-run").stdout.splitlines()[1].split() == ["counts", "2", "3", "8", "90%", "busy,", "above", "80%"]
+    client.cores = 2
+    line = ran("--dry-run").stdout.splitlines()[1]
+    assert (line.split()[1:4], NO_MORE in line) == (["2", "2", "2"], True)
+    assert ran("--dry-run", "--per-core", "2").stdout.splitlines()[1].split()[1:4] == ["2", "3", "2"]
+    client.cores = None
+    assert ran("--dry-run").stdout.splitlines()[1].split()[1:4] == ["2", "3", "-"]
     # The last checkpoint is of another number, and a rescale has changed it since.
     before = completed(str(tmp_path / "of-other-partitions"), NOW - 1)
     client.figures = CheckpointStatsSnapshot(latest_completed=before)
@@ -277,6 +376,16 @@ def test_a_day_and_a_night_hold_the_lag_with_less_than_a_static_peak(seed: int) 
     assert 4 <= len(found.changes) <= 40, found
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_partitions_beyond_the_cores_hold_the_lag_no_better(seed: int) -> None:
+    found, unbounded = replay(seed, cores=24), replay(seed, cores=24, knows_cores=False)
+    assert (found.most, unbounded.most) == (24, POLICY.most)
+    assert min(found.held, found.held_time) >= 0.99, found
+    assert found.held_time >= unbounded.held_time
+    assert found.slots <= 0.60 < unbounded.slots
+    assert found.oscillations <= 1, found
+
+
 def test_a_replay_without_changes_takes_all_slots_and_one_with_too_few_partitions_misses_the_lag() -> None:
     still = replay(1, policy=replace(POLICY, least=32, most=32))
     assert (round(still.slots, 2), still.held, round(still.held_time, 2), still.changes) == (1.0, 1.0, 1.0, [])
@@ -292,6 +401,7 @@ def test_a_job_is_rescaled_by_itself_only_where_its_settings_say_so() -> None:
     assert autoscaling_of(Configuration()) is None
     settings = {
         "autoscaling.partitions": "2..16",
+        "autoscaling.partitions-per-core": "1.5",
         "autoscaling.max-lag": "500",
         "autoscaling.pause-before-increase": "1 min",
         "autoscaling.pause-before-decrease": "10 min",
@@ -300,7 +410,7 @@ def test_a_job_is_rescaled_by_itself_only_where_its_settings_say_so() -> None:
     }
     assert all(map(is_job_setting, settings)), "a job may set them"
     assert not is_job_setting("autoscaling.interval")
-    policy = AutoscalePolicy(2, 16, lag=500, quiet_s=300.0, pause_up_s=60.0, pause_down_s=600.0)
+    policy = AutoscalePolicy(2, 16, per_core=1.5, lag=500, quiet_s=300.0, pause_up_s=60.0, pause_down_s=600.0)
     assert autoscaling_of(Configuration.from_dict(settings)) == Autoscaling(policy, is_dry_run=True)
     for wrong in ("16..2", "0..2", "2", "2..x", "-1..2"):
         with pytest.raises(ConfigurationError, match="the smaller one first"):

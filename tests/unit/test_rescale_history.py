@@ -13,7 +13,7 @@ from runtime.jobmaster.rescale_history import MOST_CHARACTERS, RescaleHistory
 from runtime.protocol.archived_execution_graph import JobDetails
 from runtime.protocol.checkpoints import OperationState
 from runtime.protocol.execution_state import JobStatus
-from runtime.protocol.rescales import MOST_RESCALES, VANISHED, Rescale, RescaleCause
+from runtime.protocol.rescales import MOST_RESCALES, VANISHED, Advice, Rescale, RescaleCause
 
 ASKED = Rescale(
     TriggerID("a" * 32), 8, cause=RescaleCause.AUTOSCALER, reason="90% busy", rescale_job="d" * 32, number=77
@@ -102,3 +102,13 @@ def test_job_info_lists_the_rescales_of_a_job() -> None:
     assert "autoscaler" in first
     assert first.endswith("90% busy; /s/8")
     assert second.split()[:6] == ["2", "(undo)", "?", "->", "?", "IN_PROGRESS"]
+
+
+def test_job_info_shows_what_the_autoscaler_has_decided_last() -> None:
+    out = io.StringIO()
+    advice = (Advice("counts", 2, 2, "90% busy", True, 2, "tm-1"), Advice("plain", None, None, "no state"))
+    print_job(JobView("j" * 32, "job", "RUNNING", 0, advice=advice), out, now_ms=9000)
+    header, first, second = out.getvalue().splitlines()[-3:]
+    assert header.split() == ["QUERY", "PARTITIONS", "WANTED", "CORES", "REASON"]
+    assert first.split() == ["counts", "2", "2", "2", "90%", "busy"]
+    assert second.split()[:4] == ["plain", "-", "-", "-"]

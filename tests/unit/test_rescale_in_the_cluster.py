@@ -37,7 +37,7 @@ from runtime.dispatcher.running_job import RunningJob
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.errors import ClusterError
 from runtime.ha.errors import HaUnreachableError
-from runtime.ids import JobID, TriggerID
+from runtime.ids import InstanceID, JobID, ResourceID, SlotID, TriggerID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.restart_config import RestartStrategyConfig
@@ -46,6 +46,7 @@ from runtime.jobmaster.rescale_history import RescaleHistory
 from runtime.notebook import AsyncJob, Job
 from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
 from runtime.protocol.checkpoints import OperationState, OperationStatus, SnapshotType
+from runtime.protocol.diagnostics import TaskManagerMetrics
 from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
     JobNotFoundError,
@@ -53,9 +54,12 @@ from runtime.protocol.errors import (
     RescaleInProgressError,
     SubmissionLimitError,
     UnknownOperationError,
+    UnknownTaskExecutorError,
 )
 from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.messages import TaskExecutorRegistration, TaskManagerInfo
 from runtime.protocol.rescales import VANISHED, Rescale, RescaleCause, VertexResourceRequirements
+from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import QueryHistory, StreamingQuery
 from runtime.rest.errors import status_of
 from runtime.spark.errors import DriverCallError, ScriptExitError
@@ -63,7 +67,6 @@ from tests.dispatcher_arguments import dispatcher_arguments
 from tests.json_output import parsed
 from tests.unit.test_dispatcher_queues import TERM, Storing
 from tests.unit.test_dispatcher_queues import graph as job_of
-from tests.unit.test_jobgraph import vid
 from tests.unit.test_rest_app import Site
 from tests.unit.test_rest_messages import ID, READ, WRITE
 from tests.unit.test_rest_messages import graph as shown
@@ -176,9 +179,13 @@ class Master:
         self.queries: list[QueryHistory] = []
         self.status = JobStatus.RUNNING
         self.names: tuple[str, ...] = ()
+        self.task_executor = ""
 
     async def request_job(self) -> Any:
         found = shown(self.status, job_id=JOB.job_id, rescales=self.history.all, checkpoints=self.figures)
+        placed = [replace(task.attempts[-1], task_executor=self.task_executor) for task in found.tasks]
+        pairs = zip(found.tasks, placed, strict=True)
+        found = replace(found, tasks=tuple(replace(task, attempts=(*task.attempts[:-1], last)) for task, last in pairs))
         if not self.names:
             return found
         reads, *others = found.tasks
@@ -315,7 +322,7 @@ async def busy(dispatcher: Recording, monkeypatch: pytest.MonkeyPatch) -> Record
     count = 9
     at_ms = tuple(now_ms - 1000 * back for back in reversed(range(count)))
     dispatcher.master.queries = [
-        QueryHistory(vid("a"), "q", "r", "counts", at_ms, lags=(None,) * count, busy=(0.9,) * count)
+        QueryHistory(READ, "q", "r", "counts", at_ms, lags=(None,) * count, busy=(0.9,) * count)
     ]
     dispatcher.master.figures = CheckpointStatsSnapshot(
         latest_completed=CheckpointStats(
@@ -389,6 +396,61 @@ async def look(dispatcher: Recording, **settings: str) -> None:
     found = dispatcher._rescales.autoscaling_of(replace(PLAIN, configuration=given))
     assert found is not None
     await dispatcher._rescales.look_at(job, found)
+
+
+def with_cores(dispatcher: Recording, cores: int | None, spark_master: str = "local[*]") -> None:
+    """Have a TaskExecutor with so many cores run the job's first task, beside a task of another job."""
+    name = ResourceID("tm-1")
+    dispatcher.master.task_executor = name
+    registration = TaskExecutorRegistration(name, "rpc://h:1/a", 1, 2, "4", "21", spark_master, 2, 3)
+    jobs = JOB.job_id, JobID("f" * 32)
+    slots = tuple(SlotStatus(SlotID(name, number), job_id) for number, job_id in enumerate(jobs))
+    metrics = TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7, cores=cores)
+    info = TaskManagerInfo(registration, InstanceID.random(), SlotCounts(2), slots, 0, 0, metrics)
+    manager = dispatcher._resource_manager.get.return_value  # type: ignore[attr-defined]
+    manager.request_task_manager_info = AsyncMock(return_value=info)
+
+
+async def test_the_cores_of_the_jobs_driver_bound_its_partitions_and_the_job_shows_that(
+    busy: Recording, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with_cores(busy, 4)
+    assert (await busy.request_job(JOB.job_id)).advice == ()
+    await look(busy)
+    await look(busy)
+    (known,) = (await busy.request_job(JOB.job_id)).advice
+    assert (known.partitions, known.wanted, known.lacks_cores) == (4, 4, True)
+    assert (known.cores, known.task_executor, known.other_jobs) == (4, "tm-1", 1)
+    assert known.reason == (
+        "90% busy, above 80%; at most 4 partition(s) for the 4 core(s) of tm-1's Spark driver, shared with 1 other "
+        "job(s): give it more cores, or run the job on a TaskExecutor with fewer jobs"
+    )
+    assert caplog.text.count(known.reason) == 1, "the log has it once, not at each look"
+    assert len(busy.accepted) == 1
+    await look(busy, **{"partitions-per-core": "2"})
+    assert busy.accepted[1].argv[:2] == ("--partitions", "6")
+    (found,) = busy.master.history.all
+    assert found.reason == "90% busy, above 80%"
+
+
+async def test_the_history_says_where_cores_bound_the_number(busy: Recording) -> None:
+    with_cores(busy, 5, "spark://h:7077")
+    await look(busy)
+    (found,) = busy.master.history.all
+    assert (found.partitions, found.reason) == (
+        5,
+        "90% busy, above 80%; at most 5 partition(s) for the 5 core(s) of the executors of tm-1's Spark driver, shared "
+        "with 1 other job(s): add executors, or run the job on a TaskExecutor with fewer jobs",
+    )
+
+
+async def test_a_task_executor_that_has_left_bounds_nothing(busy: Recording) -> None:
+    with_cores(busy, 4)
+    manager = busy._resource_manager.get.return_value  # type: ignore[attr-defined]
+    manager.request_task_manager_info.side_effect = UnknownTaskExecutorError("no TaskExecutor tm-1 is registered")
+    await look(busy)
+    assert busy.accepted[1].argv[:2] == ("--partitions", "6")
 
 
 async def test_a_store_that_does_not_answer_ends_no_autoscaling(

@@ -23,7 +23,7 @@ from runtime.protocol.diagnostics import TaskManagerMetrics, ThreadDump, ThreadI
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
 from runtime.protocol.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
 from runtime.protocol.queues import LimitedUse, QueuesOverview, QueueStatus, UserInQueue, WaitingRequest
-from runtime.protocol.rescales import Rescale, RescaleCause
+from runtime.protocol.rescales import Advice, Rescale, RescaleCause
 from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
     BackPressure,
@@ -41,6 +41,7 @@ from runtime.rest.forms import (
     CHECKPOINTS,
     CONFIG,
     COUNTS,
+    DECISION,
     EXCEPTION,
     JOB,
     LINE,
@@ -612,6 +613,14 @@ def test_the_history_of_rescales_has_flinks_form_and_the_partitions() -> None:
     assert (failed["requestedBy"], failed["reason"], failed["failure"]) == ("AUTOSCALER", "10% busy", "no Spark")
     assert failed["endTimestampInMillis"] == -1
     assert (running["terminalState"], running["terminatedReason"], running["isUndo"]) == (None, None, True)
+
+
+def test_a_decision_of_the_autoscaler_names_its_reason_and_the_cores() -> None:
+    one = Advice("counts", 2, 2, "90% busy; no more", True, 2, "tm-1", 1, 5)
+    told = rescales.decision(one)
+    fits(json.loads(json.dumps(told)), DECISION)
+    assert (told["wanted"], told["lacksCores"], told["cores"], told["otherJobs"]) == (2, True, 2, 1)
+    fits(rescales.decision(Advice("plain", None, None, "no state")), DECISION)
 
 
 def test_rescales_are_counted_and_timed() -> None:

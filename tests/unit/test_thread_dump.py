@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -134,6 +135,8 @@ class Driver:
     def __init__(self, *answers: dict[str, int] | Exception | None) -> None:
         self.answers = list(answers)
 
+    info = SimpleNamespace(application="local-1")
+
     @property
     def alive(self) -> bool:
         return bool(self.answers)
@@ -144,19 +147,23 @@ class Driver:
             raise answer
         return answer
 
+    async def cores(self) -> int | None:
+        return 2
+
 
 async def test_the_jvms_figures_are_what_the_driver_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnostics, "JVM_INTERVAL_S", 0.0)
     told = {"Memory.Heap.Used": 10, "GarbageCollector.All.Time": 30}
     sampler = MetricsSampler(os.getpid())
-    assert sampler.sample(0).jvm == {}
+    assert (sampler.sample(0).jvm, sampler.sample(0).cores) == ({}, None)
     await sampler.ask_jvm(cast(Any, Driver(told)))
     found = sampler.sample(0).jvm
     assert {name: found[name] for name in told} == told
     assert 0 < found["FileDescriptor.Open"] <= found["FileDescriptor.Max"]
     assert found["GarbageCollector.All.TimeMsPerSecond"] == 0
+    assert (sampler.sample(0).cores, sampler.sample(0).application) == (2, "local-1")
     await sampler.ask_jvm(cast(Any, Driver(told, SparkError("it does not answer"))))
-    assert sampler.sample(0).jvm == {}, "what is not known any more is not told"
+    assert (sampler.sample(0).jvm, sampler.sample(0).cores) == ({}, None), "what is not known any more is not told"
     await sampler.ask_jvm(cast(Any, Driver(None, told)))
     assert sampler.sample(0).jvm == {}, "somebody else's JVM is not asked again"
 

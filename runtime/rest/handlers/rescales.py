@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.protocol.checkpoints import OperationState
-from runtime.protocol.rescales import Rescale
+from runtime.protocol.rescales import Advice, Rescale
 from runtime.rest import forms
 from runtime.rest.context import Rest
 from runtime.rest.errors import RestError
@@ -89,6 +89,21 @@ def summary(rescales: Sequence[Rescale]) -> Json:
     }
 
 
+def decision(one: Advice) -> Json:
+    """GET /jobs/:jobid/rescales/decisions: one of them. Not in Flink."""
+    return {
+        "query": one.query,
+        "partitions": one.partitions,
+        "wanted": one.wanted,
+        "reason": one.reason,
+        "lacksCores": one.lacks_cores,
+        "cores": one.cores,
+        "taskExecutor": one.task_executor,
+        "otherJobs": one.other_jobs,
+        "timestamp": one.at_ms,
+    }
+
+
 def _counts(rescales: Sequence[Rescale]) -> Json:
     counts = Counter(one.state for one in rescales)
     return {
@@ -109,6 +124,14 @@ def _serve(part: str, summary_line: str, result: forms.Form, told: Callable[[Seq
 _serve("history", "The last rescales of a job, the newest first", [forms.RESCALE], history)
 _serve("overview", "How many rescales a job remembers, and the last ones", forms.RESCALES_OVERVIEW, overview)
 _serve("summary", "How long the rescales of a job took", forms.RESCALES_SUMMARY, summary)
+
+
+@RestRoute(
+    "GET", _RESCALES + "/decisions", "The autoscaler's last decision about each query of a job", result=[forms.DECISION]
+).on(ROUTES)
+async def get_decisions(rest: Rest, request: Request) -> Response:
+    """Answer with those of the leading Dispatcher; none for a job that it does not rescale by itself."""
+    return answer([decision(one) for one in (await rest.job(request)).advice])
 
 
 @RestRoute("GET", _RESCALES + "/details/{rescaleuuid}", "One rescale of a job", result=forms.RESCALE).on(ROUTES)

@@ -194,6 +194,9 @@ class SparkDriver(Protocol):
     async def jvm_figures(self) -> dict[str, int] | None:
         """Return the JVM's figures, see `DriverGateway.jvm_figures`; None for a driver that offers none."""
 
+    async def cores(self) -> int | None:
+        """Return how many tasks of Spark it can run at once, see `DriverGateway.cores`; None if that is not known."""
+
     async def warm_up(self) -> None:
         """Load into the driver what every job needs."""
 

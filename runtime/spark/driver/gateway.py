@@ -182,6 +182,17 @@ class DriverGateway:
             url = self._context.sc().uiWebUrl()
             return int(urlsplit(str(url.get())).port or 0) if url.isDefined() else 0
 
+    def cores(self) -> int | None:
+        """Return how many tasks Spark can run at once: the cores of ``local[N]``, or those of all present executors.
+
+        None while there is no executor, and with dynamic allocation, which adds executors for waiting tasks.
+        """
+        with _calls():
+            context = self._context.sc()
+            if context.executorAllocationManager().isDefined():
+                return None
+            return context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()) or None
+
     def jvm_figures(self) -> dict[str, int]:
         """Return the JVM's figures by Flink's metric names below ``Status.JVM`` (Flink's `MetricUtils`).
 

@@ -44,6 +44,9 @@ class JvmDriver:
     async def jvm_figures(self) -> dict[str, int] | None:
         return await self._jvm.call(self._gateway.jvm_figures)
 
+    async def cores(self) -> int | None:
+        return await self._jvm.call(self._gateway.cores)
+
     async def close(self) -> None:
         await self._jvm.close()
 

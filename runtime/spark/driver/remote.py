@@ -170,6 +170,9 @@ class RemoteDriver:
     async def jvm_figures(self) -> dict[str, int] | None:
         return None
 
+    async def cores(self) -> int | None:
+        return None
+
     async def warm_up(self) -> None:
         """Do nothing: the endpoint runs already."""
 

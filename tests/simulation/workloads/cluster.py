@@ -223,6 +223,9 @@ class ModelDriver:
     async def jvm_figures(self) -> None:
         """Have no figures."""
 
+    async def cores(self) -> None:
+        """Have no number of cores."""
+
 
 class ModelHost:
     """The source of task processes: it only has a process, that of the driver."""

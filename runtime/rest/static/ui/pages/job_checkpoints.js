@@ -10,11 +10,12 @@ import { jobHref } from "./job_tables.js";
 
 export async function load(job) {
   await follow(job.jid);
-  const [statistics, rescales] = await Promise.all([
+  const [statistics, rescales, decisions] = await Promise.all([
     getOptional(`jobs/${at(job.jid)}/checkpoints`),
     getOptional(`jobs/${at(job.jid)}/rescales/history`),
+    getOptional(`jobs/${at(job.jid)}/rescales/decisions`),
   ]);
-  return { statistics, rescales };
+  return { statistics, rescales, decisions };
 }
 
 /** The last rescales of the job, the newest first; nothing for a job that never had one. */
@@ -42,6 +43,27 @@ function rescaleHistory(rescales) {
   );
 }
 
+/** The autoscaler's last decision about each query; nothing for a job that it does not rescale. */
+function lastDecisions(decisions) {
+  if (!decisions?.length) return null;
+  return card(
+    "Autoscaler",
+    table(
+      "Last decisions",
+      [
+        { title: "Query", cell: (one) => one.query },
+        { title: "Partitions", kind: "number", cell: (one) => one.partitions ?? "–" },
+        { title: "Wanted", kind: "number", cell: (one) => one.wanted ?? "–" },
+        { title: "Cores", kind: "number", cell: (one) => one.cores ?? "–" },
+        { title: "Reason", kind: "wrap", cell: (one) => one.reason },
+        { title: "Decided", cell: (one) => moment(one.timestamp) },
+      ],
+      decisions,
+      { key: (one) => one.query, none: "There is none." },
+    ),
+  );
+}
+
 /** What can be done with a checkpoint or savepoint that is there: another job begins from it, or its own goes back. */
 function restore(one, job, shell) {
   const ways = [];
@@ -55,14 +77,15 @@ function restore(one, job, shell) {
 }
 
 export function view(loaded, job, _parameters, shell) {
-  const { statistics, rescales } = loaded ?? {};
+  const { statistics, rescales, decisions } = loaded ?? {};
   if (!statistics || (statistics.counts.total === 0 && statistics.counts.restored === 0)) {
-    return [actions(job, shell), empty("This job has no checkpoints."), rescaleHistory(rescales)];
+    return [actions(job, shell), empty("This job has no checkpoints."), rescaleHistory(rescales), lastDecisions(decisions)];
   }
   const { counts, history, latest } = statistics;
   return [
     actions(job, shell),
     rescaleHistory(rescales),
+    lastDecisions(decisions),
     facts([
       ["Completed", count(counts.completed)],
       ["In progress", count(counts.in_progress)],
