@@ -684,6 +684,33 @@ MUTANTS = (
         ("unit/test_rescale_in_the_cluster.py::test_a_store_that_does_not_answer_ends_no_autoscaling",),
     ),
     Mutant(
+        "partitions-beyond-the-cores",
+        "A query gets no more partitions than its Spark has cores.",
+        "runtime/dispatcher/autoscaling.py",
+        "    most = min(policy.most, by_cores)\n",
+        "    most = policy.most\n",
+        (
+            "unit/test_autoscaling.py::test_a_query_gets_no_more_partitions_than_its_spark_has_cores",
+            "unit/test_autoscaling.py::test_partitions_beyond_the_cores_hold_the_lag_no_better",
+        ),
+    ),
+    Mutant(
+        "cores-of-another-application",
+        "The cores of a TaskExecutor's Spark do not bound a job with a driver of its own.",
+        "runtime/dispatcher/autoscaling.py",
+        'if attempt.spark is not None and application not in ("", attempt.spark.application):',
+        "if False:",
+        ("unit/test_autoscaling.py::test_a_driver_is_shared_by_the_jobs_with_slots_of_its_task_executor",),
+    ),
+    Mutant(
+        "lost-task-executor-ends-the-look",
+        "A TaskExecutor that has left ends no look of the autoscaler.",
+        "runtime/dispatcher/rescales.py",
+        "            except (ActorError, GatewayError) as error:\n                self._endpoint.log.debug(",
+        "            except ActorError as error:\n                self._endpoint.log.debug(",
+        ("unit/test_rescale_in_the_cluster.py::test_a_task_executor_that_has_left_bounds_nothing",),
+    ),
+    Mutant(
         "refusal-of-a-slot-told-once",
         "A JobMaster hears of its refused slot request, also if it does not answer at first.",
         "runtime/resourcemanager/endpoint.py",
