@@ -29,6 +29,7 @@ from runtime.checkpoint.rehearsal import StartedQuery, removes_files
 from runtime.checkpoint.snapshot import describe_query
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.driver.java import find_java, launcher_home
+from runtime.spark.driver.launch import WORKER_PYTHON
 from runtime.spark.errors import DriverStartError
 from runtime.spark.task.streaming import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of, take_given
 
@@ -52,7 +53,8 @@ def one_core_session(conf: Mapping[str, str], java_home: str | None, scratch: Pa
     for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
         del os.environ[name]  # variables for the user's own Spark
     java = launcher_home(find_java(java_home), scratch / "java")
-    os.environ |= {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"}
+    python = conf.get(WORKER_PYTHON, sys.executable)  # by default PySpark takes the `python3` of the PATH
+    os.environ |= {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python}
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
