@@ -223,7 +223,7 @@ class Cluster:
         why = self.failures.get(job_id)
         failures = () if why is None else (ErrorInfo(FailureKind.USER_CODE, "ZeroDivisionError", why),)
         stands_by = job_id in self.standing_by
-        queries = (SimpleNamespace(name="counts"),) if why is None and not stands_by else ()
+        queries = (SimpleNamespace(name="counts", progress=None),) if why is None and not stands_by else ()
         task = SimpleNamespace(attempts=[SimpleNamespace(queries=queries)], waiting_for=STANDS_BY if stands_by else "")
         graph = self.graphs[JobID(job_id)]
         return SimpleNamespace(
