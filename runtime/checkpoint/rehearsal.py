@@ -5,16 +5,23 @@ job, and run the batches after it. Spark takes the input of each batch from blue
 would write go to private files. So the outputs can be compared batch by batch.
 
 A `Plan` travels to the task that runs a version, and a `RehearsedQuery` for each query comes back, as JSON files.
+
+A function of ``foreachBatch`` may have effects that cannot be recorded. It is called only if it has a parameter
+``colour=None``, by which it learns the version: it can then write elsewhere.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from actors.rpc.codec import from_plain, to_plain
 from runtime.checkpoint.errors import CheckpointError
+
+BLUE, GREEN = "blue", "green"
+"""Colours of the versions."""
 
 BATCHES = 3
 """Default number of batches that are rehearsed."""
@@ -27,8 +34,14 @@ FIRST_S = 60.0
 SETTLE_S = 5.0
 """Seconds without a batch after which no more are waited for, once there is one."""
 
-REPLAYED = ("file", "rate")
-"""Kinds of sources that give the same rows for the same offsets, as `runtime.checkpoint.description` names them."""
+REPLAYED = ("file", "rate", "rate-micro-batch", "kafka", "python")
+"""Kinds of sources that give the same rows for the same offsets, as `runtime.spark.task.sources` names them.
+
+Spark itself reads a planned batch of them once more after each failure. It does not know of a batch that is repeated
+after its commit: a source that removes its input then is refused.
+"""
+_DESCRIBED = {"Python data source": "python", "RatePerMicroBatchStream": "rate-micro-batch", "TextSocket": "socket"}
+"""Kinds of sources by how their descriptions in the progress of a query begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +77,13 @@ class Plan:
     """The rehearsal of one version.
 
     Args:
+        colour: `BLUE` or `GREEN`.
         code: the job file.
         queries: the queries to run.
         blue: blue's queries, which have run, to compare with; none in the rehearsal of blue.
     """
 
+    colour: str
     code: str
     queries: tuple[PlannedQuery, ...]
     blue: tuple[PlannedQuery, ...] = ()
@@ -82,15 +97,15 @@ class StartedQuery:
         name: of the query.
         sink: its format, such as ``parquet`` or ``foreachbatch``.
         trigger: ``once``, ``repeated``, or ``continuous``.
-        sources: the kinds of its sources; empty if they are not known.
-        cleans_source: whether a file source removes or archives its files.
+        sources: the kinds of its sources; an empty text is a kind that is not known yet.
+        problem: why one of its sources cannot be read again, as `source_problem` says; empty if there is no reason.
     """
 
     name: str
     sink: str
     trigger: str
     sources: tuple[str, ...] = ()
-    cleans_source: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +164,7 @@ class RehearsedQuery:
         batches: in their order.
         state: of its stateful operators after the last batch.
         unread: why the state of other operators is not in `state`.
+        is_called: whether its function of ``foreachBatch`` was called; None if it has none, or no batch.
     """
 
     name: str
@@ -156,6 +172,7 @@ class RehearsedQuery:
     batches: tuple[RehearsedBatch, ...]
     state: tuple[RehearsedState, ...] = ()
     unread: tuple[str, ...] = ()
+    is_called: bool | None = None
 
 
 def encode(value: Plan | RehearsedQuery) -> bytes:
@@ -223,31 +240,73 @@ def last_batches(queries: Mapping[str, Position], wanted: int) -> dict[str, int]
     return found
 
 
-def removes_files(options: Mapping[str, object]) -> bool:
-    """Return whether the options of a file source let it remove or archive the files that it has read."""
+def takes_colour(function: object) -> bool:
+    """Return whether a function of ``foreachBatch`` takes part in rehearsals: it has a parameter ``colour=None``."""
+    try:
+        found = inspect.signature(function).parameters.get("colour")  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # not callable, or a callable of another language without a signature
+        return False
+    return (
+        found is not None
+        and found.default is None
+        and found.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    )
+
+
+def source_problem(kind: str, options: Mapping[str, object]) -> str:
+    """Return why the options of a source forbid to read its batches again; empty if they do not.
+
+    Args:
+        kind: of the source.
+        options: of the reader.
+    """
     found = {key.lower(): str(value).lower() for key, value in options.items() if value is not None}
-    return found.get("cleansource", "off") != "off"
+    if found.get("cleansource", "off") != "off":
+        return "reads files with cleanSource, which removes the input of its batches"
+    if kind.partition(":")[0] == "kafka":
+        if "kafka.group.id" in found:
+            return "reads Kafka with kafka.group.id: the rehearsal would take messages from the running job"
+        if found.get("failondataloss", "true") == "false":
+            return "reads Kafka with failOnDataLoss=false: messages that Kafka has removed would be missing unnoticed"
+    return ""
+
+
+def kind_of_running(kind: str, description: str | None) -> str:
+    """Return the kind of a source of a running query; empty if it is not known.
+
+    Args:
+        kind: as its offsets show it (`runtime.checkpoint.description.source_kind`).
+        description: Spark's, in the progress of the query; None if it is not known.
+    """
+    if kind == "file":
+        return kind
+    if description is None:
+        return ""
+    found = next((exact for start, exact in _DESCRIBED.items() if description.startswith(start)), kind)
+    return "" if found == "unknown" else found
 
 
 def refusal(query: StartedQuery) -> str:
     """Return why a query cannot be rehearsed; empty if it can."""
     for number, kind in enumerate(query.sources):
-        if kind.partition(":")[0] not in REPLAYED:
-            return (
-                f"source {number} of query {query.name!r} is {_shown(kind)}: only file and rate sources are known to "
-                "give the same rows for the same batch again"
-            )
+        if reason := source_refusal(kind):
+            return f"source {number} of query {query.name!r} is {reason}"
     if query.trigger == "continuous":
         return f"query {query.name!r} has a continuous or real-time trigger, and so no batches to repeat"
     if query.sink == "memory":
         return f"query {query.name!r} writes to a memory sink, whose table would be missing in the rehearsal"
-    if query.cleans_source:
-        return f"query {query.name!r} reads files with cleanSource, which removes the input of its batches"
-    return ""
+    return f"query {query.name!r} {query.problem}" if query.problem else ""
 
 
-def _shown(kind: str) -> str:
-    return {"other": "of another kind", "unknown": "of an unknown kind"}.get(kind, kind.partition(":")[0])
+def source_refusal(kind: str) -> str:
+    """Return why the batches of a source of a kind cannot be repeated; empty if they can, or the kind is empty."""
+    if not kind or kind.partition(":")[0] in REPLAYED:
+        return ""
+    shown = {"other": "of another kind", "unknown": "of an unknown kind"}.get(kind, kind)
+    return (
+        f"{shown}: only files, Kafka, rate sources and Python data sources are known to give the same rows for the "
+        "same batch again"
+    )
 
 
 def refuse(blue: Sequence[StartedQuery], green: Sequence[StartedQuery]) -> None:
@@ -337,7 +396,7 @@ def compare(blue: RehearsedQuery, green: RehearsedQuery | None) -> ComparedQuery
     problems = []
     if blue.columns != green.columns:
         problems.append(f"its columns were {blue.columns} and are {green.columns}")
-    notes = tuple(sorted({*blue.unread, *green.unread}))
+    notes = (*_uncalled(blue.is_called, green.is_called), *sorted({*blue.unread, *green.unread}))
     before = {(state.operator, state.store): state for state in blue.state}
     after = {(state.operator, state.store): state for state in green.state}
     for key in sorted(before.keys() | after.keys()):
@@ -348,6 +407,15 @@ def compare(blue: RehearsedQuery, green: RehearsedQuery | None) -> ComparedQuery
     batches = tuple(_compared(batch, found.get(batch.batch_id)) for batch in blue.batches)
     is_equal = not problems and all(batch.is_equal for batch in batches)
     return ComparedQuery(blue.name, is_equal, tuple(problems), batches, notes)
+
+
+def _uncalled(blue: bool | None, green: bool | None) -> tuple[str, ...]:
+    """Return a line about functions of ``foreachBatch`` that were not called."""
+    versions = [name for name, is_called in (("present", blue), ("new", green)) if is_called is False]
+    if not versions:
+        return ()
+    which = "either" if len(versions) == 2 else f"the {versions[0]}"
+    return (f"the function of foreachBatch of {which} version was not called: it has no parameter colour=None",)
 
 
 def _state_problem(key: tuple[int, str], old: RehearsedState | None, new: RehearsedState | None) -> str:

@@ -46,8 +46,8 @@ from runtime.checkpoint.layout import (
     last_commit,
     sink_files,
 )
-from runtime.checkpoint.metadata_log import IncompleteError, compacted, last_entry
-from runtime.checkpoint.remote_files import is_remote
+from runtime.checkpoint.metadata_log import IncompleteError, compacted, entries, last_entry
+from runtime.checkpoint.remote_files import RemoteDirectory, is_remote
 from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.restore import finish_restore, restore_snapshot
 from runtime.checkpoint.sink_log import RemoteSink, files_in_log, log_names
@@ -178,6 +178,25 @@ def committed_batch(query: QueryLocation) -> int:
     if is_remote(query.location):
         return RemoteLocation(query.location).committed_batch()
     return last_commit(f"commits/{name}" for name in list_names(Path(query.location) / "commits"))
+
+
+def live_batches(location: str) -> tuple[int, int]:
+    """Return the last planned and the last committed batch at a checkpointLocation; `NOTHING_COMMITTED` for none.
+
+    Raises:
+        SavepointError: the file system of a remote location cannot be reached.
+    """
+    names = _remote_names if is_remote(location) else _local_names
+    planned = max(entries(names(location, "offsets")), default=NOTHING_COMMITTED)
+    return planned, last_commit(f"commits/{name}" for name in names(location, "commits"))
+
+
+def _local_names(location: str, log: str) -> list[str]:
+    return list_names(Path(location) / log)
+
+
+def _remote_names(location: str, log: str) -> list[str]:
+    return list(RemoteDirectory(f"{location}/{log}").files())
 
 
 def describe_query(query: QueryLocation) -> QueryDescription:

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING
 from conf.files import make_private, remove_tree, write_private
 from runtime.checkpoint.compatibility import Verdict
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.files import list_files, list_names
-from runtime.checkpoint.layout import last_commit
+from runtime.checkpoint.files import list_files
 from runtime.checkpoint.manifest import SavepointQuery
-from runtime.checkpoint.metadata_log import entries
 from runtime.checkpoint.names import change_lock
 from runtime.checkpoint.rehearsal import (
     BATCHES,
+    BLUE,
+    GREEN,
     MOST_BATCHES,
     SETTLE_S,
     Plan,
@@ -46,11 +46,15 @@ from runtime.checkpoint.rehearsal import (
     decode_result,
     encode,
     has_enough,
+    kind_of_running,
     last_batches,
     refuse,
 )
+from runtime.checkpoint.remote_files import RemoteDirectory, is_remote
+from runtime.checkpoint.remote_location import RemoteLocation
 from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.savepoint import open_savepoint
+from runtime.checkpoint.snapshot import live_batches
 from runtime.cluster.documents import RehearsedJob
 from runtime.cluster.job_upgrade import LOOK_S, Version, end_job, failure_of, fetch_version, require_file
 from runtime.cluster.job_upgrade_plan import check_fit
@@ -60,13 +64,12 @@ from runtime.ids import JobID
 from runtime.jobgraph.job_graph import JobKind
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.validation import MAX_NAME_LENGTH
-from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 from runtime.spark.task.rehearsal import SCRIPT
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
 
-_JOBS, _PLAN, _BLUE, _GREEN = "jobs.json", "plan.json", "blue", "green"
+_JOBS, _PLAN = "jobs.json", "plan.json"
 _RUNS_ON = "the job runs on"
 _ATTEMPTS = 5
 
@@ -78,11 +81,13 @@ Look = Callable[[Version, Path], tuple[Sequence[Verdict], Sequence[StartedQuery]
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """A query of blue: its number in the savepoint, its state there, and its live checkpointLocation."""
+    """A query of blue: its number in the savepoint, and its state there. Reads its live checkpointLocation.
+
+    That may be in a remote file system.
+    """
 
     number: int
     query: SavepointQuery
-    location: Path
 
     @property
     def name(self) -> str:
@@ -92,16 +97,54 @@ class _Live:
     def before(self) -> int:
         return self.query.snapshot.batch_id
 
-    def started(self) -> StartedQuery:
-        """Return what its offsets tell of it; a source without an offset is of any kind."""
-        kinds = tuple(kind for kind in self.query.description.sources if kind != "unknown")
-        return StartedQuery(self.name, "", "repeated", kinds)
+    def started(self, descriptions: Sequence[str]) -> StartedQuery:
+        """Return what its offsets and Spark's descriptions of its sources tell of it.
+
+        If the kind of a source is not known, the run of its code refuses the source, if need be.
+        """
+        offsets = self.query.description.sources
+        known = descriptions if len(descriptions) == len(offsets) else [None] * len(offsets)
+        kinds = (kind_of_running(kind, description) for kind, description in zip(offsets, known, strict=True))
+        return StartedQuery(self.name, "", "repeated", tuple(kinds))
+
+    @property
+    def location(self) -> str:
+        return self.query.snapshot.location
 
     def position(self) -> Position:
         """Return its batches, as its checkpointLocation has them now."""
-        planned = max(entries(list_names(self.location / "offsets")), default=NOTHING_COMMITTED)
-        committed = last_commit(f"commits/{entry}" for entry in list_names(self.location / "commits"))
+        planned, committed = live_batches(self.location)
         return Position(self.before, committed, planned)
+
+    def offsets_of(self, batch_id: int) -> bytes:
+        """Return the offsets of a batch; raises FileNotFoundError if they are not there."""
+        name = f"offsets/{batch_id}"
+        return RemoteLocation(self.location).read(name) if self._is_remote else Path(self.location, name).read_bytes()
+
+    def copy_sources(self, target: Path) -> None:
+        """Copy the entries of the sources' logs that a copy lacks; raises FileNotFoundError if one has disappeared.
+
+        Checksums are not needed, and may be of other files.
+        """
+        source = Path(self.location, "sources")
+        remote = RemoteDirectory(f"{self.location}/sources") if self._is_remote else None
+        listing = {} if remote is None else remote.listing()
+        names = listing if remote is not None else list_files(source) if source.is_dir() else ()
+        missing = [name for name in names if not Path(name).name.startswith(".") and not (target / name).exists()]
+        if remote is not None:
+            fetched = target.with_name(".sources")
+            remove_tree(fetched)
+            remote.fetch(missing, listing, fetched, None)
+            source = fetched
+        for name in missing:
+            make_private((target / name).parent)
+            shutil.copyfile(source / name, target / name)
+        if remote is not None:
+            remove_tree(source)
+
+    @property
+    def _is_remote(self) -> bool:
+        return is_remote(self.location)
 
 
 class JobRehearser:
@@ -184,8 +227,8 @@ class JobRehearser:
     ) -> RehearsedJob:
         graph = self._client.job_graph(job_id)
         require_file(graph)
-        blue = fetch_version(self._client, graph, place.path / _BLUE)
-        green = make(blue).keep(place.path / _GREEN)
+        blue = fetch_version(self._client, graph, place.path / BLUE)
+        green = make(blue).keep(place.path / GREEN)
         if JobKind.PIPELINE in (blue.graph.kind, green.graph.kind):
             raise ClusterError(
                 f"job {job_id} cannot be rehearsed: the streaming queries of a pipeline run in Spark Connect, and only "
@@ -195,15 +238,25 @@ class JobRehearser:
         directory = place.path / "savepoint"
         remedy = "only a job with running streaming queries can be rehearsed"
         taken = open_savepoint(self._savepoints.take(job_id, directory, remedy))
-        live = [_live(number, query) for number, query in enumerate(taken.queries)]
+        live = [_Live(number, query) for number, query in enumerate(taken.queries)]
         with self._step(f"checking {green.main.name} against the state of job {job_id}", _RUNS_ON):
             verdicts, started = self._look(green, Path(taken.path))
         check_fit(verdicts, accepts_loss=accepts_loss)
-        refuse([one.started() for one in live], started)
+        described = self._descriptions(job_id)
+        refuse([one.started(described.get(one.name, ())) for one in live], started)
         last = self._await_batches(place, job_id, live, batches)
         plans = self._prepare(place, live, last)
         names = {query.name for query in started}
-        return self._run_both(place, job_id, {_BLUE: blue, _GREEN: green}, plans, names)
+        return self._run_both(place, job_id, {BLUE: blue, GREEN: green}, plans, names)
+
+    def _descriptions(self, job_id: JobID) -> dict[str, tuple[str, ...]]:
+        """Return Spark's descriptions of the sources of each query that has a name and has reported a batch."""
+        return {
+            query.name: tuple(source.description for source in query.progress.sources)
+            for task in self._client.job(job_id).tasks
+            for query in task.attempts[-1].queries
+            if query.progress is not None
+        }
 
     def _await_batches(self, place: _Place, job_id: JobID, live: Sequence[_Live], wanted: int) -> dict[str, int]:
         """Wait for blue's batches, and keep their offsets; return the last batch to run of each query."""
@@ -228,7 +281,7 @@ class JobRehearser:
         for one in live:
             place.check_offsets(one, last[one.name])
         plans = {}
-        for colour in (_BLUE, _GREEN):
+        for colour in (BLUE, GREEN):
             planned = [place.planned(colour, one, last[one.name]) for one in live]
             for one, query in zip(live, planned, strict=True):
                 _copy(one, Path(query.location))
@@ -243,8 +296,8 @@ class JobRehearser:
         plans: Mapping[str, tuple[PlannedQuery, ...]],
         names: set[str],
     ) -> RehearsedJob:
-        plan = Plan(place.code(_BLUE, versions[_BLUE]), plans[_BLUE])
-        before, failure = self._run(place, _BLUE, versions[_BLUE], plan)
+        plan = Plan(BLUE, place.code(BLUE, versions[BLUE]), plans[BLUE])
+        before, failure = self._run(place, BLUE, versions[BLUE], plan)
         missing = [name for name, result in before.items() if result is None]
         if missing:
             why = failure or "its code has ended before"
@@ -252,9 +305,9 @@ class JobRehearser:
                 f"the present version of job {job_id} could not repeat the batches of query {missing[0]!r}: {why}",
                 f"`understudy job upgrade` without --shadow replaces the code without a rehearsal; {_RUNS_ON}",
             )
-        queries = tuple(query for query in plans[_GREEN] if query.name in names)
-        plan = Plan(place.code(_GREEN, versions[_GREEN]), queries, plans[_BLUE])
-        after, failure = self._run(place, _GREEN, versions[_GREEN], plan)
+        queries = tuple(query for query in plans[GREEN] if query.name in names)
+        plan = Plan(GREEN, place.code(GREEN, versions[GREEN]), queries, plans[BLUE])
+        after, failure = self._run(place, GREEN, versions[GREEN], plan)
         compared = tuple(compare(one, after.get(name)) for name, one in before.items() if one is not None)
         is_equal = all(query.is_equal for query in compared)
         is_whole = all(result is not None for result in after.values())
@@ -266,7 +319,7 @@ class JobRehearser:
         """Run a version as a job of its own; return the results of its queries, and the failure of the job."""
         if not plan.queries:
             return {}, ""
-        what = "present" if colour == _BLUE else "new"
+        what = "present" if colour == BLUE else "new"
         job_id = place.new_job()
         interval, timeout = self._heartbeat or (0.0, None)
         graph = replace(
@@ -338,7 +391,7 @@ class _Place:
         for batch_id in range(one.before + 1, min(position.committed, one.before + wanted) + 1):
             if not (directory / str(batch_id)).exists():
                 try:
-                    content = (one.location / "offsets" / str(batch_id)).read_bytes()
+                    content = one.offsets_of(batch_id)
                 except FileNotFoundError:
                     raise CheckpointError(
                         f"the job cannot be rehearsed: query {one.name!r} has removed the offsets of batch {batch_id}",
@@ -350,7 +403,7 @@ class _Place:
         """Check that blue was not rolled back since: its batches would be others."""
         for batch_id in range(one.before + 1, last + 1):
             with contextlib.suppress(FileNotFoundError):
-                now = (one.location / "offsets" / str(batch_id)).read_bytes()
+                now = one.offsets_of(batch_id)
                 if now != (self.offsets(one) / str(batch_id)).read_bytes():
                     raise CheckpointError(
                         f"query {one.name!r} was rolled back while it was rehearsed, and has run batch {batch_id} anew",
@@ -387,17 +440,6 @@ class _Place:
         return script
 
 
-def _live(number: int, query: SavepointQuery) -> _Live:
-    location = query.snapshot.location
-    if "://" in location:
-        raise CheckpointError(
-            f"query {query.snapshot.name!r} cannot be rehearsed: its checkpointLocation is {location}, and not a "
-            "directory of this machine",
-            f"`understudy job upgrade` without --shadow replaces the code without a rehearsal; {_RUNS_ON}",
-        )
-    return _Live(number, query, Path(location))
-
-
 def _result_of(query: PlannedQuery) -> RehearsedQuery | None:
     """Return the result of a query, None if there is none yet."""
     try:
@@ -413,7 +455,7 @@ def _copy(one: _Live, location: Path) -> None:
         make_private(location / log)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            _copy_sources(one.location / "sources", location / "sources")
+            one.copy_sources(location / "sources")
             return
         except FileNotFoundError as error:  # Spark has compacted the log at this moment
             if attempt == _ATTEMPTS:
@@ -421,12 +463,3 @@ def _copy(one: _Live, location: Path) -> None:
                     f"the sources' log of query {one.name!r} in {one.location} cannot be copied: {error}",
                     f"try again; {_RUNS_ON}",
                 ) from error
-
-
-def _copy_sources(source: Path, target: Path) -> None:
-    """Copy the entries of the sources' logs that a copy lacks. Checksums are not needed, and may be of other files."""
-    for name in list_files(source) if source.is_dir() else ():
-        place = target / name
-        if not place.name.startswith(".") and not place.exists():
-            make_private(place.parent)
-            shutil.copyfile(source / name, place)

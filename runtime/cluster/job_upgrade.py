@@ -27,12 +27,10 @@ from blob.key import BlobKey
 from conf.files import make_private, remove_tree, write_private
 from runtime.checkpoint.compatibility import Verdict, left_behind
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.files import list_names
-from runtime.checkpoint.layout import last_commit
-from runtime.checkpoint.metadata_log import entries
 from runtime.checkpoint.names import change_lock, savepoint_name
 from runtime.checkpoint.retained import read_checkpoint
 from runtime.checkpoint.savepoint import open_savepoint, read_savepoint
+from runtime.checkpoint.snapshot import live_batches
 from runtime.cluster.documents import UpgradedJob
 from runtime.cluster.job_upgrade_plan import Action, Batches, Order, Outcome, Step, Upgrade, check_fit, decide, judge
 from runtime.cluster.rescaling import JobSavepoints, changing, silent
@@ -52,7 +50,7 @@ from runtime.protocol.errors import (
     UnknownOperationError,
 )
 from runtime.protocol.places import absolute_place, place_below
-from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
@@ -734,7 +732,6 @@ def _batches(upgrade: Upgrade, locations: Mapping[str, str]) -> dict[str, Batche
     found = {}
     for name, location in locations.items():
         if name in upgrade.batches:
-            planned = max(entries(list_names(Path(location) / "offsets")), default=NOTHING_COMMITTED)
-            committed = last_commit(f"commits/{entry}" for entry in list_names(Path(location) / "commits"))
+            planned, committed = live_batches(location)
             found[name] = Batches(upgrade.batches[name], committed, planned)
     return found

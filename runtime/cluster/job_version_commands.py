@@ -106,7 +106,8 @@ def job_upgrade(
     Without FILE, finishes an upgrade that was interrupted. --undo goes back to the former version.
 
     --shadow replaces nothing. In a free slot, both versions run the job's next batches once more, from private copies
-    of its state. They write to no sink, and the command shows where their rows differ.
+    of its state. They write to no sink, and the command shows where their rows differ. Functions of foreachBatch are
+    called only if they have a parameter colour=None.
 
     Exit status: 0 the upgrade, or the undo, is done, or the rehearsed versions are equal; 1 it is refused, the former
     version works again, the new version has FAILED, or the rehearsed versions differ.

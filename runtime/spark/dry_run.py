@@ -25,15 +25,16 @@ from runtime.checkpoint.compatibility import ALL_NULLABLE
 from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import path_of
-from runtime.checkpoint.rehearsal import StartedQuery, removes_files
+from runtime.checkpoint.rehearsal import StartedQuery, source_problem
 from runtime.checkpoint.snapshot import describe_query
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.driver.java import find_java, launcher_home
+from runtime.spark.driver.launch import WORKER_PYTHON
 from runtime.spark.errors import DriverStartError
-from runtime.spark.task.streaming import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of, take_given
+from runtime.spark.task.sources import READS, Sources, kind_by_offsets
+from runtime.spark.task.streaming import LOCATION, RECORDED, record_calls, settings_of, take_given
 
 _SOURCE_NAME = "name of the source"
-_READS = ("load", "json", "orc", "parquet", "text", "csv", "xml", "table")
 
 
 class _WaitingError(BaseException):
@@ -52,7 +53,8 @@ def one_core_session(conf: Mapping[str, str], java_home: str | None, scratch: Pa
     for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
         del os.environ[name]  # variables for the user's own Spark
     java = launcher_home(find_java(java_home), scratch / "java")
-    os.environ |= {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"}
+    python = conf.get(WORKER_PYTHON, sys.executable)  # by default PySpark takes the `python3` of the PATH
+    os.environ |= {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python}
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -81,8 +83,10 @@ class DryRun:
     def __init__(self, spark: Any, scratch: Path) -> None:
         self._spark = spark
         self._scratch = scratch
+        self._sources = Sources()
         self._kinds: list[str] = []
-        self._cleaning: set[int] = set()
+        self._exact_kinds: list[str] = []
+        self._problems: dict[int, str] = {}
         self._locations: list[Path] = []
         self._unnamed = 0
         self.queries: list[QueryDescription] = []
@@ -128,9 +132,11 @@ class DryRun:
             run_local(self._spark)
 
     def _watch(self) -> None:
+        from pyspark.sql.datasource import DataSourceRegistration
         from pyspark.sql.streaming.query import StreamingQuery
         from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+        self._sources.install(DataSourceRegistration)
         self._await: Any = StreamingQuery.awaitTermination
         for method in ("format", "option", "options"):
             record_calls(DataStreamReader, method, RECORDED[method])
@@ -140,7 +146,7 @@ class DryRun:
             record_calls(DataStreamWriter, method, arguments)
         self._read_parquet: Any = DataStreamReader.parquet
         self._start: Any = DataStreamWriter.start
-        for method in _READS:
+        for method in READS:
             self._replace_source(DataStreamReader, method)
         for method in ("start", "toTable"):
             self._replace_start(DataStreamWriter, method)
@@ -151,9 +157,11 @@ class DryRun:
         @functools.wraps(original)
         def read(self: Any, *arguments: Any, **keywords: Any) -> Any:
             frame = original(self, *arguments, **keywords)
-            if removes_files({**settings_of(self), **keywords}):
-                run._cleaning.add(len(run._kinds))
-            return run._empty(self, frame.schema, _kind(method, settings_of(self)))
+            kind = run._sources.kind(self, method)
+            if problem := source_problem(kind, {**settings_of(self), **keywords}):
+                run._problems[len(run._kinds)] = problem
+            run._exact_kinds.append(kind)
+            return run._empty(self, frame.schema, kind_by_offsets(method, settings_of(self)))
 
         setattr(reader, method, read)
 
@@ -189,8 +197,9 @@ class DryRun:
             found, numbers = self._described(name, location)
             self.queries.append(found)
             sink, trigger = settings.get("format", "parquet"), settings.get("trigger", "repeated")
-            cleans = not self._cleaning.isdisjoint(numbers)
-            self.started.append(StartedQuery(name, sink, trigger, found.sources, cleans))
+            problem = next((self._problems[number] for number in numbers if number in self._problems), "")
+            kinds = tuple(self._exact_kinds[number] for number in numbers)
+            self.started.append(StartedQuery(name, sink, trigger, kinds, problem))
         return query
 
     def _next_name(self) -> str:
@@ -218,21 +227,3 @@ class DryRun:
 
 def _stop_here(*_: Any, **__: Any) -> None:
     raise _WaitingError
-
-
-def _kind(method: str, settings: Mapping[str, str]) -> str:
-    """Return the kind of a source, as `runtime.checkpoint.description.source_kind` names it."""
-    kind = settings.get("format", "parquet") if method == "load" else method
-    if kind in FILE_FORMATS:
-        return "file"
-    if kind == "kafka":
-        return _topics(settings)
-    return {"rate": "rate", "table": "unknown"}.get(kind, "other")
-
-
-def _topics(settings: Mapping[str, str]) -> str:
-    if "subscribe" in settings:
-        return f"kafka:{','.join(sorted(topic.strip() for topic in settings['subscribe'].split(',')))}"
-    if "assign" in settings:
-        return f"kafka:{','.join(sorted(json.loads(settings['assign'])))}"
-    return "unknown"  # by a pattern: only the broker knows the topics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -16,10 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from runtime.checkpoint.compatibility import Fit, Verdict
-from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import list_names
-from runtime.checkpoint.manifest import SavepointQuery
 from runtime.checkpoint.metadata_log import entries
 from runtime.checkpoint.rehearsal import (
     FIRST_S,
@@ -37,17 +36,18 @@ from runtime.checkpoint.rehearsal import (
     decode_result,
     encode,
     has_enough,
+    kind_of_running,
     last_batches,
     refusal,
     refuse,
-    removes_files,
+    source_problem,
+    takes_colour,
 )
 from runtime.client import ClusterClient
-from runtime.cluster import job_shadow
 from runtime.cluster.cli import cli
 from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.documents import RehearsedJob
-from runtime.cluster.job_shadow import JobRehearser, _live
+from runtime.cluster.job_shadow import JobRehearser, _Live
 from runtime.cluster.job_upgrade import Version, new_version
 from runtime.cluster.job_version_commands import _difference, _differences
 from runtime.cluster.rescaling import changing
@@ -56,7 +56,7 @@ from runtime.ids import JobID
 from runtime.jobgraph.job_graph import JobGraph, JobKind
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.protocol.execution_state import JobStatus
-from runtime.protocol.query_snapshot import QuerySnapshot
+from runtime.spark.task import rehearsal
 from runtime.spark.task.rehearsal import SCRIPT, Rehearsal
 from runtime.spark.task.streaming import RECORDED, record_calls
 from tests.streaming_files import StreamingFiles, write
@@ -103,11 +103,13 @@ def test_the_batches_to_run_follow_the_savepoint_and_are_committed() -> None:
     [
         (COUNTS, ""),
         (replace(COUNTS, sink="foreachbatch", trigger="once"), ""),
-        (replace(COUNTS, sources=("file", "kafka:clicks")), "source 1 of query 'counts' is kafka:"),
+        (replace(COUNTS, sources=("kafka:clicks", "python", "rate-micro-batch", "")), ""),
+        (replace(COUNTS, sources=("file", "socket")), "source 1 of query 'counts' is socket:"),
         (replace(COUNTS, sources=("other",)), "source 0 of query 'counts' is of another kind"),
+        (replace(COUNTS, sources=("unknown",)), "source 0 of query 'counts' is of an unknown kind"),
         (replace(COUNTS, trigger="continuous"), "continuous or real-time trigger"),
         (replace(COUNTS, sink="memory"), "memory sink"),
-        (replace(COUNTS, cleans_source=True), "cleanSource"),
+        (replace(COUNTS, problem="reads files with cleanSource"), "query 'counts' reads files with cleanSource"),
     ],
 )
 def test_what_cannot_be_rehearsed_is_refused_with_the_reason(query: StartedQuery, reason: str) -> None:
@@ -134,11 +136,45 @@ def test_a_new_query_has_no_batches_to_repeat_and_one_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [({}, False), ({"cleanSource": "OFF"}, False), ({"CLEANSOURCE": "delete"}, True), ({"cleansource": None}, False)],
+    ("kind", "options", "expected"),
+    [
+        ("file", {}, ""),
+        ("file", {"cleanSource": "OFF"}, ""),
+        ("file", {"CLEANSOURCE": "delete"}, "cleanSource"),
+        ("file", {"cleansource": None}, ""),
+        ("kafka:clicks", {"failOnDataLoss": True, "groupIdPrefix": "x"}, ""),
+        ("kafka:clicks", {"failOnDataLoss": False}, "failOnDataLoss=false"),
+        ("kafka:clicks", {"Kafka.Group.Id": "orders"}, "kafka.group.id"),
+        ("python", {"kafka.group.id": "orders", "failondataloss": "false"}, ""),
+    ],
 )
-def test_sources_that_remove_their_files_are_known_by_their_options(options: dict[str, object], expected: bool) -> None:
-    assert removes_files(options) is expected
+def test_sources_that_cannot_be_read_again_are_known_by_their_options(
+    kind: str, options: dict[str, object], expected: str
+) -> None:
+    found = source_problem(kind, options)
+    assert (expected in found, found == "") == (True, expected == "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "description", "expected"),
+    [
+        ("file", None, "file"),
+        ("file", "FileStreamSource[file:/in]", "file"),
+        ("other", None, ""),
+        ("other", "Python data source", "python"),
+        ("kafka:clicks", "Python data source", "python"),
+        ("kafka:clicks", "KafkaV2[Subscribe[clicks]]", "kafka:clicks"),
+        ("other", "RatePerMicroBatchStream[rowsPerBatch=10]", "rate-micro-batch"),
+        ("rate", "RateStreamV2[rowsPerSecond=1]", "rate"),
+        ("rate", "TextSocketV2[host: localhost, port: 9]", "socket"),
+        ("other", "Kinesis", "other"),
+        ("unknown", "Kinesis", ""),
+    ],
+)
+def test_sources_of_a_running_query_are_known_by_their_descriptions(
+    kind: str, description: str | None, expected: str
+) -> None:
+    assert kind_of_running(kind, description) == expected
 
 
 BATCH = RehearsedBatch(5, 3, "17", 40)
@@ -150,6 +186,56 @@ def test_state_that_was_not_compared_is_named_and_decides_nothing() -> None:
     found = compare(QUERY, replace(QUERY, unread=(unread,)))
     assert (found.is_equal, found.notes) == (True, (unread,))
     assert list(_differences(RehearsedJob(BLUE, True, "", (found,)))) == [f"counts: {unread}"]
+
+
+@pytest.mark.parametrize(
+    ("blue", "green", "which"),
+    [
+        (None, None, ""),
+        (True, True, ""),
+        (False, True, "the present"),
+        (True, False, "the new"),
+        (False, False, "either"),
+    ],
+)
+def test_functions_that_were_not_called_are_named(blue: bool | None, green: bool | None, which: str) -> None:
+    found = compare(replace(QUERY, is_called=blue), replace(QUERY, is_called=green))
+    assert found.is_equal
+    assert [note.partition(" version")[0].rpartition("foreachBatch of ")[2] for note in found.notes] == [which] * bool(
+        which
+    )
+
+
+def plain(rows: object, batch_id: int) -> None: ...
+def other_default(rows: object, batch_id: int, colour: str = "red") -> None: ...
+def aware(rows: object, batch_id: int, colour: str | None = None) -> None: ...
+def keyword(rows: object, batch_id: int, *, colour: str | None = None) -> None: ...
+def any_keyword(rows: object, batch_id: int, **colour: str) -> None: ...
+
+
+class Aware:
+    def __call__(self, rows: object, batch_id: int, colour: str | None = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (plain, False),
+        (other_default, False),
+        (any_keyword, False),
+        (functools.partial(aware, colour="red"), False),
+        (print, False),
+        (type, False),
+        (17, False),
+        (aware, True),
+        (keyword, True),
+        (Aware(), True),
+        (functools.partial(aware, batch_id=4), True),
+        (lambda rows, batch_id, colour=None: None, True),
+    ],
+)
+def test_a_function_takes_part_only_if_it_has_a_parameter_for_the_colour(function: object, expected: bool) -> None:
+    assert takes_colour(function) is expected
 
 
 def test_versions_with_the_same_rows_are_equal_however_long_they_take() -> None:
@@ -211,10 +297,18 @@ class Reader:
     def options(self, **options: Any) -> Reader:
         return self
 
-    def json(self, path: str) -> str:
+    def json(self, path: str = "") -> str:
         return path
 
-    load = orc = parquet = text = csv = xml = json
+    load = orc = parquet = text = csv = xml = table = json
+
+    def format(self, source: str) -> Reader:
+        return self
+
+
+class Registration:
+    def register(self, dataSource: type[Any]) -> type[Any]:  # noqa: N803
+        return dataSource
 
 
 class Writer:
@@ -248,7 +342,7 @@ def recorded(start: Callable[..., Any]) -> type[Any]:
 
 def test_no_query_of_the_task_reaches_its_sink(writer: type[Any], tmp_path: Path) -> None:
     planned = PlannedQuery("counts", 4, 5, "", "", "", str(tmp_path / "result"))
-    Rehearsal(Plan("", (planned,))).install(type("Recorded", (Reader,), {}), writer)
+    Rehearsal(Plan("blue", "", (planned,))).install(type("Recorded", (Reader,), {}), writer, Registration)
     with pytest.raises(CheckpointError, match="query 'query-0' is new"):
         writer().start("/sink")
     with pytest.raises(CheckpointError, match="query 'query-1' is new"):
@@ -276,7 +370,9 @@ def frame() -> Any:
 def test_a_batch_that_spark_does_not_repeat_is_an_error(tmp_path: Path) -> None:
     query = SimpleNamespace(awaitTermination=lambda: None)
     writer = recorded(lambda self, path=None: query)
-    Rehearsal(Plan("", (planned_in(tmp_path, "counts", 5),))).install(type("Recorded", (Reader,), {}), writer)
+    Rehearsal(Plan("blue", "", (planned_in(tmp_path, "counts", 5),))).install(
+        type("Recorded", (Reader,), {}), writer, Registration
+    )
     with pytest.raises(CheckpointError, match=r"batch 5 of query 'counts' was not repeated: .* commits is 4"):
         writer(frame()).queryName("counts").format("parquet").start("/sink")
     assert not (tmp_path / "counts" / "result").exists()
@@ -285,8 +381,8 @@ def test_a_batch_that_spark_does_not_repeat_is_an_error(tmp_path: Path) -> None:
 def test_the_code_ends_with_the_start_of_its_last_query(tmp_path: Path) -> None:
     query = SimpleNamespace(awaitTermination=lambda: None)
     writer = recorded(lambda self, path=None: query)
-    plan = Plan("", (planned_in(tmp_path, "one", 4), planned_in(tmp_path, "two", 4)))
-    Rehearsal(plan).install(type("Recorded", (Reader,), {}), writer)
+    plan = Plan("blue", "", (planned_in(tmp_path, "one", 4), planned_in(tmp_path, "two", 4)))
+    Rehearsal(plan).install(type("Recorded", (Reader,), {}), writer, Registration)
     for _ in range(2):
         assert writer(frame()).queryName("one").start("/sink") is query
     with pytest.raises(SystemExit) as ended:
@@ -295,14 +391,193 @@ def test_the_code_ends_with_the_start_of_its_last_query(tmp_path: Path) -> None:
     assert decode_result((tmp_path / "two" / "result").read_bytes()) == RehearsedQuery("two", "struct<>", ())
 
 
+class Rows:
+    def __init__(self, log: list[object]) -> None:
+        self._log = log
+
+    def persist(self) -> None:
+        self._log.append("persist")
+
+    def unpersist(self) -> None:
+        self._log.append("unpersist")
+
+
+class Batches:
+    """A writer class like PySpark's whose queries run the batches of their private offset log, as Spark does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path, last: int) -> None:
+        self.log: list[object] = []
+        self.planned = planned_in(directory, "counts", last)
+        write(Path(self.planned.offsets) / "6", "v1")
+        batches = self
+
+        def start(self: Any, path: str | None = None) -> Any:
+            return SimpleNamespace(awaitTermination=lambda: batches.run(self.function), lastProgress=None)
+
+        def foreach_batch(self: Any, func: Any) -> Any:
+            self.function = func
+            return self
+
+        monkeypatch.setattr(Writer, "foreachBatch", foreach_batch)
+        monkeypatch.setattr(
+            rehearsal._Sink, "_record", lambda sink, rows, batch_id: self.log.append(f"recorded {batch_id}")
+        )
+        monkeypatch.setattr(rehearsal, "_rows", lambda *_: None)
+        monkeypatch.setattr(rehearsal, "_figures", lambda _: (3, "17"))
+        monkeypatch.setattr(rehearsal, "_state_of", lambda *_: ((), ()))
+        self.writer = recorded(start)
+        self.rehearsal = Rehearsal(Plan("green", "", (self.planned, replace(self.planned, name="more"))))
+        self.rehearsal.install(type("Recorded", (Reader,), {}), self.writer, Registration)
+
+    def run(self, function: Callable[[Any, int], object]) -> None:
+        location = Path(self.planned.location)
+        batch_id = max(entries(list_names(location / "offsets")))
+        if batch_id == 4:  # an idle query: Spark plans a batch of its own
+            batch_id = 5
+        function(Rows(self.log), batch_id)
+        write(location / "commits" / str(batch_id), "v1")
+
+    def start(self, function: Any) -> None:
+        self.writer(frame()).queryName("counts").foreachBatch(function).start()
+
+    @property
+    def result(self) -> RehearsedQuery:
+        return decode_result(Path(self.planned.result).read_bytes())
+
+
+def test_a_function_that_knows_its_colour_is_called_with_the_rows_that_were_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    batches = Batches(monkeypatch, tmp_path, 6)
+    batches.start(lambda rows, batch_id, colour=None: batches.log.append((type(rows), batch_id, colour)))
+    assert batches.log == [
+        step for number in (5, 6) for step in ("persist", f"recorded {number}", (Rows, number, "green"), "unpersist")
+    ]
+    assert (batches.result.is_called, len(batches.result.batches)) == (True, 2)
+
+
+def test_no_other_function_is_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    batches = Batches(monkeypatch, tmp_path, 6)
+    batches.start(lambda rows, batch_id: batches.log.append("called"))
+    assert batches.log == ["recorded 5", "recorded 6"]
+    assert batches.result.is_called is False
+
+
+def test_a_batch_of_a_private_copy_alone_calls_no_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    batches = Batches(monkeypatch, tmp_path, 4)
+    batches.start(lambda rows, batch_id, colour=None: batches.log.append("called"))
+    assert batches.log == ["recorded 5"]
+    assert batches.result.is_called is None
+
+
+def test_a_function_gets_the_planned_batches_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    batches = Batches(monkeypatch, tmp_path, 5)
+    sink = rehearsal._Sink(batches.planned, lambda rows, batch_id: batches.log.append(batch_id))
+    for batch_id in (4, 5, 6):
+        sink.take(cast("Any", Rows(batches.log)), batch_id)
+    assert [step for step in batches.log if isinstance(step, int)] == [5]
+
+
+def test_a_function_that_another_sink_replaces_is_not_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    batches = Batches(monkeypatch, tmp_path, 6)
+    writer = batches.writer(frame()).queryName("counts")
+    writer.foreachBatch(lambda rows, batch_id, colour=None: batches.log.append("called")).format("noop").start()
+    assert batches.log == ["recorded 5", "recorded 6"]
+
+
+def test_a_function_that_fails_is_named_with_its_query_and_batch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    batches = Batches(monkeypatch, tmp_path, 6)
+
+    def fails(rows: object, batch_id: int, colour: str | None = None) -> None:
+        raise LookupError(f"no {colour}\nat all")
+
+    with pytest.raises(
+        CheckpointError, match="the function of foreachBatch of query 'counts' has failed in batch 5: Look"
+    ) as found:
+        batches.start(fails)
+    assert str(found.value).endswith("LookupError: no green")
+    assert batches.log == ["persist", "recorded 5", "unpersist"]
+    assert not Path(batches.planned.result).exists()
+
+
 def test_no_source_of_the_task_removes_its_files(writer: type[Any]) -> None:
     reader = type("Recorded", (Reader,), {})
-    Rehearsal(Plan("", ())).install(reader, writer)
+    Rehearsal(Plan("blue", "", ())).install(reader, writer, type("Recorded", (Registration,), {}))
     assert reader().json("/in") == "/in"
     assert reader().option("cleanSource", "off").json("/in") == "/in"
     for cleaning in (reader().option("cleanSource", "delete"), reader().options(CLEANSOURCE="archive")):
         with pytest.raises(CheckpointError, match="cleanSource"):
             cleaning.json("/in")
+
+
+class Clicks:
+    """A Python data source, which names itself as PySpark's do by default."""
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.__name__
+
+    def streamReader(self, schema: object) -> Any:  # noqa: N802
+        raise NotImplementedError
+
+    simpleStreamReader = streamReader  # noqa: N815
+
+
+def test_only_sources_whose_batches_can_be_repeated_are_read(writer: type[Any]) -> None:
+    reader, registration = type("Recorded", (Reader,), {}), type("Recorded", (Registration,), {})
+    Rehearsal(Plan("blue", "", ())).install(reader, writer, registration)
+    with pytest.raises(CheckpointError, match="because it is of another kind: only files, Kafka"):
+        reader().format("Clicks").load()
+    registered = registration().register(Clicks)
+    assert (registered.name(), registered.__qualname__) == ("Clicks", "Clicks")
+    assert (issubclass(registered, Clicks), registered is Clicks) == (True, False)
+    for known in ("clicks", "rate", "rate-micro-batch", "json"):
+        assert reader().format(known).load() == ""
+    assert reader().format("kafka").option("subscribe", "clicks").load() == ""
+    for refused, why in (
+        (reader().format("socket"), "of another kind"),
+        (reader().format("kafka").option("subscribePattern", "c.*"), "of an unknown kind"),
+        (reader().format("kafka").options(subscribe="clicks", failOnDataLoss=False), "failOnDataLoss"),
+    ):
+        with pytest.raises(CheckpointError, match=why):
+            refused.load()
+    with pytest.raises(CheckpointError, match="of an unknown kind"):
+        reader().table("rows")
+
+
+class Quiet:
+    def commit(self, end: dict[str, int]) -> None:
+        """Do nothing."""
+
+
+class Quieter:
+    def commit(self, end: dict[str, int]) -> None:
+        return None
+
+
+class Loud:
+    def commit(self, end: dict[str, int]) -> None:
+        self.end = end
+
+
+class Louder:
+    commit = print
+
+
+@pytest.mark.parametrize("method", ["streamReader", "simpleStreamReader"])
+@pytest.mark.parametrize(("kind", "is_refused"), [(Quiet, False), (Quieter, False), (Loud, True), (Louder, True)])
+def test_no_python_data_source_commits(method: str, kind: type[Any], is_refused: bool) -> None:
+    source = type("Clicks", (Clicks,), {method: lambda self, schema: kind()})
+    checked = rehearsal._not_committing(source)()
+    with pytest.raises(NotImplementedError):
+        getattr(checked, "simpleStreamReader" if method == "streamReader" else "streamReader")(None)
+    if is_refused:
+        with pytest.raises(ValueError, match=f"{kind.__name__} has a method commit"):
+            getattr(checked, method)(None)
+    else:
+        assert type(getattr(checked, method)(None)) is kind
 
 
 def test_the_job_file_runs_nothing_of_the_job_before_its_queries_are_diverted(tmp_path: Path) -> None:
@@ -331,10 +606,19 @@ class Cluster(test_job_upgrade.Cluster):
         self.files.run(2)
         self.scripts: list[str] = []
         self.plans: list[Plan] = []
+        self.descriptions: tuple[str, ...] = ()
 
     @property
     def shadow(self) -> Path:
         return self.root / "savepoints" / ".upgrades" / f"{BLUE}.shadow"
+
+    def call_job(self, job_id: str) -> Any:
+        found = super().call_job(job_id)
+        for query in found.tasks[0].attempts[0].queries:
+            if self.descriptions:
+                sources = [SimpleNamespace(description=description) for description in self.descriptions]
+                query.progress = SimpleNamespace(sources=sources)
+        return found
 
     @contextlib.contextmanager
     def call_heartbeats(self, _job_id: str, _interval_s: float) -> Iterator[None]:
@@ -485,12 +769,29 @@ def test_refusals_start_nothing(cluster: Cluster) -> None:
     assert (cluster.plans, cluster.running, kept(cluster)) == ([], ["# commit blue"], [])
 
 
-def test_a_source_that_gives_other_rows_again_is_refused(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("descriptions", "problem"),
+    [
+        (("FileStreamSource[file:/in]", "Kinesis"), "source 1 of query 'counts' is of another kind"),
+        (("FileStreamSource[file:/in]", "Python data source"), ""),
+        (("FileStreamSource[file:/in]",), ""),
+        ((), ""),
+    ],
+)
+def test_a_source_that_gives_other_rows_again_is_refused(
+    cluster: Cluster, descriptions: tuple[str, ...], problem: str
+) -> None:
+    """A source that Spark does not describe is judged when the code of the job reads it."""
     cluster.files = StreamingFiles(cluster.root / "foreign")
     cluster.files.run(2)
-    with pytest.raises(ClusterError, match="source 1 of query 'counts' is of another kind"):
-        rehearse(cluster)
-    assert (cluster.plans, kept(cluster)) == ([], [])
+    cluster.descriptions = descriptions
+    if problem:
+        with pytest.raises(ClusterError, match=problem):
+            rehearse(cluster)
+        assert cluster.plans == []
+    else:
+        assert rehearse(cluster).is_equal
+    assert kept(cluster) == []
 
 
 def test_batches_that_were_rolled_back_meanwhile_are_not_compared(cluster: Cluster) -> None:
@@ -506,24 +807,18 @@ def test_batches_that_were_rolled_back_meanwhile_are_not_compared(cluster: Clust
     assert kept(cluster) == []
 
 
-def test_a_location_that_is_no_directory_is_refused() -> None:
-    snapshot = QuerySnapshot("counts", "", "s3a://bucket/live", None, "", 4)
-    with pytest.raises(CheckpointError, match="its checkpointLocation is s3a://bucket/live"):
-        _live(0, SavepointQuery(snapshot, QueryDescription("counts")))
-
-
 def test_sources_whose_log_is_compacted_meanwhile_are_copied_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = [FileNotFoundError("sources/0/3")] * 2
-    original = job_shadow._copy_sources
+    original = _Live.copy_sources
 
-    def copy(source: Path, target: Path) -> None:
+    def copy(one: _Live, target: Path) -> None:
         if lost:
             raise lost.pop()
-        original(source, target)
+        original(one, target)
 
-    monkeypatch.setattr(job_shadow, "_copy_sources", copy)
+    monkeypatch.setattr(_Live, "copy_sources", copy)
     assert rehearse(cluster).is_equal
     lost += [FileNotFoundError("sources/0/3")] * 99
     with pytest.raises(CheckpointError, match=r"the sources' log of query 'counts' .* cannot be copied"):

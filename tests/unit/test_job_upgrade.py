@@ -223,7 +223,7 @@ class Cluster:
         why = self.failures.get(job_id)
         failures = () if why is None else (ErrorInfo(FailureKind.USER_CODE, "ZeroDivisionError", why),)
         stands_by = job_id in self.standing_by
-        queries = (SimpleNamespace(name="counts"),) if why is None and not stands_by else ()
+        queries = (SimpleNamespace(name="counts", progress=None),) if why is None and not stands_by else ()
         task = SimpleNamespace(attempts=[SimpleNamespace(queries=queries)], waiting_for=STANDS_BY if stands_by else "")
         graph = self.graphs[JobID(job_id)]
         return SimpleNamespace(
@@ -923,6 +923,28 @@ def test_a_check_whose_spark_does_not_start_says_so(monkeypatch: pytest.MonkeyPa
         dry_run.one_core_session({}, None, tmp_path),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"), [({}, sys.executable), ({"spark.pyspark.python": "/opt/python"}, "/opt/python")]
+)
+def test_a_check_runs_the_code_of_workers_with_the_python_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conf: dict[str, str], expected: str
+) -> None:
+    from pyspark.sql import SparkSession
+
+    found: list[str] = []
+
+    def make(_builder: object) -> Any:
+        found.append(os.environ["PYSPARK_PYTHON"])
+        return SimpleNamespace(stop=lambda: None)
+
+    monkeypatch.setattr(os, "environ", {**os.environ, "PYSPARK_PYTHON": "/of/the/users/own/spark"})
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", make)
+    monkeypatch.setattr(dry_run, "find_java", lambda _home: None)
+    monkeypatch.setattr(dry_run, "launcher_home", lambda _java, scratch: scratch)
+    with dry_run.one_core_session(conf, None, tmp_path):
+        assert found == [expected]
 
 
 def test_a_check_sees_which_columns_may_be_null(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
