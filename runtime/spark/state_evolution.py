@@ -12,7 +12,8 @@ Neither savepoint is changed, and the result appears under its name only when it
 
 1. Both are restored into a work directory beside the result. The function is called for each part of the new version's
    state (`StatePart`). It gets the rows of the same part before, in their former types.
-2. Where Understudy can encode the former rows, they have to come out as each byte that Spark has stored.
+2. Where Understudy can encode the former rows, they have to come out as each byte that Spark has stored. So do the rows
+   that the new version has, if it has any.
 3. A checkpointLocation is made with the query's position, and the operators and schemas of the new version. There Spark
    writes the new state, as a batch of its own (`StateWriter`).
 4. The new state is restored once more and read in both forms, as after an edit (`check_written`).
@@ -34,7 +35,7 @@ from runtime.checkpoint.metadata_log import DEFAULT_COMPACT_INTERVAL
 from runtime.checkpoint.rescale import FamilyState, differences, finish_batch, partitions_of, refuse, settings_of
 from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.savepoint import write_savepoint
-from runtime.checkpoint.state_evolution import Evolution, EvolutionPlan, Place, plan_evolution, prepare
+from runtime.checkpoint.state_evolution import Evolution, EvolutionPlan, Place, places_of, plan_evolution, prepare
 from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.state_writer import ENCODED, POSITION, NewFamily, StatePlace, partition_column
@@ -203,6 +204,7 @@ class _QueryEvolver:
         self._former = SavedState(spark, query, work / "former", query.snapshot.batch_id)
         self._empty = SavedState(spark, schemas, self._form, schemas.snapshot.batch_id)
         self._before: list[FamilyState] = []
+        self._of_form: list[FamilyState] = []
         self._read: tuple[StatePart, ...] = ()
         self._new: list[NewPart] = []
         self._kept: list[tuple[NewFamily, FamilyState]] = []
@@ -217,6 +219,8 @@ class _QueryEvolver:
         restore_snapshot(query.snapshot, self._work / "former", None)
         restore_snapshot(schemas.snapshot, self._form, None)
         self._before = self._former.families() if query.description.operators else []
+        self._of_form = self._empty.families() if schemas.description.operators else []
+        with_rows = {(one.operator, one.store, one.family) for one in self._of_form if one.rows}
         former = FormerState(self._evolution.former, self._former)
         for number, part in enumerate(self._evolution.parts):
             directory = self._work / f"part-{number}"
@@ -231,6 +235,10 @@ class _QueryEvolver:
                     check_encoding(self._spark, known, hashed, state, self._before, directory)
             result = call_function(function, state, part, former)
             hashed = self._empty.partition_paths(part)
+            if with_rows.intersection(places_of(part)):  # they show how Spark encodes the new types
+                make_private(directory / "form")
+                present = read_once(self._empty.decoded(part))
+                check_encoding(self._spark, part, hashed, present, self._of_form, directory / "form")
             self._new.append(take_result(self._spark, part, hashed, result, directory))
         self._read = former.was_read()
         self._kept = [self._copied(number, place) for number, place in enumerate(self._evolution.kept)]
@@ -286,17 +294,11 @@ class _QueryEvolver:
 
     def _check_empty(self, made: set[Place]) -> None:
         """Raise `SavepointError` if the new version has rows where the result shall have none."""
-        families = self._evolution.schemas.description.operators
-        others = {
-            (one.id, store.name, family.name) for one in families for store in one.stores for family in store.families
-        }
-        if others - made:
-            there = [one for one in self._empty.families() if one.rows]
-            refuse(
-                [one.family for one in there if (one.operator, one.store, one.family) not in made],
-                f"query {self._evolution.query.snapshot.name!r} of the new version has rows in its state",
-                "let the new version process one batch without rows, and stop it",
-            )
+        refuse(
+            [one.family for one in self._of_form if one.rows and (one.operator, one.store, one.family) not in made],
+            f"query {self._evolution.query.snapshot.name!r} of the new version has rows of Spark's own in its state",
+            "let the new version process one batch without rows, and stop it",
+        )
 
     def dropped(self) -> tuple[str, ...]:
         """Return, in words, the former state that nothing has read."""

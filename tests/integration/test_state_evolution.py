@@ -210,7 +210,8 @@ async def test_a_new_version_goes_on_as_if_it_had_seen_all_rows(
     other = Stream(spark, tmp_path / "other", tmp_path / "other-in", after, settings)
 
     def begin() -> None:
-        for one, rows in ((stream, FIRST), (empty, []), (other, FIRST)):
+        some = FIRST[:7] if name == "aggregation" else []  # rows of the new version are only compared
+        for one, rows in ((stream, FIRST), (empty, some), (other, FIRST)):
             put(one.input, 0, rows)
             one.run()
 
@@ -244,7 +245,7 @@ async def test_a_new_version_goes_on_as_if_it_had_seen_all_rows(
         restore_snapshot(query.snapshot, stream.location, stream.sink)
         sent, sent_by_other = rows(stream), rows(other)
         stream.build = after
-        for number, more in enumerate([AGAIN, *LATER], start=1):
+        for number, more in enumerate([[*AGAIN, *LATER[0]], *LATER[1:]], start=1):
             for one in (stream, other):
                 put(one.input, number, more)
                 one.run()
