@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
+from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import EditedFrom
 from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint
 from runtime.checkpoint.snapshot import restore_snapshot
@@ -222,6 +223,11 @@ async def test_a_new_version_goes_on_as_if_it_had_seen_all_rows(
     saved, form = [await asyncio.to_thread(one.savepoint, tmp_path) for one in (stream, empty)]
     there = [contents(Path(one.path)) for one in (saved, form)]
     plan = plan_evolution(Path(saved.path), Path(form.path), tmp_path / "evolved")
+    if name == "aggregation":
+        with pytest.raises(SavepointError, match="value has the fields count, max; the state has count, sum, max"):
+            await evolve_with(driver, plan, lambda state, part: state)
+        assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+        assert not (tmp_path / "evolved").exists()
     evolved = await evolve_with(driver, plan, load_function(file))
     assert evolved.edited is not None
     assert evolved.edited == EditedFrom(saved.path, saved.created_ms, ("counts",), form.path, evolved.edited.dropped)
