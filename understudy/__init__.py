@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from runtime.spark.rescale import rescale_savepoint as rescale_savepoint
     from runtime.spark.state_convert import convert_savepoint as convert_savepoint
     from runtime.spark.state_edit import edit_savepoint as edit_savepoint
+    from runtime.spark.state_evolution import FormerState as FormerState
+    from runtime.spark.state_evolution import evolve_savepoint as evolve_savepoint
     from runtime.spark.state_reader import read_state as read_state
 
 _HOMES = {
@@ -196,6 +198,7 @@ _HOMES = {
     "runtime.spark.rescale": ("rescale_savepoint",),
     "runtime.spark.state_convert": ("convert_savepoint",),
     "runtime.spark.state_edit": ("edit_savepoint",),
+    "runtime.spark.state_evolution": ("FormerState", "evolve_savepoint"),
     "runtime.spark.state_reader": ("read_state",),
 }
 """Modules of the public names."""

@@ -14,12 +14,14 @@ from enum import StrEnum
 from typing import Any
 
 from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
+from runtime.checkpoint.edit import OPERATORS
 from runtime.checkpoint.metadata_log import SOURCE_EVOLUTION
 from runtime.checkpoint.state_schema import ColumnFamily, type_name
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _HDFS_BACKED = ".HDFSBackedStateStoreProvider"
+_ROCKSDB = ".RocksDBStateStoreProvider"
 _ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 _KEPT = (
     _PARTITIONS,
@@ -40,6 +42,10 @@ _NEW_QUERY = (
     "keep the operators, or start the query without state: under another queryName and checkpointLocation, with "
     "`understudy job run --from ... --allow-non-restored-state`"
 )
+_EVOLVE = (
+    "`understudy savepoint edit --schemas-from` writes its state in the form of the new version, by a function of yours"
+)
+_CONVERT_FIRST = "; first `understudy savepoint convert` moves it into RocksDB"
 _SAME_TYPE = "before the operator, cast the column that it is made of to the former type; declare a state as before"
 _NEVER_NULL = "before the operator, make it a column that is never null: `coalesce(column, lit(...))`"
 ALL_NULLABLE = "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled"
@@ -93,16 +99,25 @@ class _Rules:
 
 
 class _Findings:
-    def __init__(self) -> None:
+    def __init__(self, evolution: str = "") -> None:
+        self._evolution = evolution
         self.reasons: list[str] = []
         self.losses: list[str] = []
         self.notes: list[str] = []
         self._remedies: dict[str, None] = {}
 
-    def refuse(self, reason: str, remedy: str) -> None:
-        """Add a reason why the query does not fit, and what can be done about it."""
+    def refuse(self, reason: str, remedy: str, *, of_state: bool = False) -> None:
+        """Add a reason why the query does not fit, and a remedy.
+
+        Args:
+            reason: why.
+            remedy: a command, or a change of the code.
+            of_state: whether other operators or other schemas are the reason.
+        """
         self.reasons.append(reason)
         self._remedies[remedy] = None
+        if of_state and self._evolution:
+            self._remedies[self._evolution] = None
 
     def verdict(self, query: str) -> Verdict:
         fit = Fit.DOES_NOT_FIT if self.reasons else Fit.FITS_WITH_LOSS if self.losses else Fit.FITS
@@ -137,7 +152,7 @@ def left_behind(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
 
 def check_query(kept: QueryDescription, query: QueryDescription) -> Verdict:
     """Compare a query of a savepoint with the query as it is now."""
-    found = _Findings()
+    found = _Findings(_evolution(kept, query))
     if kept.sources:  # without them the query never began a batch, and has no state to continue from
         _check_sources(kept, query, found)
         _check_operators(kept, query, found)
@@ -147,6 +162,15 @@ def check_query(kept: QueryDescription, query: QueryDescription) -> Verdict:
                 note = f"{key} stays {old}, as it was when the query began, and does not become {new}"
                 found.notes.append(note + _INTO_ROCKSDB if key == _PROVIDER and old.endswith(_HDFS_BACKED) else note)
     return found.verdict(query.name)
+
+
+def _evolution(kept: QueryDescription, now: QueryDescription) -> str:
+    """Return the command that writes the state of a query in the form of its new version; empty if none can."""
+    if now.conf.get(_ENCODING) == "avro" or not {one.name for one in now.operators} <= {*OPERATORS}:
+        return ""
+    if not kept.operators or kept.conf.get(_PROVIDER, "").endswith(_ROCKSDB):
+        return _EVOLVE
+    return _EVOLVE + _CONVERT_FIRST if kept.conf.get(_PROVIDER, "").endswith(_HDFS_BACKED) else ""
 
 
 def _check_sources(kept: QueryDescription, now: QueryDescription, found: _Findings) -> None:
@@ -209,13 +233,21 @@ def _check_operators(kept: QueryDescription, query: QueryDescription, found: _Fi
     )
     for number in sorted(old.keys() | new.keys()):
         if number not in new:
-            found.refuse(f"stateful operator {number} ({old[number].name}) is not there any more", _NEW_QUERY)
+            found.refuse(
+                f"stateful operator {number} ({old[number].name}) is not there any more", _NEW_QUERY, of_state=True
+            )
         elif number not in old:
             found.refuse(
-                f"stateful operator {number} ({new[number].name}) is new; a query cannot get one later", _NEW_QUERY
+                f"stateful operator {number} ({new[number].name}) is new; the savepoint has no state for it",
+                _NEW_QUERY,
+                of_state=True,
             )
         elif old[number].name != new[number].name:
-            found.refuse(f"stateful operator {number} was {old[number].name} and is {new[number].name}", _NEW_QUERY)
+            found.refuse(
+                f"stateful operator {number} was {old[number].name} and is {new[number].name}",
+                _NEW_QUERY,
+                of_state=True,
+            )
         else:
             _check_stores(old[number], new[number], found, rules)
 
@@ -225,7 +257,9 @@ def _check_stores(kept: OperatorDescription, now: OperatorDescription, found: _F
     new = {store.name: store for store in now.stores}
     if old.keys() != new.keys():
         found.refuse(
-            f"{_named(kept)} had the stores {', '.join(sorted(old))} and has {', '.join(sorted(new))}", _NEW_QUERY
+            f"{_named(kept)} had the stores {', '.join(sorted(old))} and has {', '.join(sorted(new))}",
+            _NEW_QUERY,
+            of_state=True,
         )
         return
     for name, store in old.items():
@@ -259,7 +293,9 @@ def _check_family(where: str, kept: ColumnFamily, now: ColumnFamily, found: _Fin
             continue
         if len(old) != len(new):
             found.refuse(
-                f"{what} had {len(old)} columns ({_shown(old)}) and has {len(new)} ({_shown(new)})", _NEW_QUERY
+                f"{what} had {len(old)} columns ({_shown(old)}) and has {len(new)} ({_shown(new)})",
+                _NEW_QUERY,
+                of_state=True,
             )
             continue
         for before, after in zip(old, new, strict=True):
@@ -288,7 +324,9 @@ def _check_column(what: str, old: Any, new: Any, found: _Findings, rules: _Rules
     """
     column = f"{what}: column {old['name']}"
     if _bare(old["type"]) != _bare(new["type"]):
-        found.refuse(f"{column} was {type_name(old['type'])} and is {type_name(new['type'])}", _SAME_TYPE)
+        found.refuse(
+            f"{column} was {type_name(old['type'])} and is {type_name(new['type'])}", _SAME_TYPE, of_state=True
+        )
         return True
     if (old["name"], old["type"]) == _BUFFER:
         found.notes.append(
@@ -298,7 +336,7 @@ def _check_column(what: str, old: Any, new: Any, found: _Findings, rules: _Rules
     if old["nullable"] or not new["nullable"]:
         return False
     if rules.knows_nulls:
-        found.refuse(f"{column} could not be null and can be now", _NEVER_NULL)
+        found.refuse(f"{column} could not be null and can be now", _NEVER_NULL, of_state=True)
         return True
     found.notes.append(
         f"{column} could not be null; whether it can be now is only known with {ALL_NULLABLE}=false, which the query"

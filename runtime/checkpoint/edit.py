@@ -7,6 +7,7 @@ the rest is pure.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -136,6 +137,8 @@ def parts_of(
     operators: Iterable[OperatorInfo],
     operator: int | None = None,
     variable: str | None = None,
+    *,
+    timers_stay: bool = False,
 ) -> tuple[StatePart, ...]:
     """Return the parts of a query's state that can be edited.
 
@@ -144,6 +147,7 @@ def parts_of(
         operators: metadata of its operators.
         operator: id of the only operator to edit; None for all.
         variable: name of the only state variable to edit; None for all.
+        timers_stay: whether timers are left out, instead of refused.
 
     Raises:
         SavepointError: one of them cannot be edited, or there is none. Spark writes all state of a query again, so the
@@ -166,9 +170,11 @@ def parts_of(
         there = ", ".join(f"{one.id} ({one.name})" for one in query.operators)
         raise SavepointError(f"query {query.name!r} has no operator {operator} with state", f"there is: {there}")
     found = [
-        part for one in chosen for part in _parts_of_operator(query.name, one, properties.get(one.id, ""), variable)
+        part
+        for one in chosen
+        for part in _parts_of_operator(query.name, one, properties.get(one.id, ""), variable, timers_stay)
     ]
-    if not found:
+    if not found and not timers_stay:
         raise SavepointError(
             f"query {query.name!r} has no state variable {variable!r}", "see `understudy savepoint info`"
         )
@@ -187,8 +193,35 @@ def parts_of(
     return tuple(found)
 
 
+def readable_parts(query: QueryDescription, operators: Iterable[OperatorInfo]) -> tuple[StatePart, ...]:
+    """Return the parts of a query's state that a function can read, also those that it could not edit.
+
+    Args:
+        query: the query.
+        operators: metadata of its operators.
+    """
+    properties = {one.id: one.properties for one in operators}
+    found: list[StatePart] = []
+    for one in query.operators:
+        known = properties.get(one.id, "")
+        if not unfit(one, known, query.conf):
+            with contextlib.suppress(SavepointError):
+                found += list(_parts_of_operator(query.name, one, known, None, True))
+    return tuple(found)
+
+
+def can_encode(part: StatePart) -> bool:
+    """Return whether Understudy can write rows of the types of a part."""
+    try:
+        RowEncoder(part.family.key, is_key=True)
+        RowEncoder(part.family.value)
+    except UnsupportedTypeError:
+        return False
+    return True
+
+
 def _parts_of_operator(
-    query: str, operator: OperatorDescription, properties: str, variable: str | None
+    query: str, operator: OperatorDescription, properties: str, variable: str | None, timers_stay: bool
 ) -> Iterator[StatePart]:
     if operator.name == _JOIN:
         if variable is None:
@@ -203,6 +236,8 @@ def _parts_of_operator(
             part = StatePart(query, operator.id, operator.name, store.name, name, family)
             if operator.name not in OPERATORS:
                 raise _refused(part, "no test edits state of this operator")
+            if name is not None and timers_stay and kinds[name] == _TIMERS:
+                continue
             if name is None:
                 yield replace(part, kind=PartKind.SESSIONS if operator.name == _SESSIONS else PartKind.ROWS)
             elif kinds[name] in _KIND_OF_VARIABLE:

@@ -79,11 +79,15 @@ class EditedFrom:
         path: its directory at that time.
         created_ms: when it was written, in milliseconds since the epoch.
         queries: names of the queries whose state was edited.
+        schemas: directory of the savepoint whose operators and schemas the state got; empty if it kept its own.
+        dropped: in words, the state that went into no part of the result.
     """
 
     path: str
     created_ms: int
     queries: tuple[str, ...]
+    schemas: str = ""
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from runtime.cluster.output import (
     print_facts,
     print_line,
     print_table,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -224,6 +225,8 @@ def _print_made(make: Callable[[], Savepoint], as_json: bool) -> None:
 
         print_document(SavepointContent.of(made))
     else:
+        for text in made.edited.dropped if made.edited else ():
+            say(clean(f"note: {text}"))
         print_line(made.path)
 
 
@@ -260,6 +263,12 @@ def savepoint_convert(configuration: Configuration, path: Path, target: Path, qu
 @click.option("--query", help="Name of the only query to edit.  [default: all with state]")
 @click.option("--operator", type=click.IntRange(min=0), help="Id of the only operator to edit.  [default: all]")
 @click.option("--variable", help="The only state variable of a transformWithState to edit.  [default: all]")
+@click.option(
+    "--schemas-from",
+    "schemas",
+    type=local_directory,
+    help="Savepoint of a new version of the job, whose operators and types the state gets.",
+)
 @click.argument("path", type=local_directory)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def savepoint_edit(
@@ -270,6 +279,7 @@ def savepoint_edit(
     query: str | None,
     operator: int | None,
     variable: str | None,
+    schemas: Path | None,
     as_json: bool,
 ) -> None:
     """Write a savepoint with the state that FILE makes of the state of the savepoint in PATH.
@@ -277,6 +287,9 @@ def savepoint_edit(
     FILE is Python, and defines `def edit(state, part)`. The function gets each part of the state as a DataFrame with
     the columns key, value and partition_id. It returns the DataFrame of the new state: rows may be dropped, changed
     or added. To change nothing, it returns the same DataFrame.
+
+    With --schemas-from the function is called for each part of the new version's state. It gets the former rows of that
+    part, and returns rows of the new types. A third argument, as in `def edit(state, part, former)`, reads other parts.
 
     Only RocksDB can be edited; `savepoint convert` moves other state into it. PATH is not changed. The result appears
     when it is whole, and when Spark reads from it what the function returned. Start the job from it with
@@ -287,10 +300,22 @@ def savepoint_edit(
     from runtime.spark.edit_function import load_function
     from runtime.spark.state_edit import edit
 
-    interval = compact_interval_of(configuration)
+    interval, java_home = compact_interval_of(configuration), java_home_of(configuration)
+    if schemas is not None:
+        from runtime.checkpoint.state_evolution import plan_evolution
+        from runtime.spark.state_evolution import evolve
+
+        if operator is not None or variable is not None:
+            raise click.UsageError(
+                "--schemas-from writes all state of a query; choose by part.operator in the function"
+            )
+        evolution = plan_evolution(path, schemas, target, query)
+        function = load_function(file.absolute())
+        _print_made(lambda: evolve(evolution, function, java_home, interval), as_json)
+        return
     plan = plan_edit(path, target, query, operator, variable)
     function = load_function(file.absolute())
-    _print_made(lambda: edit(plan, function, java_home_of(configuration), interval), as_json)
+    _print_made(lambda: edit(plan, function, java_home, interval), as_json)
 
 
 @savepoint.command(
@@ -411,6 +436,8 @@ def _print_savepoint(found: Savepoint) -> None:
             "Written by": f"Understudy {found.version}, Spark {found.spark_version}",
             "Rescaled": _origin(found),
             "Edited": f"from {found.edited.path} of {format_moment(found.edited.created_ms)}" if found.edited else "",
+            "Schemas": f"from {found.edited.schemas}" if found.edited and found.edited.schemas else "",
+            "Left out": "; ".join(found.edited.dropped) if found.edited else "",
         }
     )
     for query in found.queries:

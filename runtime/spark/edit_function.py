@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -21,8 +22,12 @@ from runtime.spark.connect_session import CONNECT_MODE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Edit = Callable[["DataFrame", StatePart], "DataFrame"]
-"""Returns what shall be the state of a part; the same DataFrame leaves the part as it is."""
+Edit = Callable[..., "DataFrame"]
+"""Returns what shall be the state of a part; the same DataFrame leaves the part as it is.
+
+Its arguments are the DataFrame of the state and a `StatePart`. With the schemas of another savepoint it may have a
+third one, which reads the other parts (`runtime.spark.state_evolution.FormerState`).
+"""
 
 _NAME = "edit"
 
@@ -67,8 +72,14 @@ def _place(error: BaseException, path: Path) -> str:
     return f" in line {lines[-1]}" if lines else ""
 
 
-def call_function(function: Edit, state: DataFrame, part: StatePart) -> DataFrame:
+def call_function(function: Edit, state: DataFrame, part: StatePart, former: object = None) -> DataFrame:
     """Call the user's function with a part of the state.
+
+    Args:
+        function: the function.
+        state: the part's rows.
+        part: the part.
+        former: a third argument for it, if it takes three; None for none.
 
     Raises:
         SavepointError: it fails, or returns no DataFrame.
@@ -77,7 +88,9 @@ def call_function(function: Edit, state: DataFrame, part: StatePart) -> DataFram
 
     file = Path(getattr(getattr(function, "__code__", None), "co_filename", ""))
     try:
-        result = function(state, part)
+        result = (
+            function(state, part, former) if former is not None and _takes_three(function) else function(state, part)
+        )
     except (Exception, SystemExit) as error:
         first = str(error).partition("\n")[0]
         raise SavepointError(
@@ -89,6 +102,14 @@ def call_function(function: Edit, state: DataFrame, part: StatePart) -> DataFram
             "return the DataFrame of the new state, or the given one to change nothing",
         )
     return result
+
+
+def _takes_three(function: Edit) -> bool:
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def result_problem(part: StatePart, result: DataFrame) -> str:

@@ -55,7 +55,7 @@ from runtime.checkpoint.state_rows import InvalidRowError
 from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.spark.connect_session import connect_session
 from runtime.spark.driver.local import LocalDriver
-from runtime.spark.driver.state_writer import ENCODED, NewFamily
+from runtime.spark.driver.state_writer import ENCODED, NewFamily, StatePlace
 from runtime.spark.edit_function import Edit, call_function, result_problem, wrong_sessions
 from runtime.spark.errors import DriverCallError
 from runtime.spark.rescale import SparkStateReader, run_with_driver
@@ -72,6 +72,8 @@ _SETTINGS = {
 }
 _SAME_TYPES = "return a DataFrame with the columns key and value of the types that `understudy savepoint info` shows"
 _SESSIONS_APART = "merge the sessions of a key that overlap or meet"
+Write = Callable[..., None]
+"""Writes state; see `DriverGateway.write_state`."""
 _DIGEST = "CAST(coalesce(sum(CAST(xxhash64({}) AS DECIMAL(38, 0))), 0) AS STRING)"
 
 
@@ -126,25 +128,35 @@ async def edit_with(
     driver: LocalDriver, plan: EditPlan, function: Edit, compact_interval: int = DEFAULT_COMPACT_INTERVAL
 ) -> Savepoint:
     """Run an edit in a running driver; otherwise as `edit`."""
+    return await with_writer(driver, lambda spark, write: _run(plan, function, spark, write, compact_interval))
+
+
+async def with_writer(driver: LocalDriver, run: Callable[[SparkSession, Write], Savepoint]) -> Savepoint:
+    """Run a function in a thread, with a session of a running driver, and with what writes state in it."""
     loop = asyncio.get_running_loop()
     endpoint = await driver.open_session(isolated=False)
 
     def write(
-        location: Path, batch: int, partitions: int, settings: Mapping[str, str], families: Sequence[NewFamily]
+        location: Path,
+        batch: int,
+        partitions: int,
+        settings: Mapping[str, str],
+        families: Sequence[NewFamily],
+        former: StatePlace | None = None,
     ) -> None:
-        call = driver.write_state(location, batch, partitions, settings, families)
+        call = driver.write_state(location, batch, partitions, settings, families, former)
         asyncio.run_coroutine_threadsafe(call, loop).result()
 
-    def run() -> Savepoint:
+    def work() -> Savepoint:
         with connect_session(endpoint.url, driver) as spark:
             for name, value in _SETTINGS.items():
                 spark.conf.set(name, value)
-            return _run(plan, function, spark, write, compact_interval)
+            return run(spark, write)
 
-    return await asyncio.to_thread(run)
+    return await asyncio.to_thread(work)
 
 
-def _run(plan: EditPlan, function: Edit, spark: SparkSession, write: Callable[..., None], interval: int) -> Savepoint:
+def _run(plan: EditPlan, function: Edit, spark: SparkSession, write: Write, interval: int) -> Savepoint:
     old, target = plan.savepoint, plan.target
     work = None
     try:
@@ -169,7 +181,7 @@ def _run(plan: EditPlan, function: Edit, spark: SparkSession, write: Callable[..
 
 
 @dataclass(frozen=True, slots=True)
-class _NewPart:
+class NewPart:
     """New rows of a part: decoded and encoded, as Parquet."""
 
     part: StatePart
@@ -179,6 +191,97 @@ class _NewPart:
 
 Encoded = Sequence[tuple[NewFamily, FamilyState]]
 """Encoded rows of a part: its own family, then the one that has the number of each key's values, if there is one."""
+
+
+class SavedState:
+    """The state of a committed batch in a checkpointLocation, as Spark reads it.
+
+    Args:
+        spark: a session, used by this edit alone: its settings change.
+        query: gives the operators, the number of partitions and the settings under which the state was written.
+        location: the checkpointLocation.
+        batch_id: the batch.
+    """
+
+    def __init__(self, spark: SparkSession, query: SavepointQuery, location: Path, batch_id: int) -> None:
+        self._spark = spark
+        self._query = query
+        self._location = location
+        self._batch_id = batch_id
+
+    def families(self) -> list[FamilyState]:
+        """Return what all stores hold; see `SparkStateReader.read`."""
+        reader = SparkStateReader(self._spark)
+        operators, settings = self._query.description.operators, settings_of(self._query)
+        return reader.read(self._location, self._batch_id, partitions_of(self._query), operators, settings)
+
+    def decoded(self, part: StatePart) -> DataFrame:
+        """Return keys and values of a part; fields that have the same name are numbered."""
+        from pyspark.sql import functions as sf
+
+        rows = self._reader(part.operator, part.store)
+        if part.kind is PartKind.JOIN:
+            return self._decoded_side(part)
+        if part.variable is not None:
+            rows = rows.option("stateVarName", part.variable)
+        if part.kind is PartKind.LIST:
+            rows = rows.option("flattenCollectionTypes", "false")
+        key, value = sf.col("key"), sf.col("value")
+        if part.kind is PartKind.LIST:
+            value = sf.col("list_value")
+        if part.kind is PartKind.MAP:
+            key, value = sf.struct(key, sf.col("user_map_key")), sf.col("user_map_value")
+        columns = [
+            column.cast(spark_type(kind)).alias(name)
+            for name, column, kind in (("key", key, part.key_type), ("value", value, part.value_type))
+        ]
+        found: DataFrame = rows.load(f"file:{self._location}").select(*columns, "partition_id")
+        return found
+
+    def _decoded_side(self, part: StatePart) -> DataFrame:
+        """Return the keys of a join's side, each with its rows in the order of their index."""
+        from pyspark.sql import functions as sf
+
+        name = part.store if part.store != "default" else part.family.name
+        rows = self._reader(part.operator, part.store).option("storeName", name).load(f"file:{self._location}")
+        *key, index = named_schema(part.family.key)["fields"]
+        rows = rows.select(
+            sf.col("key").cast(spark_type(named_schema(part.family.key))).alias("key"),
+            sf.col("value").cast(spark_type(named_schema(part.family.value))).alias("value"),
+            "partition_id",
+        )
+        named = sf.struct(*(sf.col("key").getField(one["name"]).alias(one["name"]) for one in key))
+        indexed = sf.struct(sf.col("key").getField(index["name"]).alias("index"), sf.col("value"))
+        found = rows.groupBy(named.alias("key")).agg(
+            sf.sort_array(sf.collect_list(indexed)).getField("value").alias("value"),
+            sf.min("partition_id").alias("partition_id"),
+        )
+        value = sf.col("value").cast(spark_type(part.value_type)).alias("value")
+        sides: DataFrame = found.select("key", value, "partition_id")
+        return sides
+
+    def encoded(self, operator: int, store: str) -> DataFrame:
+        """Return all rows of a store in their encoded form, with what is hashed for the partition."""
+        rows: DataFrame = (
+            self._reader(operator, store).option("_readAllColumnFamilies", "true").load(f"file:{self._location}")
+        )
+        return rows
+
+    def partition_paths(self, part: StatePart) -> list[tuple[int, ...]]:
+        """Return where the fields of the key are that decide the partition.
+
+        Raises:
+            SavepointError: they are not known.
+        """
+        hashed = self.encoded(part.operator, part.store).schema["partition_key"].dataType.json()
+        found = partition_paths(part, hashed)
+        if found is None:
+            raise SavepointError(f"{part} cannot be edited: the partition of a key is not known from its fields")
+        return found
+
+    def _reader(self, operator: int, store: str) -> Any:
+        reader = self._spark.read.format("statestore").option("batchId", self._batch_id).option("operatorId", operator)
+        return reader if store == "default" else reader.option("storeName", store)
 
 
 class _QueryEditor:
@@ -198,7 +301,7 @@ class _QueryEditor:
         query: SavepointQuery,
         parts: Sequence[StatePart],
         work: Path,
-        write: Callable[..., None],
+        write: Write,
     ) -> None:
         self._spark = spark
         self.query = query
@@ -206,7 +309,8 @@ class _QueryEditor:
         self._work = work
         self._write = write
         self._clone = work / "location"
-        self._new: list[_NewPart] = []
+        self._state = SavedState(spark, query, self._clone, query.snapshot.batch_id)
+        self._new: list[NewPart] = []
         self._before: list[FamilyState] = []
 
     def take(self, function: Edit) -> bool:
@@ -217,14 +321,17 @@ class _QueryEditor:
         """
         if not self._parts:
             return False
-        snapshot = self.query.snapshot
-        restore_snapshot(snapshot, self._clone, None)
-        self._before = self._read(self._clone, snapshot.batch_id)
+        restore_snapshot(self.query.snapshot, self._clone, None)
+        self._before = self._state.families()
         for number, part in enumerate(self._parts):
-            state = read_once(self._decoded(self._clone, snapshot.batch_id, part))
+            state = read_once(self._state.decoded(part))
             result = call_function(function, state, part)
             if result is not state:
-                self._new.append(self._take(part, state, result, self._work / f"part-{number}"))
+                directory = self._work / f"part-{number}"
+                make_private(directory)
+                hashed = self._state.partition_paths(part)
+                check_encoding(self._spark, part, hashed, state, self._before, directory)
+                self._new.append(take_result(self._spark, part, hashed, result, directory))
         return bool(self._new)
 
     def finish(self, interval: int) -> QuerySnapshot:
@@ -242,146 +349,138 @@ class _QueryEditor:
         families = [family for one in self._new for family, _ in one.encoded]
         self._write(self._clone, old.batch_id, partitions_of(self.query), settings, families)
         taken = finish_batch(old, self._clone, self._work, interval)
-        verified = self._work / "verified"
-        after = self._read(verified, taken.batch_id)
-        wrong = differences(expected(self._before, [state for one in self._new for _, state in one.encoded]), after)
-        for one in self._new:
-            decoded = self._decoded(verified, taken.batch_id, one.part)
-            if _digest(decoded, one.part) != _digest(self._spark.read.parquet(f"file:{one.decoded}"), one.part):
-                wrong.append(f"{one.part}: Spark reads other keys or values than the function returned")
-        refuse(wrong, f"the edited state of query {old.name!r} is not what it should be", "report this")
+        after = SavedState(self._spark, self.query, self._work / "verified", taken.batch_id)
+        wanted = expected(self._before, [state for one in self._new for _, state in one.encoded])
+        check_written(self._spark, old.name, wanted, self._new, after)
         return replace(taken, location=old.location, sink=old.sink, is_proven=False)
 
-    def _read(self, location: Path, batch_id: int) -> list[FamilyState]:
-        reader = SparkStateReader(self._spark)
-        operators, settings = self.query.description.operators, settings_of(self.query)
-        return reader.read(location, batch_id, partitions_of(self.query), operators, settings)
 
-    def _decoded(self, location: Path, batch_id: int, part: StatePart) -> DataFrame:
-        """Return keys and values of a part; fields that have the same name are numbered."""
-        from pyspark.sql import functions as sf
+def check_written(
+    spark: SparkSession, query: str, wanted: Sequence[FamilyState], parts: Sequence[NewPart], after: SavedState
+) -> None:
+    """Raise `SavepointError` unless Spark reads from new state what was written.
 
-        rows = self._reader(batch_id, part)
-        if part.kind is PartKind.JOIN:
-            return self._decoded_side(location, batch_id, part)
-        if part.variable is not None:
-            rows = rows.option("stateVarName", part.variable)
-        if part.kind is PartKind.LIST:
-            rows = rows.option("flattenCollectionTypes", "false")
-        key, value = sf.col("key"), sf.col("value")
-        if part.kind is PartKind.LIST:
-            value = sf.col("list_value")
-        if part.kind is PartKind.MAP:
-            key, value = sf.struct(key, sf.col("user_map_key")), sf.col("user_map_value")
-        columns = [
-            column.cast(_spark_type(kind)).alias(name)
-            for name, column, kind in (("key", key, part.key_type), ("value", value, part.value_type))
-        ]
-        found: DataFrame = rows.load(f"file:{location}").select(*columns, "partition_id")
-        return found
+    Args:
+        spark: the session.
+        query: name of the query.
+        wanted: the encoded rows of all stores.
+        parts: the decoded rows that the function returned.
+        after: the state, restored as a job will do it.
+    """
+    wrong = differences(wanted, after.families())
+    for one in parts:
+        if _digest(after.decoded(one.part), one.part) != _digest(spark.read.parquet(f"file:{one.decoded}"), one.part):
+            wrong.append(f"{one.part}: Spark reads other keys or values than the function returned")
+    refuse(wrong, f"the edited state of query {query!r} is not what it should be", "report this")
 
-    def _decoded_side(self, location: Path, batch_id: int, part: StatePart) -> DataFrame:
-        """Return the keys of a join's side, each with its rows in the order of their index."""
-        from pyspark.sql import functions as sf
 
-        name = part.store if part.store != "default" else part.family.name
-        rows = self._reader(batch_id, part).option("storeName", name).load(f"file:{location}")
-        *key, index = named_schema(part.family.key)["fields"]
-        rows = rows.select(
-            sf.col("key").cast(_spark_type(named_schema(part.family.key))).alias("key"),
-            sf.col("value").cast(_spark_type(named_schema(part.family.value))).alias("value"),
-            "partition_id",
+def take_result(
+    spark: SparkSession, part: StatePart, hashed: Sequence[tuple[int, ...]], result: DataFrame, directory: Path
+) -> NewPart:
+    """Store and encode the rows that a function returned.
+
+    Args:
+        spark: the session.
+        part: of the new state.
+        hashed: where the fields of the key are that decide the partition.
+        result: what the function returned.
+        directory: for the files; it exists.
+
+    Raises:
+        SavepointError: it cannot be the state of the part.
+    """
+    problem = result_problem(part, result)
+    if problem:
+        raise SavepointError(f"{part}: what the function returned cannot be the state: {problem}", _SAME_TYPES)
+    decoded, encoded = directory / "decoded", directory / "encoded"
+    try:
+        found = _encode(spark, part, hashed, result, decoded, encoded)
+    except InvalidRowError as error:
+        raise SavepointError(f"{part}: what the function returned cannot be the state: {error}") from error
+    if part.kind is PartKind.SESSIONS:
+        wrong = wrong_sessions(spark.read.parquet(f"file:{decoded}"), part)
+        refuse([wrong] if wrong else [], f"{part}: what the function returned cannot be the state", _SESSIONS_APART)
+    keys = spark.read.parquet(f"file:{found[-1][0].directory}").groupBy("key_bytes").count()
+    if twice := keys.where("count > 1").count():
+        raise SavepointError(
+            f"{part}: the function returned {twice} keys more than once", "return each key at most once"
         )
-        named = sf.struct(*(sf.col("key").getField(one["name"]).alias(one["name"]) for one in key))
-        indexed = sf.struct(sf.col("key").getField(index["name"]).alias("index"), sf.col("value"))
-        found = rows.groupBy(named.alias("key")).agg(
-            sf.sort_array(sf.collect_list(indexed)).getField("value").alias("value"),
-            sf.min("partition_id").alias("partition_id"),
+    return NewPart(part, decoded, found)
+
+
+def check_encoding(
+    spark: SparkSession,
+    part: StatePart,
+    hashed: Sequence[tuple[int, ...]],
+    state: DataFrame,
+    before: Sequence[FamilyState],
+    directory: Path,
+) -> None:
+    """Raise `SavepointError` unless each byte and each place of the present state is known.
+
+    Args:
+        spark: the session.
+        part: of the present state.
+        hashed: where the fields of the key are that decide the partition.
+        state: the rows of the part.
+        before: the encoded rows of all stores.
+        directory: for the files; it exists.
+    """
+    try:
+        encoded = _encode(spark, part, hashed, state, directory / "before", directory / "before-encoded")
+    except InvalidRowError as error:
+        wrong = [str(error)]
+    else:
+        found = [one for _, one in encoded]
+        present = [one for one in before if _family_of(one) in map(_family_of, found)]
+        wrong = differences(present, found)
+        misplaced = [one.misplaced for one in present if one.misplaced]
+        wrong += [f"{count} rows are in another partition than Spark's hash names" for count in misplaced]
+    if wrong:
+        raise SavepointError(
+            f"{part} cannot be edited: Understudy does not encode its present rows as Spark has ({wrong[0]})",
+            "nothing was written; edit only other parts, by --operator or --variable, and report this",
         )
-        value = sf.col("value").cast(_spark_type(part.value_type)).alias("value")
-        sides: DataFrame = found.select("key", value, "partition_id")
-        return sides
 
-    def _reader(self, batch_id: int, part: StatePart) -> Any:
-        reader = self._spark.read.format("statestore").option("batchId", batch_id).option("operatorId", part.operator)
-        return reader if part.store == "default" else reader.option("storeName", part.store)
 
-    def _take(self, part: StatePart, state: DataFrame, result: DataFrame, directory: Path) -> _NewPart:
-        make_private(directory)
-        self._encode_present(part, state, directory)
-        problem = result_problem(part, result)
-        if problem:
-            raise SavepointError(f"{part}: what the function returned cannot be the state: {problem}", _SAME_TYPES)
-        decoded, encoded = directory / "decoded", directory / "encoded"
-        try:
-            found = self._encode(part, result, decoded, encoded)
-        except InvalidRowError as error:
-            raise SavepointError(f"{part}: what the function returned cannot be the state: {error}") from error
-        if part.kind is PartKind.SESSIONS:
-            wrong = wrong_sessions(self._spark.read.parquet(f"file:{decoded}"), part)
-            refuse([wrong] if wrong else [], f"{part}: what the function returned cannot be the state", _SESSIONS_APART)
-        keys = self._spark.read.parquet(f"file:{found[-1][0].directory}").groupBy("key_bytes").count()
-        if twice := keys.where("count > 1").count():
-            raise SavepointError(
-                f"{part}: the function returned {twice} keys more than once", "return each key at most once"
-            )
-        return _NewPart(part, decoded, found)
+def _encode(
+    spark: SparkSession,
+    part: StatePart,
+    hashed: Sequence[tuple[int, ...]],
+    rows: DataFrame,
+    decoded: Path,
+    encoded: Path,
+) -> Encoded:
+    """Store rows as Parquet, decoded and encoded; return the encoded ones.
 
-    def _encode_present(self, part: StatePart, state: DataFrame, directory: Path) -> None:
-        """Raise `SavepointError` unless each byte and each place of the present state is known."""
-        try:
-            found = [one for _, one in self._encode(part, state, directory / "before", directory / "before-encoded")]
-        except InvalidRowError as error:
-            wrong = [str(error)]
-        else:
-            present = [one for one in self._before if _family_of(one) in map(_family_of, found)]
-            wrong = differences(present, found)
-            misplaced = [one.misplaced for one in present if one.misplaced]
-            wrong += [f"{count} rows are in another partition than Spark's hash names" for count in misplaced]
-        if wrong:
-            raise SavepointError(
-                f"{part} cannot be edited: Understudy does not encode its present rows as Spark has ({wrong[0]})",
-                "nothing was written; edit only other parts, by --operator or --variable, and report this",
-            )
+    Raises:
+        InvalidRowError: a row is not of the schemas.
+    """
+    from pyspark.errors import PySparkException
 
-    def _encode(self, part: StatePart, rows: DataFrame, decoded: Path, encoded: Path) -> Encoded:
-        """Store rows as Parquet, decoded and encoded; return the encoded ones.
+    try:
+        _storable(rows, part).write.parquet(f"file:{decoded}")
+    except PySparkException as error:
+        first = str(error).partition("\n")[0]
+        raise SavepointError(f"{part}: the DataFrame of the function fails: {first}", "mend the function") from error
+    places = [(part.store, part.family, encoded)]
+    if part.counter is not None:
+        places.append((part.counter.store, part.counter.family, encoded.with_name(f"{encoded.name}-counts")))
+    targets = [directory / "rows.parquet" for _, _, directory in places]
+    for target in targets:
+        target.parent.mkdir(mode=0o700)
+    encode_files(part, hashed, sorted(decoded.glob("*.parquet")), *targets)
+    found = []
+    for store, family, directory in places:
+        state = stored_rows(spark, part.operator, store, family.name, directory)
+        found.append((NewFamily(part.operator, store, family.name, directory, len(hashed)), state))
+    return found
 
-        Raises:
-            InvalidRowError: a row is not of the schemas.
-        """
-        from pyspark.errors import PySparkException
 
-        hashed = self._partition_paths(part)
-        try:
-            _storable(rows, part).write.parquet(f"file:{decoded}")
-        except PySparkException as error:
-            first = str(error).partition("\n")[0]
-            raise SavepointError(
-                f"{part}: the DataFrame of the function fails: {first}", "mend the function"
-            ) from error
-        places = [(part.store, part.family, encoded)]
-        if part.counter is not None:
-            places.append((part.counter.store, part.counter.family, encoded.with_name(f"{encoded.name}-counts")))
-        targets = [directory / "rows.parquet" for _, _, directory in places]
-        for target in targets:
-            target.parent.mkdir(mode=0o700)
-        encode_files(part, hashed, sorted(decoded.glob("*.parquet")), *targets)
-        found = []
-        for store, family, directory in places:
-            stored = self._spark.read.parquet(f"file:{directory}")
-            state = FamilyState(part.operator, store, family.name, *_count_and_digest(stored, ", ".join(ENCODED)))
-            found.append((NewFamily(part.operator, store, family.name, directory, len(hashed)), state))
-        return found
-
-    def _partition_paths(self, part: StatePart) -> list[tuple[int, ...]]:
-        """Return where the fields of the key are that decide the partition."""
-        rows = self._reader(self.query.snapshot.batch_id, part).option("_readAllColumnFamilies", "true")
-        hashed = rows.load(f"file:{self._clone}").schema["partition_key"].dataType.json()
-        found = partition_paths(part, hashed)
-        if found is None:
-            raise SavepointError(f"{part} cannot be edited: the partition of a key is not known from its fields")
-        return found
+def stored_rows(spark: SparkSession, operator: int, store: str, family: str, directory: Path) -> FamilyState:
+    """Return the number and the checksum of encoded rows in Parquet files."""
+    rows = spark.read.parquet(f"file:{directory}")
+    return FamilyState(operator, store, family, *_count_and_digest(rows, ", ".join(ENCODED)))
 
 
 def _family_of(state: FamilyState) -> tuple[int, str, str]:
@@ -401,7 +500,7 @@ def _storable(rows: DataFrame, part: StatePart) -> DataFrame:
     return rows.select("key", *([known] if kept else []))
 
 
-def _spark_type(kind: dict[str, Any]) -> Any:
+def spark_type(kind: dict[str, Any]) -> Any:
     """Return a type of PySpark, a struct or an array, of its form in JSON."""
     from pyspark.sql.types import ArrayType, StructType
 

@@ -26,7 +26,7 @@ from runtime.checkpoint.manifest import EditedFrom
 from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint
 from runtime.checkpoint.snapshot import restore_snapshot
 from runtime.spark.driver.local import LocalDriver
-from runtime.spark.driver.state_writer import NewFamily, StateWriter
+from runtime.spark.driver.state_writer import NewFamily, StatePlace, StateWriter
 from runtime.spark.edit_function import load_function
 from runtime.spark.errors import DriverLostError
 from runtime.spark.state_edit import edit_savepoint, edit_with
@@ -520,7 +520,12 @@ async def test_what_cannot_be_the_state_is_refused_and_nothing_is_left(
         (state / "1" / "_metadata").rename(state / "0" / "_metadata")
 
     async def lose(
-        location: Path, batch: int, partitions: int, settings: Mapping[str, str], families: Sequence[NewFamily]
+        location: Path,
+        batch: int,
+        partitions: int,
+        settings: Mapping[str, str],
+        families: Sequence[NewFamily],
+        former: StatePlace | None,
     ) -> None:
         await write(location, batch, partitions, settings, ())
 

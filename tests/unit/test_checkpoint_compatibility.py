@@ -49,7 +49,7 @@ KEPT = query(shuffle__partitions="2")
         (
             replace(KEPT, operators=()),
             KEPT,
-            "stateful operator 0 (stateStoreSave) is new; a query cannot get one later",
+            "stateful operator 0 (stateStoreSave) is new; the savepoint has no state for it",
         ),
         (KEPT, query(store="left"), "operator 0 (stateStoreSave) had the stores default and has left"),
         (
@@ -79,7 +79,7 @@ def test_what_does_not_fit(kept: QueryDescription, now: QueryDescription, reason
     verdict = check_query(kept, now)
     assert verdict.fit is Fit.DOES_NOT_FIT
     assert verdict.reasons == (reason,)
-    assert len(verdict.remedies) == 1
+    assert len(verdict.remedies) == (1 if kept.operators else 2)
 
 
 @pytest.mark.parametrize("earlier", [{}, {ALL_NULLABLE: "false"}])
@@ -115,6 +115,32 @@ def test_what_makes_a_query_fit() -> None:
     assert remedy(KEPT, query(replace(COUNTS, key=key))).startswith("before the operator, cast")
     assert "coalesce" in remedy(query(replace(COUNTS, value=schema(False, count="long"))), KEPT)
     assert check_query(KEPT, KEPT).remedies == ()
+
+
+PROVIDER = "streaming__stateStore__providerClass"
+STATE = "org.apache.spark.sql.execution.streaming.state."
+EVOLVE = "savepoint edit --schemas-from"
+
+
+def test_the_state_gets_the_form_of_the_new_version_where_a_command_can_write_it() -> None:
+    kept = query(**{PROVIDER: f"{STATE}RocksDBStateStoreProvider"})
+    more = query(replace(COUNTS, value=schema(count="long", sum="long")))
+    key = query(replace(COUNTS, key=schema(window=WINDOW, carrier="integer")))
+    for now in (more, key, query(operator="dedupe"), query(store="left"), replace(kept, operators=())):
+        *_, remedy = check_query(kept, now).remedies
+        assert EVOLVE in remedy
+        assert "convert" not in remedy
+    assert EVOLVE in check_query(replace(kept, operators=()), more).remedies[-1]
+    hashed = query(**{PROVIDER: f"{STATE}HDFSBackedStateStoreProvider"})
+    assert "savepoint convert" in check_query(hashed, more).remedies[-1]
+    avro = query(replace(COUNTS, key=schema(carrier="long")), streaming__stateStore__encodingFormat="avro")
+    for before, now in (
+        (kept, query(operator="globalLimit")),
+        (kept, avro),
+        (query(**{PROVIDER: "org.example.Store"}), more),
+        (kept, query(sources=("kafka:a",))),
+    ):
+        assert not any(EVOLVE in remedy for remedy in check_query(before, now).remedies)
 
 
 def test_sources_with_names_are_moved_added_and_removed() -> None:

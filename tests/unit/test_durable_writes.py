@@ -40,6 +40,7 @@ OTHERS: dict[str, tuple[int, str]] = {
     "runtime/checkpoint/restore.py": (1, PLACE),
     "runtime/checkpoint/savepoint.py": (1, SYNCED),
     "runtime/checkpoint/source_edit.py": (2, WORK),
+    "runtime/checkpoint/state_evolution.py": (1, WORK),
     "runtime/checkpoint/stored_snapshot.py": (1, REMOVAL),
     "runtime/cluster/document_reference.py": (2, DEVELOPERS),
     "runtime/cluster/job_shadow.py": (1, ATTEMPT),

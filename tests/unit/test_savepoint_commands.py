@@ -16,7 +16,9 @@ from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import EditedFrom, Savepoint, SavepointJob
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
+from runtime.checkpoint.state_evolution import EvolutionPlan
 from runtime.cluster.cli import cli
+from runtime.cluster.command_line import ExitStatus
 from runtime.cluster.output import SCHEMA
 from runtime.cluster.savepoint_commands import _facts
 from runtime.errors import ClusterError
@@ -168,6 +170,40 @@ def test_edit(savepoint: Savepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "Edited" not in run("info", savepoint.path).stdout
     run("dispose", str(target))
     assert run(*words).stdout == f"{target}\n"
+
+
+def test_edit_with_the_schemas_of_a_new_version(
+    savepoint: Savepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "0")  # which the command sets in its process
+    file, target, new = tmp_path / "evolve.py", tmp_path / "evolved", str(tmp_path / "new")
+    file.write_text("def edit(state, part, former):\n    return state\n")
+    words = ("edit", "--to", str(target), "--query", "counts", "--schemas-from", new, savepoint.path, str(file))
+    planned: list[object] = []
+    dropped = "query 'counts', operator 1 (dedupe): 7 rows"
+
+    def plan(*given: object) -> EvolutionPlan:
+        planned.extend(given)
+        return EvolutionPlan(savepoint, savepoint, (), target)
+
+    def evolve(plan: EvolutionPlan, _function: object, _java: str | None, _interval: int) -> Savepoint:
+        origin = EditedFrom(savepoint.path, savepoint.created_ms, ("counts",), new, (dropped,))
+        snapshots = [query.snapshot for query in savepoint.queries]
+        return write_savepoint(plan.target.parent, savepoint.job, snapshots, name=plan.target.name, edited=origin)
+
+    monkeypatch.setattr("runtime.checkpoint.state_evolution.plan_evolution", plan)
+    monkeypatch.setattr("runtime.spark.state_evolution.evolve", evolve)
+    done = run(*words)
+    assert planned == [Path(savepoint.path), Path(new), target, "counts"]
+    assert done.stdout == f"{target}\n"
+    assert f"note: {dropped}" in done.stderr
+    shown = run("info", str(target)).stdout
+    assert f"from {new}" in shown
+    assert dropped in shown
+    for more in (("--operator", "1"), ("--variable", "n")):
+        done = run(*words, *more)
+        assert done.exit_code == ExitStatus.WRONG_USAGE
+        assert "--schemas-from writes all state of a query" in done.stderr
 
 
 def test_sources_get_names_and_other_offsets(savepoint: Savepoint, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from runtime.spark.driver.jvm import (
 )
 from runtime.spark.driver.packages import OFFLINE_SETTINGS, PackageRequest
 from runtime.spark.driver.script_application import ScriptApplications
-from runtime.spark.driver.state_writer import NewFamily, StateWriter
+from runtime.spark.driver.state_writer import NewFamily, StatePlace, StateWriter
 from runtime.spark.driver.tables import TableRecord
 from runtime.spark.errors import DriverCallError, DriverLostError, PackagesError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
@@ -262,6 +262,7 @@ class DriverGateway:
         partitions: int,
         settings: Mapping[str, str],
         families: Sequence[NewFamily],
+        former: StatePlace | None = None,
     ) -> None:
         """Write the state of a stopped streaming query again, as a batch of its own; see `StateWriter`.
 
@@ -271,12 +272,13 @@ class DriverGateway:
             partitions: number of partitions of the state.
             settings: of Spark, under which the state was written.
             families: the new rows; other state is written as it was.
+            former: where that is read; None for its last batch.
         """
         with _calls():
             session = self._session.newSession()
             for key, value in settings.items():
                 session.conf().set(key, value)
-            StateWriter(self._jvm, session, location, batch_id, partitions).run(families)
+            StateWriter(self._jvm, session, location, batch_id, partitions, former).run(families)
 
     def unpack_files(self, files: Mapping[Path, Path], codec: str) -> None:
         """Decompress files that Spark has written.

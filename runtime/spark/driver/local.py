@@ -42,7 +42,7 @@ from runtime.spark.driver.launch import (
     spawn,
 )
 from runtime.spark.driver.packages import PackageCache, PackageRequest
-from runtime.spark.driver.state_writer import NewFamily
+from runtime.spark.driver.state_writer import NewFamily, StatePlace
 from runtime.spark.errors import DriverCallError, DriverLostError, DriverStartError, SparkError, StillRunningError
 from runtime.spark.process import children_of, start_time
 from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint
@@ -234,9 +234,10 @@ class LocalDriver(JvmDriver):
         partitions: int,
         settings: Mapping[str, str],
         families: Sequence[NewFamily],
+        former: StatePlace | None = None,
     ) -> None:
         """Write the state of a stopped streaming query again; see `DriverGateway.write_state`."""
-        await asyncio.to_thread(self._gateway.write_state, location, batch_id, partitions, settings, families)
+        await asyncio.to_thread(self._gateway.write_state, location, batch_id, partitions, settings, families, former)
 
     async def unpack_files(self, files: Mapping[Path, Path], codec: str) -> None:
         """Decompress files that Spark has written; see `DriverGateway.unpack_files`."""

@@ -55,6 +55,14 @@ class NewFamily:
     is_placed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StatePlace:
+    """A committed batch of a checkpointLocation."""
+
+    location: Path
+    batch_id: int
+
+
 class StateWriter:
     """Writes the state of one checkpointLocation, as a batch of its own after its last one.
 
@@ -64,15 +72,21 @@ class StateWriter:
         location: the checkpointLocation.
         batch_id: its last batch, which is committed.
         partitions: number of partitions of the state.
+        former: where state is read; None for that batch itself. Another place has the same operators and schemas, and
+            *location* has these too.
     """
 
-    def __init__(self, jvm: Any, session: Any, location: Path, batch_id: int, partitions: int) -> None:
+    def __init__(
+        self, jvm: Any, session: Any, location: Path, batch_id: int, partitions: int, former: StatePlace | None = None
+    ) -> None:
         self._jvm = jvm
         self._session = session
         self._location = location
         self._uri = f"file:{location}"
         self._batch_id = batch_id
         self._partitions = partitions
+        self._former = former or StatePlace(location, batch_id)
+        self._former_uri = f"file:{self._former.location}"
         # an adaptive plan leaves out the partitions of a result without rows, and each of the state's has to be written
         session.conf().set("spark.sql.adaptive.enabled", "false")
 
@@ -94,7 +108,7 @@ class StateWriter:
         log.offsetLog().add(written, log.offsetLog().get(self._batch_id).get())
         ids = None
         state = self._location / "state"
-        operators = sorted(int(path.name) for path in state.iterdir() if path.name.isdigit())
+        operators = sorted(int(path.name) for path in state.glob("*") if path.name.isdigit())
         aside = self._location.with_name(f"{self._location.name}-aside")
         aside.mkdir(mode=0o700)
         for operator in operators:
@@ -123,11 +137,11 @@ class StateWriter:
             function = option.apply(self._next_of(results))
         rewriter = self._jvm.org.apache.spark.sql.execution.streaming.state.StateRewriter(
             self._session,
-            self._batch_id,
+            self._former.batch_id,
             self._batch_id + 1,
             self._uri,
             hadoop,
-            option.empty(),
+            option.empty() if self._former_uri == self._uri else option.apply(self._former_uri),
             function,
             option.empty(),
         )
@@ -137,7 +151,9 @@ class StateWriter:
         """Return the stores of the only operator in sight, in the order in which ``StateRewriter`` writes them."""
         conf = self._jvm.org.apache.spark.util.SerializableConfiguration(hadoop)
         metadata = self._jvm.org.apache.spark.sql.execution.datasources.v2.state.metadata
-        [operator] = metadata.StateMetadataPartitionReader(self._uri, conf, self._batch_id).allOperatorStateMetadata()
+        [operator] = metadata.StateMetadataPartitionReader(
+            self._uri, conf, self._former.batch_id
+        ).allOperatorStateMetadata()
         stores = operator.stateStoresMetadata()  # a sequence of Scala
         return [stores.apply(number).storeName() for number in range(stores.size())]
 
@@ -151,7 +167,7 @@ class StateWriter:
         """Return all rows of a store: the new ones, and those of its other column families."""
         column = self._jvm.org.apache.spark.sql.functions
         options: Mapping[str, str] = {
-            "batchId": str(self._batch_id),
+            "batchId": str(self._former.batch_id),
             "operatorId": str(operator),
             "storeName": store,
             "_readAllColumnFamilies": "true",
@@ -159,7 +175,7 @@ class StateWriter:
         reader = self._session.read().format("statestore")
         for name, value in options.items():
             reader = reader.option(name, value)
-        before = reader.load(self._uri)  # nothing is read yet but schemas
+        before = reader.load(self._former_uri)  # nothing is read yet but schemas
         if not families:
             return before
         schema = before.schema()
