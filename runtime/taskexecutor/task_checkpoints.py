@@ -140,6 +140,10 @@ class DrainFailedError(CheckpointError):
     """The queries were stopped, but one had failed before it had processed all data of its sources."""
 
 
+class _TaskEndedError(CheckpointError):
+    """The task has ended before its part was done; its JobMaster learns of the end, and repeats a client's request."""
+
+
 class StopOutcome(Enum):
     """Effect of a stop-with-savepoint on the end of its task.
 
@@ -325,6 +329,11 @@ class TaskCheckpoints:
                 self._stop_outcome = StopOutcome.FAILED  # until the savepoint is known to be complete
                 report = await self._stop_queries(_drains(trigger))
             queries, duration_ms = await self._snapshot(trigger, are_running=not is_stop)
+        except _TaskEndedError as error:
+            # A decline would come before the report of the end, and end the request of a client.
+            logger.info("checkpoint %d is left: %s", trigger.checkpoint_id, error)
+            self._snapshot_ended(trigger.checkpoint_id)
+            return
         except (CheckpointError, SparkError, OSError) as error:
             self._snapshot_ended(trigger.checkpoint_id)
             if isinstance(error, NotStoppedError):
@@ -362,12 +371,15 @@ class TaskCheckpoints:
         """Let further queries wait at their start, after those that are being started: Spark knows these only then.
 
         Raises:
-            CheckpointError: one is still being started when the time of the checkpoint is over.
+            CheckpointError: one is still being started when the time of the checkpoint is over, or the task has ended.
         """
         self._holding.add(trigger.checkpoint_id)
         while starting := await self._hold_starts():
-            if self._ended or time.monotonic() >= begun + trigger.timeout_s:
-                raise CheckpointError(f"streaming query {starting[0]!r} is still being started")
+            why = f"streaming query {starting[0]!r} is still being started"
+            if self._ended:
+                raise _TaskEndedError(why)
+            if time.monotonic() >= begun + trigger.timeout_s:
+                raise CheckpointError(why)
 
     async def _end_hold_of(self, number: int) -> None:
         """End the hold of a checkpoint. If the task is stopped by now, it starts no query any more."""
@@ -400,7 +412,9 @@ class TaskCheckpoints:
             alignment = await run(None, self._take, found, directory, taken, are_running)
             if not alignment.misaligned:
                 break
-            if self._ended or not are_running or time.monotonic() - began > min(trigger.timeout_s, _ALIGNMENT_S):
+            if self._ended and are_running:
+                raise _TaskEndedError(_why_misaligned(alignment))
+            if not are_running or time.monotonic() - began > min(trigger.timeout_s, _ALIGNMENT_S):
                 raise CheckpointError(_why_misaligned(alignment))
             await asyncio.sleep(next(waits))  # until the writer has committed the batch
             for name in {misalignment.writer for misalignment in alignment.misaligned}:
@@ -413,6 +427,9 @@ class TaskCheckpoints:
 
         A savepoint also waits for queries whose state is being restored. A checkpoint need not: the state that the job
         was started from is kept beside it.
+
+        Raises:
+            CheckpointError: one has not started in the time of the checkpoint, or the task has ended.
         """
         is_savepoint, missing = trigger.trigger.type.is_savepoint, list[str]()
         try:
@@ -426,7 +443,8 @@ class TaskCheckpoints:
             pass
         if missing:
             why = "is still being restored" if missing[0] in self._restoring else "has not been started again"
-            raise CheckpointError(f"streaming query {missing[0]!r} {why}")
+            kind = _TaskEndedError if self._ended else CheckpointError
+            raise kind(f"streaming query {missing[0]!r} {why}")
 
     def _missing(self, *, is_savepoint: bool) -> list[str]:
         return sorted((self._expected - self._queries.keys()) | (self._restoring if is_savepoint else set()))

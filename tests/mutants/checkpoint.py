@@ -1062,6 +1062,14 @@ MUTANTS = (
         ("unit/test_task_restore.py::test_a_savepoint_is_put_back_to_one_location_of_a_name",),
     ),
     Mutant(
+        "checkpoint-declined-by-a-task-that-has-ended",
+        "A task that ends before its queries have started leaves a client's request to its JobMaster.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "            kind = _TaskEndedError if self._ended else CheckpointError\n",
+        "            kind = CheckpointError\n",
+        ("unit/test_task_checkpoints.py::test_a_task_that_ends_without_its_queries_leaves_a_request_to_its_jobmaster",),
+    ),
+    Mutant(
         "checkpoint-of-a-name-at-two-locations",
         "No checkpoint is taken of a task that has used one name at two locations.",
         "runtime/taskexecutor/task_checkpoints.py",

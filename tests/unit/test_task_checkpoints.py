@@ -258,11 +258,24 @@ async def test_a_stop_waits_for_the_queries_of_a_task_that_was_restored(files: S
     assert await checkpoints.end() is StopOutcome.COMPLETED
 
 
-async def test_a_task_that_ends_without_its_queries_declines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND])
+async def test_a_task_that_ends_without_its_queries_leaves_a_request_to_its_jobmaster(
+    tmp_path: Path, kind: SnapshotType
+) -> None:
+    """Its end is reported after this, and the JobMaster repeats the request then. A decline ended the request."""
     former = QuerySnapshot("counts", "id", "/l", None, "/p", 1)
     checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
-    checkpoints.trigger(trigger(tmp_path, 2))
-    await checkpoints.end()
+    checkpoints.trigger(trigger(tmp_path, 2, kind))
+    (part,) = checkpoints._runs.values()
+    assert await checkpoints.end() is StopOutcome.NOT_ASKED
+    await asyncio.wait_for(part, PATIENCE_S)
+    assert responder.told == []
+
+
+async def test_a_query_that_does_not_start_again_in_time_is_named(tmp_path: Path) -> None:
+    former = QuerySnapshot("counts", "id", "/l", None, "/p", 1)
+    checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
+    checkpoints.trigger(replace(trigger(tmp_path, 2, SnapshotType.SAVEPOINT), timeout_s=0.0))
     assert "'counts' has not been started again" in (await responder.next()).reason
 
 
@@ -601,6 +614,20 @@ async def test_a_query_whose_start_takes_too_long_keeps_the_job_from_its_stop(
     assert "streaming query 'counts' is still being started" in (await responder.next()).reason
     assert (stopper.drains, starts.ends) == ([], [False])
     assert await checkpoints.end() is StopOutcome.NOT_ASKED
+
+
+async def test_a_task_that_ends_while_it_starts_a_query_leaves_its_stop_to_its_jobmaster(tmp_path: Path) -> None:
+    starts = Starts("counts")
+    checkpoints, responder, stopper = holding(starts)
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    (part,) = checkpoints._runs.values()
+    await asyncio.wait_for(starts.asked.wait(), PATIENCE_S)
+    ending = asyncio.create_task(checkpoints.end())
+    await asyncio.sleep(0)
+    starts.may_answer.set()
+    assert await asyncio.wait_for(ending, PATIENCE_S) is StopOutcome.NOT_ASKED
+    await asyncio.wait_for(part, PATIENCE_S)
+    assert (responder.told, stopper.drains, starts.ends) == ([], [], [False])
 
 
 async def test_a_checkpoint_and_a_savepoint_hold_no_start(files: StreamingFiles, tmp_path: Path) -> None:
