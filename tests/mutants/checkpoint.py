@@ -1070,6 +1070,14 @@ MUTANTS = (
         ("unit/test_task_checkpoints.py::test_a_task_that_ends_without_its_queries_leaves_a_request_to_its_jobmaster",),
     ),
     Mutant(
+        "reader-with-a-remote-location-not-compared",
+        "A query with a remote checkpointLocation goes back with the one whose output it has read.",
+        "runtime/checkpoint/alignment.py",
+        "        yield from _remote_source_logs(RemoteDirectory(f\"{location}/sources\"))\n",
+        "        yield from ()\n",
+        ("contract/test_remote_locations.py::test_a_reader_with_a_remote_location_goes_back_with_its_writer",),
+    ),
+    Mutant(
         "checkpoint-of-a-name-at-two-locations",
         "No checkpoint is taken of a task that has used one name at two locations.",
         "runtime/taskexecutor/task_checkpoints.py",
