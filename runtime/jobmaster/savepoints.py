@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conf.configuration import Configuration
@@ -34,7 +34,7 @@ from runtime.checkpoint.remote_savepoint import (
     upload_files,
 )
 from runtime.checkpoint.restore import check_sink
-from runtime.checkpoint.retained import PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
+from runtime.checkpoint.retained import NOT_STARTED, PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
 from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, read_savepoint, write_savepoint
 from runtime.checkpoint.task_restore import restored_queries
 from runtime.feature_level import FeatureLevel
@@ -339,8 +339,9 @@ def carry_over(
     settings: SavepointRestoreSettings,
     started: Collection[str],
     taken: Iterable[QuerySnapshot],
+    copies: Path,
 ) -> CarriedOver:
-    """Choose the state that a savepoint takes over from the one that the job was started from.
+    """Choose the state that a savepoint or retained checkpoint takes over from the one that the job was started from.
 
     As Flink, where the state of an operator is in each savepoint, whether or not the operator has had any records.
 
@@ -350,6 +351,7 @@ def carry_over(
         started: the queries that had taken their state when the savepoint was triggered, by `directory_name`. Those
             of a task that has ended are in no savepoint any more.
         taken: the snapshots of the job's queries.
+        copies: the directory of `carry_into`, which may have a copy of state that is gone by now.
     """
     names = {query.name for query in taken}
     carried, notes = [], []
@@ -360,12 +362,16 @@ def carry_over(
         if settings.drops(query.name):
             if settings.dropped is None:
                 notes.append(f"{where} is left out: the job may leave state unused, and has not started the query")
-        elif Path(query.path).is_dir():
-            carried.append(query)
+        elif (place := _first_there(Path(query.path), copies / directory_name(query.name))) is not None:
+            carried.append(replace(query, path=str(place)))
             notes.append(f"{where} is carried over: the job has not started the query")
         else:
             notes.append(f"{where} is lost: the job has not started the query, and {query.path} is gone")
     return CarriedOver(tuple(carried), tuple(notes))
+
+
+def _first_there(*directories: Path) -> Path | None:
+    return next((directory for directory in directories if directory.is_dir()), None)
 
 
 class TaskRestores:
@@ -470,7 +476,7 @@ class TaskRestores:
         if is_checkpoint(path):
             state = read_checkpoint(path)
             queries: dict[JobVertexID | None, tuple[QuerySnapshot, ...]] = {
-                task.task_key: task.queries for task in state.tasks
+                task.task_key: task.queries for task in state.tasks if task.task_key != NOT_STARTED
             }
             return TakenUp(rollback, state.checkpoint_id, queries)
         kept = tuple(query.snapshot for query in read_savepoint(path).queries)

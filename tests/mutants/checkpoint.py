@@ -1078,6 +1078,28 @@ MUTANTS = (
         ("contract/test_remote_locations.py::test_a_reader_with_a_remote_location_goes_back_with_its_writer",),
     ),
     Mutant(
+        "retained-checkpoint-without-late-queries",
+        "A checkpoint that may be retained has the state of queries that have not started.",
+        "runtime/jobmaster/checkpointing.py",
+        "            return await self._endpoint.run_blocking(carry_into, metadata, over.snapshots)\n",
+        "            return metadata\n",
+        (
+            "unit/test_job_checkpoints.py::"
+            "test_a_checkpoint_that_may_be_retained_has_the_state_of_a_query_that_has_not_started",
+        ),
+    ),
+    Mutant(
+        "late-query-of-a-checkpoint-is-none-of-a-rollback",
+        "After a rollback to a checkpoint, a query that has not started begins with the state of the job's start.",
+        "runtime/jobmaster/savepoints.py",
+        "task.queries for task in state.tasks if task.task_key != NOT_STARTED\n",
+        "task.queries for task in state.tasks\n",
+        (
+            "unit/test_job_checkpoints.py::"
+            "test_a_checkpoint_that_may_be_retained_has_the_state_of_a_query_that_has_not_started",
+        ),
+    ),
+    Mutant(
         "checkpoint-of-a-name-at-two-locations",
         "No checkpoint is taken of a task that has used one name at two locations.",
         "runtime/taskexecutor/task_checkpoints.py",
