@@ -34,7 +34,7 @@ METADATA = "_metadata"
 PREFIX = "chk-"
 
 NOT_STARTED = JobVertexID("0" * 32)
-"""Stands in a checkpoint's metadata for the task of queries that the job has not started."""
+"""Key of the queries that the job has not started, instead of a task's, in a checkpoint's metadata."""
 
 CARRIED = "carried-over"
 """Directory of their snapshots, in the checkpoint and in that of the job's checkpoints."""

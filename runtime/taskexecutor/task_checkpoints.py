@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ from conf.files import make_private
 from runtime.checkpoint.alignment import Alignment, cycle_in, downstream_first, find_misaligned
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.metadata_log import IncompleteError, read_query_id
-from runtime.checkpoint.names import directory_name
+from runtime.checkpoint.names import TASKS, directory_name
 from runtime.checkpoint.remote_files import is_below, is_remote
 from runtime.checkpoint.sink_log import log_names, sink_of
 from runtime.checkpoint.snapshot import committed_batch, discard_snapshot, take_snapshot
+from runtime.checkpoint.task_restore import started_before
 from runtime.ids import JobID
 from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
@@ -328,7 +330,7 @@ class TaskCheckpoints:
                 await self._check_remote_locations()
                 self._stop_outcome = StopOutcome.FAILED  # until the savepoint is known to be complete
                 report = await self._stop_queries(_drains(trigger))
-            queries, duration_ms = await self._snapshot(trigger, are_running=not is_stop)
+            queries, duration_ms, left = await self._snapshot(trigger, are_running=not is_stop)
         except _TaskEndedError as error:
             # A decline would come before the report of the end, and end the request of a client.
             logger.info("checkpoint %d is left: %s", trigger.checkpoint_id, error)
@@ -353,7 +355,7 @@ class TaskCheckpoints:
             self._attempt.attempt_id,
             trigger.trigger,
             queries,
-            report.notes,
+            (*report.notes, *map(_left_note, left)),
             duration_ms,
             report.drained,
         )
@@ -400,12 +402,19 @@ class TaskCheckpoints:
 
     async def _snapshot(
         self, trigger: TriggerCheckpoint, *, are_running: bool
-    ) -> tuple[tuple[QuerySnapshot, ...], int]:
-        """Return the snapshots, which are a consistent cut, and the milliseconds that they took."""
+    ) -> tuple[tuple[QuerySnapshot, ...], int, list[QueryLocation]]:
+        """Take the snapshots.
+
+        Returns:
+            the snapshots, which are a consistent cut; the milliseconds that they took; and the queries among them that
+            ran before a restart of the task and have not started again.
+        """
         await self._all_started(trigger)
-        directory = Path(trigger.directory, self._attempt.task_key)
-        found, began = list(self._queries.values()), time.monotonic()
-        run = asyncio.get_running_loop().run_in_executor
+        directory, run = Path(trigger.directory, self._attempt.task_key), asyncio.get_running_loop().run_in_executor
+        # A checkpoint needs none of them: their own files stay where they are.
+        left = await run(None, self._left, trigger) if trigger.trigger.type.is_savepoint else []
+        left = [query for query in left if query.name not in self._queries]
+        found, began = [*self._queries.values(), *left], time.monotonic()
         taken: dict[str, QuerySnapshot] = {}
         waits = pauses()
         while True:
@@ -420,7 +429,17 @@ class TaskCheckpoints:
             for name in {misalignment.writer for misalignment in alignment.misaligned}:
                 await run(None, discard_snapshot, taken.pop(name))
         in_order = tuple(taken[query.name] for query in found)
-        return in_order, round((time.monotonic() - began) * 1000)
+        return in_order, round((time.monotonic() - began) * 1000), left
+
+    def _left(self, trigger: TriggerCheckpoint) -> list[QueryLocation]:
+        """Return the queries that ran before a restart of the task, have files, and have not started again. Blocks.
+
+        Raises:
+            CheckpointError: they are not known.
+        """
+        directory = Path(trigger.directory).parent / TASKS / self._attempt.task_key
+        known = started_before(directory, self._attempt.attempt_id)
+        return [query for query in known if is_remote(query.location) or Path(query.location).exists()]
 
     async def _all_started(self, trigger: TriggerCheckpoint) -> None:
         """Wait until all restored queries have started again: a checkpoint without one of them is not complete.
@@ -488,7 +507,7 @@ class TaskCheckpoints:
         for name in downstream_first(list(by_name), self._reads):
             if name not in taken:
                 target = directory / directory_name(name)
-                previous, began_at = self._previous.get(name), self._began_at[name]
+                previous, began_at = self._previous.get(name), self._began_at.get(name, sys.maxsize)
                 taken[name] = take_snapshot(by_name[name], target, previous, loaded=began_at, below=directory)
         alignment = find_misaligned(list(taken.values()), are_running=are_running)
         self._reads = alignment.reads
@@ -519,6 +538,10 @@ def _why_misaligned(alignment: Alignment) -> str:
     cycle = cycle_in(alignment.reads)
     in_cycle = f"; queries {', '.join(map(repr, cycle))} read each other's output in a cycle" if cycle else ""
     return f"the snapshots do not fit together: {alignment.misaligned[0]}{in_cycle}"
+
+
+def _left_note(query: QueryLocation) -> str:
+    return f"query {query.name!r} has not started again since its task was restarted: the savepoint has its last batch"
 
 
 def _drains(trigger: TriggerCheckpoint) -> bool:

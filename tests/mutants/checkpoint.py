@@ -1073,7 +1073,7 @@ MUTANTS = (
         "reader-with-a-remote-location-not-compared",
         "A query with a remote checkpointLocation goes back with the one whose output it has read.",
         "runtime/checkpoint/alignment.py",
-        "        yield from _remote_source_logs(RemoteDirectory(f\"{location}/sources\"))\n",
+        '        yield from _remote_source_logs(RemoteDirectory(f"{location}/sources"))\n',
         "        yield from ()\n",
         ("contract/test_remote_locations.py::test_a_reader_with_a_remote_location_goes_back_with_its_writer",),
     ),

@@ -16,6 +16,7 @@ from conf.files import make_private, remove_tree
 from runtime.checkpoint import snapshot
 from runtime.checkpoint.alignment import find_misaligned
 from runtime.checkpoint.snapshot import take_snapshot
+from runtime.checkpoint.task_restore import TaskRestore
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, TriggerID
 from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
@@ -242,6 +243,49 @@ async def test_a_task_that_was_restored_waits_for_its_queries(files: StreamingFi
     assert responder.told == []
     checkpoints.query_started(files.query)
     assert isinstance(await responder.next(), AcknowledgeCheckpoint)
+
+
+def ran_before(query: QueryLocation, directory: Path, attempt: str = "former") -> None:
+    """A query that an attempt of the task has started; the job's directory is that of `trigger`."""
+    TaskRestore(directory / "tasks" / TASK, None, attempt).prepare(query)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SnapshotType if kind.is_savepoint])
+async def test_a_savepoint_has_a_query_that_has_not_started_again_since_a_restart(
+    files: StreamingFiles, tmp_path: Path, kind: SnapshotType
+) -> None:
+    """The job has no checkpoint of it, from which the query would be waited for."""
+    ran_before(files.query, tmp_path)
+    checkpoints, responder, stopper = made()
+    checkpoints.trigger(trigger(tmp_path, 1, kind))
+    part = await responder.next()
+    assert [(query.name, query.batch_id, query.is_proven) for query in part.queries] == [("counts", 1, False)]
+    assert ["'counts' has not started again" in note for note in part.notes] == [True]
+    assert stopper.drains == []
+    responder.decided.set()
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path, 2, SnapshotType.SAVEPOINT))
+    part = await responder.next()
+    assert ([query.name for query in part.queries], part.notes) == (["counts"], ())
+
+
+async def test_a_checkpoint_needs_no_query_that_has_not_started_again(files: StreamingFiles, tmp_path: Path) -> None:
+    """Its own files stay where they are. It would be waited for after the next restart."""
+    ran_before(files.query, tmp_path)
+    checkpoints, responder, _ = made()
+    checkpoints.trigger(trigger(tmp_path))
+    assert (await responder.next()).queries == ()
+
+
+async def test_a_query_that_starts_for_the_first_time_is_in_no_savepoint_yet(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    ran_before(files.query, tmp_path, ATTEMPT)
+    ran_before(QueryLocation("gone", str(tmp_path / "gone")), tmp_path)  # its files were removed
+    checkpoints, responder, _ = made()
+    checkpoints.trigger(trigger(tmp_path, 1, SnapshotType.SAVEPOINT))
+    part = await responder.next()
+    assert (part.queries, part.notes) == ((), ())
 
 
 async def test_a_stop_waits_for_the_queries_of_a_task_that_was_restored(files: StreamingFiles, tmp_path: Path) -> None:
