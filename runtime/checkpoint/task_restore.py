@@ -32,6 +32,7 @@ from runtime.checkpoint.restore import restore_to_url
 from runtime.checkpoint.sink_log import log_names
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
 from runtime.checkpoint.stored_snapshot import CHECKPOINT
+from runtime.ids import JobVertexID
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 
@@ -375,6 +376,16 @@ def started_before(directory: Path, attempt_id: str) -> list[QueryLocation]:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise SnapshotError(f"a location of a query in {directory} cannot be read: {error}") from error
     return found
+
+
+def tasks_of_queries(job_directory: Path) -> dict[str, JobVertexID]:
+    """Return the tasks that have started the queries of a job, in any attempt, by `directory_name` of the queries.
+
+    Args:
+        job_directory: of the job's checkpoints.
+    """
+    marks = job_directory.glob(f"{TASKS}/*/{_STARTED}/*.json")
+    return {mark.stem: JobVertexID(mark.parent.parent.name) for mark in marks}
 
 
 def restored_queries(job_directory: Path) -> dict[str, str]:

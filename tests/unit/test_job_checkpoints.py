@@ -1713,3 +1713,25 @@ async def test_a_rollback_waits_for_no_query_that_has_not_started(
         note = start(other, restore, SLOW, tmp_path / "slow")
         assert ("begins from batch 1" in note) == (not (tmp_path / "done").exists())
         (tmp_path / "done").touch()
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+async def test_after_a_rollback_to_a_savepoint_each_task_waits_for_its_own_queries(
+    job: Job, tmp_path: Path, has_checkpoint: bool
+) -> None:
+    """A task that waited for those of another one took part in no checkpoint, and the savepoint was refused."""
+    checkpoints, other = await job.lead(), JobVertexID.random()
+    if has_checkpoint:
+        await until(checkpoints, request())
+    for key, name in ((TASK.key, "counts"), (other, "others")):
+        location = QueryLocation(name, str(tmp_path / name))
+        TaskRestore(job.directory / "tasks" / key, None, "first").prepare(location)
+    taken = [
+        take_snapshot(replace(job.files.query, name=name), tmp_path / "of" / name) for name in ("counts", "others")
+    ]
+    made = write_savepoint(tmp_path / "savepoints", SavepointJob(job.graph.job_id, "stream"), taken).path
+    await checkpoints.roll_back(TriggerID("c" * 32), made, False)
+    for key, name in ((TASK.key, "counts"), (other, "others")):
+        restore = await checkpoints.restore(key)
+        assert restore is not None
+        assert (restore.rollback, [query.name for query in restore.queries]) == ("c" * 32, [name])
