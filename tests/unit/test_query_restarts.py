@@ -326,11 +326,16 @@ def test_all_handles_show_the_new_run() -> None:
 def test_the_figures_of_a_run_are_not_shown_as_those_of_the_run_before() -> None:
     """`StreamingQueries` keeps the handle of each start with the id of its run."""
     spark = Spark(restarts=2)
-    started = []
+    started: list[Any] = []
     spark.writer("q").start()
     (run,) = spark.restarts.runs.values()
     start = run.start
-    run.start = lambda: started.append(start()) or started[-1]
+
+    def start_again() -> Any:
+        started.append(start())
+        return started[-1]
+
+    run.start = start_again
     for number in range(2):
         spark.runs[-1].fail()
         assert spark.restarts.restart(f"run-{number}")
