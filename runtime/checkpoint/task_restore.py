@@ -62,7 +62,7 @@ class TaskRestore:
     Args:
         directory: of the task, in the job's own directory.
         restore: the state to restore; None for a task that starts without state.
-        attempt_id: of the task.
+        attempt_id: of the task; without it no starts are noted for savepoints after a restart.
     """
 
     def __init__(self, directory: Path, restore: JobManagerTaskRestore | None, attempt_id: str = "") -> None:
@@ -97,7 +97,8 @@ class TaskRestore:
         """
         note = self._prepare(query)
         self._started[query.name] = query
-        self._note_started(query)
+        if self._attempt_id:
+            self._note_started(query)
         return note
 
     def _prepare(self, query: QueryLocation) -> str:

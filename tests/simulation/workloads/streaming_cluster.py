@@ -907,7 +907,7 @@ class TaskModel:
     def _main(self) -> None:
         calls, executor = self.calls, self.worker.process
         directory = Path(RUN, "checkpoints", self.job.id, "tasks", self.attempt.task_key)
-        restore = TaskRestore(directory, self.attempt.restore, self.attempt.attempt_id)
+        restore = TaskRestore(directory, self.attempt.restore)
         runs: list[tuple[QueryPlan, QueryLocation, int]] = []
         try:
             for plan in self.job.plans:
