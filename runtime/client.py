@@ -344,7 +344,8 @@ class AsyncClusterClient:
         if len(data) <= self._inline_limit:
             return await self._submit(graph, Inline(data))
         await self.admit_upload(graph.job_id, uuid.uuid4().hex, len(data), graph.owner, graph.name)
-        return await self._submit(graph, await self.with_blobs(lambda blobs: self._offloaded(graph, blobs)))
+        stored = await self._announced(graph, lambda blobs: self._offloaded(graph, blobs))
+        return await self._submit(graph, stored)
 
     async def _submit(self, graph: JobGraph, message: MaybeOffloaded) -> JobID:
         sent = False
@@ -370,8 +371,12 @@ class AsyncClusterClient:
             await self.admit_upload(graph.job_id, uuid.uuid4().hex, size, graph.owner, graph.name)
         except (QueueRejectedError, SubmissionLimitError) as error:  # the cluster knows the size, and not the files
             raise error.with_more(await self.link.blocking(lambda: _files_text(files))) from None
+        return await self._announced(graph, lambda blobs: self._upload(blobs, graph, files))
+
+    async def _announced(self, graph: JobGraph, upload: Callable[[Blobs], T]) -> T:
+        """Run an upload that was admitted. If it fails, delete the files of the job, which is not submitted."""
         try:
-            return await self.with_blobs(lambda blobs: self._upload(blobs, graph, files))
+            return await self.with_blobs(upload)
         except (BlobConnectionError, BlobServerError):
             raise  # nothing answers that could delete the files; they expire
         except BaseException:

@@ -15,8 +15,8 @@ names each file that it has committed. So nothing has to be known of the queries
 Sinks that are no file sinks have no such log, and neither have sources that are no file sources.
 
 Files and sinks have places: local paths or URLs (`runtime.checkpoint.sink_log`). Snapshots have the logs of remote
-sinks as local files. A live remote log is read only for files that the snapshots do not explain, or that may be
-abandoned.
+sinks and sources as local files. The live log of a remote sink is read only for files that the snapshots do not
+explain, or that may be abandoned; that of a remote source, when a query starts beside a writer that has state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runtime.checkpoint.errors import CheckpointError, SnapshotError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import SINK_LOG
 from runtime.checkpoint.metadata_log import compacted, entries, last_entry
-from runtime.checkpoint.remote_files import is_below, is_remote
+from runtime.checkpoint.remote_files import RemoteDirectory, is_below, is_remote
 from runtime.checkpoint.sink_log import RemoteSink, SinkFiles, log_names, place_of, sink_of
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
@@ -234,16 +234,16 @@ def abandoned_files(query: QueryLocation, location: str | Path, writer: QuerySna
 
     Args:
         query: the query that has consumed them.
-        location: its checkpointLocation, or the one in a snapshot. One at a URL is not read.
+        location: its checkpointLocation, or the one in a snapshot.
         writer: the snapshot to which the query of the sink may have gone back.
 
     Raises:
         OSError: a log cannot be read.
-        SavepointError: the file system of a remote sink cannot be reached.
+        SavepointError: the file system of a remote sink or location cannot be reached.
     """
-    if writer.sink is None or is_remote(str(location)) or writer.name == query.name:
+    if writer.sink is None or writer.name == query.name:
         return []
-    ahead = _ahead_of(Path(location), writer)
+    ahead = _ahead_of(location, writer)
     if not ahead:
         return []
     sink = _sink_of(writer)
@@ -256,11 +256,11 @@ def has_read_on(query: QueryLocation, writer: QuerySnapshot) -> list[str]:
 
     Raises:
         OSError: a log cannot be read.
-        SavepointError: the file system of a remote sink cannot be reached.
+        SavepointError: the file system of a remote sink or location cannot be reached.
     """
-    if writer.sink is None or is_remote(query.location) or writer.name == query.name:
+    if writer.sink is None or writer.name == query.name:
         return []
-    ahead = _ahead_of(Path(query.location), writer)
+    ahead = _ahead_of(query.location, writer)
     if not ahead:
         return []
     is_foreign = _foreign_files(writer, are_running=False)
@@ -273,7 +273,7 @@ def _sink_of(writer: QuerySnapshot) -> str:
     return sink_of(writer.sink) if is_remote(writer.sink) else str(Path(writer.sink))
 
 
-def _ahead_of(location: Path, writer: QuerySnapshot) -> list[str]:
+def _ahead_of(location: str | Path, writer: QuerySnapshot) -> list[str]:
     sink = _sink_of(writer)
     consumed = consumed_files(location, [sink])
     if not any(is_below(place, sink) for place in consumed):
@@ -281,7 +281,7 @@ def _ahead_of(location: Path, writer: QuerySnapshot) -> list[str]:
     return files_ahead(consumed, read_sink_log(_contents(Path(writer.path) / SINK)), sink)
 
 
-def consumed_files(location: Path, sinks: Collection[str]) -> dict[str, int]:
+def consumed_files(location: str | Path, sinks: Collection[str]) -> dict[str, int]:
     """Return the files that the file sources of a query have planned to read, by their logs.
 
     Args:
@@ -290,13 +290,39 @@ def consumed_files(location: Path, sinks: Collection[str]) -> dict[str, int]:
 
     Raises:
         OSError: a log cannot be read.
+        SavepointError: the file system of a remote location cannot be reached.
     """
     found: dict[str, int] = {}
-    for name in list_names(location / "sources"):
-        directory = location / "sources" / name
-        if directory.is_dir():
-            found.update(read_source_log(_contents(directory), sinks))
+    for contents in _source_logs(location):
+        found.update(read_source_log(contents, sinks))
     return found
+
+
+def _source_logs(location: str | Path) -> Iterable[Iterable[bytes]]:
+    """Yield the files of the log of each source of a query, as `_contents`."""
+    if is_remote(str(location)):
+        yield from _remote_source_logs(RemoteDirectory(f"{location}/sources"))
+        return
+    for name in list_names(Path(location) / "sources"):
+        directory = Path(location) / "sources" / name
+        if directory.is_dir():
+            yield _contents(directory)
+
+
+def _remote_source_logs(directory: RemoteDirectory) -> Iterable[Iterable[bytes]]:
+    logs: dict[str, list[str]] = {}
+    for path in directory.files():
+        log, _, name = path.partition("/")
+        logs.setdefault(log, []).append(name)
+
+    def read(path: str) -> bytes:
+        content = directory.read(path)
+        if content is None:
+            raise FileNotFoundError(f"{directory.url}/{path} has disappeared")
+        return content
+
+    for log, names in logs.items():
+        yield [read(f"{log}/{name}") for name in _not_compacted(names)]
 
 
 def _contents(log: Path) -> Iterable[bytes]:

@@ -51,7 +51,6 @@ _NEVER_NULL = "before the operator, make it a column that is never null: `coales
 ALL_NULLABLE = "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled"
 """Setting of Spark 4.3 under which all columns of a state count as nullable. Older queries keep it off."""
 
-_LEFT_BEHIND = "the job has no such query: its state and position are left behind"
 _BUFFER = ("buf", "binary")
 """Name and type of the column in which Spark keeps a ``TypedImperativeAggregate``, whatever its input is."""
 
@@ -75,6 +74,7 @@ class Verdict:
         losses: state and positions that the query loses.
         notes: harmless differences that users should know.
         remedies: commands and changes of the code that make the query fit, or how it starts without its state.
+        is_left_behind: whether only the savepoint has the query.
     """
 
     query: str
@@ -83,6 +83,7 @@ class Verdict:
     losses: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
+    is_left_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +143,13 @@ def check_job(kept: Iterable[QueryDescription], job: Iterable[QueryDescription])
             verdicts.append(Verdict(query.name, Fit.FITS, notes=("it is new, and begins without state",)))
         else:
             verdicts.append(check_query(old, query))
-    return verdicts + [Verdict(name, Fit.FITS_WITH_LOSS, losses=(_LEFT_BEHIND,)) for name in by_name]
+    losses = ("the job has no such query: its state and position are left behind",)
+    return verdicts + [Verdict(name, Fit.FITS_WITH_LOSS, losses=losses, is_left_behind=True) for name in by_name]
 
 
 def left_behind(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     """Return the names of the queries that only the savepoint has, by the verdicts of `check_job`."""
-    return tuple(verdict.query for verdict in verdicts if _LEFT_BEHIND in verdict.losses)
+    return tuple(verdict.query for verdict in verdicts if verdict.is_left_behind)
 
 
 def check_query(kept: QueryDescription, query: QueryDescription) -> Verdict:

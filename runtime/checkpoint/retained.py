@@ -7,27 +7,37 @@ complete by itself. All functions block.
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from actors.errors import WireError
 from actors.rpc.codec import from_plain, to_plain
-from conf.files import make_private, write_private
+from conf.files import make_private, remove_tree, rename_durably, sync_directories, sync_names, write_private
 from runtime.checkpoint.alignment import alignment_problems
 from runtime.checkpoint.description import QueryDescription, describe
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
-from runtime.checkpoint.files import list_names
+from runtime.checkpoint.files import list_files, list_names, take_files
 from runtime.checkpoint.manifest import Savepoint, digest_of
 from runtime.checkpoint.metadata_log import IncompleteError
+from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.savepoint import open_savepoint, read_savepoint, verify_savepoint
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, check_snapshot
 from runtime.feature_level import Format, can_read, readable_versions
-from runtime.protocol.checkpoints import CheckpointMetadata
+from runtime.ids import JobVertexID
+from runtime.protocol.checkpoints import CheckpointMetadata, TaskSnapshot
 from runtime.protocol.query_snapshot import QuerySnapshot
 
 METADATA = "_metadata"
 PREFIX = "chk-"
+
+NOT_STARTED = JobVertexID("0" * 32)
+"""Key of the queries that the job has not started, instead of a task's, in a checkpoint's metadata."""
+
+CARRIED = "carried-over"
+"""Directory of their snapshots, in the checkpoint and in that of the job's checkpoints."""
 
 _ID = re.compile(r"([0-9a-f]{32})(?:/(chk-[0-9]+))?")
 
@@ -37,6 +47,44 @@ def write_metadata(metadata: CheckpointMetadata) -> None:
     path = Path(metadata.path)
     make_private(path, durable=True)
     write_private(path / METADATA, encode_metadata(metadata))
+
+
+def carry_into(checkpoint: CheckpointMetadata, snapshots: Sequence[QuerySnapshot]) -> CheckpointMetadata:
+    """Add the state of queries that the job has not started to a checkpoint's directory; return metadata with it.
+
+    The files are copied once for the job, so that they share none with the user's savepoint, and are linked from there.
+
+    Raises:
+        CheckpointError, OSError: they cannot be copied, or do not fit the checkpoint. Nothing of them is left in it.
+    """
+    directory = Path(checkpoint.path)
+    copies, target = directory.parent / CARRIED, directory / CARRIED
+    try:
+        carried = tuple(_carry(query, copies, target) for query in snapshots)
+        for problem in alignment_problems((*checkpoint.queries, *carried)):
+            raise SnapshotError(problem)
+        sync_directories(target)
+        sync_names(target)
+    except BaseException:
+        remove_tree(target)
+        raise
+    late = TaskSnapshot(NOT_STARTED, "not started", carried)
+    return replace(checkpoint, tasks=(*checkpoint.tasks, late))
+
+
+def _carry(query: QuerySnapshot, copies: Path, target: Path) -> QuerySnapshot:
+    copy, place = (below / directory_name(query.name) for below in (copies, target))
+    if not copy.exists():
+        part = copy.with_name(f".{copy.name}.{os.urandom(4).hex()}.part")  # another JobMaster may copy it, too
+        try:
+            make_private(part, durable=True)
+            take_files(Path(query.path), list_files(Path(query.path)), part, copy=True)
+            rename_durably(part, copy)
+        finally:
+            remove_tree(part)
+    make_private(place, below=target.parent)
+    take_files(copy, list_files(copy), place)
+    return replace(query, path=str(place))
 
 
 def encode_metadata(metadata: CheckpointMetadata) -> bytes:

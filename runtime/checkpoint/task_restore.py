@@ -32,11 +32,15 @@ from runtime.checkpoint.restore import restore_to_url
 from runtime.checkpoint.sink_log import log_names
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
 from runtime.checkpoint.stored_snapshot import CHECKPOINT
+from runtime.ids import JobVertexID
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 
 _RESTORED = "restored"
 """Directory of a task with the marks of the queries that have taken their state from a savepoint."""
+
+_STARTED = "started"
+"""Directory of a task with the locations of the queries that it has started, in any attempt."""
 
 LOAD_FAILURES = 2
 """How many failures in a row to load one state send a query back: a single failure may have a passing cause."""
@@ -58,10 +62,12 @@ class TaskRestore:
     Args:
         directory: of the task, in the job's own directory.
         restore: the state to restore; None for a task that starts without state.
+        attempt_id: of the task; without it no starts are noted for savepoints after a restart.
     """
 
-    def __init__(self, directory: Path, restore: JobManagerTaskRestore | None) -> None:
+    def __init__(self, directory: Path, restore: JobManagerTaskRestore | None, attempt_id: str = "") -> None:
         self._directory = directory
+        self._attempt_id = attempt_id
         self._restore = restore
         self._states = {} if restore is None else {query.name: query for query in restore.queries}
         begun_from = None if restore is None or restore.begun_from is None else restore.begun_from.restore
@@ -91,6 +97,8 @@ class TaskRestore:
         """
         note = self._prepare(query)
         self._started[query.name] = query
+        if self._attempt_id:
+            self._note_started(query)
         return note
 
     def _prepare(self, query: QueryLocation) -> str:
@@ -121,6 +129,13 @@ class TaskRestore:
         if not why:
             return ""
         return self._put_back_any(query, restore, state, why)
+
+    def _note_started(self, query: QueryLocation) -> None:
+        """Write the location of a query that starts, for savepoints after a restart of its task; raises OSError."""
+        mark = self._directory / _STARTED / f"{directory_name(query.name)}.json"
+        known = {"attempt": self._attempt_id, "name": query.name, "location": query.location, "sink": query.sink}
+        make_private(mark.parent, durable=True)
+        write_private(mark, json.dumps(known).encode())
 
     @staticmethod
     def began_at(query: QueryLocation) -> int:
@@ -341,6 +356,37 @@ class TaskRestore:
         renamed = ", under a new query id" if new_query_id else ""
         again = f" once more: {why}" if why else ""
         return f"query {query.name} begins from batch {state.batch_id} of {savepoint}{renamed}{again}"
+
+
+def started_before(directory: Path, attempt_id: str) -> list[QueryLocation]:
+    """Return the queries that earlier attempts of a task have started, and this one has not, with their last locations.
+
+    Args:
+        directory: of the task, in that of the job's checkpoints.
+        attempt_id: of the present attempt.
+
+    Raises:
+        SnapshotError: the location of one cannot be read.
+    """
+    found = []
+    try:
+        for mark in sorted((directory / _STARTED).glob("*.json")):
+            known = json.loads(mark.read_bytes())
+            if known["attempt"] != attempt_id:
+                found.append(QueryLocation(known["name"], known["location"], known["sink"]))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise SnapshotError(f"a location of a query in {directory} cannot be read: {error}") from error
+    return found
+
+
+def tasks_of_queries(job_directory: Path) -> dict[str, JobVertexID]:
+    """Return the tasks that have started the queries of a job, in any attempt, by `directory_name` of the queries.
+
+    Args:
+        job_directory: of the job's checkpoints.
+    """
+    marks = job_directory.glob(f"{TASKS}/*/{_STARTED}/*.json")
+    return {mark.stem: JobVertexID(mark.parent.parent.name) for mark in marks}
 
 
 def restored_queries(job_directory: Path) -> dict[str, str]:

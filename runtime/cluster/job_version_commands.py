@@ -336,7 +336,7 @@ def job_check(
 
     Exit status: 0 all queries fit, or fit with loss; 1 at least one does not.
     """
-    from runtime.checkpoint.compatibility import check_job
+    from runtime.checkpoint.compatibility import check_job, left_behind
     from runtime.checkpoint.remote_savepoint import local_copy
     from runtime.checkpoint.retained import describe_state, find_state
 
@@ -346,7 +346,7 @@ def job_check(
     verdicts = check_job(kept, _dry_run(configuration, file, args, kind).queries)
     print_verdicts(verdicts, as_json)
     known, names = {query.name for query in kept}, {verdict.query for verdict in verdicts}
-    if not as_json and names - known and any(verdict.losses and verdict.query in known for verdict in verdicts):
+    if not as_json and names - known and left_behind(verdicts):
         print_line("a query is new and another one is missing: if it was renamed, see --allow-non-restored-state")
 
 

@@ -20,6 +20,7 @@ from actors.errors import ActorError, FencingError, WireError
 from conf.configuration import Configuration
 from conf.files import make_private, sync_directory, write_private
 from conf.options import CheckpointingOptions
+from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.alignment import alignment_problems
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.coordinator import (
@@ -37,7 +38,7 @@ from runtime.checkpoint.coordinator import (
 )
 from runtime.checkpoint.errors import CheckpointError, MisalignedError
 from runtime.checkpoint.handover import pause_s
-from runtime.checkpoint.retained import PREFIX, is_checkpoint, number_of, write_metadata
+from runtime.checkpoint.retained import CARRIED, PREFIX, carry_into, is_checkpoint, number_of, write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
 from runtime.feature_level import FeatureLevel, Format, can_read, lowest_level, readable_versions
 from runtime.ha.checkpoint_store import (
@@ -657,7 +658,7 @@ class JobCheckpoints:
                 else:
                     metadata = self._coordinator.counted(instruction.metadata)
                     written = self._level().marked(metadata, Format.CHECKPOINT_METADATA)
-                    await self._endpoint.run_blocking(write_metadata, written)
+                    await self._endpoint.run_blocking(write_metadata, await self._with_late_queries(written))
                     subsumed, unreadable = self._decoded(await self._add(metadata))
             except (LeadershipLostError, JobNotReachableError, FencingError) as error:
                 self._endpoint.log.info("checkpoint %d is left: %s", number, error)
@@ -675,14 +676,32 @@ class JobCheckpoints:
         self._do(instructions)
 
     async def _carried_over(self, metadata: CheckpointMetadata) -> CarriedOver:
-        """Return the state that a savepoint takes over of queries that have not started; raises CheckpointError."""
+        """Return the state of queries that have not started, to be kept with that of others; raises CheckpointError."""
         initial, settings = self._restores.initial, self._job.savepoint
         if initial is None or settings is None or initial.pending:
             return CarriedOver()
         started = self._started.pop(metadata.checkpoint_id, None)
         if started is None:
             raise CheckpointError("the marks of the queries that have started cannot be read", "try again")
-        return await self._endpoint.run_blocking(carry_over, initial, settings, started, metadata.queries)
+        copies = self._directory / CARRIED
+        return await self._endpoint.run_blocking(carry_over, initial, settings, started, metadata.queries, copies)
+
+    async def _with_late_queries(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
+        """Add the state of queries that have not started to a checkpoint that may outlive the job; return its metadata.
+
+        The job itself does not need it there, so a failure does not keep the checkpoint from being stored.
+        """
+        if self._settings.retention is ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS:
+            return metadata
+        try:
+            over = await self._carried_over(metadata)
+            if not over.snapshots:
+                return metadata
+            return await self._endpoint.run_blocking(carry_into, metadata, over.snapshots)
+        except (CheckpointError, OSError) as error:
+            text = "checkpoint %d lacks the state of queries that the job has not started: %s"
+            self._endpoint.log.warning(text, metadata.checkpoint_id, error)
+            return metadata
 
     async def _check_aligned(self, metadata: CheckpointMetadata, over: CarriedOver) -> None:
         """Check that the snapshots of several tasks fit together; each task has checked its own.

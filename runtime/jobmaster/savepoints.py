@@ -13,8 +13,9 @@ import logging
 import os
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conf.configuration import Configuration
@@ -34,9 +35,9 @@ from runtime.checkpoint.remote_savepoint import (
     upload_files,
 )
 from runtime.checkpoint.restore import check_sink
-from runtime.checkpoint.retained import PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
+from runtime.checkpoint.retained import NOT_STARTED, PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
 from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, read_savepoint, write_savepoint
-from runtime.checkpoint.task_restore import restored_queries
+from runtime.checkpoint.task_restore import restored_queries, tasks_of_queries
 from runtime.feature_level import FeatureLevel
 from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
@@ -310,7 +311,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class TakenUp:
-    """A rollback, and the queries by their tasks; None is the key of those of a savepoint, which has no tasks.
+    """A rollback, and the queries by their tasks; None is the key of those of a savepoint whose task is not known.
 
     *late* are queries of a savepoint that the job has not started, so that no task waits for them.
     """
@@ -339,8 +340,9 @@ def carry_over(
     settings: SavepointRestoreSettings,
     started: Collection[str],
     taken: Iterable[QuerySnapshot],
+    copies: Path,
 ) -> CarriedOver:
-    """Choose the state that a savepoint takes over from the one that the job was started from.
+    """Choose the state that a savepoint or retained checkpoint takes over from the one that the job was started from.
 
     As Flink, where the state of an operator is in each savepoint, whether or not the operator has had any records.
 
@@ -350,6 +352,7 @@ def carry_over(
         started: the queries that had taken their state when the savepoint was triggered, by `directory_name`. Those
             of a task that has ended are in no savepoint any more.
         taken: the snapshots of the job's queries.
+        copies: the directory of `carry_into`, which may have a copy of state that is gone by now.
     """
     names = {query.name for query in taken}
     carried, notes = [], []
@@ -360,12 +363,16 @@ def carry_over(
         if settings.drops(query.name):
             if settings.dropped is None:
                 notes.append(f"{where} is left out: the job may leave state unused, and has not started the query")
-        elif Path(query.path).is_dir():
-            carried.append(query)
+        elif (place := _first_there(Path(query.path), copies / directory_name(query.name))) is not None:
+            carried.append(replace(query, path=str(place)))
             notes.append(f"{where} is carried over: the job has not started the query")
         else:
             notes.append(f"{where} is lost: the job has not started the query, and {query.path} is gone")
     return CarriedOver(tuple(carried), tuple(notes))
+
+
+def _first_there(*directories: Path) -> Path | None:
+    return next((directory for directory in directories if directory.is_dir()), None)
 
 
 class TaskRestores:
@@ -470,14 +477,18 @@ class TaskRestores:
         if is_checkpoint(path):
             state = read_checkpoint(path)
             queries: dict[JobVertexID | None, tuple[QuerySnapshot, ...]] = {
-                task.task_key: task.queries for task in state.tasks
+                task.task_key: task.queries for task in state.tasks if task.task_key != NOT_STARTED
             }
             return TakenUp(rollback, state.checkpoint_id, queries)
         kept = tuple(query.snapshot for query in read_savepoint(path).queries)
         begun = {query.name for query in self.initial.queries} if self.initial is not None else set()
         started = {name: place for name, place in restored_queries(self._directory).items() if place != rollback.path}
         late = tuple(one for one in kept if one.name in begun and directory_name(one.name) not in started)
-        return TakenUp(rollback, 0, {None: tuple(one for one in kept if one not in late)}, late)
+        tasks, by_task = tasks_of_queries(self._directory), defaultdict[JobVertexID | None, list[QuerySnapshot]](list)
+        for one in kept:
+            if one not in late:
+                by_task[tasks.get(directory_name(one.name))].append(one)
+        return TakenUp(rollback, 0, {key: tuple(part) for key, part in by_task.items()}, late)
 
     def take_up(self, decided: TakenUp) -> None:
         """Use a rollback from now on."""
@@ -498,8 +509,8 @@ class TaskRestores:
 
         Args:
             task_key: the task.
-            completed: the completed checkpoints, the newest first. A savepoint has no tasks, so the newest checkpoint
-                tells which queries belong to this task.
+            completed: the completed checkpoints, the newest first. A savepoint has no tasks. If a task of an earlier
+                release has started a query, the newest checkpoint tells whether it belongs to this task.
 
         A checkpoint may be complete while queries of the job's own start are still being restored. So that state is
         returned beside each checkpoint that lacks one of them.
@@ -511,7 +522,8 @@ class TaskRestores:
             queries = taken_up.queries.get(task_key, ())
             if None in taken_up.queries:
                 names = {query.name for query in own or ()}
-                queries = tuple(query for query in taken_up.queries[None] if latest is None or query.name in names)
+                others = taken_up.queries[None]
+                queries += tuple(query for query in others if latest is None or query.name in names)
             restore = JobManagerTaskRestore(
                 taken_up.checkpoint_id,
                 queries,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ from conf.files import make_private
 from runtime.checkpoint.alignment import Alignment, cycle_in, downstream_first, find_misaligned
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.metadata_log import IncompleteError, read_query_id
-from runtime.checkpoint.names import directory_name
+from runtime.checkpoint.names import TASKS, directory_name
 from runtime.checkpoint.remote_files import is_below, is_remote
 from runtime.checkpoint.sink_log import log_names, sink_of
 from runtime.checkpoint.snapshot import committed_batch, discard_snapshot, take_snapshot
+from runtime.checkpoint.task_restore import started_before
 from runtime.ids import JobID
 from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
@@ -138,6 +140,10 @@ class NotStoppedError(CheckpointError):
 
 class DrainFailedError(CheckpointError):
     """The queries were stopped, but one had failed before it had processed all data of its sources."""
+
+
+class _TaskEndedError(CheckpointError):
+    """The task has ended before its part was done; its JobMaster learns of the end, and repeats a client's request."""
 
 
 class StopOutcome(Enum):
@@ -324,7 +330,12 @@ class TaskCheckpoints:
                 await self._check_remote_locations()
                 self._stop_outcome = StopOutcome.FAILED  # until the savepoint is known to be complete
                 report = await self._stop_queries(_drains(trigger))
-            queries, duration_ms = await self._snapshot(trigger, are_running=not is_stop)
+            queries, duration_ms, left = await self._snapshot(trigger, are_running=not is_stop)
+        except _TaskEndedError as error:
+            # A decline would come before the report of the end, and end the request of a client.
+            logger.info("checkpoint %d is left: %s", trigger.checkpoint_id, error)
+            self._snapshot_ended(trigger.checkpoint_id)
+            return
         except (CheckpointError, SparkError, OSError) as error:
             self._snapshot_ended(trigger.checkpoint_id)
             if isinstance(error, NotStoppedError):
@@ -344,7 +355,7 @@ class TaskCheckpoints:
             self._attempt.attempt_id,
             trigger.trigger,
             queries,
-            report.notes,
+            (*report.notes, *map(_left_note, left)),
             duration_ms,
             report.drained,
         )
@@ -362,12 +373,15 @@ class TaskCheckpoints:
         """Let further queries wait at their start, after those that are being started: Spark knows these only then.
 
         Raises:
-            CheckpointError: one is still being started when the time of the checkpoint is over.
+            CheckpointError: one is still being started when the time of the checkpoint is over, or the task has ended.
         """
         self._holding.add(trigger.checkpoint_id)
         while starting := await self._hold_starts():
-            if self._ended or time.monotonic() >= begun + trigger.timeout_s:
-                raise CheckpointError(f"streaming query {starting[0]!r} is still being started")
+            why = f"streaming query {starting[0]!r} is still being started"
+            if self._ended:
+                raise _TaskEndedError(why)
+            if time.monotonic() >= begun + trigger.timeout_s:
+                raise CheckpointError(why)
 
     async def _end_hold_of(self, number: int) -> None:
         """End the hold of a checkpoint. If the task is stopped by now, it starts no query any more."""
@@ -388,31 +402,53 @@ class TaskCheckpoints:
 
     async def _snapshot(
         self, trigger: TriggerCheckpoint, *, are_running: bool
-    ) -> tuple[tuple[QuerySnapshot, ...], int]:
-        """Return the snapshots, which are a consistent cut, and the milliseconds that they took."""
+    ) -> tuple[tuple[QuerySnapshot, ...], int, list[QueryLocation]]:
+        """Take the snapshots.
+
+        Returns:
+            the snapshots, which are a consistent cut; the milliseconds that they took; and the queries among them that
+            ran before a restart of the task and have not started again.
+        """
         await self._all_started(trigger)
-        directory = Path(trigger.directory, self._attempt.task_key)
-        found, began = list(self._queries.values()), time.monotonic()
-        run = asyncio.get_running_loop().run_in_executor
+        directory, run = Path(trigger.directory, self._attempt.task_key), asyncio.get_running_loop().run_in_executor
+        # A checkpoint needs none of them: their own files stay where they are.
+        left = await run(None, self._left, trigger) if trigger.trigger.type.is_savepoint else []
+        left = [query for query in left if query.name not in self._queries]
+        found, began = [*self._queries.values(), *left], time.monotonic()
         taken: dict[str, QuerySnapshot] = {}
         waits = pauses()
         while True:
             alignment = await run(None, self._take, found, directory, taken, are_running)
             if not alignment.misaligned:
                 break
-            if self._ended or not are_running or time.monotonic() - began > min(trigger.timeout_s, _ALIGNMENT_S):
+            if self._ended and are_running:
+                raise _TaskEndedError(_why_misaligned(alignment))
+            if not are_running or time.monotonic() - began > min(trigger.timeout_s, _ALIGNMENT_S):
                 raise CheckpointError(_why_misaligned(alignment))
             await asyncio.sleep(next(waits))  # until the writer has committed the batch
             for name in {misalignment.writer for misalignment in alignment.misaligned}:
                 await run(None, discard_snapshot, taken.pop(name))
         in_order = tuple(taken[query.name] for query in found)
-        return in_order, round((time.monotonic() - began) * 1000)
+        return in_order, round((time.monotonic() - began) * 1000), left
+
+    def _left(self, trigger: TriggerCheckpoint) -> list[QueryLocation]:
+        """Return the queries that ran before a restart of the task, have files, and have not started again. Blocks.
+
+        Raises:
+            CheckpointError: they are not known.
+        """
+        directory = Path(trigger.directory).parent / TASKS / self._attempt.task_key
+        known = started_before(directory, self._attempt.attempt_id)
+        return [query for query in known if is_remote(query.location) or Path(query.location).exists()]
 
     async def _all_started(self, trigger: TriggerCheckpoint) -> None:
         """Wait until all restored queries have started again: a checkpoint without one of them is not complete.
 
         A savepoint also waits for queries whose state is being restored. A checkpoint need not: the state that the job
         was started from is kept beside it.
+
+        Raises:
+            CheckpointError: one has not started in the time of the checkpoint, or the task has ended.
         """
         is_savepoint, missing = trigger.trigger.type.is_savepoint, list[str]()
         try:
@@ -426,7 +462,8 @@ class TaskCheckpoints:
             pass
         if missing:
             why = "is still being restored" if missing[0] in self._restoring else "has not been started again"
-            raise CheckpointError(f"streaming query {missing[0]!r} {why}")
+            kind = _TaskEndedError if self._ended else CheckpointError
+            raise kind(f"streaming query {missing[0]!r} {why}")
 
     def _missing(self, *, is_savepoint: bool) -> list[str]:
         return sorted((self._expected - self._queries.keys()) | (self._restoring if is_savepoint else set()))
@@ -470,7 +507,7 @@ class TaskCheckpoints:
         for name in downstream_first(list(by_name), self._reads):
             if name not in taken:
                 target = directory / directory_name(name)
-                previous, began_at = self._previous.get(name), self._began_at[name]
+                previous, began_at = self._previous.get(name), self._began_at.get(name, sys.maxsize)
                 taken[name] = take_snapshot(by_name[name], target, previous, loaded=began_at, below=directory)
         alignment = find_misaligned(list(taken.values()), are_running=are_running)
         self._reads = alignment.reads
@@ -501,6 +538,10 @@ def _why_misaligned(alignment: Alignment) -> str:
     cycle = cycle_in(alignment.reads)
     in_cycle = f"; queries {', '.join(map(repr, cycle))} read each other's output in a cycle" if cycle else ""
     return f"the snapshots do not fit together: {alignment.misaligned[0]}{in_cycle}"
+
+
+def _left_note(query: QueryLocation) -> str:
+    return f"query {query.name!r} has not started again since its task was restarted: the savepoint has its last batch"
 
 
 def _drains(trigger: TriggerCheckpoint) -> bool:

@@ -20,11 +20,13 @@ from actors.rpc.gateway import FencingToken
 from actors.rpc.service import RpcService
 from blob.client import BlobClient
 from blob.endpoint import BlobServerEndpoint
+from blob.errors import BlobError
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobAddress
 from blob.offload import Inline
 from blob.server import BlobServer
 from blob.settings import BlobServerOptions
+from runtime import client
 from runtime.client import AsyncClusterClient, JobFile
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
@@ -321,6 +323,28 @@ async def test_an_upload_that_fails_leaves_no_files_that_count_for_its_user(
             await users.submit(1, 400_000, 400_000)
     assert users.blobs() == []
     await users.submit(2, 400_000, 400_000)
+
+
+async def test_a_graph_that_cannot_be_stored_does_not_count_for_its_user(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is submitted without its files, as by the Spark Connect gateway, and is too large for a message."""
+    users.client._inline_limit = 1000
+
+    def graph(number: int) -> JobGraph:
+        job = JobGraph.for_script(f"job {number}", job_id=JobID(f"{number:032x}"), created_ms=1)
+        return replace(job, owner="ada", argv=("x" * 600_000,))
+
+    def refuse(*_: Any) -> Any:
+        raise BlobError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "offload_if_larger", refuse)
+        for number in (1, 2):
+            with pytest.raises(BlobError, match="no space"):
+                await users.client.submit_graph(graph(number))
+    assert users.blobs() == []
+    await users.client.submit_graph(graph(3))
 
 
 async def test_a_dispatcher_of_an_earlier_release_checks_the_submission_alone(

@@ -417,3 +417,66 @@ def test_a_whole_bucket_is_not_replaced(tmp_path: Path) -> None:
         restore_to_url(snapshot, "memory://bucket/", None, tmp_path / "prepared")
     assert "a directory below it" in refused.value.remedy
     assert memory.find("/bucket") == ["/bucket/offsets/0"]
+
+
+class Chain:
+    """A query with a local file sink, and a reader of that sink whose checkpointLocation is on the server."""
+
+    def __init__(self, ftp: FtpServer, directory: Path) -> None:
+        self.writer = StreamingFiles(directory / "writer")
+        self.writer.run(3)
+        self.files = StreamingFiles(ftp.directory / "reader", name="reader", upstream=self.writer)
+        self.files.run()
+        self.reader = QueryLocation("reader", f"ftp://127.0.0.1:{ftp.port}/reader/checkpoint", str(self.files.sink))
+        place = directory / "chk-1"
+        self.states = tuple(take_snapshot(one, place / one.name) for one in (self.writer.query, self.reader))
+
+    def run_on_and_break(self) -> None:
+        """Let both run on, and damage the writer, which has to go back then."""
+        self.writer.run(2)
+        self.files.run(2)
+        (self.writer.location / "offsets" / "4").unlink()
+
+
+@pytest.fixture
+def chain(ftp: FtpServer, tmp_path: Path) -> Chain:
+    return Chain(ftp, tmp_path)
+
+
+@pytest.mark.parametrize("is_reader_first", [False, True])
+def test_a_reader_with_a_remote_location_goes_back_with_its_writer(
+    chain: Chain, tmp_path: Path, is_reader_first: bool
+) -> None:
+    restore = TaskRestore(tmp_path / "task", JobManagerTaskRestore(7, chain.states))
+    chain.run_on_and_break()
+    order = (chain.reader, chain.writer.query) if is_reader_first else (chain.writer.query, chain.reader)
+    notes = {query.name: restore.prepare(query) for query in order}
+    assert (inspect_location(chain.writer.query), inspect_location(chain.reader)) == (2, 0)
+    assert f"it has read {chain.writer.sink}/part-" in notes["reader"]
+
+
+def test_a_reader_with_a_remote_location_stays_where_it_is_if_its_writer_does(chain: Chain, tmp_path: Path) -> None:
+    restore = TaskRestore(tmp_path / "task", JobManagerTaskRestore(7, chain.states))
+    chain.writer.run(2)
+    chain.files.run(2)
+    assert [restore.prepare(query) for query in (chain.reader, chain.writer.query)] == ["", ""]
+    assert inspect_location(chain.reader) == 2
+
+
+def test_a_writer_does_not_go_back_behind_a_started_reader_with_a_remote_location(chain: Chain, tmp_path: Path) -> None:
+    restore = TaskRestore(tmp_path / "task", JobManagerTaskRestore(7, chain.states))
+    assert restore.prepare(chain.reader) == ""
+    chain.run_on_and_break()
+    with pytest.raises(SnapshotError, match="query 'reader', which has started, has read what it wrote later"):
+        restore.prepare(chain.writer.query)
+
+
+def test_a_reader_with_a_remote_location_and_without_state_is_refused_if_its_writer_has_gone_back(
+    chain: Chain, tmp_path: Path
+) -> None:
+    rolled_back = JobManagerTaskRestore(0, chain.states[:1], "/savepoints/one", rollback="one")
+    chain.run_on_and_break()
+    restore = TaskRestore(tmp_path / "task", rolled_back)
+    restore.prepare(chain.writer.query)
+    with pytest.raises(SnapshotError, match="has gone back to batch 2 without it, so rows would be read twice"):
+        restore.prepare(chain.reader)

@@ -49,6 +49,9 @@ def work(batch, number):
             time.sleep(0.05)
         failures.pop()
         raise ValueError("this query is troubled")
+    if number == 2:
+        shown = [second.isActive, second.runId == troubled.runId, second.status["isTriggerActive"]]
+        (directory / "second.json").write_text(json.dumps(shown))
     rows = sorted(row.value for row in batch.collect())
     (directory / f"{number}.json").write_text(json.dumps(rows))
 
@@ -58,6 +61,7 @@ rate = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
 good = rate.writeStream.queryName("good").format("noop").trigger(processingTime="200 milliseconds").start()
 writer = lines.writeStream.queryName("troubled").option("checkpointLocation", live).foreachBatch(work)
 troubled = writer.trigger(processingTime="200 milliseconds").start()
+second = spark.streams.get(troubled.id)
 spark.streams.awaitAnyTermination()
 print("ended", troubled.exception())
 """
@@ -111,6 +115,7 @@ def test_a_query_of_a_script_is_restarted_in_its_task(cluster: Cluster, tmp_path
     troubled = await_value(lambda: query(cluster, job_id, "troubled"))
     (tmp_path / "gate").touch()
     await_value((tmp_path / "2.json").exists)
+    assert json.loads((tmp_path / "second.json").read_text()) == [True, True, True]
     again = await_value(
         lambda: (one := query(cluster, job_id, "troubled")) and one["run_id"] != troubled["run_id"] and one
     )

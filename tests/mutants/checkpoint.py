@@ -1105,6 +1105,68 @@ MUTANTS = (
         ("unit/test_task_restore.py::test_a_savepoint_is_put_back_to_one_location_of_a_name",),
     ),
     Mutant(
+        "checkpoint-declined-by-a-task-that-has-ended",
+        "A task that ends before its queries have started leaves a client's request to its JobMaster.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "            kind = _TaskEndedError if self._ended else CheckpointError\n",
+        "            kind = CheckpointError\n",
+        ("unit/test_task_checkpoints.py::test_a_task_that_ends_without_its_queries_leaves_a_request_to_its_jobmaster",),
+    ),
+    Mutant(
+        "reader-with-a-remote-location-not-compared",
+        "A query with a remote checkpointLocation goes back with the one whose output it has read.",
+        "runtime/checkpoint/alignment.py",
+        '        yield from _remote_source_logs(RemoteDirectory(f"{location}/sources"))\n',
+        "        yield from ()\n",
+        ("contract/test_remote_locations.py::test_a_reader_with_a_remote_location_goes_back_with_its_writer",),
+    ),
+    Mutant(
+        "retained-checkpoint-without-late-queries",
+        "A checkpoint that may be retained has the state of queries that have not started.",
+        "runtime/jobmaster/checkpointing.py",
+        "            return await self._endpoint.run_blocking(carry_into, metadata, over.snapshots)\n",
+        "            return metadata\n",
+        (
+            "unit/test_job_checkpoints.py::"
+            "test_a_checkpoint_that_may_be_retained_has_the_state_of_a_query_that_has_not_started",
+        ),
+    ),
+    Mutant(
+        "late-query-of-a-checkpoint-is-none-of-a-rollback",
+        "After a rollback to a checkpoint, a query that has not started begins with the state of the job's start.",
+        "runtime/jobmaster/savepoints.py",
+        "task.queries for task in state.tasks if task.task_key != NOT_STARTED\n",
+        "task.queries for task in state.tasks\n",
+        (
+            "unit/test_job_checkpoints.py::"
+            "test_a_checkpoint_that_may_be_retained_has_the_state_of_a_query_that_has_not_started",
+        ),
+    ),
+    Mutant(
+        "savepoint-without-a-query-that-has-not-started-again",
+        "A savepoint has a query that ran before a restart of its task, and has not started again.",
+        "runtime/taskexecutor/task_checkpoints.py",
+        "        left = await run(None, self._left, trigger) if trigger.trigger.type.is_savepoint else []\n",
+        "        left = list[QueryLocation]()\n",
+        ("unit/test_task_checkpoints.py::test_a_savepoint_has_a_query_that_has_not_started_again_since_a_restart",),
+    ),
+    Mutant(
+        "query-that-starts-now-counts-as-one-of-before",
+        "A query that starts for the first time is in no savepoint before it has started.",
+        "runtime/checkpoint/task_restore.py",
+        '            if known["attempt"] != attempt_id:\n',
+        "            if known:\n",
+        ("unit/test_task_checkpoints.py::test_a_query_that_starts_for_the_first_time_is_in_no_savepoint_yet",),
+    ),
+    Mutant(
+        "task-waits-for-the-queries-of-others-after-a-rollback",
+        "After a rollback to a savepoint, each task waits for its own queries only.",
+        "runtime/jobmaster/savepoints.py",
+        "                by_task[tasks.get(directory_name(one.name))].append(one)\n",
+        "                by_task[None].append(one)\n",
+        ("unit/test_job_checkpoints.py::test_after_a_rollback_to_a_savepoint_each_task_waits_for_its_own_queries",),
+    ),
+    Mutant(
         "checkpoint-of-a-name-at-two-locations",
         "No checkpoint is taken of a task that has used one name at two locations.",
         "runtime/taskexecutor/task_checkpoints.py",

@@ -531,20 +531,15 @@ MUTANTS = (
         ("unit/test_query_restarts.py::test_a_next_run_that_ends_at_once_is_no_failure",),
     ),
     Mutant(
-        "stop-of-a-former-run-leaves-the-new-one",
-        "A query is stopped by each of its handles, also by one that was made before its restart.",
-        "runtime/spark/task/query_restarts.py",
-        "                self._jsq = run.query._jsq  # of a second handle, which may have the former run\n",
-        "",
-        ("unit/test_query_restarts.py::test_a_stop_by_another_handle_reaches_the_new_run",),
-    ),
-    Mutant(
         "handle-of-the-former-run",
-        "A thread that waits for a restarted query by a second handle waits for its new run.",
+        "Each handle of a restarted query belongs to its new run, also one that was made before.",
         "runtime/spark/task/query_restarts.py",
-        "                    self._jsq = managed.runs[run_id].query._jsq  # of",
-        "                    return None  # of",
-        ("unit/test_query_restarts.py::test_who_waits_for_a_query_waits_for_its_next_run",),
+        "            return own if run is None else run.query.__dict__[_RUN]\n",
+        "            return own\n",
+        (
+            "unit/test_query_restarts.py::test_a_stop_by_another_handle_reaches_the_new_run",
+            "unit/test_query_restarts.py::test_all_handles_show_the_new_run",
+        ),
     ),
     Mutant(
         "end-of-a-query-forgotten-with-a-failure",

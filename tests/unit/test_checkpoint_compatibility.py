@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.checkpoint.compatibility import Fit, check_job, check_query
+from runtime.checkpoint.compatibility import Fit, check_job, check_query, left_behind
 from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription, source_kind
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.state_schema import ColumnFamily, read_schemas, schema_fields
@@ -217,6 +217,9 @@ def test_queries_that_only_one_side_has() -> None:
     ]
     assert verdicts[0].notes == ("it is new, and begins without state",)
     assert verdicts[2].losses == ("the job has no such query: its state and position are left behind",)
+    assert left_behind(verdicts) == ("gone",)
+    texts = [replace(verdict, losses=("another text",)) for verdict in verdicts]
+    assert left_behind(texts) == ("gone",), "the text of a loss decides nothing"
 
 
 @pytest.mark.parametrize(

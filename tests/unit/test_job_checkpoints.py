@@ -1593,6 +1593,79 @@ async def test_state_that_a_job_leaves_on_purpose_is_not_carried_over(
     assert [SLOW in note for note in notes] == ([True] if dropped is None else []), "a query that starts late is told"
 
 
+def kept_at(path: str) -> dict[str, int]:
+    """The queries that a job which starts from a checkpoint gets, with their batches."""
+    assert verify_state(Path(path)) == []
+    return {query.name: query.batch_id for query in open_checkpoint(Path(path)).queries}
+
+
+async def test_a_checkpoint_that_may_be_retained_has_the_state_of_a_query_that_has_not_started(
+    job: Job, tmp_path: Path
+) -> None:
+    other = begun_from_two(job, tmp_path)
+    other.keeper.retained = RetainedCheckpoints(2)
+    retained = {RETENTION: "RETAIN_ON_CANCELLATION"}
+    checkpoints = await other.lead(**retained)
+    begun = await checkpoints.restore(TASK.key)
+    assert begun is not None
+    assert other.savepoint is not None
+    first = await until(checkpoints, request())
+    assert kept_at(first.path) == {"counts": 1, SLOW: 1}
+    dispose_at(other.savepoint.path)
+    job.files.run(1)
+    checkpoints = await other.lead(**retained)
+    second = await until(checkpoints, request())
+    assert kept_at(second.path) == {"counts": 2, SLOW: 1}, "the savepoint is gone, and the job has a copy"
+    assert (await saved(other, checkpoints))[0] == {"counts": 2, SLOW: 1}
+    shutil.move(other.directory / "chk-1", tmp_path / "moved")
+    assert kept_at(str(tmp_path / "moved")) == {"counts": 1, SLOW: 1}
+    shutil.move(tmp_path / "moved", other.directory / "chk-1")
+
+    # The job itself restores each query from where it would without this.
+    await checkpoints.roll_back(TriggerID("c" * 32), "chk-1", False)
+    restore = await checkpoints.restore(TASK.key)
+    assert restore is not None
+    assert ([query.name for query in restore.queries], restore.begun_from) == (["counts"], begun.initial)
+    await checkpoints.finish(JobStatus.CANCELED)
+    assert sorted(path.name for path in other.directory.iterdir()) == ["chk-1", "chk-2"]
+
+
+async def test_a_checkpoint_lacks_a_query_that_has_started_and_is_in_no_task_any_more(job: Job, tmp_path: Path) -> None:
+    other = begun_from_two(job, tmp_path)
+    checkpoints = await other.lead(**{RETENTION: "RETAIN_ON_CANCELLATION"})
+    begun = await checkpoints.restore(TASK.key)
+    assert begun is not None
+    start(other, begun, SLOW, tmp_path / "slow")
+    assert kept_at((await until(checkpoints, request())).path) == {"counts": 1}
+
+
+@pytest.mark.parametrize(
+    ("retention", "allows", "breaks"),
+    [
+        ("NO_EXTERNALIZED_CHECKPOINTS", False, False),
+        ("RETAIN_ON_CANCELLATION", True, False),
+        ("RETAIN_ON_CANCELLATION", False, True),
+    ],
+    ids=["not retained", "left on purpose", "no space"],
+)
+async def test_a_checkpoint_is_complete_without_the_state_of_a_query_that_has_not_started(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retention: str, allows: bool, breaks: bool
+) -> None:
+    other = begun_from_two(job, tmp_path, allow_non_restored_state=allows)
+    checkpoints = await other.lead(**{RETENTION: retention})
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if breaks:
+        monkeypatch.setattr("runtime.checkpoint.retained.take_files", fails)
+    made = await until(checkpoints, request())
+    assert made.state is OperationState.COMPLETED, made.error
+    assert kept_at(made.path) == {"counts": 1}
+    assert not list(other.directory.rglob("carried-over/*"))
+    assert not list(other.directory.glob("chk-1/carried-over"))
+
+
 async def test_a_savepoint_is_made_although_the_one_before_is_gone(job: Job, tmp_path: Path) -> None:
     other = begun_from_two(job, tmp_path)
     checkpoints = await other.lead()
@@ -1640,3 +1713,25 @@ async def test_a_rollback_waits_for_no_query_that_has_not_started(
         note = start(other, restore, SLOW, tmp_path / "slow")
         assert ("begins from batch 1" in note) == (not (tmp_path / "done").exists())
         (tmp_path / "done").touch()
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+async def test_after_a_rollback_to_a_savepoint_each_task_waits_for_its_own_queries(
+    job: Job, tmp_path: Path, has_checkpoint: bool
+) -> None:
+    """A task that waited for those of another one took part in no checkpoint, and the savepoint was refused."""
+    checkpoints, other = await job.lead(), JobVertexID.random()
+    if has_checkpoint:
+        await until(checkpoints, request())
+    for key, name in ((TASK.key, "counts"), (other, "others")):
+        location = QueryLocation(name, str(tmp_path / name))
+        TaskRestore(job.directory / "tasks" / key, None, "first").prepare(location)
+    taken = [
+        take_snapshot(replace(job.files.query, name=name), tmp_path / "of" / name) for name in ("counts", "others")
+    ]
+    made = write_savepoint(tmp_path / "savepoints", SavepointJob(job.graph.job_id, "stream"), taken).path
+    await checkpoints.roll_back(TriggerID("c" * 32), made, False)
+    for key, name in ((TASK.key, "counts"), (other, "others")):
+        restore = await checkpoints.restore(key)
+        assert restore is not None
+        assert (restore.rollback, [query.name for query in restore.queries]) == ("c" * 32, [name])

@@ -34,6 +34,9 @@ class Jsq:
     def stop(self) -> None:
         self.is_active = False
 
+    def status(self) -> str:
+        return f"status of {self.runId()}"
+
     def exception(self) -> Any:
         found = SimpleNamespace(getMessage=lambda: self.failure)
         return SimpleNamespace(isDefined=lambda: bool(self.failure), get=lambda: found)
@@ -69,6 +72,14 @@ class Spark:
                 if self._jsq.is_active and timeout is None:
                     raise TimeoutError(f"waits for {self.runId}")
                 return None if timeout is None else not self._jsq.is_active
+
+            @property
+            def isActive(self) -> bool:  # noqa: N802
+                return self._jsq.isActive()
+
+            @property
+            def status(self) -> str:
+                return self._jsq.status()
 
             def stop(self) -> None:
                 self._jsq.stop()
@@ -294,3 +305,38 @@ def test_a_stop_by_another_handle_reaches_the_new_run() -> None:
     assert spark.restarts.restart("run-0")
     other.stop()
     assert not spark.runs[1].is_active
+
+
+def test_all_handles_show_the_new_run() -> None:
+    """A handle of `spark.streams.active`, made before the restart, showed the failed run for good."""
+    spark = Spark(restarts=2)
+    query = spark.writer("q").start()
+    unknown = spark.query(Jsq(9, "another"))
+    handles = [query, spark.query(spark.runs[0])]
+    for number in (1, 2):
+        spark.runs[-1].fail()
+        assert [handle.isActive for handle in handles] == [False] * len(handles), "until it runs again"
+        assert spark.restarts.restart(f"run-{number - 1}")
+        handles.append(spark.query(spark.runs[-1]))
+        shown = [(handle.isActive, handle.status, handle.runId) for handle in handles]
+        assert shown == [(True, f"status of run-{number}", f"run-{number}")] * len(handles)
+    assert unknown.runId == "run-9"
+
+
+def test_the_figures_of_a_run_are_not_shown_as_those_of_the_run_before() -> None:
+    """`StreamingQueries` keeps the handle of each start with the id of its run."""
+    spark = Spark(restarts=2)
+    started: list[Any] = []
+    spark.writer("q").start()
+    (run,) = spark.restarts.runs.values()
+    start = run.start
+
+    def start_again() -> Any:
+        started.append(start())
+        return started[-1]
+
+    run.start = start_again
+    for number in range(2):
+        spark.runs[-1].fail()
+        assert spark.restarts.restart(f"run-{number}")
+    assert [handle.runId for handle in started] == ["run-1", "run-2"]

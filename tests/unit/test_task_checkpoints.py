@@ -16,6 +16,7 @@ from conf.files import make_private, remove_tree
 from runtime.checkpoint import snapshot
 from runtime.checkpoint.alignment import find_misaligned
 from runtime.checkpoint.snapshot import take_snapshot
+from runtime.checkpoint.task_restore import TaskRestore
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, TriggerID
 from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
@@ -244,6 +245,49 @@ async def test_a_task_that_was_restored_waits_for_its_queries(files: StreamingFi
     assert isinstance(await responder.next(), AcknowledgeCheckpoint)
 
 
+def ran_before(query: QueryLocation, directory: Path, attempt: str = "former") -> None:
+    """A query that an attempt of the task has started; the job's directory is that of `trigger`."""
+    TaskRestore(directory / "tasks" / TASK, None, attempt).prepare(query)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SnapshotType if kind.is_savepoint])
+async def test_a_savepoint_has_a_query_that_has_not_started_again_since_a_restart(
+    files: StreamingFiles, tmp_path: Path, kind: SnapshotType
+) -> None:
+    """The job has no checkpoint of it, from which the query would be waited for."""
+    ran_before(files.query, tmp_path)
+    checkpoints, responder, stopper = made()
+    checkpoints.trigger(trigger(tmp_path, 1, kind))
+    part = await responder.next()
+    assert [(query.name, query.batch_id, query.is_proven) for query in part.queries] == [("counts", 1, False)]
+    assert ["'counts' has not started again" in note for note in part.notes] == [True]
+    assert stopper.drains == []
+    responder.decided.set()
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path, 2, SnapshotType.SAVEPOINT))
+    part = await responder.next()
+    assert ([query.name for query in part.queries], part.notes) == (["counts"], ())
+
+
+async def test_a_checkpoint_needs_no_query_that_has_not_started_again(files: StreamingFiles, tmp_path: Path) -> None:
+    """Its own files stay where they are. It would be waited for after the next restart."""
+    ran_before(files.query, tmp_path)
+    checkpoints, responder, _ = made()
+    checkpoints.trigger(trigger(tmp_path))
+    assert (await responder.next()).queries == ()
+
+
+async def test_a_query_that_starts_for_the_first_time_is_in_no_savepoint_yet(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    ran_before(files.query, tmp_path, ATTEMPT)
+    ran_before(QueryLocation("gone", str(tmp_path / "gone")), tmp_path)  # its files were removed
+    checkpoints, responder, _ = made()
+    checkpoints.trigger(trigger(tmp_path, 1, SnapshotType.SAVEPOINT))
+    part = await responder.next()
+    assert (part.queries, part.notes) == ((), ())
+
+
 async def test_a_stop_waits_for_the_queries_of_a_task_that_was_restored(files: StreamingFiles, tmp_path: Path) -> None:
     former = QuerySnapshot(files.query.name, "id", "/l", None, "/p", 1)
     checkpoints, responder, stopper = made(JobManagerTaskRestore(1, (former,)))
@@ -258,11 +302,24 @@ async def test_a_stop_waits_for_the_queries_of_a_task_that_was_restored(files: S
     assert await checkpoints.end() is StopOutcome.COMPLETED
 
 
-async def test_a_task_that_ends_without_its_queries_declines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND])
+async def test_a_task_that_ends_without_its_queries_leaves_a_request_to_its_jobmaster(
+    tmp_path: Path, kind: SnapshotType
+) -> None:
+    """Its end is reported after this, and the JobMaster repeats the request then. A decline ended the request."""
     former = QuerySnapshot("counts", "id", "/l", None, "/p", 1)
     checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
-    checkpoints.trigger(trigger(tmp_path, 2))
-    await checkpoints.end()
+    checkpoints.trigger(trigger(tmp_path, 2, kind))
+    (part,) = checkpoints._runs.values()
+    assert await checkpoints.end() is StopOutcome.NOT_ASKED
+    await asyncio.wait_for(part, PATIENCE_S)
+    assert responder.told == []
+
+
+async def test_a_query_that_does_not_start_again_in_time_is_named(tmp_path: Path) -> None:
+    former = QuerySnapshot("counts", "id", "/l", None, "/p", 1)
+    checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
+    checkpoints.trigger(replace(trigger(tmp_path, 2, SnapshotType.SAVEPOINT), timeout_s=0.0))
     assert "'counts' has not been started again" in (await responder.next()).reason
 
 
@@ -601,6 +658,20 @@ async def test_a_query_whose_start_takes_too_long_keeps_the_job_from_its_stop(
     assert "streaming query 'counts' is still being started" in (await responder.next()).reason
     assert (stopper.drains, starts.ends) == ([], [False])
     assert await checkpoints.end() is StopOutcome.NOT_ASKED
+
+
+async def test_a_task_that_ends_while_it_starts_a_query_leaves_its_stop_to_its_jobmaster(tmp_path: Path) -> None:
+    starts = Starts("counts")
+    checkpoints, responder, stopper = holding(starts)
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    (part,) = checkpoints._runs.values()
+    await asyncio.wait_for(starts.asked.wait(), PATIENCE_S)
+    ending = asyncio.create_task(checkpoints.end())
+    await asyncio.sleep(0)
+    starts.may_answer.set()
+    assert await asyncio.wait_for(ending, PATIENCE_S) is StopOutcome.NOT_ASKED
+    await asyncio.wait_for(part, PATIENCE_S)
+    assert (responder.told, stopper.drains, starts.ends) == ([], [], [False])
 
 
 async def test_a_checkpoint_and_a_savepoint_hold_no_start(files: StreamingFiles, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ that waits for the first one would see it as failed. `QueryRestarts` starts a fa
   get, and continue to wait. They raise only when the policy gives up.
 - `QueryRestarts.attend` restarts a query that no thread waits for.
 - A query that the code stops, or starts again itself, is not restarted.
+- A second handle of the query, as of `spark.streams.get`, refers to the same run as the first one.
 
 Works with classic PySpark only. Handles of Spark Connect belong to their session's server.
 """
@@ -41,6 +42,13 @@ class RestartPolicy(Protocol):
     @property
     def delay(self) -> float:
         """Return the seconds before the next start."""
+
+
+_RUN = "_jsq"
+"""Attribute of PySpark's `StreamingQuery` with its run in the JVM."""
+
+_RUN_ID = "_understudy_run_id"
+_IS_PINNED = "_understudy_is_pinned"
 
 
 @dataclass(slots=True)
@@ -123,6 +131,7 @@ class QueryRestarts:
 
     def install_waits(self, query: Any, manager: Any) -> None:
         """Hook `StreamingQuery` and `StreamingQueryManager`; call it before other hooks see failures there."""
+        self._follow_restarts(query)
         self._restart_where_awaited(query)
         self._note_stop(query)
         self._restart_where_any_is_awaited(manager)
@@ -196,7 +205,8 @@ class QueryRestarts:
                 except Exception as error:  # any error of Spark or of the source counts as one more failure
                     _say(f"streaming query {run.name} cannot be started again: {type(error).__name__}: {error}")
                     continue
-                query._jsq = started._jsq  # from now on, the code's handle belongs to the new run
+                setattr(started, _IS_PINNED, True)  # its supervisor reports the figures of this run only
+                query._jsq = started._jsq  # from now on, the code's handles belong to the new run
                 run.is_restarted = True
                 self.runs[str(query._jsq.runId())] = run
                 if run.is_stopped:  # the code's stop() came during the start, and met the former run
@@ -228,6 +238,25 @@ class QueryRestarts:
 
         setattr(writer, method, start)
 
+    def _follow_restarts(self, kind: Any) -> None:
+        """Let all handles of a query, also those that were made before its restart, refer to its present run."""
+        managed = self
+
+        def present(self: Any) -> Any:
+            own = self.__dict__[_RUN]
+            if not managed.runs or _IS_PINNED in self.__dict__:
+                return own
+            if _RUN_ID not in self.__dict__:
+                self.__dict__[_RUN_ID] = str(own.runId())  # a call of the JVM
+            run = managed.runs.get(self.__dict__[_RUN_ID])
+            return own if run is None else run.query.__dict__[_RUN]
+
+        def exchange(self: Any, jsq: Any) -> None:
+            self.__dict__.pop(_RUN_ID, None)
+            self.__dict__[_RUN] = jsq
+
+        setattr(kind, _RUN, property(present, exchange))
+
     def _restart_where_awaited(self, kind: Any) -> None:
         original, managed = kind.awaitTermination, self
 
@@ -242,7 +271,6 @@ class QueryRestarts:
                 except StreamingQueryException:
                     if not managed.restart(run_id):
                         raise
-                    self._jsq = managed.runs[run_id].query._jsq  # of a second handle, as by spark.streams.get
 
         kind.awaitTermination = await_termination
 
@@ -254,7 +282,6 @@ class QueryRestarts:
             run = managed.runs.get(str(self.runId))
             if run is not None:
                 run.is_stopped = True
-                self._jsq = run.query._jsq  # of a second handle, which may have the former run
             return original(self)
 
         kind.stop = stop

@@ -362,6 +362,7 @@ class StreamingQueries:
             not handle. Default: `tell_failed`.
         gate: each query passes it at its start. Default: one that is always open.
         refusal: see `StartGate.passing`.
+        attempt_id: of the task.
     """
 
     def __init__(
@@ -373,8 +374,10 @@ class StreamingQueries:
         on_failed: Callable[[str, str, BaseException], None] | None = None,
         gate: StartGate | None = None,
         refusal: Callable[[str], BaseException] = TaskCancelled,
+        attempt_id: str = "",
     ) -> None:
         self._spec = spec
+        self._attempt_id = attempt_id
         self.gate = gate or StartGate()
         """The gate that each query passes at its start."""
         self._refusal = refusal
@@ -404,7 +407,7 @@ class StreamingQueries:
     def _restore(self) -> TaskRestore:
         from runtime.checkpoint.task_restore import TaskRestore  # imported here: most tasks have no streaming query
 
-        return TaskRestore(Path(self._spec.directory), self._begin_with)
+        return TaskRestore(Path(self._spec.directory), self._begin_with, self._attempt_id)
 
     @property
     def have_started(self) -> bool:
@@ -643,9 +646,15 @@ def watch_streaming_queries(
         def handle(run_id: str, name: str, error: BaseException) -> None:
             given(queries, run_id, name, error)
 
-    restore = spec.descriptor.attempt.restore
+    attempt = spec.descriptor.attempt
     queries = StreamingQueries(
-        spec.streaming, restore, control.tell, control.acquire_lease, handle, gate=control.starts
+        spec.streaming,
+        attempt.restore,
+        control.tell,
+        control.acquire_lease,
+        handle,
+        gate=control.starts,
+        attempt_id=attempt.attempt_id,
     )
     queries.install(writer)
     control.failed_queries = queries.failed
