@@ -124,7 +124,8 @@ class Versions:
             for number in range(BEFORE + 1):
                 shutil.copy(self._live / log / str(number), private / log)
         (private / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-        shutil.copytree(self._live / "sources", private / "sources", dirs_exist_ok=True)
+        if (self._live / "sources").exists():  # not every source has a log there
+            shutil.copytree(self._live / "sources", private / "sources", dirs_exist_ok=True)
         (place / "planned").mkdir()
         for number in range(BEFORE + 1, LAST + 1):
             shutil.copy(self._live / "offsets" / str(number), place / "planned")
