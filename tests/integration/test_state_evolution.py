@@ -75,8 +75,11 @@ def _without_duplicates(read: Read) -> DataFrame:
 
 
 def _once(read: Read) -> DataFrame:
-    """Aggregate as `_counted`. The operator with the number 0 is another one."""
-    return _counted(read).dropDuplicates(["window", "k"])
+    """Aggregate as `_counted`. The operator with the number 0 is another one.
+
+    Spark 4.3 fails in its first batch if both operators have the same keys, and so share a stage.
+    """
+    return _counted(read).dropDuplicates(["window", "k", "n"])
 
 
 _ONCE = """
