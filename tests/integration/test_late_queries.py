@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
+from runtime.checkpoint.retained import find_state, read_checkpoint
 from runtime.checkpoint.savepoint import read_savepoint
 from tests.cluster_harness import Cluster, await_value
 from tests.job_files import write_job
@@ -86,5 +87,51 @@ def test_a_query_that_starts_after_two_savepoints_has_its_state(cluster: Cluster
     source.close()
     await_rows(work, source)
     cluster.run("job", "cancel", job_id)
+    for name in ("early", "late"):
+        assert rows_of(work / name) == source.expected, name
+
+
+def test_a_query_that_starts_after_two_retained_checkpoints_has_its_state(cluster: Cluster, tmp_path: Path) -> None:
+    cluster = cluster.with_settings(
+        "spark.sql.session.timeZone=UTC",
+        "execution.checkpointing.interval=1s",
+        "execution.checkpointing.externalized-checkpoint-retention=RETAIN_ON_CANCELLATION",
+    )
+    source, work, gate = Source(tmp_path / "in"), tmp_path / "work", tmp_path / "gate"
+    script, arguments = write_job(tmp_path, LATE, "late.py"), (str(source.directory), str(work), str(gate))
+
+    def kept(job_id: str) -> dict[str, int]:
+        """The queries of the last checkpoint, with their batches."""
+        directory = cluster.directory / "checkpoints"
+        return {query.name: query.batch_id for query in read_checkpoint(find_state(job_id, directory)).queries}
+
+    def checkpointed(job_id: str, *names: str) -> dict[str, int]:
+        """Checkpoint until the queries have committed more than their first batch; cancel the job."""
+        cluster.await_status(job_id, "RUNNING")
+        await_value(lambda: min(committed(work / f"{name}-live") for name in names) >= 1)
+        cluster.run("job", "checkpoint", job_id)
+        cluster.run("job", "cancel", job_id)
+        cluster.await_status(job_id, "CANCELED")
+        return kept(job_id)
+
+    gate.touch()
+    source.write(3)
+    first = cluster.submit(script, *arguments)
+    both = checkpointed(first, "early", "late")
+    assert min(both["early"], both["late"]) >= 1
+    gate.unlink()
+    source.write(2)
+    second = cluster.submit(script, *arguments, options=("--from", first))
+    await_value(lambda: committed(work / "early-live") > both["early"] + 1)
+    carried = checkpointed(second, "early")
+    assert (carried["late"], carried["early"] > both["early"]) == (both["late"], True)
+
+    shutil.rmtree(work / "late-live")
+    shutil.rmtree(cluster.directory / "checkpoints" / first)
+    gate.touch()
+    third = cluster.submit(script, *arguments, options=("--from", second))
+    source.close()
+    await_rows(work, source)
+    cluster.run("job", "cancel", third)
     for name in ("early", "late"):
         assert rows_of(work / name) == source.expected, name
