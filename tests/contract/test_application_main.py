@@ -100,7 +100,8 @@ def test_output_is_shown_while_main_runs_and_each_run_apart(start: Start, files:
     output = MainOutput(files, lambda piece: pieces.append((piece.attempt, piece.name, piece.data)))
     output.poll()
     assert pieces == [], "it has not begun"
-    main = start("import sys, threading\nprint('one')\nsys.stderr.write('half')\nthreading.Event().wait()")
+    text = "import sys, threading\nprint('one')\nprint('half', end='', file=sys.stderr, flush=True)"
+    main = start(f"{text}\nthreading.Event().wait()")
     while len(pieces) < 2:
         assert main.serve(0.05) is None, "it still runs"
         output.poll()
