@@ -66,6 +66,7 @@ SERVED = frozenset(
         _JOB,
         f"{_JOB}/accumulators",
         f"{_JOB}/checkpoints",
+        f"{_JOB}/rescales/decisions",
         f"{_JOB}/rescales/history",
         f"{_JOB}/rescales/overview",
         f"{_JOB}/rescales/summary",
