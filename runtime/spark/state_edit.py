@@ -21,8 +21,9 @@ The original is not changed, and the result appears under its name only when it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,10 +159,7 @@ async def with_writer(driver: LocalDriver, run: Callable[[SparkSession, Write], 
 
 def _run(plan: EditPlan, function: Edit, spark: SparkSession, write: Write, interval: int) -> Savepoint:
     old, target = plan.savepoint, plan.target
-    work = None
-    try:
-        make_private(target.parent, durable=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".edit", dir=target.parent))
+    with work_directory(old, target) as work:
         editors = [
             _QueryEditor(spark, one, plan.of_query(one.snapshot.name), work / str(number), write)
             for number, one in enumerate(old.queries)
@@ -173,8 +171,26 @@ def _run(plan: EditPlan, function: Edit, spark: SparkSession, write: Write, inte
         names = tuple(editor.query.snapshot.name for editor in edited)
         origin = EditedFrom(old.path, old.created_ms, names)
         return write_savepoint(target.parent, old.job, snapshots, name=target.name, edited=origin)
+
+
+@contextlib.contextmanager
+def work_directory(savepoint: Savepoint, target: Path) -> Iterator[Path]:
+    """Make a hidden directory beside the result of an edit, and remove it in the end.
+
+    Args:
+        savepoint: is edited.
+        target: directory of the result.
+
+    Raises:
+        SavepointError: a file of the edit cannot be read or written.
+    """
+    work = None
+    try:
+        make_private(target.parent, durable=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".edit", dir=target.parent))
+        yield work
     except OSError as error:
-        raise SavepointError(f"{old.path} cannot be edited into {target}: {error}") from error
+        raise SavepointError(f"{savepoint.path} cannot be edited into {target}: {error}") from error
     finally:
         if work is not None:
             remove_tree(work)

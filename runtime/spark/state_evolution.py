@@ -21,15 +21,13 @@ Neither savepoint is changed, and the result appears under its name only when it
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conf.files import make_private, remove_tree
+from conf.files import make_private
 from runtime.checkpoint.edit import StatePart, can_encode
-from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import EditedFrom, Savepoint
 from runtime.checkpoint.metadata_log import DEFAULT_COMPACT_INTERVAL
 from runtime.checkpoint.rescale import FamilyState, differences, finish_batch, partitions_of, refuse, settings_of
@@ -50,6 +48,7 @@ from runtime.spark.state_edit import (
     stored_rows,
     take_result,
     with_writer,
+    work_directory,
 )
 from runtime.spark.state_reader import read_once
 
@@ -115,10 +114,7 @@ async def evolve_with(
 
 def _run(plan: EvolutionPlan, function: Edit, spark: SparkSession, write: Write, interval: int) -> Savepoint:
     old, target = plan.savepoint, plan.target
-    work = None
-    try:
-        make_private(target.parent, durable=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".edit", dir=target.parent))
+    with work_directory(old, target) as work:
         evolvers = {
             one.query.snapshot.name: _QueryEvolver(spark, one, work / str(number), write)
             for number, one in enumerate(plan.queries)
@@ -132,11 +128,6 @@ def _run(plan: EvolutionPlan, function: Edit, spark: SparkSession, write: Write,
         dropped = tuple(text for evolver in evolvers.values() for text in evolver.dropped())
         origin = EditedFrom(old.path, old.created_ms, tuple(evolvers), plan.schemas.path, dropped)
         return write_savepoint(target.parent, old.job, snapshots, name=target.name, edited=origin)
-    except OSError as error:
-        raise SavepointError(f"{old.path} cannot be edited into {target}: {error}") from error
-    finally:
-        if work is not None:
-            remove_tree(work)
 
 
 class FormerState:

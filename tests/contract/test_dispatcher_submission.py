@@ -328,7 +328,7 @@ async def test_an_upload_that_fails_leaves_no_files_that_count_for_its_user(
 async def test_a_graph_that_cannot_be_stored_does_not_count_for_its_user(
     users: Users, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is submitted without its files, as by the Spark Connect gateway, and is too large for a message."""
+    """A graph is submitted without its files, as by the Spark Connect gateway, and is too large for a message."""
     users.client._inline_limit = 1000
 
     def graph(number: int) -> JobGraph:
