@@ -142,7 +142,7 @@ class JobCheckpoints:
         self._counter: CheckpointIDCounter = factory.checkpoint_id_counter(job.job_id)
         self._running_jobs: RunningJobsRegistry = ha.running_jobs_registry()
         self._savepoints = SavepointWriter(job, configuration)
-        self._restores = TaskRestores(job.job_id, self._directory)
+        self._restores = TaskRestores(job.job_id, self._directory, term.epoch)
         self._storing = asyncio.Lock()
         self._preparing: dict[TriggerID, asyncio.Future[str]] = {}
         self._work: set[asyncio.Task[None]] = set()

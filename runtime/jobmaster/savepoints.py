@@ -58,6 +58,7 @@ _NUMBER = re.compile(rf"(?:{PREFIX})?([0-9]{{1,18}})")
 _PINNED = "rollback-"
 _STARTED_FROM = "from-"
 _FETCHED = "fetched-"
+_OF_EPOCH = re.compile(r".+-[0-9a-f]{32}-([0-9]+)")
 
 
 class SavepointWriter:
@@ -381,14 +382,17 @@ class TaskRestores:
     Args:
         job_id: the job.
         directory: of the job's checkpoints.
+        epoch: of the JobMaster. The names of what it keeps for rollbacks have it, so that a JobMaster that was
+            suspended never touches what a later one keeps.
 
     Attributes:
         initial: the state that the job was started from, if any.
     """
 
-    def __init__(self, job_id: JobID, directory: Path) -> None:
+    def __init__(self, job_id: JobID, directory: Path, epoch: int) -> None:
         self._job_id = job_id
         self._directory = directory
+        self._epoch = epoch
         self._taken_up: TakenUp | None = None
         self.initial: JobManagerTaskRestore | None = None
 
@@ -430,7 +434,7 @@ class TaskRestores:
         if not is_url(target):
             return Rollback(trigger_id, str(self._checked(path, trigger_id)), str(path), new_query_id)
         # It stays until the rollback is written: a request that is repeated because the copy took long finds it.
-        fetched = self._directory / f"{_FETCHED}{trigger_id}"
+        fetched = self._kept_at(_FETCHED, trigger_id)
         try:
             pinned = self._checked(fetched_once(target, fetched), trigger_id)
         except BaseException:
@@ -453,7 +457,7 @@ class TaskRestores:
 
     def _pin(self, path: Path, trigger_id: TriggerID) -> Path:
         """Link to its files: it may be subsumed, or disposed of, before all tasks were rolled back."""
-        pinned = self._directory / f"{_PINNED}{trigger_id}"
+        pinned = self._kept_at(_PINNED, trigger_id)
         try:
             remove_tree(pinned)
             make_private(pinned)
@@ -494,12 +498,19 @@ class TaskRestores:
         """Use a rollback from now on."""
         self._taken_up = decided
 
+    def _kept_at(self, prefix: str, trigger_id: TriggerID) -> Path:
+        return self._directory / f"{prefix}{trigger_id}-{self._epoch}"
+
+    def _kept(self, prefix: str) -> list[Path]:
+        """Return what this JobMaster and former ones have kept; not what later ones have."""
+        return [path for path in self._directory.glob(f"{prefix}*") if _epoch_of(path) <= self._epoch]
+
     def forget_former(self) -> None:
         """Remove the links of former rollbacks, and what was fetched, once the last is written; raises OSError."""
-        for pinned in self._directory.glob(f"{_PINNED}*"):
+        for pinned in self._kept(_PINNED):
             if self.last is not None and pinned != Path(self.last.path):
                 remove_tree(pinned)
-        for fetched in self._directory.glob(f"{_FETCHED}*"):
+        for fetched in self._kept(_FETCHED):
             remove_tree(fetched)
 
     def restore(
@@ -558,6 +569,12 @@ class TaskRestores:
             return None
         names = {query.name for query in self.initial.queries}
         return self.initial.initial if names - {query.name for query in queries} else None
+
+
+def _epoch_of(kept: Path) -> int:
+    """Return the epoch of the JobMaster that keeps a directory; 0 if its name has none, as in earlier releases."""
+    match = _OF_EPOCH.fullmatch(kept.name)
+    return int(match[1]) if match else 0
 
 
 def _queries_of(metadata: CheckpointMetadata, task_key: JobVertexID) -> tuple[QuerySnapshot, ...] | None:

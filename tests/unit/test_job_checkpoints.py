@@ -705,7 +705,7 @@ async def test_a_rollback_keeps_its_files_if_the_next_one_of_a_similar_id_fails(
     monkeypatch.setattr(savepoints, "take_files", fail)
     with pytest.raises(CheckpointError):
         await checkpoints.roll_back(TriggerID(f"{2:032x}"), made.path, False)
-    pinned = job.directory / f"rollback-{1:032x}"
+    pinned = job.directory / f"rollback-{1:032x}-1"
     assert open_checkpoint(pinned).queries[0].batch_id == 1
 
 
@@ -800,7 +800,7 @@ async def test_a_savepoint_in_a_remote_file_system(job: Job, tmp_path: Path, url
     await checkpoints.roll_back(TriggerID("b" * 32), made.path, False)
     restored = await checkpoints.restore(TASK.key)
     assert restored is not None
-    assert Path(restored.queries[0].path).is_relative_to(job.directory / f"rollback-{'b' * 32}")
+    assert Path(restored.queries[0].path).is_relative_to(job.directory / f"rollback-{'b' * 32}-1")
     assert checkpoints.statistics().rolled_back_to == made.path
     assert dispose_at(made.path)
     await checkpoints.roll_back(TriggerID("b" * 32), made.path, False)
@@ -1159,7 +1159,7 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
     restored = checkpoints.statistics().latest_restored
     assert restored is not None
     assert (restored.external_path, restored.is_savepoint) == (made.path, True)
-    kept = [job.directory / f"rollback-{trigger_id * 32}" for trigger_id in "ab"]
+    kept = [job.directory / f"rollback-{trigger_id * 32}-1" for trigger_id in "ab"]
     assert sorted(job.directory.glob("rollback-*")) == kept, "the former one, until this one is written down"
     job.endpoint.leads = False
     with pytest.raises(FencingError):
@@ -1199,7 +1199,35 @@ async def test_a_rollback_that_was_not_written_down_leaves_the_former_one_to_the
     restore = await successor.restore(TASK.key)
     assert restore is not None
     assert restore.rollback == "a" * 32
-    assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'a' * 32}"]
+    assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'a' * 32}-1"]
+
+
+async def test_a_former_job_master_touches_no_rollback_of_a_later_one(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was suspended while it prepared a rollback, and the client has asked the later one for the same."""
+    former = await job.lead()
+    await until(former, request())
+    job.term = replace(TERM, epoch=2)
+    later = await job.lead()
+    await later.roll_back(TriggerID("a" * 32), "1", False)
+    restore = await later.restore(TASK.key)
+    assert restore is not None
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError("the checkpoint was subsumed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(savepoints, "take_files", fail)
+        with pytest.raises(CheckpointError):
+            await former.roll_back(TriggerID("a" * 32), "1", False)
+    assert open_checkpoint(Path(restore.savepoint)).queries[0].batch_id == 1
+    await former.roll_back(TriggerID("b" * 32), "1", False)
+    await former.rollback_written()  # its lease has ended since it looked at the clock
+    assert open_checkpoint(Path(restore.savepoint)).queries[0].batch_id == 1
+    (job.directory / f"rollback-{'1' * 32}").mkdir()  # of an earlier release
+    await later.rollback_written()
+    assert [str(path) for path in job.directory.glob("rollback-*")] == [restore.savepoint]
 
 
 @pytest.mark.parametrize("retention", ["NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION"])
