@@ -205,7 +205,7 @@ async def test_a_server_that_ends_is_noticed_and_the_next_one_found(authority: C
     server = ProbeServer(None, tls=tls)
     port = server.port
     async with calling(authority.issue()) as client:
-        probe = client.gateway(server.address, ProbeGateway, timeout_s=5.0)
+        probe = client.gateway(server.address, ProbeGateway, timeout_s=DEADLINE_S)
         assert await probe.echo(b"x") == b"x"
         waiting = probe.never()
         await until(lambda: server.probe.waiting == 1, "the call")

@@ -236,8 +236,10 @@ async def test_a_leadership_sets_its_own_timer_whatever_a_former_one_had_set(mas
 async def test_checkpoints_are_looked_at_when_one_of_their_deadlines_has_come(master: Any) -> None:
     checkpoints, loop = master._checkpoints, asyncio.get_running_loop()
     checkpoints.is_idle = False
-    due = [time.monotonic() + 0.1, time.monotonic() + 0.2]
-    checkpoints.next_deadline = Mock(side_effect=lambda: next((at for at in due if at > time.monotonic()), None))
+    pauses_s = iter((0.1, 0.1))
+    checkpoints.next_deadline = Mock(
+        side_effect=lambda: next((time.monotonic() + pause_s for pause_s in pauses_s), None)
+    )
     master._advance_checkpoints()
     assert timers(master) == 1
     began = loop.time()
