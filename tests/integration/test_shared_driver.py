@@ -48,8 +48,10 @@ Path("helper.py").write_text("WHOSE = '{whose}'")
 sc.addPyFile("helper.py")
 sc.addArchive(str(archive("data.zip")) + "#data")
 Path("sql.txt").write_text("{whose}")
-spark.sql(f"ADD FILE '{{Path('sql.txt').resolve()}}'")
-spark.sql(f"ADD ARCHIVE '{{archive('sql.zip')}}'")
+spark.sql(f"/* a comment */ ADD FILE '{{Path('sql.txt').resolve()}}'")
+spark.sql("EXECUTE IMMEDIATE :added", {{"added": f"ADD ARCHIVE '{{archive('sql.zip')}}'"}})
+Path("udf.txt").write_text("{whose}")
+spark.sql(f"CREATE TEMPORARY FUNCTION unused AS 'java.util.ArrayList' USING FILE '{{Path('udf.txt').resolve()}}'")
 def added():
     def look(_):
         import helper
@@ -59,6 +61,7 @@ def added():
             "addArchive": read("data/inside.txt"),
             "ADD FILE": read("sql.txt"),
             "ADD ARCHIVE": read("sql.zip/inside.txt"),
+            "USING FILE": read("udf.txt"),
         }}
     return sc.parallelize([0], 1).map(look).first()
 """
@@ -105,7 +108,7 @@ print(sc.statusTracker().getJobIdsForGroup(), jvm.org.apache.logging.log4j.LogMa
 print(sc.parallelize(range(4), 2).map(lambda x: x + 1).sum(), spark.range(3).select(udf(str)("id")).count())
 def found(_):
     import importlib.util
-    names = ("helper.py", "data", "sql.txt", "sql.zip")
+    names = ("helper.py", "data", "sql.txt", "sql.zip", "udf.txt")
     there = [name for name in names if os.path.exists(SparkFiles.get(name))]
     return there, importlib.util.find_spec("helper")
 print(found(0)[0], sc.parallelize([0], 1).map(found).first(), list(sc.listFiles), list(sc.listArchives))
@@ -198,12 +201,14 @@ thread.start()
 thread.join()
 print(said)
 attempt("ADD JAR", lambda: spark.sql("ADD JAR /nowhere/some.jar"))
+attempt("USING JAR", lambda: spark.sql("CREATE TEMPORARY FUNCTION f AS 'org.example.F' USING JAR '/nowhere/some.jar'"))
 """,
-        "theirs ['theirs'] theirs\n['theirs']\nADD JAR refused: True\n",
+        "theirs ['theirs'] theirs\n['theirs']\nADD JAR refused: True\nUSING JAR refused: True\n",
     ),
     "files-of-other-kinds": (
         ADDED.format(whose="theirs") + "print(added())\n",
-        "{'addPyFile': 'theirs', 'addArchive': 'theirs', 'ADD FILE': 'theirs', 'ADD ARCHIVE': 'theirs'}\n",
+        "{'addPyFile': 'theirs', 'addArchive': 'theirs', 'ADD FILE': 'theirs', 'ADD ARCHIVE': 'theirs', "
+        "'USING FILE': 'theirs'}\n",
     ),
     "files-by-the-jvm": (
         """

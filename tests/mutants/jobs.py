@@ -57,6 +57,22 @@ MUTANTS = (
         ("integration/test_settings.py::test_what_cannot_hold_is_told_once_and_is_not_answered",),
     ),
     Mutant(
+        "jar-added-behind-a-comment",
+        "A statement that adds a jar to all of Spark is refused, whatever comes before it.",
+        "runtime/spark/task/classic.py",
+        'rf"{_GAP}*(?:ADD{_GAP}',
+        'rf"\\s*(?:ADD{_GAP}',
+        ("unit/test_classic_files.py::test_statements_that_add_to_all_of_spark",),
+    ),
+    Mutant(
+        "file-of-a-function-for-all",
+        "The files that a script's functions bring are the script's own.",
+        "runtime/spark/task/classic.py",
+        "(?:ADD|USING)\\b.*\\b(?:FILE",
+        "ADD\\b.*\\b(?:FILE",
+        ("unit/test_classic_files.py::test_statements_that_add_to_all_of_spark",),
+    ),
+    Mutant(
         "time-zone-of-a-script-for-all",
         "What a script makes the JVM's time zone is not the next one's.",
         "runtime/spark/driver/script_application.py",

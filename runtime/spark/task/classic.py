@@ -258,8 +258,31 @@ _MASTER = "spark.master"
 _HADOOP = "spark.hadoop."
 """Prefix of Hadoop's settings."""
 
-_ADDITION = re.compile(r"\s*ADD\s+(FILES?|JARS?|ARCHIVES?)\b", re.IGNORECASE)
-"""Spark's statements that add a file to the SparkContext."""
+_GAP = r"(?:\s|--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)"
+"""White space or a comment between the words of a statement."""
+
+_ADDS_JAR = re.compile(
+    rf"{_GAP}*(?:ADD{_GAP}+JARS?\b"
+    r"|CREATE\b.*\bFUNCTION\b.*\bUSING\b.*\bJARS?\b"
+    rf"|(?:\w+{_GAP}*:{_GAP}*)?(?:BEGIN|EXECUTE)\b.*\b(?:ADD|USING)\b.*\bJARS?\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_MAY_ADD = re.compile(
+    r"\b(?:ADD|USING)\b.*\b(?:FILE|ARCHIVE)S?\b|\bEXECUTE\b.*\bIMMEDIATE\b", re.IGNORECASE | re.DOTALL
+)
+
+
+def adds_jar(statement: str) -> bool:
+    """Return whether a statement of Spark's SQL adds a jar, by ``ADD JAR`` or as the resource of a function. Pure.
+
+    Not seen is one that ``EXECUTE IMMEDIATE`` makes of variables.
+    """
+    return _ADDS_JAR.match(statement) is not None
+
+
+def may_add_files(statement: str) -> bool:
+    """Return whether a statement may add a file or an archive; some that add none are taken for such. Pure."""
+    return _MAY_ADD.search(statement) is not None
 
 
 class ClassicAttachment:
@@ -524,13 +547,12 @@ class ClassicAttachment:
             return root if attachment._files is None else str(Path(root) / attachment._name)
 
         def own_sql(session: Any, sqlQuery: str, *arguments: Any, **keywords: Any) -> Any:  # noqa: N803
-            added = _ADDITION.match(sqlQuery)
-            if added is not None and added[1].upper().startswith("JAR"):
+            if adds_jar(sqlQuery):
                 raise SharedDriverError(
-                    "ADD JAR would give the jar to every job of the cluster: submit the job with --jar FILE or with "
+                    "this would give the jar to every job of the cluster: submit the job with --jar FILE or with "
                     "--own-driver"
                 )
-            if added is not None:
+            if may_add_files(sqlQuery):
                 attachment._use_own_files()
             return sql(session, sqlQuery, *arguments, **keywords)
 
