@@ -127,6 +127,11 @@ def check_sizes(records: Mapping[str, FileRecord], sizes: Mapping[str, int]) -> 
             raise IncompleteError(f"{path} has {size} bytes in place of {record.size}")
 
 
+def never_rewritten(records: Mapping[str, FileRecord]) -> dict[str, FileRecord]:
+    """Return the records of files that are never written again."""
+    return {path: record for path, record in records.items() if not _may_be_rewritten(path)}
+
+
 def check_unchanged(path: str, now: FileRecord, before: FileRecord | None) -> None:
     """Check that a file of a committed batch is the same as in an earlier snapshot.
 

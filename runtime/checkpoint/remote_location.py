@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from runtime.checkpoint.errors import SnapshotError
+from runtime.checkpoint.integrity import FileRecord, check_sizes
 from runtime.checkpoint.layout import BatchFiles, files_of_batch, files_of_restart, foreign_names, last_commit
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.remote_files import RemoteDirectory, RemoteFile
@@ -53,7 +54,9 @@ class RemoteLocation:
         """Return the last batch that the query has committed; `NOTHING_COMMITTED` if there is none."""
         return last_commit(f"commits/{name}" for name in RemoteDirectory(f"{self.url}/commits").files())
 
-    def restart_batch(self, sink_log: list[str] | None, begun: Iterable[str] = ()) -> int:
+    def restart_batch(
+        self, sink_log: list[str] | None, begun: Iterable[str] = (), known: Mapping[str, FileRecord] | None = None
+    ) -> int:
         """Check that Spark can start a query there; return the last committed batch.
 
         Names and sizes are checked, and the files that name others are read. The states are not: remote file systems
@@ -62,15 +65,20 @@ class RemoteLocation:
         Args:
             sink_log: names in the log of the query's file sink; None if it has none.
             begun: as in `files_of_restart`.
+            known: records of an earlier snapshot, of files that are never written again, by their paths below the
+                location; None if there is none.
 
         Raises:
-            SnapshotError: a file is missing or empty, or a restore is not complete.
+            SnapshotError: a file is missing or empty, or has another size than before, or a restore is not complete.
         """
         if self.is_half_restored():
             raise SnapshotError(f"a restore into {self.url} was interrupted")
         try:
             listing = _sizes(self._directory.listing())
-            return files_of_restart(listing, sink_log, self.read, begun=begun).batch_id
+            batch = files_of_restart(listing, sink_log, self.read, begun=begun)
+            before = known or {}
+            check_sizes({name: before[name] for name in batch.files if name in before}, listing)
+            return batch.batch_id
         except (IncompleteError, FileNotFoundError) as error:
             raise SnapshotError(f"the query cannot continue from {self.url}: {error}") from error
 

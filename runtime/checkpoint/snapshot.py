@@ -37,7 +37,7 @@ from runtime.checkpoint.files import (
     record_files,
     take_files,
 )
-from runtime.checkpoint.integrity import FileRecord, check_unchanged, encode_records
+from runtime.checkpoint.integrity import FileRecord, check_unchanged, encode_records, never_rewritten
 from runtime.checkpoint.layout import (
     SINK_LOG,
     BatchFiles,
@@ -153,7 +153,8 @@ def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None
     try:
         names = None if query.sink is None else log_names(query.sink)
         if is_remote(query.location):
-            batch_id = RemoteLocation(query.location).restart_batch(names, _begun(previous))
+            own = {name.removeprefix(f"{CHECKPOINT}/"): record for name, record in never_rewritten(before).items()}
+            batch_id = RemoteLocation(query.location).restart_batch(names, _begun(previous), own)
         else:
             listing = list_sizes(location) if location.exists() else {}
             batch = files_of_restart(listing, names, partial(read_checked, location), begun=_begun(previous))

@@ -191,6 +191,28 @@ def test_what_a_restart_needs_is_checked(query: Query, ftp: FtpServer) -> None:
     assert not list(query.directory.glob("chk-1/*"))
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_file_that_was_cut_short_is_not_taken_for_the_one_of_the_checkpoint(
+    ftp: FtpServer, tmp_path: Path, provider: str
+) -> None:
+    query = Query(ftp, tmp_path, provider)
+    query.files.run(3)
+    taken = query.take(1)
+    assert inspect_location(query.location, taken) == 2
+    damaged = next(
+        file
+        for file in sorted(query.files.location.glob("state/0/0/**/*"))
+        if file.suffix in (".sst", ".delta", ".changelog")
+        and (tmp_path / "chk-1" / "counts" / CHECKPOINT / file.relative_to(query.files.location)).exists()
+    )
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(SnapshotError, match=rf"{damaged.name} has \d+ bytes in place of \d+"):
+        inspect_location(query.location, taken)
+    note = TaskRestore(tmp_path / "task", JobManagerTaskRestore(7, (taken,))).prepare(query.location)
+    assert "continues from checkpoint 7, batch 2" in note
+    assert inspect_location(query.location, taken) == 2
+
+
 def test_a_query_goes_back_and_runs_on_as_if_nothing_had_been(query: Query) -> None:
     query.files.run(3)
     snapshot = query.take(1)

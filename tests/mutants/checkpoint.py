@@ -1226,6 +1226,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "remote-file-cut-short",
+        "A file at a URL with another size than in the last checkpoint is found before a query starts.",
+        "runtime/checkpoint/remote_location.py",
+        "            check_sizes({name: before[name] for name in batch.files if name in before}, listing)\n",
+        "",
+        (
+            "contract/test_remote_locations.py::"
+            "test_a_file_that_was_cut_short_is_not_taken_for_the_one_of_the_checkpoint",
+        ),
+    ),
+    Mutant(
         "rollback-of-a-later-job-master-replaced",
         "A former JobMaster touches no files that a later one keeps for the same rollback.",
         "runtime/jobmaster/savepoints.py",
