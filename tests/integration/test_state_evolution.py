@@ -87,7 +87,7 @@ def _without_duplicates(read: Read) -> DataFrame:
 def _once(read: Read) -> DataFrame:
     """Aggregate as `_counted`. The operator with the number 0 is another one.
 
-    Spark 4.3 fails in its first batch if both operators have the same keys, and so share a stage.
+    Spark 4.3 fails in its first batch if both have the same keys (docs/troubleshooting.md).
     """
     return _counted(read).dropDuplicates(["window", "k", "n"])
 
