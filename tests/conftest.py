@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -78,6 +79,19 @@ def no_connect_client_is_remembered() -> Iterator[None]:
     if (connect := sys.modules.get("pyspark.sql.connect.session")) is not None:
         connect.SparkSession._default_session = None
         connect.SparkSession._active_session = threading.local()
+
+
+@pytest.fixture
+def no_interrupt_is_lost() -> Iterator[None]:
+    """Collect no garbage, for tests that another thread interrupts by a signal.
+
+    Python drops an exception that a signal raises in a callback of its garbage collector, and Hypothesis has one.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    yield
+    if was_enabled:
+        gc.enable()
 
 
 def end_jobs(request: pytest.FixtureRequest, clusters: list[Cluster]) -> Iterator[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -65,6 +65,26 @@ class PartKind(StrEnum):
 _KIND_OF_VARIABLE = {"ValueState": PartKind.ROWS, "MapState": PartKind.MAP, "ListState": PartKind.LIST}
 _TIMERS = "TimerState"
 _COUNTER = "$rowCounter_"
+_EXPIRIES = ("$ttl_", "$min_", "$count_")
+"""Spark's prefixes of the families that say when the values of a variable with a time to live expire."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateVariable:
+    """A state variable of a transformWithState.
+
+    Args:
+        kind: Spark's name of it, such as ``ValueState``; timers are of the kind ``TimerState``.
+        expires: whether its values have a time to live.
+    """
+
+    kind: str
+    expires: bool
+
+    @property
+    def has_times(self) -> bool:
+        """Return whether Spark keeps the times of it twice, by key and by time: timers, and values that expire."""
+        return self.expires or self.kind == _TIMERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +158,7 @@ def parts_of(
     operator: int | None = None,
     variable: str | None = None,
     *,
-    timers_stay: bool = False,
+    times_stay: bool = False,
 ) -> tuple[StatePart, ...]:
     """Return the parts of a query's state that can be edited.
 
@@ -147,7 +167,7 @@ def parts_of(
         operators: metadata of its operators.
         operator: id of the only operator to edit; None for all.
         variable: name of the only state variable to edit; None for all.
-        timers_stay: whether timers are left out, instead of refused.
+        times_stay: whether timers and variables with a time to live are left out, instead of refused.
 
     Raises:
         SavepointError: one of them cannot be edited, or there is none. Spark writes all state of a query again, so the
@@ -172,9 +192,11 @@ def parts_of(
     found = [
         part
         for one in chosen
-        for part in _parts_of_operator(query.name, one, properties.get(one.id, ""), variable, timers_stay)
+        for part in _parts_of_operator(
+            query.name, one, properties.get(one.id, ""), variable, lambda known: times_stay and known.has_times
+        )
     ]
-    if not found and not timers_stay:
+    if not found and not times_stay:
         raise SavepointError(
             f"query {query.name!r} has no state variable {variable!r}", "see `understudy savepoint info`"
         )
@@ -206,7 +228,7 @@ def readable_parts(query: QueryDescription, operators: Iterable[OperatorInfo]) -
         known = properties.get(one.id, "")
         if not unfit(one, known, query.conf):
             with contextlib.suppress(SavepointError):
-                found += list(_parts_of_operator(query.name, one, known, None, True))
+                found += list(_parts_of_operator(query.name, one, known, None, _is_timers, reads=True))
     return tuple(found)
 
 
@@ -220,31 +242,42 @@ def can_encode(part: StatePart) -> bool:
     return True
 
 
+def _is_timers(variable: StateVariable) -> bool:
+    return variable.kind == _TIMERS
+
+
 def _parts_of_operator(
-    query: str, operator: OperatorDescription, properties: str, variable: str | None, timers_stay: bool
+    query: str,
+    operator: OperatorDescription,
+    properties: str,
+    variable: str | None,
+    left_out: Callable[[StateVariable], bool],
+    *,
+    reads: bool = False,
 ) -> Iterator[StatePart]:
     if operator.name == _JOIN:
         if variable is None:
             yield from _sides(query, operator)
         return
-    kinds = _kinds_of_variables(properties) if operator.name == _PROCESSOR else {}
+    variables = variables_of(operator, properties)
     for store in operator.stores:
         for family in store.families:
             name = family.name if operator.name == _PROCESSOR else None
-            if variable not in (None, name) or (name is not None and name not in kinds):
+            if variable not in (None, name) or (name is not None and name not in variables):
                 continue  # another variable, or a family that only Spark uses
             part = StatePart(query, operator.id, operator.name, store.name, name, family)
             if operator.name not in OPERATORS:
                 raise _refused(part, "no test edits state of this operator")
-            if name is not None and timers_stay and kinds[name] == _TIMERS:
-                continue
             if name is None:
                 yield replace(part, kind=PartKind.SESSIONS if operator.name == _SESSIONS else PartKind.ROWS)
-            elif kinds[name] in _KIND_OF_VARIABLE:
-                kind = _KIND_OF_VARIABLE[kinds[name]]
-                yield replace(part, kind=kind, counter=_counter(part, store) if kind is PartKind.LIST else None)
-            else:
-                raise _refused(part, _why_not(kinds[name]), "--variable")
+                continue
+            known = variables[name]
+            if left_out(known):
+                continue
+            if known.kind not in _KIND_OF_VARIABLE or (known.expires and not reads):
+                raise _refused(part, _why_not(known), "--variable")
+            kind = _KIND_OF_VARIABLE[known.kind]
+            yield replace(part, kind=kind, counter=_counter(part, store) if kind is PartKind.LIST else None)
 
 
 def _sides(query: str, operator: OperatorDescription) -> Iterator[StatePart]:
@@ -293,15 +326,32 @@ def _counter(part: StatePart, store: StoreDescription) -> Counter:
     return Counter(store.name, found)
 
 
-def _why_not(kind: str) -> str:
-    if kind == _TIMERS:
+def _why_not(variable: StateVariable) -> str:
+    if variable.kind == _TIMERS:
         return "Spark keeps each timer twice; timers stay as they are while the state variables are edited"
-    return f"it is a {kind}, and only {', '.join(_KIND_OF_VARIABLE)} can be edited"
+    if variable.expires:
+        return "it has a time to live, and Spark keeps each time twice; it stays as it is while the others are edited"
+    return f"it is a {variable.kind}, and only {', '.join(_KIND_OF_VARIABLE)} can be edited"
 
 
-def _kinds_of_variables(properties: str) -> dict[str, str]:
-    """Return the kinds of the state variables of a transformWithState by their names; `unfit` has read them before."""
-    return {one["stateName"]: one.get("stateVariableType", "?") for one in json.loads(properties)["stateVariables"]}
+def variables_of(operator: OperatorDescription, properties: str) -> dict[str, StateVariable]:
+    """Return the state variables of a transformWithState by their names; none of another operator.
+
+    Args:
+        operator: the operator, whose state fits `unfit`.
+        properties: Spark's description of it, in JSON.
+    """
+    if operator.name != _PROCESSOR:
+        return {}
+    return {
+        one["stateName"]: StateVariable(one.get("stateVariableType", "?"), one["ttlEnabled"])
+        for one in json.loads(properties)["stateVariables"]
+    }
+
+
+def families_of_variable(name: str) -> tuple[str, ...]:
+    """Return the names of all column families in which Spark keeps a state variable."""
+    return name, *(f"{prefix}{name}" for prefix in (_COUNTER, *_EXPIRIES))
 
 
 def _refused(part: StatePart, why: str, option: str = "--operator") -> SavepointError:

@@ -56,7 +56,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _JOIN_VERSION = "spark.sql.streaming.join.stateFormatVersion"
 _JOIN_VERSIONS = ("2", "3")
 _AGGREGATION, _JOIN, _LIMIT, _PROCESSOR = "stateStoreSave", "symmetricHashJoin", "globalLimit", "transformWithState"
-_TIME_MODES = ("NoTime", "EventTime")
+_TIME_MODES = ("NoTime", "EventTime", "ProcessingTime")
 
 _START_OVER = "keep the number of partitions, or start the query without state"
 
@@ -184,9 +184,8 @@ def unfit(operator: OperatorDescription, properties: str, conf: Mapping[str, str
     if operator.name.startswith(_PROCESSOR):
         try:
             known = json.loads(properties)
-            variables = known["stateVariables"]
-            if any(variable["ttlEnabled"] for variable in variables):
-                return "has state variables with a time to live, which is not tested"
+            if not all(isinstance(variable["ttlEnabled"], bool) for variable in known["stateVariables"]):
+                return "has unknown properties"
             if known["timeMode"] not in _TIME_MODES:
                 return f"has the time mode {known['timeMode']}, which is not tested"
         except (ValueError, KeyError, TypeError):

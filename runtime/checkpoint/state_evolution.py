@@ -15,15 +15,22 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from conf.files import remove_tree
 from runtime.checkpoint.description import OperatorDescription, QueryDescription
-from runtime.checkpoint.edit import StatePart, parts_of, readable_parts
+from runtime.checkpoint.edit import (
+    StatePart,
+    families_of_variable,
+    parts_of,
+    readable_parts,
+    variables_of,
+)
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.files import list_files
 from runtime.checkpoint.manifest import Savepoint, SavepointQuery
 from runtime.checkpoint.metadata_log import SOURCE_EVOLUTION, read_offsets
-from runtime.checkpoint.rescale import FamilyState, into_rocksdb, is_rocksdb
+from runtime.checkpoint.rescale import FamilyState, into_rocksdb, is_rocksdb, unfit
 from runtime.checkpoint.restore import restore_snapshot, rewrite
 from runtime.checkpoint.savepoint import open_savepoint
 from runtime.checkpoint.state_choice import choose_query
@@ -51,7 +58,8 @@ class Evolution:
         schemas: the query of the new version: its operators, and the schemas of their state. Its rows are not used.
         parts: of the new state; the function makes their rows.
         former: the parts of the present state that the function can read.
-        kept: the column families of Spark's own that both have with the same schemas, such as timers. Their rows stay.
+        kept: the column families that no function makes and that both have with the same schemas. These are timers and
+            state variables with a time to live. Their rows stay.
     """
 
     query: SavepointQuery
@@ -71,7 +79,7 @@ class Evolution:
             before: all present state.
             read: the parts that the function got or has read.
         """
-        used = {*self.kept, *(place for part in read for place in places_of(part))}
+        used = {*self.kept, *(place for part in read for place in (*places_of(part), *_expiries_of(part)))}
         names = {one.id: one.name for one in self.query.description.operators}
         found = []
         for one in before:
@@ -107,6 +115,12 @@ def places_of(part: StatePart) -> list[Place]:
     """Return where a part keeps its rows, and their number."""
     counted = [] if part.counter is None else [(part.operator, part.counter.store, part.counter.family.name)]
     return [(part.operator, part.store, part.family.name), *counted]
+
+
+def _expiries_of(part: StatePart) -> list[Place]:
+    """Return where Spark keeps when the values of a part expire, which each of them says too."""
+    names = () if part.variable is None else families_of_variable(part.variable)
+    return [(part.operator, part.store, name) for name in names]
 
 
 def plan_evolution(path: Path, schemas: Path, target: Path, query: str | None = None) -> EvolutionPlan:
@@ -148,7 +162,8 @@ def _evolution(query: SavepointQuery, schemas: SavepointQuery) -> Evolution:
     infos, new_infos = (check_snapshot(one.snapshot, contents=False).operators for one in (query, schemas))
     batches = query.snapshot.batch_id, schemas.snapshot.batch_id
     check_forms(query.description, schemas.description, commits, batches, new_infos)
-    parts = parts_of(schemas.description, new_infos, timers_stay=True) if schemas.description.operators else ()
+    parts = parts_of(schemas.description, new_infos, times_stay=True) if schemas.description.operators else ()
+    check_lifetimes(query.description, schemas.description, infos, new_infos)
     former = readable_parts(query.description, infos)
     kept = tuple(kept_families(query.description, schemas.description, parts))
     return Evolution(query, schemas, parts, former, kept)
@@ -211,8 +226,56 @@ def check_forms(
         )
 
 
+def check_lifetimes(
+    query: QueryDescription,
+    schemas: QueryDescription,
+    operators: Iterable[OperatorInfo],
+    new_operators: Iterable[OperatorInfo],
+) -> None:
+    """Check that each variable with a time to live is new in the new version, or is the same in both.
+
+    The values of one that is the same stay, and each of them expires at its time.
+
+    Args:
+        query: the query as its state is.
+        schemas: the query as the new version has it.
+        operators: metadata of the operators of the query.
+        new_operators: metadata of the operators of the new version.
+
+    Raises:
+        SavepointError: one is not.
+    """
+    properties, new_properties = ({one.id: one.properties for one in infos} for infos in (operators, new_operators))
+    before = {one.id: one for one in query.operators}
+    for new in schemas.operators:
+        old = before.get(new.id)
+        if old is None or old.name != new.name or unfit(old, properties.get(old.id, ""), query.conf):
+            continue
+        former = variables_of(old, properties.get(old.id, ""))
+        for name, variable in variables_of(new, new_properties.get(new.id, "")).items():
+            if not variable.expires or name not in former:
+                continue
+            families = [_schemas_of(one, name) for one in (old, new)]
+            if former[name] != variable or families[0] != families[1]:
+                raise SavepointError(
+                    f"query {query.name!r} cannot be edited: operator {new.id} ({new.name}), state variable {name!r}:"
+                    " its time to live is new, or its type is another",
+                    "give it another name in the new version, where it has no values at first",
+                )
+
+
+def _schemas_of(operator: OperatorDescription, variable: str) -> dict[Place, Any]:
+    """Return the schemas of all column families of a state variable."""
+    names = families_of_variable(variable)
+    return {
+        place: [json.loads(text) for text in (family.key, family.value)]
+        for place, _, family in _families([operator])
+        if family.name in names
+    }
+
+
 def kept_families(query: QueryDescription, schemas: QueryDescription, parts: Iterable[StatePart]) -> Iterator[Place]:
-    """Yield the column families of Spark's own, such as timers, that a query has in both versions with equal schemas.
+    """Yield the column families that a query has in both versions with equal schemas, and that no function makes.
 
     Args:
         query: the query as its state is.

@@ -270,7 +270,7 @@ class _QueryEvolver:
         kept = [present[place] for place in self._evolution.kept if place in present]
         refuse(
             differences(kept, [state for _, state in self._kept]),
-            f"the timers of query {old.name!r} cannot be copied",
+            f"the timers and values with a time to live of query {old.name!r} cannot be copied",
             "report this",
         )
         settings = settings_of(schemas)

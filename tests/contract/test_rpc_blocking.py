@@ -342,6 +342,7 @@ def wait_and_be_interrupted(ask: Ask[None]) -> None:
     ask.result()
 
 
+@pytest.mark.usefixtures("no_interrupt_is_lost")
 def test_an_interrupted_wait_leaves_the_connection_usable(server: ProbeServer, probe: ProbeGateway) -> None:
     """Ctrl-C in a notebook: other threads' asks go on, and so does the connection."""
     others = ThreadPoolExecutor(1)
@@ -358,6 +359,7 @@ def test_an_interrupted_wait_leaves_the_connection_usable(server: ProbeServer, p
     others.shutdown()
 
 
+@pytest.mark.usefixtures("no_interrupt_is_lost")
 def test_interrupts_at_any_moment_lose_no_reply(server: ProbeServer, client: ActorClient) -> None:
     """Signals in quick succession hit every step of asking; a send that is cut short is the one that may reconnect."""
     gateway = client.gateway(server.address, ProbeGateway)

@@ -26,7 +26,7 @@ from tests.integration.test_savepoint_rescale import spark as spark
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _HASHMAP = {PROVIDER: ROCKSDB_PROVIDER.replace("RocksDB", "HDFSBacked")}
-_ONLY_ROCKSDB = ("aggregation-second-format", "join-3", "transformWithState", "collections", "timers")
+_ONLY_ROCKSDB = ("aggregation-second-format", "join-3", "transformWithState", "collections", "timers", "aging")
 _FITTING = [name for name in OPERATORS if name not in _ONLY_ROCKSDB]
 
 

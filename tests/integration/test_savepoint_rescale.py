@@ -108,6 +108,44 @@ class Timed(StatefulProcessor):
         pass
 
 
+class Aging(StatefulProcessor):
+    """Keeps values that expire before the next batch, and some that do not; each key has a timer in processing time."""
+
+    total = "n LONG"
+    lives_ms: int | None = 864_000_000
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.brief = handle.getValueState("brief", "n LONG", 1)
+        self.lasting = handle.getValueState("lasting", "n LONG", self.lives_ms)
+        self.sizes = handle.getListState("sizes", "n LONG", 864_000_000)
+        self.counts = handle.getMapState("counts", "d LONG", "n LONG", 864_000_000)
+        self.sum = handle.getValueState("total", self.total)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timer_values: Any) -> Iterator[Any]:  # noqa: N802
+        values = [int(value) for part in rows for value in part.v]
+        event = "known" if self.brief.exists() else "new"
+        self.brief.update((len(values),))
+        self.lasting.update(((self.lasting.get()[0] if self.lasting.exists() else 0) + len(values),))
+        self.sizes.appendList([(len(values),)])
+        self.counts.updateValue((len(values),), (len(values),))
+        former = int(self.sum.get()[0]) if self.sum.exists() else 0
+        self.sum.update((str(former + sum(values)) if "STRING" in self.total else former + sum(values),))
+        self.handle.registerTimer(timer_values.getCurrentProcessingTimeInMs() + 1)
+        yield self._row(key, event)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
+        yield self._row(key, "expired")
+
+    def _row(self, key: Any, event: str) -> Any:
+        counts = sorted((digit, count) for (digit,), (count,) in self.counts.iterator())
+        kept = [self.lasting.get()[0], [size for (size,) in self.sizes.get()], counts, int(self.sum.get()[0])]
+        return pd.DataFrame({"k": [key[0]], "event": [event], "kept": [str(kept)]})
+
+    def close(self) -> None:
+        pass
+
+
 def _count(key: Any, frames: Any, state: Any) -> Iterator[Any]:
     total = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
     state.update((total,))
@@ -150,6 +188,15 @@ def _timed(read: Read) -> DataFrame:
     return read().groupBy("k").transformWithStateInPandas(Timed(), columns, "append", "EventTime")
 
 
+def _aging(read: Read) -> DataFrame:
+    return aging(read, Aging())
+
+
+def aging(read: Read, processor: Aging) -> DataFrame:
+    columns = "k INT, event STRING, kept STRING"
+    return read().groupBy("k").transformWithStateInPandas(processor, columns, "append", "ProcessingTime")
+
+
 Build = Callable[[Read], DataFrame]
 OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
     "aggregation": (_windows, {}),
@@ -163,6 +210,7 @@ OPERATORS: dict[str, tuple[Build, Mapping[str, str]]] = {
     "transformWithState": (_processed, {}),
     "collections": (_collected, {}),
     "timers": (_timed, {}),
+    "aging": (_aging, {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}),  # there would be no last batch
 }
 REFUSED: dict[str, tuple[Build, Mapping[str, str], str]] = {
     "join-4": (_joined, {_JOIN: "4"}, "is a join with state format 4"),
@@ -209,6 +257,11 @@ class Stream:
     def rows(self) -> Rows:
         frame = self.spark.read.parquet(str(self.sink))
         return Counter(tuple(map(str, row)) for row in frame.collect())
+
+    def families(self) -> Counter[str]:
+        """Return how many rows each column family of the first operator has."""
+        state = self.spark.read.format("statestore").option("_readAllColumnFamilies", "true").load(str(self.location))
+        return Counter({row[0]: row[1] for row in state.groupBy("column_family_name").count().collect()})
 
     def savepoint(self, directory: Path) -> Savepoint:
         query = QueryLocation("counts", str(self.location), str(self.sink))
@@ -298,6 +351,8 @@ async def test_a_query_goes_on_with_other_partitions(
     expected, found = await asyncio.to_thread(go_on)
     assert expected.total() > 0
     assert found == expected
+    if name == "aging":  # values of other keys expire, too, by the times that Spark keeps beside them
+        assert await asyncio.to_thread(stream.families) == await asyncio.to_thread(undisturbed.families)
 
 
 async def test_wrong_state_is_found_and_nothing_is_left(

@@ -28,7 +28,17 @@ from runtime.spark.driver.local import LocalDriver
 from runtime.spark.edit_function import load_function
 from runtime.spark.state_evolution import evolve_with
 from tests.integration.test_savepoint_edit import FIRST, LATER, put
-from tests.integration.test_savepoint_rescale import OPERATORS, Build, Read, Rows, Stream, Timed, contents
+from tests.integration.test_savepoint_rescale import (
+    OPERATORS,
+    Aging,
+    Build,
+    Read,
+    Rows,
+    Stream,
+    Timed,
+    aging,
+    contents,
+)
 from tests.integration.test_savepoint_rescale import driver as driver
 from tests.integration.test_savepoint_rescale import spark as spark
 
@@ -77,7 +87,7 @@ def _without_duplicates(read: Read) -> DataFrame:
 def _once(read: Read) -> DataFrame:
     """Aggregate as `_counted`. The operator with the number 0 is another one.
 
-    Spark 4.3 fails in its first batch if both operators have the same keys, and so share a stage.
+    Spark 4.3 fails in its first batch if both have the same keys (docs/troubleshooting.md).
     """
     return _counted(read).dropDuplicates(["window", "k", "n"])
 
@@ -182,8 +192,26 @@ def edit(state, part, former):
     return state.select("key", sf.expr("transform(value, x -> named_struct('v', string(x.v)))").alias("value"))
 """
 
+
+class Lasting(Aging):
+    """Keeps the total as a text, and `lasting` without a time to live."""
+
+    total = "n STRING"
+    lives_ms = None
+
+
+_LASTING = """
+from pyspark.sql import functions as sf
+
+def edit(state, part):
+    if part.variable == "total":
+        return state.select("key", sf.struct(sf.col("value.n").cast("string").alias("n")).alias("value"))
+    assert part.variable == "lasting" and state.schema["value"].dataType.names == ["value", "ttlExpirationMs"]
+    return state.select("key", "value.value")
+"""
+
 JOIN_2, JOIN_3 = OPERATORS["join-2"][1], OPERATORS["join-3"][1]
-SECOND_FORMAT = OPERATORS["aggregation-second-format"][1]
+SECOND_FORMAT, AGING = OPERATORS["aggregation-second-format"][1], OPERATORS["aging"][1]
 
 CASES: dict[str, tuple[Build, Build, Mapping[str, str], str, tuple[str, ...]]] = {
     "aggregation": (_counted, _summed, {}, _SUMMED, ()),
@@ -196,6 +224,7 @@ CASES: dict[str, tuple[Build, Build, Mapping[str, str], str, tuple[str, ...]]] =
     "join-2": (_joined, _joined_with_more, JOIN_2, _JOINED, ()),
     "join-3": (_joined, _joined_with_more, JOIN_3, _JOINED, ()),
     "variables-and-timers": (OPERATORS["timers"][0], _with_timers, {}, _VARIABLES, ()),
+    "variables-that-expire": (OPERATORS["aging"][0], lambda read: aging(read, Lasting()), AGING, _LASTING, ()),
 }
 """The query, its new version, settings, the user's file, and what the result lacks."""
 SHORT_CASES = ("aggregation",)
@@ -263,3 +292,5 @@ async def test_a_new_version_goes_on_as_if_it_had_seen_all_rows(
     found, expected = await asyncio.to_thread(go_on)
     assert expected.total() > 0
     assert found == expected
+    if name == "variables-that-expire":
+        assert await asyncio.to_thread(stream.families) == await asyncio.to_thread(other.families)

@@ -192,6 +192,22 @@ MUTANTS = (
         ("unit/test_state_evolution.py::test_timers_stay_where_both_versions_have_them_with_the_same_schemas",),
     ),
     Mutant(
+        "edited-values-with-a-time-to-live",
+        "Values with a time to live are not edited, because Spark keeps their times once more.",
+        "runtime/checkpoint/edit.py",
+        " or (known.expires and not reads):\n",
+        ":\n",
+        ("unit/test_savepoint_edit.py::test_one_operator_or_variable_of_several",),
+    ),
+    Mutant(
+        "evolved-values-that-begin-to-expire",
+        "Values with a time to live stay only if both versions have the same.",
+        "runtime/checkpoint/state_evolution.py",
+        "            if former[name] != variable or families[0] != families[1]:\n",
+        "            if False:\n",
+        ("unit/test_state_evolution.py::test_values_with_a_time_to_live_that_had_none_or_another_type_are_refused",),
+    ),
+    Mutant(
         "converted-state-with-removed-keys",
         "A conversion into RocksDB leaves out the keys that a query has removed.",
         "runtime/checkpoint/convert.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -107,8 +108,8 @@ JOIN = tuple(
 )
 
 
-def properties(*kinds: tuple[str, str], ttl: bool = False) -> list[OperatorInfo]:
-    variables = [{"stateName": name, "stateVariableType": kind, "ttlEnabled": ttl} for name, kind in kinds]
+def properties(*kinds: tuple[str, str], ttl: Collection[str] = ()) -> list[OperatorInfo]:
+    variables = [{"stateName": name, "stateVariableType": kind, "ttlEnabled": name in ttl} for name, kind in kinds]
     return [OperatorInfo(0, PROCESSOR, (), json.dumps({"timeMode": "NoTime", "stateVariables": variables}))]
 
 
@@ -202,7 +203,7 @@ def test_a_join_whose_maps_do_not_fit_together_is_refused(families: tuple[Column
             properties(("n", "ListState")),
             "always null",
         ),
-        (query(PROCESSOR, family="n"), properties(("n", "ValueState"), ttl=True), "time to live"),
+        (query(PROCESSOR, family="n"), properties(("n", "ValueState"), ttl="n"), "stays as it is while the others"),
     ],
 )
 def test_what_does_not_fit_is_named(kept: QueryDescription, infos: list[OperatorInfo], why: str) -> None:
@@ -229,6 +230,11 @@ def test_one_operator_or_variable_of_several() -> None:
     assert [part.variable for part in parts_of(several, kinds, variable="a")] == ["a"]
     with pytest.raises(SavepointError, match="state variable 'b' cannot be edited"):
         parts_of(several, kinds)
+    expiring = properties(("a", "ValueState"), ("b", "ValueState"), ttl="b")
+    assert [part.variable for part in parts_of(several, expiring, variable="a")] == ["a"]
+    with pytest.raises(SavepointError, match="'b' cannot be edited: it has a time to live") as caught:
+        parts_of(several, expiring)
+    assert "by --variable" in caught.value.remedy
     with pytest.raises(SavepointError, match="no state variable '\\$internal'"):
         parts_of(several, kinds, variable="$internal")
 

@@ -63,6 +63,11 @@ def test_operators_that_fit(name: str) -> None:
     assert obstacles(query(name), info(**PROPERTIES), 5) == []
 
 
+def test_values_with_a_time_to_live_fit() -> None:
+    lasting = {"timeMode": "ProcessingTime", "stateVariables": [{"stateName": "n", "ttlEnabled": True}]}
+    assert obstacles(query(PROCESSOR), info(**lasting), 5) == []
+
+
 @pytest.mark.parametrize(
     ("kept", "properties", "why"),
     [
@@ -73,8 +78,9 @@ def test_operators_that_fit(name: str) -> None:
         (query("symmetricHashJoin", **{f"{_PREFIX}join.stateFormatVersion": "4"}), {}, "state format 4"),
         (query("symmetricHashJoin", **{f"{_PREFIX}join.stateFormatVersion": "1"}), {}, "state format 1"),
         (query("flatMapGroupsWithState"), {}, "not tested"),
-        (query(PROCESSOR), {**PROPERTIES, "stateVariables": [{"ttlEnabled": True}]}, "time to live"),
-        (query(PROCESSOR), {**PROPERTIES, "timeMode": "ProcessingTime"}, "time mode ProcessingTime"),
+        (query(PROCESSOR), {**PROPERTIES, "timeMode": "OtherTime"}, "time mode OtherTime"),
+        (query(PROCESSOR), {**PROPERTIES, "stateVariables": [{"stateName": "n"}]}, "unknown properties"),
+        (query(PROCESSOR), {**PROPERTIES, "stateVariables": [{"ttlEnabled": "?"}]}, "unknown properties"),
         (query(PROCESSOR), {}, "unknown properties"),
         (query(**{"spark.sql.shuffle.partitions": "5"}), {}, "5 partitions already"),
     ],

@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
-def cancellation() -> Iterator[Cancellation]:
+def cancellation(no_interrupt_is_lost: None) -> Iterator[Cancellation]:
     before = signal.getsignal(signal.SIGTERM)
     cancellation = Cancellation()
     cancellation.install()

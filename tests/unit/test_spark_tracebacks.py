@@ -72,6 +72,24 @@ def test_error_condition_of_pyspark() -> None:
     assert describe(ValueError("x"), {}).error_class is None
 
 
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("java.lang.IllegalStateException: Cannot stop SparkContext within listener bus thread", "use spark.stop()"),
+        (
+            "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure:"
+            " java.lang.AssertionError: assertion failed: Can only upgrade readStore to writeStore with the same"
+            " stateStoreId",
+            "leave dropDuplicates out",
+        ),
+    ],
+)
+def test_errors_of_spark_without_a_cause_get_it_and_the_remedy(text: str, remedy: str) -> None:
+    described = describe(RuntimeError(text)).message
+    assert described.endswith(f": {text}")
+    assert remedy in described.removesuffix(text)
+
+
 def test_long_texts_are_cut_in_the_middle() -> None:
     described = describe(ValueError("a" * 300_000 + "end"), {})
     assert len(described.message) < 210_000

@@ -23,6 +23,7 @@ from runtime.checkpoint.snapshot import take_snapshot
 from runtime.checkpoint.state_evolution import (
     Evolution,
     check_forms,
+    check_lifetimes,
     kept_families,
     places_of,
     plan_evolution,
@@ -62,7 +63,7 @@ def with_setting(one: QueryDescription, key: str, value: str) -> QueryDescriptio
 
 def evolution(old: QueryDescription, new: QueryDescription, infos: Any = (), new_infos: Any = ()) -> Evolution:
     snapshot = QuerySnapshot("counts", "id", "/live", None, "/snapshot", 3, [], 0, 0)
-    parts = parts_of(new, new_infos, timers_stay=True)
+    parts = parts_of(new, new_infos, times_stay=True)
     kept = tuple(kept_families(old, new, parts))
     queries = [SavepointQuery(snapshot, one) for one in (old, new)]
     return Evolution(*queries, parts, readable_parts(old, infos), kept)
@@ -141,6 +142,55 @@ def test_timers_stay_where_both_versions_have_them_with_the_same_schemas() -> No
         evolution(old, of_families(PROCESSOR, value, replace(TIMERS, key=schema(key="int"))), kinds, kinds).kept == ()
     )
     assert evolution(query("dedupe"), new, (), kinds).kept == ()
+
+
+EXPIRING = (
+    *LIST,
+    ColumnFamily("$ttl_n", schema(at="long", k="long"), schema(v="void")),
+    ColumnFamily("$min_n", schema(k="long"), schema(at="long")),
+    ColumnFamily("$count_n", schema(k="long"), schema(n="long")),
+)
+
+
+def test_values_with_a_time_to_live_stay_where_both_versions_have_the_same() -> None:
+    kinds = properties(("n", "ListState"), ttl="n")
+    both = of_families(PROCESSOR, *EXPIRING)
+    check_lifetimes(both, both, kinds, kinds)
+    made = evolution(both, both, kinds, kinds)
+    assert made.parts == ()
+    assert [name for _, _, name in made.kept] == [one.name for one in EXPIRING]
+    check_lifetimes(query("dedupe"), both, (), kinds)  # the variable is new, and has no values at first
+    check_lifetimes(of_families(PROCESSOR, TIMERS), both, properties((TIMERS.name, "TimerState")), kinds)
+    check_lifetimes(both, of_families(PROCESSOR, *LIST), kinds, properties(("n", "ListState")))
+
+
+@pytest.mark.parametrize(
+    ("families", "kind", "ttl"),
+    [
+        (LIST, "ListState", ""),
+        (EXPIRING, "ValueState", "n"),
+        ((replace(LIST[0], value=schema(v="date")), *EXPIRING[1:]), "ListState", "n"),
+        (EXPIRING[:-1], "ListState", "n"),
+    ],
+)
+def test_values_with_a_time_to_live_that_had_none_or_another_type_are_refused(
+    families: tuple[ColumnFamily, ...], kind: str, ttl: str
+) -> None:
+    new = of_families(PROCESSOR, *EXPIRING), properties(("n", "ListState"), ttl="n")
+    with pytest.raises(SavepointError, match="state variable 'n': its time to live is new") as caught:
+        check_lifetimes(of_families(PROCESSOR, *families), new[0], properties(("n", kind), ttl=ttl), new[1])
+    assert "another name" in caught.value.remedy
+
+
+def test_a_version_without_the_time_to_live_reads_the_values() -> None:
+    old, new = of_families(PROCESSOR, *EXPIRING), of_families(PROCESSOR, *LIST)
+    made = evolution(old, new, properties(("n", "ListState"), ttl="n"), properties(("n", "ListState")))
+    [part] = made.parts
+    former = made.former_of(part)
+    assert former is not None
+    before = [FamilyState(0, "default", one.name, 5, 0) for one in EXPIRING]
+    assert made.dropped(before, [former]) == ()
+    assert len(made.dropped(before, ())) == len(EXPIRING)
 
 
 def test_state_that_nothing_has_read_is_named() -> None:

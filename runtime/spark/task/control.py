@@ -38,10 +38,13 @@ from runtime.threads import thread_stacks
 
 _OWN_DIRECTORY = str(Path(__file__).resolve().parents[1])
 
-_STOP_HINT = (
-    "a script cannot stop the SparkContext that it shares with other jobs; use spark.stop(), or submit the job with "
-    "--own-driver"
-)
+_HINTS = {
+    STOP_REFUSED: "a script cannot stop the SparkContext that it shares with other jobs; use spark.stop(), or submit "
+    "the job with --own-driver",
+    "Can only upgrade readStore to writeStore with the same stateStoreId": "Spark 4.3 cannot run dropDuplicates by the "
+    "keys of the aggregation before it; leave dropDuplicates out, or put repartition with a column between them",
+}
+"""Cause and remedy of errors whose texts name neither, by a part of the text."""
 
 _MAX_TEXT = 200_000
 """Largest number of characters of a text that travels: its beginning and its end. Java's tracebacks may be longer."""
@@ -56,8 +59,7 @@ def describe(error: BaseException, files: Mapping[str, str] = MappingProxyType({
     _clean(summary, files, set())
     kind = type(error)
     text = _text_of(error)
-    if STOP_REFUSED in text:
-        text = f"{_STOP_HINT}: {text}"
+    text = next((f"{hint}: {text}" for known, hint in _HINTS.items() if known in text), text)
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{wire_name(kind.__module__)}."
     lost = error.vertex_id if isinstance(error, PartitionNotFoundError) else None
     name, trace = _fit(f"{module}{kind.__qualname__}"), _fit("".join(summary.format()))
