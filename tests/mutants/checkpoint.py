@@ -1226,6 +1226,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "part-of-a-savepoint-kept",
+        "What a killed process has written of a savepoint is in the way of no other.",
+        "runtime/checkpoint/savepoint.py",
+        "        remove_tree(part)  # left by a process that was killed\n",
+        "",
+        ("unit/test_savepoint.py::test_what_a_killed_process_has_written_of_it_is_in_the_way_of_no_other",),
+    ),
+    Mutant(
         "work-directory-of-a-living-process-removed",
         "A work directory is removed only if its process has ended.",
         "runtime/checkpoint/work_directory.py",
