@@ -16,13 +16,12 @@ The original is not changed, and the result appears under its name only when it 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from conf.files import make_private, remove_tree
+from conf.files import make_private
 from runtime.checkpoint.description import OperatorDescription, QueryDescription
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, list_names, take_files
@@ -44,6 +43,7 @@ from runtime.checkpoint.snapshot import committed_batch, take_snapshot
 from runtime.checkpoint.state_layout import OperatorInfo
 from runtime.checkpoint.state_schema import schema_fields
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
+from runtime.checkpoint.work_directory import work_directory
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 
 COMPACT_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
@@ -500,10 +500,7 @@ def run_rescale(plan: RescalePlan, tool: StateTool, compact_interval: int = DEFA
         SnapshotError: the state cannot be copied. There is no result then.
     """
     old, target = plan.savepoint, plan.target
-    work = None
-    try:
-        make_private(target.parent, durable=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".rescale", dir=target.parent))
+    with work_directory(target, "rescale", f"{old.path} cannot be rescaled to {target}") as work:
         snapshots = [
             _rescaled(one, plan.partitions, work / str(number), tool, compact_interval)
             if one in plan.queries
@@ -513,11 +510,6 @@ def run_rescale(plan: RescalePlan, tool: StateTool, compact_interval: int = DEFA
         names = tuple(one.snapshot.name for one in plan.queries)
         origin = RescaledFrom(old.path, old.created_ms, plan.partitions, names)
         return write_savepoint(target.parent, old.job, snapshots, name=target.name, rescaled=origin)
-    except OSError as error:
-        raise SavepointError(f"{old.path} cannot be rescaled to {target}: {error}") from error
-    finally:
-        if work is not None:
-            remove_tree(work)
 
 
 def _rescaled(query: SavepointQuery, partitions: int, work: Path, tool: StateTool, interval: int) -> QuerySnapshot:

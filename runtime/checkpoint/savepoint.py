@@ -101,6 +101,7 @@ def write_savepoint(
     name = name or f"{PREFIX}{job.id[:6]}-{secrets.token_hex(6)}"
     part = directory / f".{name}.part"
     try:
+        remove_tree(part)  # left by a process that was killed
         make_private(part, durable=True)
         files: dict[str, SavepointFile] = {}
         queries = tuple(

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.files import make_private, remove_tree
+from conf.files import make_private
 from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.files import list_files, list_names, take_files
@@ -32,6 +31,7 @@ from runtime.checkpoint.savepoint import open_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.checkpoint.state_choice import choose_query
 from runtime.checkpoint.stored_snapshot import SINK
+from runtime.checkpoint.work_directory import work_directory
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 
 _NAME = re.compile(r"\w+", re.ASCII)
@@ -200,18 +200,10 @@ def change_sources(plan: SourcePlan) -> Savepoint:
         SnapshotError: the state cannot be copied. There is no result then.
     """
     old, target = plan.savepoint, plan.target
-    work = None
-    try:
-        make_private(target.parent, durable=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".sources", dir=target.parent))
+    with work_directory(target, "sources", f"{old.path} cannot be changed to {target}") as work:
         snapshots = [_changed(plan, work) if one is plan.query else one.snapshot for one in old.queries]
         origin = EditedFrom(old.path, old.created_ms, (plan.query.snapshot.name,))
         return write_savepoint(target.parent, old.job, snapshots, name=target.name, edited=origin)
-    except OSError as error:
-        raise SavepointError(f"{old.path} cannot be changed to {target}: {error}") from error
-    finally:
-        if work is not None:
-            remove_tree(work)
 
 
 def _changed(plan: SourcePlan, work: Path) -> QuerySnapshot:

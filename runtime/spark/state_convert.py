@@ -18,7 +18,6 @@ The original is not changed, and the result appears under its name only when it 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +51,7 @@ from runtime.checkpoint.restore import restore_snapshot, rewrite
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.state_layout import DEFAULT_STORE
 from runtime.checkpoint.state_schema import DEFAULT_FAMILY
+from runtime.checkpoint.work_directory import work_directory
 from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.spark.connect_session import connect_session
 from runtime.spark.driver.local import LocalDriver
@@ -134,10 +134,7 @@ def _run(
     plan: ConversionPlan, spark: SparkSession, unpack: Unpack, write: Callable[..., None], interval: int
 ) -> Savepoint:
     old, target = plan.savepoint, plan.target
-    work = None
-    try:
-        make_private(target.parent, durable=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".convert", dir=target.parent))
+    with work_directory(target, "convert", f"{old.path} cannot be converted to {target}") as work:
         snapshots = [
             _Converter(spark, one, work / str(number), unpack, write).run(interval)
             if one in plan.queries
@@ -146,11 +143,6 @@ def _run(
         ]
         origin = EditedFrom(old.path, old.created_ms, tuple(one.snapshot.name for one in plan.queries))
         return write_savepoint(target.parent, old.job, snapshots, name=target.name, edited=origin)
-    except OSError as error:
-        raise SavepointError(f"{old.path} cannot be converted to {target}: {error}") from error
-    finally:
-        if work is not None:
-            remove_tree(work)
 
 
 class _Converter:

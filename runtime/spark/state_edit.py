@@ -21,14 +21,12 @@ The original is not changed, and the result appears under its name only when it 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conf.files import make_private, remove_tree
+from conf.files import make_private
 from runtime.checkpoint.edit import (
     EditPlan,
     PartKind,
@@ -53,6 +51,7 @@ from runtime.checkpoint.rescale import (
 from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.state_rows import InvalidRowError
+from runtime.checkpoint.work_directory import work_directory
 from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.spark.connect_session import connect_session
 from runtime.spark.driver.local import LocalDriver
@@ -159,7 +158,7 @@ async def with_writer(driver: LocalDriver, run: Callable[[SparkSession, Write], 
 
 def _run(plan: EditPlan, function: Edit, spark: SparkSession, write: Write, interval: int) -> Savepoint:
     old, target = plan.savepoint, plan.target
-    with work_directory(old, target) as work:
+    with work_directory(target, "edit", f"{old.path} cannot be edited into {target}") as work:
         editors = [
             _QueryEditor(spark, one, plan.of_query(one.snapshot.name), work / str(number), write)
             for number, one in enumerate(old.queries)
@@ -171,29 +170,6 @@ def _run(plan: EditPlan, function: Edit, spark: SparkSession, write: Write, inte
         names = tuple(editor.query.snapshot.name for editor in edited)
         origin = EditedFrom(old.path, old.created_ms, names)
         return write_savepoint(target.parent, old.job, snapshots, name=target.name, edited=origin)
-
-
-@contextlib.contextmanager
-def work_directory(savepoint: Savepoint, target: Path) -> Iterator[Path]:
-    """Make a hidden directory beside the result of an edit, and remove it in the end.
-
-    Args:
-        savepoint: is edited.
-        target: directory of the result.
-
-    Raises:
-        SavepointError: a file of the edit cannot be read or written.
-    """
-    work = None
-    try:
-        make_private(target.parent, durable=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".edit", dir=target.parent))
-        yield work
-    except OSError as error:
-        raise SavepointError(f"{savepoint.path} cannot be edited into {target}: {error}") from error
-    finally:
-        if work is not None:
-            remove_tree(work)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from runtime.checkpoint.rescale import FamilyState, differences, finish_batch, p
 from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.state_evolution import Evolution, EvolutionPlan, Place, places_of, plan_evolution, prepare
+from runtime.checkpoint.work_directory import work_directory
 from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.state_writer import ENCODED, POSITION, NewFamily, StatePlace, partition_column
@@ -48,7 +49,6 @@ from runtime.spark.state_edit import (
     stored_rows,
     take_result,
     with_writer,
-    work_directory,
 )
 from runtime.spark.state_reader import read_once
 
@@ -114,7 +114,7 @@ async def evolve_with(
 
 def _run(plan: EvolutionPlan, function: Edit, spark: SparkSession, write: Write, interval: int) -> Savepoint:
     old, target = plan.savepoint, plan.target
-    with work_directory(old, target) as work:
+    with work_directory(target, "edit", f"{old.path} cannot be edited into {target}") as work:
         evolvers = {
             one.query.snapshot.name: _QueryEvolver(spark, one, work / str(number), write)
             for number, one in enumerate(plan.queries)

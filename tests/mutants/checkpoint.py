@@ -1242,6 +1242,22 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "part-of-a-savepoint-kept",
+        "What a killed process has written of a savepoint is in the way of no other.",
+        "runtime/checkpoint/savepoint.py",
+        "        remove_tree(part)  # left by a process that was killed\n",
+        "",
+        ("unit/test_savepoint.py::test_what_a_killed_process_has_written_of_it_is_in_the_way_of_no_other",),
+    ),
+    Mutant(
+        "work-directory-of-a-living-process-removed",
+        "A work directory is removed only if its process has ended.",
+        "runtime/checkpoint/work_directory.py",
+        "                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n                if ",
+        "                if ",
+        ("unit/test_work_directory.py::test_what_a_killed_process_has_left_is_removed_by_the_next_one",),
+    ),
+    Mutant(
         "remote-file-cut-short",
         "A file at a URL with another size than in the last checkpoint is found before a query starts.",
         "runtime/checkpoint/remote_location.py",

@@ -31,17 +31,19 @@ OTHERS: dict[str, tuple[int, str]] = {
     "actors/remote/root.py": (1, NO_FILE),
     "actors/testkit/deterministic.py": (1, NO_FILE),
     "blob/acceptor.py": (1, NO_FILE),
-    "blob/client.py": (1, CACHE),
-    "blob/file_store.py": (1, CACHE),
-    "blob/storage.py": (2, SYNCED),
+    "blob/client.py": (2, CACHE),
+    "blob/file_store.py": (2, CACHE),
+    "blob/storage.py": (3, SYNCED),
     "conf/reference.py": (1, DEVELOPERS),
     "runtime/checkpoint/files.py": (1, SYNCED),
+    "runtime/checkpoint/remote_savepoint.py": (1, SYNCED),
     "runtime/checkpoint/rescale.py": (1, WORK),
     "runtime/checkpoint/restore.py": (1, PLACE),
-    "runtime/checkpoint/savepoint.py": (1, SYNCED),
+    "runtime/checkpoint/savepoint.py": (2, SYNCED),
     "runtime/checkpoint/source_edit.py": (2, WORK),
     "runtime/checkpoint/state_evolution.py": (1, WORK),
     "runtime/checkpoint/stored_snapshot.py": (1, REMOVAL),
+    "runtime/cluster/application_bootstrap.py": (1, ATTEMPT),
     "runtime/cluster/document_reference.py": (2, DEVELOPERS),
     "runtime/cluster/job_shadow.py": (1, ATTEMPT),
     "runtime/cluster/output.py": (1, NO_FILE),
@@ -61,18 +63,21 @@ OTHERS: dict[str, tuple[int, str]] = {
     "runtime/spark/driver/event_logs.py": (1, MOVED),
     "runtime/spark/driver/java.py": (1, ATTEMPT),
     "runtime/spark/driver/state_writer.py": (2, PLACE),
-    "runtime/spark/function_task.py": (1, ATTEMPT),
-    "runtime/spark/task/classic.py": (2, ATTEMPT),
+    "runtime/spark/function_task.py": (2, ATTEMPT),
+    "runtime/spark/task/classic.py": (3, ATTEMPT),
     "runtime/spark/task/imports.py": (1, CACHE),
     "runtime/spark/task/program.py": (1, NO_FILE),
     "runtime/spark/task/rehearsal.py": (1, ATTEMPT),
-    "runtime/spark/task/result_partition.py": (2, CACHE),
+    "runtime/spark/task/result_partition.py": (3, CACHE),
     "runtime/taskexecutor/control_groups.py": (2, NO_FILE),
     "runtime/taskexecutor/location_leases.py": (1, ATTEMPT),
-    "runtime/taskexecutor/task.py": (2, ATTEMPT),
+    "runtime/taskexecutor/task.py": (3, ATTEMPT),
     "runtime/taskexecutor/task_pool.py": (1, ATTEMPT),
     "runtime/users/audit.py": (1, SET_ASIDE),
 }
+
+
+COPIES = ("shutil.copy", "shutil.copy2", "shutil.copytree")
 
 
 def writes_in(source: str) -> int:
@@ -83,8 +88,10 @@ def writes_in(source: str) -> int:
 def _writes(call: ast.Call) -> bool:
     name = ast.unparse(call.func)
     method = name.rpartition(".")[2]
-    if method in ("write_text", "write_bytes", "rename", "copyfile", "move"):
+    if method in ("write_text", "write_bytes", "rename", "copyfile", "move") or name in COPIES:
         return True
+    if name == "os.open":  # logs and locks are opened for more than one writer
+        return any(flag in ast.unparse(call) for flag in ("O_EXCL", "O_TRUNC"))
     if method == "replace":  # `str.replace` has two arguments, `dataclasses.replace` and `datetime.replace` keywords
         return name == "os.replace" or (len(call.args) == 1 and not call.keywords)
     if method in ("open", "fdopen"):
@@ -117,10 +124,15 @@ def test_each_way_to_write_is_seen() -> None:
         "part.rename(path)",
         "shutil.move(a, b)",
         "shutil.copyfile(a, b)",
+        "shutil.copytree(a, b)",
+        "os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)",
+        "os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)",
     )
     assert [way for way in ways if writes_in(way) != 1] == []
     harmless = (
         "open('name')",
+        "os.open(path, os.O_RDONLY | os.O_CLOEXEC)",
+        "os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)",
         "path.open('rb')",
         "text.replace('a', 'b')",
         "replace(it, dirty=True)",

@@ -189,6 +189,17 @@ def test_a_half_written_one_is_never_seen(
     assert verify_savepoint(Path(write_savepoint(tmp_path / "savepoints", JOB, [snapshot]).path)) == []
 
 
+def test_what_a_killed_process_has_written_of_it_is_in_the_way_of_no_other(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    snapshot = take_snapshot(files.query, tmp_path / "chk" / "counts")
+    made = write_savepoint(tmp_path, JOB, [snapshot], name="made")
+    Path(made.path).rename(tmp_path / ".made.part")
+    (tmp_path / ".made.part" / "queries" / "more").touch()
+    again = write_savepoint(tmp_path, JOB, [snapshot], name="made")
+    assert verify_savepoint(Path(again.path)) == []
+
+
 def test_of_a_snapshot_that_is_not_whole(files: StreamingFiles, tmp_path: Path) -> None:
     snapshot = take_snapshot(files.query, tmp_path / "chk" / "counts")
     (Path(snapshot.path) / "checkpoint" / "state" / "0" / "0" / "4.zip").unlink()
