@@ -21,6 +21,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -221,7 +222,7 @@ class _Converter:
             for store in operator.stores:
                 directory = self._work / f"rows-{operator.id}-{store.name}"
                 make_private(directory)
-                _write_rows(directory / "rows.parquet", by_store[operator.id, store.name], places)
+                write_rows(directory / "rows.parquet", by_store[operator.id, store.name], places)
                 columns = f"CAST(coalesce(sum(CAST(xxhash64({', '.join(ENCODED)}) AS DECIMAL(38, 0))), 0) AS STRING)"
                 stored = self._spark.read.parquet(f"file:{directory}")
                 state = FamilyState(operator.id, store.name, DEFAULT_FAMILY, *_count_and_digest(stored, columns))
@@ -254,8 +255,10 @@ def _places(spark: SparkSession, partitions: int) -> list[int]:
     return [found[number] for number in range(partitions)]
 
 
-def _write_rows(target: Path, files: Mapping[int, Sequence[Path]], places: Sequence[int]) -> None:
+def write_rows(target: Path, files: Mapping[int, Sequence[Path]], places: Sequence[int]) -> None:
     """Write the encoded rows of a store in all partitions into one Parquet file.
+
+    All rows of a partition are in memory, because later files change and remove those of earlier ones.
 
     Args:
         target: the file.
@@ -277,9 +280,11 @@ def _write_rows(target: Path, files: Mapping[int, Sequence[Path]], places: Seque
                     read_changes(path.read_bytes(), rows)
                 except IncompleteError as error:
                     raise SavepointError(f"the state of partition {partition} cannot be read: {error}") from error
-            columns = [[place] * len(rows), list(rows), list(rows.values())]
-            arrays = [pyarrow.array(one, kind) for one, (_, kind) in zip(columns, kinds, strict=True)]
-            writer.write_table(pyarrow.Table.from_arrays(arrays, [name for name, _ in kinds]), _ROWS)
+            items = iter(rows.items())
+            while some := list(islice(items, _ROWS)):
+                columns = [[place] * len(some), *zip(*some, strict=True)]
+                arrays = [pyarrow.array(one, kind) for one, (_, kind) in zip(columns, kinds, strict=True)]
+                writer.write_table(pyarrow.Table.from_arrays(arrays, [name for name, _ in kinds]))
 
 
 def _count_and_digest(rows: DataFrame, digest: str) -> tuple[int, int]:

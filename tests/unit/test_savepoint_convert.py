@@ -7,6 +7,7 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from runtime.checkpoint.convert import (
@@ -26,6 +27,7 @@ from runtime.checkpoint.rescale import PROVIDER, obstacles
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.protocol.query_snapshot import QuerySnapshot
+from runtime.spark.state_convert import write_rows
 from tests.streaming_files import StreamingFiles
 from tests.unit.test_savepoint_rescale import info, query, schema
 
@@ -53,6 +55,22 @@ def test_changes_set_and_remove_keys() -> None:
     assert rows == {KEY: TWO}
     read_changes(packed(), rows)
     assert rows == {KEY: TWO}
+
+
+def test_rows_are_written_part_by_part_with_their_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.spark.state_convert._ROWS", 2)
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    first.write_bytes(packed((KEY, ONE), (OTHER, TWO), (ONE, TWO)))
+    second.write_bytes(packed((KEY, TWO), (TWO, ONE)))
+    third.write_bytes(packed())
+    write_rows(tmp_path / "rows.parquet", {0: [first, second], 1: [third], 2: [second]}, [70, 71, 72])
+    file = pyarrow.parquet.ParquetFile(tmp_path / "rows.parquet")
+    groups = [file.read_row_group(number).to_pylist() for number in range(file.num_row_groups)]
+    assert [[tuple(row.values()) for row in group] for group in groups] == [
+        [(70, KEY, TWO), (70, OTHER, TWO)],
+        [(70, ONE, TWO), (70, TWO, ONE)],
+        [(72, KEY, TWO), (72, TWO, ONE)],
+    ]
 
 
 @pytest.mark.parametrize(
